@@ -1,0 +1,115 @@
+//! What a source says happened: objects reduced to the fields a proxy reads, still spelled as in the API.
+//!
+//! Addresses, protocols and ports are text or wide numbers here on purpose: judging them is the store's work, so
+//! that every source gets the same Diagnostics for the same mistake.
+
+use std::net::IpAddr;
+
+/// One change of the cluster or of this host, from any source.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    Service(Service),
+    ServiceGone { namespace: String, name: String },
+    Slice(EndpointSlice),
+    SliceGone { namespace: String, name: String },
+    Node(Node),
+    NodeGone { name: String },
+    ServiceCidr(ServiceCidr),
+    ServiceCidrGone { name: String },
+    /// The addresses this host has now, loopback included.
+    HostAddresses(Vec<IpAddr>),
+}
+
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Service {
+    pub namespace: String,
+    pub name: String,
+    /// Seconds since 1970; `None` when the object does not say (then it counts as oldest).
+    pub created: Option<i64>,
+    /// The value of the label `service.kubernetes.io/service-proxy-name`, if it is there.
+    pub proxy_name: Option<String>,
+    /// `ClusterIP`, `NodePort`, `LoadBalancer` or `ExternalName`; empty means `ClusterIP`.
+    pub kind: String,
+    pub cluster_ip: String,
+    pub cluster_ips: Vec<String>,
+    pub ip_families: Vec<String>,
+    pub ports: Vec<ServicePort>,
+    pub external_ips: Vec<String>,
+    pub session_affinity: String,
+    pub affinity_timeout_seconds: Option<i64>,
+    pub internal_traffic_policy: String,
+    pub external_traffic_policy: String,
+    pub health_check_node_port: i64,
+    pub load_balancer_source_ranges: Vec<String>,
+    pub ingress: Vec<Ingress>,
+}
+
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct ServicePort {
+    pub name: String,
+    /// Empty means TCP.
+    pub protocol: String,
+    pub port: i64,
+    pub node_port: i64,
+    /// As written, number or name. Not used for routing (slices carry the real port); `explain` shows it.
+    pub target_port: String,
+}
+
+/// One entry of `status.loadBalancer.ingress`.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Ingress {
+    pub ip: String,
+    /// `VIP`, `Proxy`, or empty (which means VIP).
+    pub ip_mode: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct EndpointSlice {
+    pub namespace: String,
+    pub name: String,
+    /// The value of the label `kubernetes.io/service-name`, if it is there.
+    pub service: Option<String>,
+    /// `IPv4`, `IPv6` or `FQDN`.
+    pub address_type: String,
+    pub ports: Vec<SlicePort>,
+    pub endpoints: Vec<SliceEndpoint>,
+}
+
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct SlicePort {
+    /// `None` when the field is absent, which makes the port unusable; the empty name is a name.
+    pub name: Option<String>,
+    pub protocol: String,
+    pub port: Option<i64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct SliceEndpoint {
+    pub addresses: Vec<String>,
+    pub ready: Option<bool>,
+    pub serving: Option<bool>,
+    pub terminating: Option<bool>,
+    pub node_name: Option<String>,
+    pub zone: Option<String>,
+    pub hint_zones: Vec<String>,
+    pub hint_nodes: Vec<String>,
+    /// `targetRef.name`, the pod; for people only.
+    pub target: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Node {
+    pub name: String,
+    pub zone: Option<String>,
+    /// (type, address) in the object's order: `("InternalIP", "172.18.0.2")`.
+    pub addresses: Vec<(String, String)>,
+    pub pod_cidrs: Vec<String>,
+    pub deleting: bool,
+    pub taints: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct ServiceCidr {
+    pub name: String,
+    pub cidrs: Vec<String>,
+}

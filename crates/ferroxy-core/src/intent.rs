@@ -1,0 +1,160 @@
+//! What must happen to packets on this node: the one thing every dataplane renders.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+
+use crate::name::{Family, Protocol, ServiceName};
+
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Intent {
+    pub node: NodeIntent,
+    /// Every Service with at least one frontend on this node.
+    pub services: BTreeMap<ServiceName, Arc<ServiceIntent>>,
+}
+
+/// What is true for all Services: the parameters of the constant program.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct NodeIntent {
+    /// Traffic to cluster IPs is masqueraded whoever sends it.
+    pub masquerade_all: bool,
+    /// The mark bit, as a mask (`0x4000` for bit 14), that carries "masquerade this" to postrouting.
+    pub masquerade_mark: u32,
+    pub v4: FamilyIntent,
+    pub v6: FamilyIntent,
+}
+
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct FamilyIntent {
+    /// `None`: nothing is known about sources, so no off-cluster masquerade and no short cut for pods.
+    pub local_detector: Option<LocalDetector>,
+    pub node_port_addresses: NodePortAddresses,
+    /// Addresses inside that no Service has are dropped. Sorted, without overlaps.
+    pub service_cidrs: Vec<IpNet>,
+}
+
+impl NodeIntent {
+    pub fn family(&self, family: Family) -> &FamilyIntent {
+        match family {
+            Family::V4 => &self.v4,
+            Family::V6 => &self.v6,
+        }
+    }
+}
+
+/// How to tell that a packet comes from a pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LocalDetector {
+    SourceIn(IpNet),
+    Interface(String),
+    InterfacePrefix(String),
+}
+
+/// On which of this host's addresses node ports answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NodePortAddresses {
+    /// On every address of the host except loopback ones.
+    AllLocal,
+    /// On these and no others. Loopback addresses are never among them.
+    These(BTreeSet<IpAddr>),
+}
+
+impl Default for NodePortAddresses {
+    fn default() -> Self {
+        NodePortAddresses::These(BTreeSet::new())
+    }
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct ServiceIntent {
+    pub name: ServiceName,
+    /// The cluster IPs, whatever ports they have: their unused ports are rejected.
+    pub cluster_ips: Vec<IpAddr>,
+    /// One for each (port, family), in the order of the Service's ports, IPv4 first.
+    pub ports: Vec<PortIntent>,
+    pub health_check: Option<HealthCheck>,
+}
+
+/// The health-check node port of a LoadBalancer Service with `externalTrafficPolicy: Local`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HealthCheck {
+    pub port: u16,
+    /// Distinct addresses of ready endpoints on this node.
+    pub local_endpoints: u32,
+}
+
+/// One Service port in one family.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PortIntent {
+    /// The port's name; often empty.
+    pub name: Arc<str>,
+    pub family: Family,
+    pub protocol: Protocol,
+    /// ClientIP affinity: seconds after a client's last new connection until it may be sent elsewhere.
+    pub affinity: Option<u32>,
+    /// Who serves traffic under the policy `Cluster` (topology hints applied). Sorted, no duplicates.
+    pub cluster: Vec<Endpoint>,
+    /// Who serves traffic under the policy `Local`. Empty when no policy of the Service is `Local`. Sorted.
+    pub local: Vec<Endpoint>,
+    pub frontends: Vec<Frontend>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Endpoint {
+    pub ip: IpAddr,
+    pub port: u16,
+    /// Runs on this node.
+    pub is_local: bool,
+}
+
+/// An address and port clients use. The protocol is its port's.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Frontend {
+    pub kind: FrontendKind,
+    /// `None` for a node port: it answers on all [`NodePortAddresses`].
+    pub address: Option<IpAddr>,
+    pub port: u16,
+    pub route: Route,
+    /// `loadBalancerSourceRanges`: when set, packets from elsewhere are dropped, endpoints or not. Sorted.
+    pub allowed_sources: Option<Vec<IpNet>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum FrontendKind {
+    ClusterIp,
+    ExternalIp,
+    LoadBalancer,
+    NodePort,
+}
+
+impl FrontendKind {
+    pub fn words(self) -> &'static str {
+        match self {
+            FrontendKind::ClusterIp => "cluster IP",
+            FrontendKind::ExternalIp => "external IP",
+            FrontendKind::LoadBalancer => "load-balancer IP",
+            FrontendKind::NodePort => "node port",
+        }
+    }
+}
+
+/// What happens to a new connection to a frontend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Route {
+    /// No endpoint anywhere: refused at once.
+    Reject,
+    /// Policy `Local`, no endpoint here, but some elsewhere: silence, so that the client's balancer notices.
+    Drop,
+    /// A cluster IP: to `cluster`. Masqueraded if `masquerade_all`, or if a detector says "not from a pod".
+    Cluster,
+    /// A cluster IP with `internalTrafficPolicy: Local`: as `Cluster`, but to `local`, which is not empty.
+    Local,
+    /// An external frontend: to `cluster`, always masqueraded.
+    ExternalCluster,
+    /// An external frontend with `externalTrafficPolicy: Local`. Pods (if a detector knows them): to `cluster`,
+    /// as they are. This node itself: to `cluster`, masqueraded. All others: to `local` with their source
+    /// address kept, or dropped while `local` is empty. `cluster` is never empty here.
+    ExternalLocal,
+}

@@ -1,0 +1,26 @@
+//! Facts about the cluster become an Intent: what must happen to packets on this node.
+//!
+//! This crate is pure. It does no I/O, reads no clock and cannot fail: what it cannot use it skips, and says so
+//! in a [`Diagnostic`]. It knows no wire format (that is `ferroxy-source`) and no kernel (the dataplane crates).
+//!
+//! ```text
+//! Event ──▶ Facts ──resolve──▶ Intent + Diagnostics        oracle(Intent, Packet) = Verdict
+//! ```
+
+pub mod diagnostic;
+pub mod event;
+pub mod facts;
+pub mod intent;
+pub mod name;
+pub mod oracle;
+pub mod packet;
+pub mod policy;
+pub mod resolve;
+
+pub use diagnostic::{Diagnostic, Object};
+pub use event::Event;
+// pub use facts::Facts;
+pub use intent::{Endpoint, Frontend, Intent, NodeIntent, PortIntent, Route, ServiceIntent};
+pub use name::{Family, Protocol, ServiceName};
+pub use packet::{Origin, Packet, Verdict};
+pub use policy::Policy;

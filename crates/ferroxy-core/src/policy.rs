@@ -1,0 +1,53 @@
+//! The part of the configuration that decides what happens to packets. Parsed and validated before it gets here.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Policy {
+    pub node_name: String,
+    /// `bindAddress`, unless it is the unspecified address: overrides the node's address of that family.
+    pub bind_address: Option<IpAddr>,
+    pub detect_local: DetectLocal,
+    /// Never empty: an unset list has become `Primary` (nftables) or `All` (the other modes) by now.
+    pub node_port_addresses: Vec<NodePortAddress>,
+    pub masquerade_all: bool,
+    /// 0 to 31.
+    pub masquerade_bit: u8,
+    /// Feature gate `AllowServiceExternalIPs`.
+    pub external_ips: bool,
+}
+
+impl Default for Policy {
+    fn default() -> Policy {
+        Policy {
+            node_name: String::new(),
+            bind_address: None,
+            detect_local: DetectLocal::ClusterCidr(Vec::new()),
+            node_port_addresses: vec![NodePortAddress::Primary],
+            masquerade_all: false,
+            masquerade_bit: 14,
+            external_ips: true,
+        }
+    }
+}
+
+/// How a packet is known to come from a pod of this cluster (`detectLocalMode`).
+#[derive(Debug, Clone, PartialEq)]
+pub enum DetectLocal {
+    ClusterCidr(Vec<IpNet>),
+    /// The pod CIDRs of this node's Node object.
+    NodeCidr,
+    BridgeInterface(String),
+    InterfaceNamePrefix(String),
+}
+
+/// One entry of `nodePortAddresses`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NodePortAddress {
+    Primary,
+    Localhost,
+    All,
+    Cidr(IpNet),
+}
