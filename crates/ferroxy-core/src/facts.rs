@@ -1,1 +1,499 @@
-//! placeholder
+//! What is known about the cluster, kept small and changed one event at a time. Fields are judged here (is this an
+//! address?); what follows from them is decided in `resolve`.
+
+mod claims;
+pub(crate) mod field;
+mod interner;
+mod node;
+mod service;
+mod slice;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+pub use claims::Claim;
+pub(crate) use claims::Claims;
+use interner::Interner;
+pub use node::{Node, ServiceCidr};
+pub use service::{Listed, LoadBalancerIp, Service, ServiceKind, ServicePort};
+pub use slice::{Conditions, Place, Slice, SlicePort};
+
+use crate::diagnostic::{Diagnostic, Object};
+use crate::event::Event;
+use crate::name::ServiceName;
+use crate::policy::Policy;
+use crate::resolve;
+
+/// Longest name of an object that the API lets through.
+const LONGEST_NAME: usize = 253;
+
+#[derive(Debug)]
+pub struct Facts {
+    policy: Policy,
+    services: BTreeMap<ServiceName, Service>,
+    /// By `namespace/name` of the slice.
+    slices: BTreeMap<Arc<str>, Slice>,
+    /// The slices that name a Service, whether it exists or not.
+    slices_of: FxHashMap<ServiceName, BTreeSet<Arc<str>>>,
+    places: Interner<Place>,
+    nodes: BTreeMap<String, Node>,
+    service_cidrs: BTreeMap<String, ServiceCidr>,
+    host_addresses: Option<BTreeSet<IpAddr>>,
+    claims: Claims,
+    /// Objects whose very name cannot be used.
+    nameless: BTreeMap<Object, Diagnostic>,
+}
+
+/// What an event may have changed; everything else resolves as before.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Touched {
+    /// Resolve these again.
+    pub services: BTreeSet<ServiceName>,
+    /// Resolve every Service again.
+    pub everything: bool,
+    /// Resolve the node again.
+    pub node: bool,
+}
+
+impl Touched {
+    pub fn all() -> Touched {
+        Touched { services: BTreeSet::new(), everything: true, node: true }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.services.is_empty() && !self.everything && !self.node
+    }
+
+    pub fn merge(&mut self, other: Touched) {
+        self.services.extend(other.services);
+        self.everything |= other.everything;
+        self.node |= other.node;
+    }
+}
+
+/// How much there is, for logs and metrics.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub services: usize,
+    pub slices: usize,
+    pub endpoints: usize,
+}
+
+/// Changing.
+impl Facts {
+    pub fn new(policy: Policy) -> Facts {
+        Facts {
+            policy,
+            services: BTreeMap::new(),
+            slices: BTreeMap::new(),
+            slices_of: FxHashMap::default(),
+            places: Interner::new(),
+            nodes: BTreeMap::new(),
+            service_cidrs: BTreeMap::new(),
+            host_addresses: None,
+            claims: Claims::default(),
+            nameless: BTreeMap::new(),
+        }
+    }
+
+    /// Takes one event in. An event that says nothing new touches nothing.
+    pub fn apply(&mut self, event: Event) -> Touched {
+        match event {
+            Event::Service(object) => match self.name("Service", &object.namespace, &object.name) {
+                Some(name) => {
+                    let name = ServiceName::from_shared(name);
+                    self.replace_service(&name, Some(Service::read(name.clone(), object)))
+                }
+                None => Touched::default(),
+            },
+            Event::ServiceGone { namespace, name } => match self.name_gone("Service", &namespace, &name) {
+                Some(name) => self.replace_service(&ServiceName::from_shared(name), None),
+                None => Touched::default(),
+            },
+            Event::Slice(object) => match self.name("EndpointSlice", &object.namespace, &object.name) {
+                Some(name) => {
+                    let slice = Slice::read(name.clone(), object, &mut self.places);
+                    self.replace_slice(&name, Some(slice))
+                }
+                None => Touched::default(),
+            },
+            Event::SliceGone { namespace, name } => match self.name_gone("EndpointSlice", &namespace, &name) {
+                Some(name) => self.replace_slice(&name, None),
+                None => Touched::default(),
+            },
+            Event::Node(object) => self.replace_node(object.name.clone(), Some(Node::read(object))),
+            Event::NodeGone { name } => self.replace_node(name, None),
+            Event::ServiceCidr(object) => {
+                self.replace_service_cidr(object.name.clone(), Some(ServiceCidr::read(object)))
+            }
+            Event::ServiceCidrGone { name } => self.replace_service_cidr(name, None),
+            Event::HostAddresses(addresses) => self.replace_host_addresses(addresses),
+        }
+    }
+
+    pub fn set_policy(&mut self, policy: Policy) -> Touched {
+        if self.policy == policy {
+            return Touched::default();
+        }
+        self.policy = policy;
+        // Which frontends a Service wants depends on the policy.
+        self.claims = Claims::default();
+        for service in self.services.values() {
+            let claims = resolve::claims(service, &self.policy);
+            self.claims.replace(None, Some((service, claims)), &mut BTreeSet::new());
+        }
+        Touched::all()
+    }
+
+    fn replace_service(&mut self, name: &ServiceName, new: Option<Service>) -> Touched {
+        if self.services.get(name) == new.as_ref() {
+            return Touched::default();
+        }
+        let old = match new {
+            Some(new) => self.services.insert(name.clone(), new),
+            None => self.services.remove(name),
+        };
+        let mut touched = BTreeSet::from([name.clone()]);
+        let with_claims = |service| (service, resolve::claims(service, &self.policy));
+        let new = self.services.get(name).map(with_claims);
+        self.claims.replace(old.as_ref().map(with_claims), new, &mut touched);
+        Touched { services: touched, ..Touched::default() }
+    }
+
+    fn replace_slice(&mut self, name: &Arc<str>, new: Option<Slice>) -> Touched {
+        if self.slices.get(name) == new.as_ref() {
+            if let Some(new) = new {
+                new.release(&mut self.places);
+            }
+            return Touched::default();
+        }
+        let mut concerned = BTreeSet::new();
+        if let Some(old) = self.slices.remove(name) {
+            if let Some(service) = &old.service {
+                self.unlink(service, name);
+                concerned.insert(service.clone());
+            }
+            old.release(&mut self.places);
+        }
+        if let Some(new) = new {
+            if let Some(service) = &new.service {
+                self.slices_of.entry(service.clone()).or_default().insert(name.clone());
+                concerned.insert(service.clone());
+            }
+            self.slices.insert(name.clone(), new);
+        }
+        concerned.retain(|service| self.services.contains_key(service));
+        Touched { services: concerned, ..Touched::default() }
+    }
+
+    fn unlink(&mut self, service: &ServiceName, slice: &Arc<str>) {
+        if let Some(slices) = self.slices_of.get_mut(service) {
+            slices.remove(slice);
+            if slices.is_empty() {
+                self.slices_of.remove(service);
+            }
+        }
+    }
+
+    fn replace_node(&mut self, name: String, new: Option<Node>) -> Touched {
+        let is_own = name == self.policy.node_name;
+        let before = self.seen_by_services();
+        let old = match new {
+            Some(new) => self.nodes.insert(name.clone(), new),
+            None => self.nodes.remove(&name),
+        };
+        if !is_own || old.as_ref() == self.nodes.get(&name) {
+            return Touched::default();
+        }
+        Touched { everything: before != self.seen_by_services(), node: true, ..Touched::default() }
+    }
+
+    /// What the rules for single Services read of the node: its zone (topology) and its addresses (source ranges).
+    fn seen_by_services(&self) -> (Option<Box<str>>, [Option<IpAddr>; 2]) {
+        (self.zone().map(Into::into), resolve::node_ips(self))
+    }
+
+    fn replace_service_cidr(&mut self, name: String, new: Option<ServiceCidr>) -> Touched {
+        let changed = self.service_cidrs.get(&name) != new.as_ref();
+        match new {
+            Some(new) => self.service_cidrs.insert(name, new),
+            None => self.service_cidrs.remove(&name),
+        };
+        Touched { node: changed, ..Touched::default() }
+    }
+
+    fn replace_host_addresses(&mut self, addresses: Vec<IpAddr>) -> Touched {
+        let new = Some(addresses.into_iter().collect());
+        let changed = self.host_addresses != new;
+        self.host_addresses = new;
+        Touched { node: changed, ..Touched::default() }
+    }
+
+    /// `namespace/name`, if both can be used; otherwise a Diagnostic stays until the object is gone.
+    fn name(&mut self, kind: &'static str, namespace: &str, name: &str) -> Option<Arc<str>> {
+        match read_name(namespace, name) {
+            Ok(full) => Some(full),
+            Err((field, reason)) => {
+                let object = nameless_object(kind, namespace, name);
+                let diagnostic = Diagnostic {
+                    object: object.clone(),
+                    field: field.to_owned(),
+                    reason,
+                    effect: "the object is skipped".to_owned(),
+                };
+                self.nameless.insert(object, diagnostic);
+                None
+            }
+        }
+    }
+
+    fn name_gone(&mut self, kind: &'static str, namespace: &str, name: &str) -> Option<Arc<str>> {
+        let full = read_name(namespace, name).ok();
+        if full.is_none() {
+            self.nameless.remove(&nameless_object(kind, namespace, name));
+        }
+        full
+    }
+}
+
+/// Asking.
+impl Facts {
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    pub fn service(&self, name: &ServiceName) -> Option<&Service> {
+        self.services.get(name)
+    }
+
+    /// Sorted by name.
+    pub fn services(&self) -> impl Iterator<Item = &Service> {
+        self.services.values()
+    }
+
+    pub fn service_names(&self) -> impl Iterator<Item = &ServiceName> {
+        self.services.keys()
+    }
+
+    /// The slices of a Service, sorted by name; also of one that is not known.
+    pub fn slices_of(&self, service: &ServiceName) -> impl Iterator<Item = &Slice> {
+        let names = self.slices_of.get(service).into_iter().flatten();
+        names.filter_map(|name| self.slices.get(name))
+    }
+
+    /// Where the endpoint of that index is.
+    pub fn place(&self, slice: &Slice, index: usize) -> Option<&Place> {
+        self.places.get(slice.place(index)?)
+    }
+
+    /// The Node object of this node.
+    pub fn own_node(&self) -> Option<&Node> {
+        self.nodes.get(&self.policy.node_name)
+    }
+
+    /// The zone of this node.
+    pub fn zone(&self) -> Option<&str> {
+        self.own_node()?.zone.as_deref()
+    }
+
+    pub fn service_cidrs(&self) -> impl Iterator<Item = &ServiceCidr> {
+        self.service_cidrs.values()
+    }
+
+    /// `None` until a source has said what they are.
+    pub fn host_addresses(&self) -> Option<&BTreeSet<IpAddr>> {
+        self.host_addresses.as_ref()
+    }
+
+    pub(crate) fn claims(&self) -> &Claims {
+        &self.claims
+    }
+
+    pub fn counts(&self) -> Counts {
+        Counts {
+            services: self.services.len(),
+            slices: self.slices.len(),
+            endpoints: self.slices.values().map(Slice::len).sum(),
+        }
+    }
+
+    /// What is wrong with the fields of all objects, and slices whose Service is missing. Sorted. What is wrong
+    /// *between* objects (conflicts) comes from `resolve`.
+    pub fn diagnostics(&self) -> Vec<Diagnostic> {
+        let orphans = self.slices.values().filter_map(|slice| self.orphan(slice));
+        let own = [
+            self.nameless.values().collect::<Vec<_>>(),
+            self.services.values().flat_map(|service| &service.diagnostics).collect(),
+            self.slices.values().flat_map(|slice| &slice.diagnostics).collect(),
+            self.nodes.values().flat_map(|node| &node.diagnostics).collect(),
+            self.service_cidrs.values().flat_map(|cidr| &cidr.diagnostics).collect(),
+        ];
+        let mut all: Vec<_> = own.into_iter().flatten().cloned().chain(orphans).collect();
+        all.sort();
+        all
+    }
+
+    /// What is wrong with the fields of one Service and of its slices.
+    pub fn diagnostics_of(&self, service: &ServiceName) -> Vec<Diagnostic> {
+        let own = self.services.get(service).into_iter().flat_map(|service| &service.diagnostics);
+        let slices = self.slices_of(service).flat_map(|slice| &slice.diagnostics);
+        own.chain(slices).cloned().collect()
+    }
+
+    /// While a cluster is being listed every slice may be an orphan for a moment; so this is told only when asked.
+    fn orphan(&self, slice: &Slice) -> Option<Diagnostic> {
+        let service = slice.service.as_ref().filter(|service| !self.services.contains_key(service))?;
+        Some(Diagnostic {
+            object: Object::slice(&slice.name),
+            field: "metadata.labels[kubernetes.io/service-name]".to_owned(),
+            reason: format!("there is no Service {service}"),
+            effect: "its endpoints are not used".to_owned(),
+        })
+    }
+}
+
+fn read_name(namespace: &str, name: &str) -> Result<Arc<str>, (&'static str, String)> {
+    for (field, text) in [("metadata.namespace", namespace), ("metadata.name", name)] {
+        if text.is_empty() {
+            return Err((field, "it is empty".to_owned()));
+        }
+        field::name(text, LONGEST_NAME).map_err(|reason| (field, reason))?;
+    }
+    Ok(format!("{namespace}/{name}").into())
+}
+
+fn nameless_object(kind: &'static str, namespace: &str, name: &str) -> Object {
+    Object { kind, name: format!("{}/{}", field::quoted(namespace), field::quoted(name)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{self, EndpointSlice, ServicePort as EventPort};
+
+    fn service(name: &str, cluster_ip: &str, created: i64) -> event::Service {
+        event::Service {
+            namespace: "default".into(),
+            name: name.into(),
+            created: Some(created),
+            cluster_ip: cluster_ip.into(),
+            ports: vec![EventPort { port: 80, ..Default::default() }],
+            ..Default::default()
+        }
+    }
+
+    fn with_node_port(mut service: event::Service, node_port: i64) -> Event {
+        service.ports[0].node_port = node_port;
+        Event::Service(service)
+    }
+
+    fn slice(name: &str, service: &str, address: &str) -> EndpointSlice {
+        EndpointSlice {
+            namespace: "default".into(),
+            name: name.into(),
+            service: Some(service.into()),
+            address_type: "IPv4".into(),
+            ports: vec![event::SlicePort { name: Some(String::new()), port: Some(80), ..Default::default() }],
+            endpoints: vec![event::SliceEndpoint {
+                addresses: vec![address.into()],
+                node_name: Some(format!("node-of-{address}")),
+                ..Default::default()
+            }],
+        }
+    }
+
+    fn names(touched: &Touched) -> Vec<&str> {
+        touched.services.iter().map(|name| name.name()).collect()
+    }
+
+    #[test]
+    fn saying_the_same_again_touches_nothing() {
+        let mut facts = Facts::new(Policy::default());
+        let node = event::Node { name: String::new(), zone: Some("z1".into()), ..Default::default() };
+        let cidr = event::ServiceCidr { name: "kubernetes".into(), cidrs: vec!["10.96.0.0/16".into()] };
+        let events = [
+            Event::Service(service("web", "10.96.0.80", 1)),
+            Event::Slice(slice("web-1", "web", "10.244.1.5")),
+            Event::Node(node),
+            Event::ServiceCidr(cidr),
+            Event::HostAddresses(vec!["172.18.0.2".parse().unwrap()]),
+        ];
+        for event in &events {
+            assert!(!facts.apply(event.clone()).is_empty(), "{event:?}");
+        }
+        for event in &events {
+            assert!(facts.apply(event.clone()).is_empty(), "{event:?}");
+        }
+        assert_eq!(facts.places.len(), 1);
+    }
+
+    #[test]
+    fn a_slice_touches_the_service_it_leaves_and_the_one_it_joins() {
+        let mut facts = Facts::new(Policy::default());
+        for name in ["web", "api"] {
+            facts.apply(Event::Service(service(name, "10.96.0.80", 1)));
+        }
+        assert_eq!(names(&facts.apply(Event::Slice(slice("s", "web", "10.244.1.5")))), ["web"]);
+        assert_eq!(names(&facts.apply(Event::Slice(slice("s", "api", "10.244.1.5")))), ["api", "web"]);
+        assert_eq!(names(&facts.apply(Event::Slice(slice("s", "ghost", "10.244.1.5")))), ["api"]);
+        assert_eq!(facts.counts(), Counts { services: 2, slices: 1, endpoints: 1 });
+        let orphans = facts.diagnostics();
+        assert_eq!(orphans.len(), 1);
+        assert_eq!(orphans[0].reason, "there is no Service default/ghost");
+        let gone = Event::SliceGone { namespace: "default".into(), name: "s".into() };
+        assert!(facts.apply(gone).is_empty());
+        assert_eq!((facts.places.len(), facts.slices_of.len()), (0, 0));
+    }
+
+    #[test]
+    fn a_conflict_touches_whoever_gains_or_loses() {
+        let mut facts = Facts::new(Policy::default());
+        facts.apply(with_node_port(service("young", "10.96.0.1", 20), 30080));
+        let younger = with_node_port(service("younger", "10.96.0.2", 30), 30080);
+        assert_eq!(names(&facts.apply(younger)), ["younger"]);
+        let old = with_node_port(service("old", "10.96.0.3", 10), 30080);
+        assert_eq!(names(&facts.apply(old)), ["old", "young", "younger"]);
+        let gone = Event::ServiceGone { namespace: "default".into(), name: "old".into() };
+        assert_eq!(names(&facts.apply(gone)), ["old", "young", "younger"]);
+    }
+
+    #[test]
+    fn only_the_own_node_matters() {
+        let mut facts = Facts::new(Policy { node_name: "ka".into(), ..Policy::default() });
+        let node = |name: &str, zone: &str, taint: &str| {
+            Event::Node(event::Node {
+                name: name.into(),
+                zone: Some(zone.into()),
+                taints: vec![taint.into()],
+                ..Default::default()
+            })
+        };
+        assert!(facts.apply(node("kb", "z2", "")).is_empty());
+        assert_eq!(facts.apply(node("ka", "z1", "")), Touched::all());
+        assert_eq!(facts.apply(node("ka", "z1", "cold")), Touched { node: true, ..Touched::default() });
+        assert_eq!(facts.apply(Event::NodeGone { name: "ka".into() }), Touched::all());
+        assert!(facts.apply(Event::NodeGone { name: "ka".into() }).is_empty());
+    }
+
+    #[test]
+    fn objects_without_a_usable_name_are_only_diagnosed() {
+        let mut facts = Facts::new(Policy::default());
+        for name in ["", "a/b", "x\ny"] {
+            assert!(facts.apply(Event::Service(service(name, "10.96.0.80", 1))).is_empty());
+        }
+        assert_eq!(facts.counts().services, 0);
+        assert_eq!(facts.diagnostics().len(), 3);
+        facts.apply(Event::ServiceGone { namespace: "default".into(), name: "a/b".into() });
+        assert_eq!(facts.diagnostics().len(), 2);
+    }
+
+    #[test]
+    fn a_new_policy_touches_everything_once() {
+        let mut facts = Facts::new(Policy::default());
+        assert!(facts.set_policy(Policy::default()).is_empty());
+        assert_eq!(facts.set_policy(Policy { masquerade_all: true, ..Policy::default() }), Touched::all());
+    }
+}

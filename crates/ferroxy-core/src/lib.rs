@@ -9,6 +9,7 @@
 
 pub mod diagnostic;
 pub mod event;
+//EXP pub mod explain;
 pub mod facts;
 pub mod intent;
 pub mod name;
@@ -16,11 +17,15 @@ pub mod oracle;
 pub mod packet;
 pub mod policy;
 pub mod resolve;
+//EXP #[cfg(feature = "testing")]
+//EXP pub mod testing;
 
 pub use diagnostic::{Diagnostic, Object};
 pub use event::Event;
-// pub use facts::Facts;
+//EXP pub use explain::{Explanation, explain};
+pub use facts::{Facts, Touched};
 pub use intent::{Endpoint, Frontend, Intent, NodeIntent, PortIntent, Route, ServiceIntent};
 pub use name::{Family, Protocol, ServiceName};
+pub use oracle::oracle;
 pub use packet::{Origin, Packet, Verdict};
 pub use policy::Policy;

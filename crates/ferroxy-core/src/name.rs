@@ -82,6 +82,11 @@ impl ServiceName {
         ServiceName(format!("{namespace}/{name}").into())
     }
 
+    /// Takes a string that is `namespace/name` already.
+    pub(crate) fn from_shared(full: Arc<str>) -> ServiceName {
+        ServiceName(full)
+    }
+
     /// Reads `namespace/name`; a bare name means the namespace `default`.
     pub fn parse(text: &str) -> Option<ServiceName> {
         let (namespace, name) = text.split_once('/').unwrap_or(("default", text));

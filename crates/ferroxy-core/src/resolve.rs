@@ -1,1 +1,259 @@
-//! placeholder
+//! Facts become an Intent: the Kubernetes rules, one in each file below. Here they are only put together.
+//!
+//! ```text
+//! ownership ─▶ cluster_ips ─▶ frontends ─▶ conflicts ──────────────┐
+//!                      slices ─▶ candidates ─▶ topology, selection ─┴▶ routes ─▶ ServiceIntent
+//! ```
+
+pub(crate) mod affinity;
+pub(crate) mod candidates;
+pub(crate) mod cluster_ips;
+pub(crate) mod conflicts;
+pub(crate) mod frontends;
+pub(crate) mod health_check;
+pub(crate) mod local_detection;
+pub(crate) mod node_ips;
+pub(crate) mod node_port_addresses;
+pub(crate) mod ownership;
+pub(crate) mod routes;
+pub(crate) mod selection;
+pub(crate) mod service_cidrs;
+pub(crate) mod source_ranges;
+pub(crate) mod topology;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use candidates::Candidates;
+use conflicts::Settled;
+use frontends::Wanted;
+pub(crate) use node_ips::node_ips;
+pub use ownership::NotOurs;
+use selection::{Selection, Uses};
+
+use crate::diagnostic::Diagnostic;
+use crate::facts::{Claim, Facts, Service, Touched};
+use crate::intent::{FamilyIntent, Frontend, FrontendKind, Intent, NodeIntent, PortIntent, ServiceIntent};
+use crate::name::{Family, ServiceName};
+use crate::policy::Policy;
+
+/// What one Service comes to.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Resolution {
+    /// `None`: no packet on this node is this Service's business (unknown, headless, somebody else's, or every
+    /// frontend belongs to others).
+    pub intent: Option<ServiceIntent>,
+    /// All that is wrong with it and its slices. Sorted.
+    pub diagnostics: Vec<Diagnostic>,
+}
+
+pub fn service(facts: &Facts, name: &ServiceName) -> Resolution {
+    let Some(service) = facts.service(name) else { return Resolution::default() };
+    let mut diagnostics = facts.diagnostics_of(name);
+    let intent = ownership::check(service).is_ok().then(|| ours(facts, service, &mut diagnostics)).flatten();
+    diagnostics.sort();
+    diagnostics.dedup();
+    Resolution { intent, diagnostics }
+}
+
+pub fn node(facts: &Facts) -> (NodeIntent, Vec<Diagnostic>) {
+    let policy = facts.policy();
+    let mut diagnostics = Vec::new();
+    diagnostics.extend(facts.own_node().iter().flat_map(|node| node.diagnostics.to_vec()));
+    diagnostics.extend(facts.service_cidrs().flat_map(|cidr| cidr.diagnostics.to_vec()));
+    let mut family = |family| FamilyIntent {
+        local_detector: local_detection::detector(facts, family, &mut diagnostics),
+        node_port_addresses: node_port_addresses::addresses(facts, family, &mut diagnostics),
+        service_cidrs: service_cidrs::merged(facts, family),
+    };
+    let intent = NodeIntent {
+        masquerade_all: policy.masquerade_all,
+        masquerade_mark: 1 << (policy.masquerade_bit & 31),
+        v4: family(Family::V4),
+        v6: family(Family::V6),
+    };
+    diagnostics.sort();
+    diagnostics.dedup();
+    (intent, diagnostics)
+}
+
+/// Everything, from scratch.
+pub fn all(facts: &Facts) -> (Intent, Vec<Diagnostic>) {
+    let (node, mut diagnostics) = node(facts);
+    let mut intent = Intent { node, ..Intent::default() };
+    for name in facts.service_names() {
+        let resolution = service(facts, name);
+        diagnostics.extend(resolution.diagnostics);
+        intent.services.extend(resolution.intent.map(|service| (name.clone(), Arc::new(service))));
+    }
+    diagnostics.extend(facts.diagnostics());
+    diagnostics.sort();
+    diagnostics.dedup();
+    (intent, diagnostics)
+}
+
+/// Brings an Intent up to date after an event: the same as [`all`], at the cost of what was touched.
+pub fn update(facts: &Facts, touched: &Touched, intent: &mut Intent) {
+    if touched.everything {
+        *intent = all(facts).0;
+        return;
+    }
+    if touched.node {
+        intent.node = node(facts).0;
+    }
+    for name in &touched.services {
+        match service(facts, name).intent {
+            Some(resolved) => intent.services.insert(name.clone(), Arc::new(resolved)),
+            None => intent.services.remove(name),
+        };
+    }
+}
+
+/// What a Service wants for itself, before conflicts are settled.
+pub(crate) fn claims(service: &Service, policy: &Policy) -> Vec<Claim> {
+    if ownership::check(service).is_err() {
+        return Vec::new();
+    }
+    let frontends = frontends::wanted(service, policy).into_iter().map(|wanted| wanted.claim(service));
+    let health_check = health_check::port(service).map(|port| Claim::HealthCheck { port });
+    frontends.chain(health_check).collect()
+}
+
+/// One Service port in one family with everything that led to its Intent; `explain` shows the steps.
+#[derive(Debug)]
+pub(crate) struct ResolvedPort<'f> {
+    /// Index into the Service's ports.
+    pub(crate) port: usize,
+    pub(crate) intent: PortIntent,
+    pub(crate) candidates: Candidates<'f>,
+    pub(crate) selection: Selection,
+}
+
+fn ours(facts: &Facts, service: &Service, diagnostics: &mut Vec<Diagnostic>) -> Option<ServiceIntent> {
+    let settled = conflicts::settle(facts, service);
+    let ports = ports(facts, service, &settled);
+    diagnostics.extend(cluster_ips::diagnostics(service));
+    diagnostics.extend(frontends::stranded(service, facts.policy()));
+    diagnostics.extend(settled.diagnostics(service));
+    let health_check = health_check::resolve(facts, service, &ports, diagnostics);
+    let ports: Vec<PortIntent> = ports.into_iter().map(|port| port.intent).collect();
+    (!ports.is_empty()).then(|| ServiceIntent {
+        name: service.name.clone(),
+        cluster_ips: live_cluster_ips(service, &ports),
+        ports,
+        health_check,
+    })
+}
+
+/// Without a single port there, an address is not the Service's: its other ports are then not ours to reject.
+fn live_cluster_ips(service: &Service, ports: &[PortIntent]) -> Vec<IpAddr> {
+    let is_at = |frontend: &Frontend, ip| frontend.kind == FrontendKind::ClusterIp && frontend.address == Some(ip);
+    let is_live = |ip: &IpAddr| ports.iter().flat_map(|port| &port.frontends).any(|frontend| is_at(frontend, *ip));
+    cluster_ips::chosen(service).into_iter().filter(is_live).collect()
+}
+
+/// The ports that have a frontend left, in the Service's order, IPv4 first.
+pub(crate) fn ports<'f>(facts: &'f Facts, service: &Service, settled: &Settled) -> Vec<ResolvedPort<'f>> {
+    let each = (0..service.ports.len()).flat_map(|port| Family::ALL.map(|family| (port, family)));
+    each.filter_map(|(port, family)| {
+        let frontends: Vec<&Wanted> =
+            settled.kept.iter().filter(|wanted| (wanted.port, wanted.family) == (port, family)).collect();
+        (!frontends.is_empty()).then(|| resolve_port(facts, service, port, family, &frontends))
+    })
+    .collect()
+}
+
+fn resolve_port<'f>(
+    facts: &'f Facts,
+    service: &Service,
+    port: usize,
+    family: Family,
+    wanted: &[&Wanted],
+) -> ResolvedPort<'f> {
+    let spec = &service.ports[port];
+    let uses = Uses::of(service, wanted);
+    let candidates = candidates::find(facts, service, spec, family);
+    let selection = selection::select(&candidates.usable, uses, &facts.policy().node_name, facts.zone());
+    let allowed_sources = source_ranges::allowed(service, family, node_ips(facts)[family as usize]);
+    let frontend = |wanted: &&Wanted| Frontend {
+        kind: wanted.kind,
+        address: wanted.address,
+        port: wanted.number,
+        route: routes::route(wanted.kind, service, &selection),
+        allowed_sources: allowed_sources.clone().filter(|_| wanted.kind == FrontendKind::LoadBalancer),
+    };
+    let mut frontends: Vec<Frontend> = wanted.iter().map(frontend).collect();
+    frontends.sort_by_key(|frontend| (frontend.kind, frontend.address));
+    let intent = PortIntent {
+        name: spec.name.clone(),
+        family,
+        protocol: spec.protocol,
+        affinity: affinity::seconds(service),
+        cluster: selection.cluster.clone(),
+        local: selection.local.clone(),
+        frontends,
+    };
+    ResolvedPort { port, intent, candidates, selection }
+}
+
+/// Small clusters for the tests of the rules.
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::candidates::{self, Candidate};
+    use crate::event::{self, Event};
+    use crate::facts::{Facts, Service};
+    use crate::name::{Family, ServiceName};
+    use crate::policy::Policy;
+
+    /// The Service `default/web` as the store keeps it.
+    pub(crate) fn read(object: event::Service) -> Service {
+        let mut facts = Facts::new(Policy::default());
+        let object = event::Service { namespace: "default".into(), name: "web".into(), ..object };
+        facts.apply(Event::Service(object));
+        facts.service(&ServiceName::new("default", "web")).unwrap().clone()
+    }
+
+    #[derive(Clone, Copy)]
+    pub(crate) struct Pod {
+        pub(crate) ready: bool,
+        pub(crate) serving: bool,
+        pub(crate) terminating: bool,
+        pub(crate) node: &'static str,
+        pub(crate) zones: &'static [&'static str],
+        pub(crate) nodes: &'static [&'static str],
+    }
+
+    impl Pod {
+        pub(crate) const READY: Pod =
+            Pod { ready: true, serving: true, terminating: false, node: "kb", zones: &[], nodes: &[] };
+    }
+
+    /// The pods as candidates 10.0.0.0:80, 10.0.0.1:80, …, on the node `ka`.
+    pub(crate) fn with_candidates(pods: &[Pod], test: impl FnOnce(&[Candidate<'_>])) {
+        let strings = |texts: &[&str]| texts.iter().map(|text| text.to_string()).collect();
+        let endpoint = |(i, pod): (usize, &Pod)| event::SliceEndpoint {
+            addresses: vec![format!("10.0.0.{i}")],
+            ready: Some(pod.ready),
+            serving: Some(pod.serving),
+            terminating: Some(pod.terminating),
+            node_name: Some(pod.node.into()),
+            hint_zones: strings(pod.zones),
+            hint_nodes: strings(pod.nodes),
+            ..Default::default()
+        };
+        let mut facts = Facts::new(Policy { node_name: "ka".into(), ..Policy::default() });
+        facts.apply(Event::Slice(event::EndpointSlice {
+            namespace: "default".into(),
+            name: "web-1".into(),
+            service: Some("web".into()),
+            address_type: "IPv4".into(),
+            ports: vec![event::SlicePort { name: Some(String::new()), port: Some(80), ..Default::default() }],
+            endpoints: pods.iter().enumerate().map(endpoint).collect(),
+        }));
+        let service = read(event::Service {
+            ports: vec![event::ServicePort { port: 80, ..Default::default() }],
+            ..Default::default()
+        });
+        test(&candidates::find(&facts, &service, &service.ports[0], Family::V4).usable);
+    }
+}

@@ -1,0 +1,356 @@
+//! An EndpointSlice as the store keeps it. This is where the memory is: nine bytes for an IPv4 endpoint, plus the
+//! name of its pod.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use rustc_hash::FxHashSet;
+
+use super::field::{self, Notes, quoted};
+use super::interner::{Id, Interner};
+use crate::diagnostic::{Diagnostic, Object};
+use crate::event;
+use crate::name::{Family, Protocol, ServiceName};
+
+/// The ports and endpoints of one slice, one list for each property.
+#[derive(Debug, PartialEq)]
+pub struct Slice {
+    /// `namespace/name`.
+    pub name: Arc<str>,
+    /// `None`: nobody's, and then it has no endpoints either.
+    pub service: Option<ServiceName>,
+    pub ports: Box<[SlicePort]>,
+    pub diagnostics: Box<[Diagnostic]>,
+    addresses: Addresses,
+    conditions: Box<[Conditions]>,
+    places: Box<[Id]>,
+    /// The pods' names, each ended by a newline: read by people only, so finding one may be slow.
+    targets: Box<str>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct SlicePort {
+    pub name: Box<str>,
+    pub protocol: Protocol,
+    pub port: u16,
+}
+
+/// Where an endpoint is and for whom it is meant. Most endpoints of a node share one.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub struct Place {
+    pub node: Option<Box<str>>,
+    pub zone: Option<Box<str>>,
+    pub hint_zones: Box<[Box<str>]>,
+    pub hint_nodes: Box<[Box<str>]>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Conditions(u8);
+
+impl Conditions {
+    const READY: u8 = 1;
+    const SERVING: u8 = 2;
+    const TERMINATING: u8 = 4;
+
+    /// Absent conditions count as ready, serving and not terminating.
+    pub fn new(ready: Option<bool>, serving: Option<bool>, terminating: Option<bool>) -> Conditions {
+        let bit = |set: bool, bit: u8| if set { bit } else { 0 };
+        Conditions(
+            bit(ready.unwrap_or(true), Conditions::READY)
+                | bit(serving.unwrap_or(true), Conditions::SERVING)
+                | bit(terminating.unwrap_or(false), Conditions::TERMINATING),
+        )
+    }
+
+    pub fn ready(self) -> bool {
+        self.0 & Conditions::READY != 0
+    }
+
+    pub fn serving(self) -> bool {
+        self.0 & Conditions::SERVING != 0
+    }
+
+    pub fn terminating(self) -> bool {
+        self.0 & Conditions::TERMINATING != 0
+    }
+}
+
+#[derive(Debug, PartialEq)]
+enum Addresses {
+    V4(Box<[Ipv4Addr]>),
+    V6(Box<[Ipv6Addr]>),
+}
+
+/// Longest name of a port that the API lets through.
+const LONGEST_PORT_NAME: usize = 63;
+
+impl Slice {
+    pub(super) fn read(name: Arc<str>, object: event::EndpointSlice, places: &mut Interner<Place>) -> Slice {
+        let mut notes = Notes::about(Object::slice(&name));
+        let service = read_service(&object, &mut notes);
+        let family = read_family(&object.address_type, &mut notes);
+        let mut reader = Reader::default();
+        let mut ports = Box::default();
+        if let (Some(_), Some(family)) = (&service, family) {
+            ports = read_ports(object.ports, &mut notes);
+            reader.read(object.endpoints, family, places, &mut notes);
+        }
+        Slice {
+            name,
+            service,
+            ports,
+            addresses: match family {
+                Some(Family::V6) => Addresses::V6(reader.v6.into()),
+                _ => Addresses::V4(reader.v4.into()),
+            },
+            conditions: reader.conditions.into(),
+            places: reader.places.into(),
+            targets: reader.targets.into(),
+            diagnostics: notes.finish(),
+        }
+    }
+
+    /// Gives back what [`Slice::read`] interned.
+    pub(super) fn release(self, places: &mut Interner<Place>) {
+        for id in self.places {
+            places.release(id);
+        }
+    }
+
+    pub fn family(&self) -> Family {
+        match self.addresses {
+            Addresses::V4(_) => Family::V4,
+            Addresses::V6(_) => Family::V6,
+        }
+    }
+
+    /// How many endpoints it has.
+    pub fn len(&self) -> usize {
+        self.conditions.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.conditions.is_empty()
+    }
+
+    pub fn address(&self, index: usize) -> Option<IpAddr> {
+        match &self.addresses {
+            Addresses::V4(list) => list.get(index).copied().map(IpAddr::V4),
+            Addresses::V6(list) => list.get(index).copied().map(IpAddr::V6),
+        }
+    }
+
+    pub(crate) fn conditions(&self, index: usize) -> Option<Conditions> {
+        self.conditions.get(index).copied()
+    }
+
+    pub(super) fn place(&self, index: usize) -> Option<Id> {
+        self.places.get(index).copied()
+    }
+
+    /// The pod's name; empty when the slice does not say.
+    pub fn target(&self, index: usize) -> &str {
+        self.targets.split('\n').nth(index).unwrap_or("")
+    }
+}
+
+fn read_service(object: &event::EndpointSlice, notes: &mut Notes) -> Option<ServiceName> {
+    let label = "metadata.labels[kubernetes.io/service-name]";
+    let effect = "its endpoints are not used";
+    let Some(service) = object.service.as_deref().filter(|name| !name.is_empty()) else {
+        notes.add(label, "the label is missing, so the slice belongs to no Service", effect);
+        return None;
+    };
+    let service = notes.keep(field::name(service, super::LONGEST_NAME), label, effect)?;
+    Some(ServiceName::new(&object.namespace, service))
+}
+
+fn read_family(text: &str, notes: &mut Notes) -> Option<Family> {
+    let read = match text {
+        "FQDN" => Err("host names are not addresses".to_owned()),
+        _ => field::family(text),
+    };
+    notes.keep(read, "addressType", "its endpoints are not used")
+}
+
+fn read_ports(ports: Vec<event::SlicePort>, notes: &mut Notes) -> Box<[SlicePort]> {
+    let mut seen = FxHashSet::default();
+    let mut kept = Vec::new();
+    for (i, port) in ports.into_iter().enumerate() {
+        let Some(port) = read_port(i, port, notes) else { continue };
+        if seen.insert((port.name.clone(), port.protocol)) {
+            kept.push(port);
+        } else {
+            let reason = format!("the name {} is already a {} port's", quoted(&port.name), port.protocol);
+            notes.add(format_args!("ports[{i}].name"), reason, "the port is skipped");
+        }
+    }
+    kept.into()
+}
+
+fn read_port(i: usize, port: event::SlicePort, notes: &mut Notes) -> Option<SlicePort> {
+    let at = |field: &str| format!("ports[{i}].{field}");
+    let skipped = "the port is skipped";
+    let name = port.name.ok_or_else(|| "the name is missing (the empty name is a name)".to_owned());
+    let name = notes.keep(name, at("name"), skipped)?;
+    notes.keep(field::name(&name, LONGEST_PORT_NAME), at("name"), skipped)?;
+    let protocol = notes.keep(field::protocol(&port.protocol), at("protocol"), skipped)?;
+    let number = port.port.ok_or_else(|| "the number is missing".to_owned()).and_then(field::port);
+    let port = notes.keep(number, at("port"), skipped)?;
+    Some(SlicePort { name: name.into(), protocol, port })
+}
+
+/// Takes endpoints apart into the lists of a [`Slice`].
+#[derive(Default)]
+struct Reader {
+    v4: Vec<Ipv4Addr>,
+    v6: Vec<Ipv6Addr>,
+    conditions: Vec<Conditions>,
+    places: Vec<Id>,
+    targets: String,
+}
+
+impl Reader {
+    fn read(
+        &mut self,
+        endpoints: Vec<event::SliceEndpoint>,
+        family: Family,
+        places: &mut Interner<Place>,
+        notes: &mut Notes,
+    ) {
+        for (i, endpoint) in endpoints.into_iter().enumerate() {
+            let Some(address) = read_address(i, &endpoint.addresses, family, notes) else { continue };
+            match address {
+                IpAddr::V4(v4) => self.v4.push(v4),
+                IpAddr::V6(v6) => self.v6.push(v6),
+            }
+            self.conditions.push(Conditions::new(endpoint.ready, endpoint.serving, endpoint.terminating));
+            let target = endpoint.target.as_deref().unwrap_or("");
+            self.targets.extend(target.chars().filter(|c| *c != '\n'));
+            self.targets.push('\n');
+            self.places.push(places.intern(place_of(endpoint)));
+        }
+    }
+}
+
+/// Only the first address counts: the API promises that all of them are the same endpoint.
+fn read_address(i: usize, addresses: &[String], family: Family, notes: &mut Notes) -> Option<IpAddr> {
+    let effect = "the endpoint is skipped";
+    let Some(first) = addresses.first() else {
+        notes.add(format_args!("endpoints[{i}].addresses"), "the list is empty", effect);
+        return None;
+    };
+    let right_family = |address: IpAddr| match Family::of(address) == family {
+        true => Ok(address),
+        false => Err(format!("{address} is not an {family} address, but the slice says it is")),
+    };
+    let read = field::ordinary_address(first).and_then(right_family);
+    notes.keep(read, format_args!("endpoints[{i}].addresses[0]"), effect)
+}
+
+fn place_of(endpoint: event::SliceEndpoint) -> Place {
+    let some = |text: Option<String>| text.filter(|text| !text.is_empty()).map(Into::into);
+    let list = |texts: Vec<String>| texts.into_iter().map(Into::into).collect();
+    Place {
+        node: some(endpoint.node_name),
+        zone: some(endpoint.zone),
+        hint_zones: list(endpoint.hint_zones),
+        hint_nodes: list(endpoint.hint_nodes),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(object: event::EndpointSlice) -> Slice {
+        Slice::read("default/web-1".into(), object, &mut Interner::new())
+    }
+
+    fn endpoint(address: &str) -> event::SliceEndpoint {
+        event::SliceEndpoint {
+            addresses: vec![address.into()],
+            target: Some(format!("pod-{address}")),
+            ..Default::default()
+        }
+    }
+
+    fn slice(address_type: &str, endpoints: &[&str]) -> event::EndpointSlice {
+        event::EndpointSlice {
+            namespace: "default".into(),
+            service: Some("web".into()),
+            address_type: address_type.into(),
+            ports: vec![event::SlicePort { name: Some(String::new()), port: Some(80), ..Default::default() }],
+            endpoints: endpoints.iter().map(|address| endpoint(address)).collect(),
+            ..Default::default()
+        }
+    }
+
+    fn fields(slice: &Slice) -> Vec<&str> {
+        slice.diagnostics.iter().map(|d| d.field.as_str()).collect()
+    }
+
+    #[test]
+    fn bad_endpoints_are_skipped_and_the_others_keep_their_names() {
+        let slice = read(slice("IPv4", &["10.244.1.5", "10.244.01.6", "fd00::7", "127.0.0.1", "10.244.1.8"]));
+        let kept: Vec<_> = (0..slice.len()).map(|i| (slice.address(i).unwrap().to_string(), slice.target(i))).collect();
+        assert_eq!(kept, [("10.244.1.5".into(), "pod-10.244.1.5"), ("10.244.1.8".into(), "pod-10.244.1.8")]);
+        assert_eq!(
+            fields(&slice),
+            ["endpoints[1].addresses[0]", "endpoints[2].addresses[0]", "endpoints[3].addresses[0]"]
+        );
+    }
+
+    #[test]
+    fn slices_that_cannot_be_used_keep_nothing() {
+        let fqdn = read(slice("FQDN", &["example.org"]));
+        assert!(fqdn.is_empty() && fqdn.ports.is_empty());
+        assert_eq!(fields(&fqdn), ["addressType"]);
+        let mut unlabelled = slice("IPv4", &["10.244.1.5"]);
+        unlabelled.service = None;
+        let unlabelled = read(unlabelled);
+        assert!(unlabelled.is_empty());
+        assert_eq!(fields(&unlabelled), ["metadata.labels[kubernetes.io/service-name]"]);
+    }
+
+    #[test]
+    fn bad_ports_are_skipped() {
+        let port = |name: Option<&str>, protocol: &str, port| event::SlicePort {
+            name: name.map(Into::into),
+            protocol: protocol.into(),
+            port,
+        };
+        let mut object = slice("IPv6", &["fd00::5"]);
+        object.ports = vec![
+            port(Some("a"), "TCP", Some(80)),
+            port(None, "TCP", Some(81)),
+            port(Some("b"), "TCP", None),
+            port(Some("c"), "QUIC", Some(83)),
+            port(Some("a"), "TCP", Some(84)),
+            port(Some("a"), "UDP", Some(0)),
+            port(Some("a"), "UDP", Some(85)),
+        ];
+        let slice = read(object);
+        let kept: Vec<_> = slice.ports.iter().map(|p| p.port).collect();
+        assert_eq!(kept, [80, 85]);
+        assert_eq!(slice.diagnostics.len(), 5);
+        assert_eq!(slice.family(), Family::V6);
+    }
+
+    #[test]
+    fn absent_conditions_mean_ready() {
+        let absent = Conditions::new(None, None, None);
+        assert!(absent.ready() && absent.serving() && !absent.terminating());
+        let leaving = Conditions::new(Some(false), Some(true), Some(true));
+        assert!(!leaving.ready() && leaving.serving() && leaving.terminating());
+    }
+
+    #[test]
+    fn release_leaves_nothing_behind() {
+        let mut places = Interner::new();
+        let read = Slice::read("default/web-1".into(), slice("IPv4", &["10.0.0.1", "10.0.0.2"]), &mut places);
+        assert_eq!(places.len(), 1);
+        read.release(&mut places);
+        assert_eq!(places.len(), 0);
+    }
+}

@@ -1,0 +1,154 @@
+//! Rule: which endpoints belong to a Service port: those of all its slices that have a port of the same name and
+//! protocol, each address and port once.
+
+use std::net::SocketAddr;
+
+use crate::facts::{Conditions, Facts, Place, Service, ServicePort, Slice};
+use crate::intent::Endpoint;
+use crate::name::Family;
+
+#[derive(Debug, Default)]
+pub(crate) struct Candidates<'f> {
+    /// Sorted by `ip:port` as text, as the original does; each `ip:port` once.
+    pub(crate) usable: Vec<Candidate<'f>>,
+    /// Told about twice; the other one is in `usable`.
+    pub(crate) duplicates: Vec<Candidate<'f>>,
+    /// Slices of the Service and family that lack the port.
+    pub(crate) without_port: Vec<&'f Slice>,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Candidate<'f> {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) conditions: Conditions,
+    pub(crate) place: &'f Place,
+    pub(crate) slice: &'f Slice,
+    /// Index into the slice's endpoints.
+    pub(crate) index: usize,
+}
+
+impl Candidate<'_> {
+    pub(crate) fn address(&self) -> SocketAddr {
+        SocketAddr::new(self.endpoint.ip, self.endpoint.port)
+    }
+}
+
+pub(crate) fn find<'f>(facts: &'f Facts, service: &Service, port: &ServicePort, family: Family) -> Candidates<'f> {
+    let mut found = Candidates::default();
+    let mut all = Vec::new();
+    for slice in facts.slices_of(&service.name).filter(|slice| slice.family() == family) {
+        match slice.ports.iter().find(|other| *other.name == *port.name && other.protocol == port.protocol) {
+            Some(other) => all.extend(endpoints(facts, slice, other.port)),
+            None => found.without_port.push(slice),
+        }
+    }
+    // Of two entries for one address and port the one that is not terminating counts, then the one that is ready
+    // (a slice may lag behind another while a pod moves between them), then the first slice by name.
+    all.sort_by_cached_key(|candidate| {
+        (candidate.address().to_string(), candidate.conditions.terminating(), !candidate.conditions.ready())
+    });
+    for candidate in all {
+        match found.usable.last() {
+            Some(last) if last.address() == candidate.address() => found.duplicates.push(candidate),
+            _ => found.usable.push(candidate),
+        }
+    }
+    found
+}
+
+fn endpoints<'f>(facts: &'f Facts, slice: &'f Slice, port: u16) -> impl Iterator<Item = Candidate<'f>> {
+    (0..slice.len()).filter_map(move |index| {
+        let place = facts.place(slice, index)?;
+        let is_local = place.node.as_deref() == Some(facts.policy().node_name.as_str());
+        Some(Candidate {
+            endpoint: Endpoint { ip: slice.address(index)?, port, is_local },
+            conditions: slice.conditions(index)?,
+            place,
+            slice,
+            index,
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{EndpointSlice, Event, SliceEndpoint, SlicePort};
+    use crate::policy::Policy;
+    use crate::resolve::tests::read;
+    use crate::{Protocol, event};
+
+    fn slice(name: &str, ports: &[(&str, &str, i64)], endpoints: Vec<SliceEndpoint>) -> Event {
+        let port = |(name, protocol, port): &(&str, &str, i64)| SlicePort {
+            name: Some(name.to_string()),
+            protocol: protocol.to_string(),
+            port: Some(*port),
+        };
+        Event::Slice(EndpointSlice {
+            namespace: "default".into(),
+            name: name.into(),
+            service: Some("web".into()),
+            address_type: "IPv4".into(),
+            ports: ports.iter().map(port).collect(),
+            endpoints,
+        })
+    }
+
+    fn endpoint(address: &str) -> SliceEndpoint {
+        SliceEndpoint { addresses: vec![address.into()], ..Default::default() }
+    }
+
+    fn leaving(address: &str) -> SliceEndpoint {
+        SliceEndpoint { ready: Some(false), terminating: Some(true), ..endpoint(address) }
+    }
+
+    fn candidates_of(events: Vec<Event>, name: &str) -> (Vec<String>, usize, usize) {
+        let mut facts = Facts::new(Policy { node_name: "ka".into(), ..Policy::default() });
+        for event in events {
+            facts.apply(event);
+        }
+        let service = read(event::Service { cluster_ip: "10.96.0.1".into(), ..Default::default() });
+        let port = ServicePort {
+            name: name.into(),
+            protocol: Protocol::Tcp,
+            port: 80,
+            node_port: None,
+            target_port: "".into(),
+            index: 0,
+        };
+        let found = find(&facts, &service, &port, Family::V4);
+        let text = |c: &Candidate| {
+            format!("{}{}", c.address(), if c.conditions.terminating() { " leaving" } else { "" })
+        };
+        (found.usable.iter().map(text).collect(), found.duplicates.len(), found.without_port.len())
+    }
+
+    #[test]
+    fn slices_may_map_the_port_differently() {
+        let events = vec![
+            slice("web-1", &[("http", "TCP", 8080)], vec![endpoint("10.0.0.1")]),
+            slice("web-2", &[("http", "TCP", 9090), ("http", "UDP", 53)], vec![endpoint("10.0.0.1")]),
+            slice("web-3", &[("web", "TCP", 80)], vec![endpoint("10.0.0.2")]),
+            slice("web-4", &[("http", "UDP", 80)], vec![endpoint("10.0.0.3")]),
+        ];
+        assert_eq!(candidates_of(events, "http"), (vec!["10.0.0.1:8080".into(), "10.0.0.1:9090".into()], 0, 2));
+    }
+
+    #[test]
+    fn endpoints_sort_as_text() {
+        let addresses = ["10.0.0.9", "10.0.0.10", "10.0.0.1"].map(endpoint).to_vec();
+        let events = vec![slice("web-1", &[("", "", 80)], addresses)];
+        assert_eq!(candidates_of(events, "").0, ["10.0.0.10:80", "10.0.0.1:80", "10.0.0.9:80"]);
+    }
+
+    #[test]
+    fn of_duplicates_the_one_that_stays_counts() {
+        for order in [["web-1", "web-2"], ["web-2", "web-1"]] {
+            let events = vec![
+                slice(order[0], &[("", "", 80)], vec![leaving("10.0.0.1")]),
+                slice(order[1], &[("", "", 80)], vec![endpoint("10.0.0.1"), endpoint("10.0.0.1")]),
+            ];
+            assert_eq!(candidates_of(events, ""), (vec!["10.0.0.1:80".into()], 2, 0));
+        }
+    }
+}

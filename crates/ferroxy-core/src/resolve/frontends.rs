@@ -1,0 +1,176 @@
+//! Rule: the addresses and ports a Service wants to be reached on.
+
+use std::net::IpAddr;
+
+use super::cluster_ips;
+use super::conflicts::diagnostic;
+use crate::diagnostic::Diagnostic;
+use crate::facts::{Claim, Service};
+use crate::intent::FrontendKind;
+use crate::name::Family;
+use crate::policy::Policy;
+
+/// A frontend that the Service asks for; whether it gets it is settled in `conflicts`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    pub(crate) kind: FrontendKind,
+    /// `None` for a node port.
+    pub(crate) address: Option<IpAddr>,
+    /// The port that clients use.
+    pub(crate) number: u16,
+    pub(crate) family: Family,
+    /// Index into the Service's ports.
+    pub(crate) port: usize,
+    /// Where the object says so.
+    pub(crate) field: Field,
+}
+
+/// The entry of the object that asks for a frontend; spelled out only when somebody reads it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Field {
+    ClusterIp(usize),
+    ExternalIp(usize),
+    Ingress(usize),
+    NodePort(usize),
+}
+
+impl Field {
+    pub(crate) fn path(self) -> String {
+        match self {
+            Field::ClusterIp(i) => format!("spec.clusterIPs[{i}]"),
+            Field::ExternalIp(i) => format!("spec.externalIPs[{i}]"),
+            Field::Ingress(i) => format!("status.loadBalancer.ingress[{i}].ip"),
+            Field::NodePort(i) => format!("spec.ports[{i}].nodePort"),
+        }
+    }
+}
+
+impl Wanted {
+    pub(crate) fn claim(&self, service: &Service) -> Claim {
+        let protocol = service.ports[self.port].protocol;
+        match self.address {
+            Some(address) => Claim::Address { address, port: self.number, protocol },
+            None => Claim::NodePort { family: self.family, port: self.number, protocol },
+        }
+    }
+}
+
+/// For each port, cluster IPs first: of two wishes of one Service for the same frontend the first one counts, and
+/// a load balancer's address keeps its source ranges when it is listed as external IP too.
+pub(crate) fn wanted(service: &Service, policy: &Policy) -> Vec<Wanted> {
+    let mut all = Vec::new();
+    for (port, spec) in service.ports.iter().enumerate() {
+        for family in Family::ALL {
+            let Some(index) = cluster_ips::index_of(service, family) else { continue };
+            let at_address = |kind, field, ip: IpAddr| Wanted {
+                kind,
+                address: Some(ip),
+                number: spec.port,
+                family,
+                port,
+                field,
+            };
+            let cluster_ip = cluster_ips::of(service, family);
+            all.extend(cluster_ip.map(|ip| at_address(FrontendKind::ClusterIp, Field::ClusterIp(index), ip)));
+            let balanced = balanced(service).filter(|(_, ip)| Family::of(*ip) == family);
+            all.extend(balanced.map(|(i, ip)| at_address(FrontendKind::LoadBalancer, Field::Ingress(i), ip)));
+            let external = external(service, policy).filter(|(_, ip)| Family::of(*ip) == family);
+            all.extend(external.map(|(i, ip)| at_address(FrontendKind::ExternalIp, Field::ExternalIp(i), ip)));
+            all.extend(spec.node_port.map(|number| Wanted {
+                kind: FrontendKind::NodePort,
+                address: None,
+                number,
+                family,
+                port,
+                field: Field::NodePort(spec.index),
+            }));
+        }
+    }
+    all
+}
+
+/// Addresses of a family in which the Service has no cluster IP: that family's traffic is not its business.
+pub(crate) fn stranded(service: &Service, policy: &Policy) -> Vec<Diagnostic> {
+    let external = external(service, policy).map(|(i, ip)| (Field::ExternalIp(i), ip));
+    let balanced = balanced(service).map(|(i, ip)| (Field::Ingress(i), ip));
+    let without_cluster_ip = |(_, ip): &(Field, IpAddr)| cluster_ips::of(service, Family::of(*ip)).is_none();
+    let words = |(field, ip): (Field, IpAddr)| {
+        let reason = format!("{ip} is {family}, but the Service has no {family} cluster IP", family = Family::of(ip));
+        diagnostic(service, field.path(), reason, "the address is not served".to_owned())
+    };
+    external.chain(balanced).filter(without_cluster_ip).map(words).collect()
+}
+
+/// External IPs with their index, unless the feature gate has them turned off.
+fn external(service: &Service, policy: &Policy) -> impl Iterator<Item = (usize, IpAddr)> {
+    service.external_ips.iter().filter(|_| policy.external_ips).map(|listed| (listed.index, listed.value))
+}
+
+/// Load-balancer addresses that the node answers for (`ipMode: VIP`), with their index.
+fn balanced(service: &Service) -> impl Iterator<Item = (usize, IpAddr)> {
+    let ours = service.load_balancer_ips.iter().filter(|listed| !listed.value.via_proxy);
+    ours.map(|listed| (listed.index, listed.value.ip))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event;
+    use crate::resolve::tests::read;
+
+    fn dual_stack() -> event::Service {
+        event::Service {
+            cluster_ips: vec!["10.96.0.80".into(), "fd00::80".into()],
+            ip_families: vec!["IPv4".into(), "IPv6".into()],
+            ports: vec![event::ServicePort { port: 80, node_port: 30080, ..Default::default() }],
+            external_ips: vec!["198.51.100.1".into(), "fd00:e::1".into()],
+            ingress: vec![
+                event::Ingress { ip: "203.0.113.1".into(), ip_mode: String::new() },
+                event::Ingress { ip: "203.0.113.2".into(), ip_mode: "Proxy".into() },
+            ],
+            ..Default::default()
+        }
+    }
+
+    fn list(service: &Service, policy: &Policy) -> Vec<String> {
+        let text = |w: &Wanted| match w.address {
+            Some(address) => format!("{address}:{}", w.number),
+            None => format!("{} *:{}", w.family, w.number),
+        };
+        wanted(service, policy).iter().map(text).collect()
+    }
+
+    #[test]
+    fn every_kind_in_every_family() {
+        let expected = [
+            "10.96.0.80:80",
+            "203.0.113.1:80",
+            "198.51.100.1:80",
+            "IPv4 *:30080",
+            "fd00::80:80",
+            "fd00:e::1:80",
+            "IPv6 *:30080",
+        ];
+        assert_eq!(list(&read(dual_stack()), &Policy::default()), expected);
+    }
+
+    #[test]
+    fn the_gate_turns_external_ips_off() {
+        let policy = Policy { external_ips: false, ..Policy::default() };
+        let list = list(&read(dual_stack()), &policy);
+        assert!(!list.iter().any(|text| text.starts_with("198.51.100.1") || text.starts_with("fd00:e::1")));
+    }
+
+    #[test]
+    fn addresses_without_a_cluster_ip_of_their_family_are_stranded() {
+        let mut object = dual_stack();
+        object.cluster_ips.pop();
+        object.ip_families.pop();
+        let service = read(object);
+        assert!(!list(&service, &Policy::default()).iter().any(|text| text.contains("IPv6")));
+        let diagnostics = stranded(&service, &Policy::default());
+        assert_eq!(diagnostics.len(), 1);
+        assert_eq!(diagnostics[0].field, "spec.externalIPs[1]");
+        assert_eq!(diagnostics[0].reason, "fd00:e::1 is IPv6, but the Service has no IPv6 cluster IP");
+    }
+}

@@ -1,0 +1,158 @@
+//! Rule: on which addresses of the host node ports answer (`nodePortAddresses`), for one family.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
+use super::node_ips;
+use crate::diagnostic::{Diagnostic, Object};
+use crate::facts::{Facts, field};
+use crate::intent::NodePortAddresses;
+use crate::name::Family;
+use crate::policy::NodePortAddress;
+
+pub(crate) fn addresses(facts: &Facts, family: Family, diagnostics: &mut Vec<Diagnostic>) -> NodePortAddresses {
+    let listed = &facts.policy().node_port_addresses;
+    let ranges: Vec<IpNet> = listed.iter().filter_map(|entry| range(facts, *entry, family)).collect();
+    // A family about which the list says nothing is not restricted by it, nor is one with a range of everything.
+    if ranges.is_empty() || ranges.iter().any(|range| range.prefix_len() == 0) {
+        return NodePortAddresses::AllLocal;
+    }
+    let matches = |ip: &IpAddr| ranges.iter().any(|range| range.contains(ip));
+    let these: BTreeSet<IpAddr> = known(facts).into_iter().filter(|ip| can_answer(*ip)).filter(matches).collect();
+    if these.is_empty() && !ranges.iter().all(|range| range.addr().is_loopback()) {
+        let ranges: Vec<String> = ranges.iter().map(IpNet::to_string).collect();
+        diagnostics.push(Diagnostic {
+            object: Object { kind: "Node", name: facts.policy().node_name.clone() },
+            field: "nodePortAddresses".to_owned(),
+            reason: format!("no {family} address of this host is in {}", ranges.join(", ")),
+            effect: format!("{family} node ports answer on no address"),
+        });
+    }
+    NodePortAddresses::These(these)
+}
+
+/// The range an entry stands for in this family, if it says anything about it.
+fn range(facts: &Facts, entry: NodePortAddress, family: Family) -> Option<IpNet> {
+    match entry {
+        NodePortAddress::Primary => node_ips(facts)[family as usize].map(IpNet::from),
+        NodePortAddress::Localhost => Some(match family {
+            Family::V4 => IpNet::from(Ipv4Net::new_assert(Ipv4Addr::new(127, 0, 0, 0), 8)),
+            Family::V6 => IpNet::from(IpAddr::V6(Ipv6Addr::LOCALHOST)),
+        }),
+        NodePortAddress::All => Some(match family {
+            Family::V4 => IpNet::from(Ipv4Net::default()),
+            Family::V6 => IpNet::from(Ipv6Net::default()),
+        }),
+        NodePortAddress::Cidr(range) => (Family::of(range.addr()) == family).then_some(range),
+    }
+}
+
+/// What this host is known to have; the Node object is the next best source when nobody looked at the host.
+fn known(facts: &Facts) -> BTreeSet<IpAddr> {
+    if let Some(addresses) = facts.host_addresses() {
+        return addresses.clone();
+    }
+    let node = facts.own_node();
+    let listed = node.into_iter().flat_map(|node| node.internal_ips.iter().chain(&node.external_ips));
+    listed.copied().chain(node_ips(facts).into_iter().flatten()).collect()
+}
+
+/// A link-local IPv6 address means something else on every link, and loopback traffic cannot leave the host.
+fn can_answer(ip: IpAddr) -> bool {
+    !(ip.is_loopback() || ip.is_unspecified() || (ip.is_ipv6() && field::is_link_local(ip)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{self, Event};
+    use crate::policy::Policy;
+
+    const HOST: [&str; 7] =
+        ["127.0.0.1", "::1", "172.18.0.2", "10.244.1.1", "fd00:172:18::2", "fe80::1", "192.168.7.2"];
+
+    fn facts(entries: &[NodePortAddress], node_ips: &[&str], host: Option<&[&str]>) -> Facts {
+        let mut facts = Facts::new(Policy {
+            node_name: "ka".into(),
+            node_port_addresses: entries.to_vec(),
+            ..Policy::default()
+        });
+        facts.apply(Event::Node(event::Node {
+            name: "ka".into(),
+            addresses: node_ips.iter().map(|ip| ("InternalIP".into(), ip.to_string())).collect(),
+            ..Default::default()
+        }));
+        if let Some(host) = host {
+            facts.apply(Event::HostAddresses(host.iter().map(|ip| ip.parse().unwrap()).collect()));
+        }
+        facts
+    }
+
+    fn these(texts: &[&str]) -> NodePortAddresses {
+        NodePortAddresses::These(texts.iter().map(|text| text.parse().unwrap()).collect())
+    }
+
+    fn check(facts: &Facts, v4: NodePortAddresses, v6: NodePortAddresses) -> Vec<Diagnostic> {
+        let mut diagnostics = Vec::new();
+        assert_eq!(addresses(facts, Family::V4, &mut diagnostics), v4);
+        assert_eq!(addresses(facts, Family::V6, &mut diagnostics), v6);
+        diagnostics
+    }
+
+    fn cidr(text: &str) -> NodePortAddress {
+        NodePortAddress::Cidr(text.parse().unwrap())
+    }
+
+    const BOTH: [&str; 2] = ["172.18.0.2", "fd00:172:18::2"];
+
+    #[test]
+    fn primary_is_the_node_ip() {
+        let primary = [NodePortAddress::Primary];
+        check(&facts(&primary, &BOTH, Some(&HOST)), these(&["172.18.0.2"]), these(&["fd00:172:18::2"]));
+        check(&facts(&primary, &BOTH, None), these(&["172.18.0.2"]), these(&["fd00:172:18::2"]));
+    }
+
+    #[test]
+    fn a_family_without_ranges_is_not_restricted() {
+        let host = Some(&HOST[..]);
+        check(&facts(&[cidr("172.18.0.0/16")], &BOTH, host), these(&["172.18.0.2"]), NodePortAddresses::AllLocal);
+        check(
+            &facts(&[NodePortAddress::Primary], &["172.18.0.2"], host),
+            these(&["172.18.0.2"]),
+            NodePortAddresses::AllLocal,
+        );
+    }
+
+    #[test]
+    fn everything_beats_all_other_entries() {
+        for zero in [NodePortAddress::All, cidr("0.0.0.0/0")] {
+            let facts = facts(&[cidr("172.18.0.0/16"), zero, cidr("fd00::/8")], &BOTH, Some(&HOST));
+            let mut diagnostics = Vec::new();
+            assert_eq!(addresses(&facts, Family::V4, &mut diagnostics), NodePortAddresses::AllLocal);
+        }
+    }
+
+    #[test]
+    fn ranges_pick_host_addresses_but_never_loopback_or_link_local() {
+        let wide = [cidr("128.0.0.0/1"), cidr("127.0.0.0/8"), cidr("fe80::/10"), cidr("fd00::/8"), cidr("::1/128")];
+        let facts = facts(&wide, &BOTH, Some(&HOST));
+        check(&facts, these(&["172.18.0.2", "192.168.7.2"]), these(&["fd00:172:18::2"]));
+    }
+
+    #[test]
+    fn localhost_alone_leaves_no_address_and_that_is_as_asked() {
+        let facts = facts(&[NodePortAddress::Localhost], &BOTH, Some(&HOST));
+        assert_eq!(check(&facts, these(&[]), these(&[])), []);
+    }
+
+    #[test]
+    fn ranges_that_fit_nothing_are_told() {
+        let facts = facts(&[cidr("192.0.2.0/24"), NodePortAddress::All], &BOTH, Some(&HOST));
+        assert_eq!(check(&facts, NodePortAddresses::AllLocal, NodePortAddresses::AllLocal), []);
+        let facts = self::facts(&[cidr("192.0.2.0/24")], &BOTH, Some(&HOST));
+        let diagnostics = check(&facts, these(&[]), NodePortAddresses::AllLocal);
+        assert_eq!(diagnostics[0].reason, "no IPv4 address of this host is in 192.0.2.0/24");
+    }
+}

@@ -1,0 +1,137 @@
+//! What this kernel and this user can do, found out by trying it, and what a test does when something is missing.
+
+use std::fmt;
+use std::io::{self, Write};
+use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use ferroxy_netlink::socket::{self, Request, Socket};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketType, ipproto};
+
+use crate::error::{LabError, Result};
+use crate::namespace::Namespace;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Capability {
+    /// Everything here needs these: as root, or inside a user namespace.
+    NetworkNamespaces,
+    Bridges,
+    /// Bridged packets go through the rules: needed where a pod reaches a pod of its own node through a Service.
+    BridgeNetfilter,
+    NfTables,
+    /// The `nft` command, which lists back what we wrote.
+    NftTool,
+    Sctp,
+}
+
+impl Capability {
+    pub const ALL: [Capability; 6] = [
+        Capability::NetworkNamespaces,
+        Capability::Bridges,
+        Capability::BridgeNetfilter,
+        Capability::NfTables,
+        Capability::NftTool,
+        Capability::Sctp,
+    ];
+
+    /// Tries it, in a namespace made for that. The error says what is missing.
+    pub fn probe(self) -> Result<()> {
+        let namespace = Namespace::new("capability")?;
+        match self {
+            Capability::NetworkNamespaces => Ok(()),
+            Capability::Bridges => Ok(namespace.connection()?.create_bridge("probe")?),
+            Capability::BridgeNetfilter => find_bridge_netfilter(&namespace),
+            Capability::NfTables => namespace.run(ask_nftables_generation)?,
+            Capability::NftTool => find_nft(),
+            Capability::Sctp => namespace.run(open_sctp_socket)?,
+        }
+    }
+}
+
+/// One line for each capability: what it is, and whether and why not.
+pub fn report() -> String {
+    let lines = Capability::ALL.map(|capability| match capability.probe() {
+        Ok(()) => format!("{capability}: yes\n"),
+        Err(error) => format!("{capability}: no ({error})\n"),
+    });
+    lines.concat()
+}
+
+/// For the first line of a test: true when all of these are there. When not, the test must return; that is told
+/// aloud and counted, and where `CI` is set it is a failure.
+#[must_use = "a test that lacks what it needs must return"]
+#[allow(clippy::panic, reason = "the way a test fails")]
+pub fn require(needs: &[Capability]) -> bool {
+    static SKIPPED: AtomicUsize = AtomicUsize::new(0);
+    let missing = needs.iter().find_map(|need| need.probe().err().map(|error| format!("no {need}: {error}")));
+    let Some(missing) = missing else { return true };
+    if std::env::var_os("CI").is_some() {
+        panic!("CI must run every test, and this one cannot: {missing}");
+    }
+    let count = SKIPPED.fetch_add(1, Ordering::Relaxed) + 1;
+    let thread = std::thread::current();
+    let test = thread.name().unwrap_or("a test");
+    // Not eprintln!, whose output the test harness keeps to itself when a test passes.
+    let told = writeln!(io::stderr(), "SKIPPED: {test} (number {count} in this process): {missing}");
+    if let Err(error) = told {
+        panic!("a skipped test must be told, and could not: {error}");
+    }
+    false
+}
+
+fn find_bridge_netfilter(namespace: &Namespace) -> Result<()> {
+    match namespace.has_sysctl("net/bridge/bridge-nf-call-iptables")? {
+        true => Ok(()),
+        false => Err(LabError::system("find net.bridge settings (modprobe br_netfilter)", Errno::NOENT)),
+    }
+}
+
+/// The cheapest question nf_tables answers.
+fn ask_nftables_generation() -> Result<()> {
+    const NFT_MSG_GETGEN: u16 = 16;
+    let kind = (libc::NFNL_SUBSYS_NFTABLES as u16) << 8 | NFT_MSG_GETGEN;
+    let request = Request { operation: "ask nf_tables", object: "generation", kind, flags: 0 };
+    // nfgenmsg: family, version, resource.
+    Ok(Socket::open(socket::Protocol::Netfilter)?.request(request, |encoder| encoder.put_raw(&[0; 4]))?)
+}
+
+fn find_nft() -> Result<()> {
+    let output = Command::new("nft").arg("--version").output();
+    output.map(drop).map_err(|e| LabError::system("run nft --version", e))
+}
+
+fn open_sctp_socket() -> Result<()> {
+    rustix::net::socket(AddressFamily::INET, SocketType::STREAM, Some(ipproto::SCTP))
+        .map(drop)
+        .map_err(|e| LabError::system("open an SCTP socket", e))
+}
+
+impl fmt::Display for Capability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Capability::NetworkNamespaces => "network namespaces",
+            Capability::Bridges => "bridges",
+            Capability::BridgeNetfilter => "netfilter on bridges (br_netfilter)",
+            Capability::NfTables => "nf_tables",
+            Capability::NftTool => "the nft command",
+            Capability::Sctp => "SCTP",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_report_has_a_verdict_for_everything() {
+        let report = report();
+        for capability in Capability::ALL {
+            let line = report.lines().find(|line| line.starts_with(&capability.to_string()));
+            let line = line.unwrap_or_else(|| panic!("no line for {capability} in:\n{report}"));
+            let verdict = if capability.probe().is_ok() { ": yes" } else { ": no (" };
+            assert!(line.contains(verdict), "{line}");
+        }
+    }
+}

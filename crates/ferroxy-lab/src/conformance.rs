@@ -1,0 +1,238 @@
+//! The recorded traffic of the corpus in `conformance/`, and how to compare it with what was seen. Reads
+//! `traffic.json` only: the objects and the configuration beside it are read by those who know their formats.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use crate::error::{LabError, Result};
+use crate::probe::{Answer, Probe, Protocol, Seen};
+
+/// One folder of `conformance/cases`.
+#[derive(Debug, Clone)]
+pub struct Case {
+    pub name: String,
+    pub folder: PathBuf,
+    pub probes: Vec<RecordedProbe>,
+    /// What an HTTP GET on a health check node port answered.
+    pub health_checks: BTreeMap<u16, RecordedHealthCheck>,
+}
+
+/// A question, and what the original's answer was in each mode it was asked.
+#[derive(Debug, Clone, Deserialize)]
+pub struct RecordedProbe {
+    pub from: String,
+    #[serde(rename = "proto")]
+    pub protocol: Protocol,
+    #[serde(rename = "dst")]
+    pub address: IpAddr,
+    pub port: u16,
+    seen: BTreeMap<Mode, Seen>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct RecordedHealthCheck {
+    #[serde(deserialize_with = "number_in_text")]
+    pub code: u16,
+    /// `Name: value`, sorted.
+    pub headers: Vec<String>,
+    pub body: String,
+}
+
+/// A mode of the original, as the corpus spells it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    Iptables,
+    Nftables,
+    Ipvs,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Mismatch {
+    #[error("{probe}: expected {expected:?}, saw {seen:?}")]
+    Answers { probe: String, expected: BTreeSet<String>, seen: BTreeSet<String> },
+    #[error("{probe}: affinity wants one endpoint every time, saw {seen:?}")]
+    SeveralEndpoints { probe: String, seen: BTreeSet<String> },
+    #[error("{probe}: {answer:?} is not from one of {eligible:?} on the recorded port")]
+    NotEligible { probe: String, answer: String, eligible: BTreeSet<String> },
+    #[error("{probe}: nothing recorded for {mode:?}")]
+    NotRecorded { probe: String, mode: Mode },
+}
+
+/// All cases, by name.
+pub fn cases() -> Result<Vec<Case>> {
+    let folder = corpus().join("cases");
+    let entries = fs::read_dir(&folder).map_err(|e| LabError::file(&folder, e))?;
+    let mut names = entries
+        .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
+        .collect::<std::io::Result<Vec<_>>>()
+        .map_err(|e| LabError::file(&folder, e))?;
+    names.sort();
+    names.iter().map(|name| case(name)).collect()
+}
+
+pub fn case(name: &str) -> Result<Case> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase", deny_unknown_fields)]
+    struct Traffic {
+        probes: Vec<RecordedProbe>,
+        health_check_node_ports: BTreeMap<u16, RecordedHealthCheck>,
+    }
+    let folder = corpus().join("cases").join(name);
+    let path = folder.join("traffic.json");
+    let text = fs::read(&path).map_err(|e| LabError::file(&path, e))?;
+    let traffic: Traffic = serde_json::from_slice(&text).map_err(|source| LabError::Json { path, source })?;
+    let (probes, health_checks) = (traffic.probes, traffic.health_check_node_ports);
+    Ok(Case { name: name.to_owned(), folder, probes, health_checks })
+}
+
+/// `conformance/` of the repository this was built from.
+pub fn corpus() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../conformance")
+}
+
+impl RecordedProbe {
+    pub fn probe(&self) -> Probe {
+        Probe { from: self.from.clone(), protocol: self.protocol, address: self.address, port: self.port }
+    }
+
+    pub fn recorded(&self, mode: Mode) -> Option<&Seen> {
+        self.seen.get(&mode)
+    }
+
+    /// The set of answers must be the recorded one; how often each came is chance.
+    pub fn compare(&self, mode: Mode, seen: &Seen) -> std::result::Result<(), Mismatch> {
+        let expected = self.answers(self.recorded_in(mode)?);
+        let seen = self.answers(seen);
+        if expected == seen {
+            return Ok(());
+        }
+        Err(Mismatch::Answers { probe: self.probe().to_string(), expected, seen })
+    }
+
+    /// With session affinity the recording shows the one endpoint the original happened to pick. Right is: one
+    /// endpoint every time, any of the Service's eligible pods, on the recorded port. (Which source address it
+    /// must see depends on where that pod is, so this does not judge it.)
+    pub fn compare_with_affinity(
+        &self,
+        mode: Mode,
+        eligible: &BTreeSet<String>,
+        seen: &Seen,
+    ) -> std::result::Result<(), Mismatch> {
+        let probe = self.probe().to_string();
+        let ports: BTreeSet<&str> =
+            self.recorded_in(mode)?.keys().filter_map(|answer| Some(pod_and_port(answer)?.1)).collect();
+        let mut answers = seen.keys();
+        let (Some(answer), None) = (answers.next(), answers.next()) else {
+            return Err(Mismatch::SeveralEndpoints { probe, seen: self.answers(seen) });
+        };
+        match pod_and_port(answer) {
+            Some((pod, port)) if eligible.contains(pod) && ports.contains(port) => Ok(()),
+            _ => Err(Mismatch::NotEligible { probe, answer: answer.clone(), eligible: eligible.clone() }),
+        }
+    }
+
+    fn recorded_in(&self, mode: Mode) -> std::result::Result<&Seen, Mismatch> {
+        self.recorded(mode).ok_or_else(|| Mismatch::NotRecorded { probe: self.probe().to_string(), mode })
+    }
+
+    /// For `ext`, refused and timeout are the same: the node's default route points back at the sender there,
+    /// and the kernel then sends no ICMP for what it rejects while forwarding.
+    fn answers(&self, seen: &Seen) -> BTreeSet<String> {
+        let (refused, timeout) = (Answer::Refused.to_string(), Answer::Timeout.to_string());
+        seen.keys()
+            .map(
+                |answer| {
+                    if self.from == "ext" && *answer == refused { timeout.clone() } else { answer.clone() }
+                },
+            )
+            .collect()
+    }
+}
+
+/// `a1:80 10.244.1.5` is pod `a1`, port `80`; None for the words that are no reply.
+fn pod_and_port(answer: &str) -> Option<(&str, &str)> {
+    answer.split_once(' ')?.0.split_once(':')
+}
+
+/// The recording has the status code as text.
+fn number_in_text<'de, D: serde::Deserializer<'de>>(from: D) -> std::result::Result<u16, D::Error> {
+    String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn recorded(from: &str, answers: &[&str]) -> RecordedProbe {
+        RecordedProbe {
+            from: from.to_owned(),
+            protocol: Protocol::Tcp,
+            address: "10.96.0.80".parse().unwrap(),
+            port: 80,
+            seen: BTreeMap::from([(Mode::Nftables, seen(answers))]),
+        }
+    }
+
+    fn seen(answers: &[&str]) -> Seen {
+        answers.iter().map(|answer| ((*answer).to_owned(), 3)).collect()
+    }
+
+    #[test]
+    fn the_whole_corpus_reads() {
+        let cases = cases().unwrap();
+        assert!(cases.len() >= 36, "{} cases", cases.len());
+        let probes: usize = cases.iter().map(|case| case.probes.len()).sum();
+        assert!(probes >= 153, "{probes} probes");
+        for case in &cases {
+            for probe in &case.probes {
+                let recorded =
+                    probe.recorded(Mode::Nftables).expect("every probe was recorded in nftables mode");
+                probe.compare(Mode::Nftables, recorded).unwrap();
+            }
+        }
+        let health = &case("lb-local").unwrap().health_checks[&32000];
+        assert_eq!(health.code, 200);
+        assert!(health.headers.contains(&"X-Load-Balancing-Endpoint-Weight: 1".to_owned()));
+    }
+
+    #[test]
+    fn the_set_of_answers_decides_not_their_number() {
+        let probe = recorded("a1", &["a1:80 10.244.1.1", "b1:80 10.244.1.5"]);
+        let more = Seen::from([("a1:80 10.244.1.1".to_owned(), 1), ("b1:80 10.244.1.5".to_owned(), 23)]);
+        probe.compare(Mode::Nftables, &more).unwrap();
+        probe.compare(Mode::Nftables, &seen(&["a1:80 10.244.1.1"])).unwrap_err();
+        probe
+            .compare(Mode::Nftables, &seen(&["a1:80 10.244.1.1", "b1:80 10.244.1.5", "timeout"]))
+            .unwrap_err();
+        assert!(matches!(probe.compare(Mode::Ipvs, &more), Err(Mismatch::NotRecorded { .. })));
+    }
+
+    #[test]
+    fn refused_is_timeout_for_the_outside_client_only() {
+        recorded("ext", &["refused"]).compare(Mode::Nftables, &seen(&["timeout"])).unwrap();
+        recorded("ext", &["timeout"]).compare(Mode::Nftables, &seen(&["refused"])).unwrap();
+        recorded("ext", &["timeout"]).compare(Mode::Nftables, &seen(&["unreachable"])).unwrap_err();
+        recorded("a1", &["refused"]).compare(Mode::Nftables, &seen(&["timeout"])).unwrap_err();
+    }
+
+    #[test]
+    fn affinity_is_one_eligible_endpoint_every_time() {
+        let probe = recorded("a1", &["a2:80 10.244.1.5"]);
+        let eligible = BTreeSet::from(["a2".to_owned(), "b1".to_owned()]);
+        let judge = |answers: &[&str]| probe.compare_with_affinity(Mode::Nftables, &eligible, &seen(answers));
+        judge(&["b1:80 10.244.1.5"]).unwrap();
+        assert!(matches!(judge(&["b2:80 10.244.1.5"]), Err(Mismatch::NotEligible { .. })));
+        assert!(matches!(judge(&["b1:8080 10.244.1.5"]), Err(Mismatch::NotEligible { .. })));
+        assert!(matches!(judge(&["timeout"]), Err(Mismatch::NotEligible { .. })));
+        assert!(matches!(
+            judge(&["a2:80 10.244.1.5", "b1:80 10.244.1.5"]),
+            Err(Mismatch::SeveralEndpoints { .. })
+        ));
+        assert!(matches!(judge(&[]), Err(Mismatch::SeveralEndpoints { .. })));
+    }
+}

@@ -1,0 +1,217 @@
+//! Traffic in the background while something changes: many short requests (`Load`), and one connection that must
+//! live (`LongConnection`). They count and report; whether that is good is for the caller to say.
+
+use std::collections::BTreeMap;
+use std::io::{self, BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::panic::resume_unwind;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use crate::error::{LabError, Result};
+use crate::namespace::Namespace;
+use crate::probe::{Answer, Protocol, ask};
+
+/// What to ask, how fast and how long.
+#[derive(Debug, Clone, Copy)]
+pub struct LoadPlan {
+    pub protocol: Protocol,
+    pub target: SocketAddr,
+    /// From the start of one request to the start of the next; zero is back to back.
+    pub interval: Duration,
+    /// It ends at whichever comes first, or when stopped.
+    pub max_requests: usize,
+    pub max_time: Duration,
+    /// For each request.
+    pub timeout: Duration,
+}
+
+impl LoadPlan {
+    /// Back to back until stopped, and for a minute at most.
+    pub fn back_to_back(protocol: Protocol, target: SocketAddr) -> LoadPlan {
+        LoadPlan {
+            protocol,
+            target,
+            interval: Duration::ZERO,
+            max_requests: usize::MAX,
+            max_time: Duration::from_secs(60),
+            timeout: Duration::from_secs(1),
+        }
+    }
+}
+
+/// Requests one after another, each on a fresh socket, on a thread of its own. Ends when dropped.
+#[derive(Debug)]
+pub struct Load {
+    worker: Worker<Result<LoadReport>>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LoadReport {
+    /// How often each line came.
+    pub replies: BTreeMap<String, usize>,
+    pub failures: Vec<LoadFailure>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LoadFailure {
+    /// Counted from the start of the load.
+    pub at: Duration,
+    pub answer: Answer,
+}
+
+impl Load {
+    pub fn start(from: &Namespace, plan: LoadPlan) -> Result<Load> {
+        Ok(Load { worker: Worker::start(from, move |stop| run(&plan, stop))? })
+    }
+
+    /// Stops after the request under way.
+    pub fn stop(mut self) -> Result<LoadReport> {
+        self.worker.stop.store(true, Ordering::Relaxed);
+        self.worker.join()?
+    }
+
+    /// Waits until the plan is done.
+    pub fn finish(mut self) -> Result<LoadReport> {
+        self.worker.join()?
+    }
+}
+
+impl LoadReport {
+    pub fn successes(&self) -> usize {
+        self.replies.values().sum()
+    }
+}
+
+/// One TCP connection to an echo port (`pod::ECHO_PORT`), with a line sent and awaited again and again.
+#[derive(Debug)]
+pub struct LongConnection {
+    greeting: String,
+    worker: Worker<LongReport>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LongReport {
+    /// Lines that came back.
+    pub echoes: usize,
+    /// How it broke, if it did.
+    pub broken: Option<String>,
+}
+
+impl LongConnection {
+    /// Connects (an error here is the network's or the pod's), then echoes every `interval` until closed. An echo
+    /// that takes longer than `patience` counts as broken.
+    pub fn open(
+        from: &Namespace,
+        target: SocketAddr,
+        interval: Duration,
+        patience: Duration,
+    ) -> Result<LongConnection> {
+        let failed = |e| LabError::system(format!("hold a connection to {target}"), e);
+        let stream = from.run(|| TcpStream::connect_timeout(&target, patience))?.map_err(failed)?;
+        stream.set_read_timeout(Some(patience)).map_err(failed)?;
+        let mut lines = BufReader::new(stream);
+        let greeting = read_line(&mut lines).map_err(failed)?;
+        let worker = Worker::start(from, move |stop| echo(lines, interval, stop))?;
+        Ok(LongConnection { greeting, worker })
+    }
+
+    /// The line the pod sent first: who it is, and whom it saw.
+    pub fn greeting(&self) -> &str {
+        &self.greeting
+    }
+
+    /// One more echo if it is still whole, then its history.
+    pub fn close(mut self) -> Result<LongReport> {
+        self.worker.stop.store(true, Ordering::Relaxed);
+        self.worker.join()
+    }
+}
+
+fn run(plan: &LoadPlan, stop: &AtomicBool) -> Result<LoadReport> {
+    let start = Instant::now();
+    let mut report = LoadReport::default();
+    for request in 0..plan.max_requests {
+        let due = plan.interval.saturating_mul(u32::try_from(request).unwrap_or(u32::MAX));
+        thread::sleep(due.saturating_sub(start.elapsed()));
+        if stop.load(Ordering::Relaxed) || start.elapsed() >= plan.max_time {
+            break;
+        }
+        let at = start.elapsed();
+        match ask(plan.protocol, plan.target, plan.timeout)? {
+            Answer::Reply(line) => *report.replies.entry(line).or_default() += 1,
+            answer => report.failures.push(LoadFailure { at, answer }),
+        }
+    }
+    Ok(report)
+}
+
+fn echo(mut lines: BufReader<TcpStream>, interval: Duration, stop: &AtomicBool) -> LongReport {
+    let mut report = LongReport { echoes: 0, broken: None };
+    loop {
+        // Read before the echo, so that the last echo comes after the wish to stop.
+        let last = stop.load(Ordering::Relaxed);
+        match echo_once(&mut lines, report.echoes) {
+            Ok(()) => report.echoes += 1,
+            Err(error) => report.broken = Some(error.to_string()),
+        }
+        if last || report.broken.is_some() {
+            return report;
+        }
+        thread::sleep(interval);
+    }
+}
+
+fn echo_once(lines: &mut BufReader<TcpStream>, number: usize) -> io::Result<()> {
+    let sent = format!("still here {number}");
+    lines.get_mut().write_all(format!("{sent}\n").as_bytes())?;
+    match read_line(lines)? {
+        line if line == sent => Ok(()),
+        line => Err(io::Error::new(io::ErrorKind::InvalidData, format!("sent {sent:?}, got {line:?}"))),
+    }
+}
+
+fn read_line(lines: &mut BufReader<TcpStream>) -> io::Result<String> {
+    let mut line = String::new();
+    if lines.read_line(&mut line)? == 0 {
+        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the other end closed"));
+    }
+    Ok(line.trim_end().to_owned())
+}
+
+/// A thread in a namespace that can be asked to stop, and is when it is dropped.
+#[derive(Debug)]
+struct Worker<T> {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<Result<T>>>,
+}
+
+impl<T: Send + 'static> Worker<T> {
+    fn start(from: &Namespace, work: impl FnOnce(&AtomicBool) -> T + Send + 'static) -> Result<Worker<T>> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = Some(from.spawn(move || work(&stopped))?);
+        Ok(Worker { stop, thread })
+    }
+}
+
+impl<T> Worker<T> {
+    fn join(&mut self) -> Result<T> {
+        match self.thread.take() {
+            Some(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
+            None => Err(LabError::unknown("thread", "already joined")),
+        }
+    }
+}
+
+impl<T> Drop for Worker<T> {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // Whoever drops it instead of asking does not want to know.
+            drop(thread.join());
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! The lab against its own reference: the original's recorded nftables rules, loaded into the lab's network, must give
+//! the recorded traffic. This tests the lab and the comparison, not Ferroxy.
+
+#![allow(clippy::unwrap_used, reason = "the helpers of tests are tests too; clippy only knows the functions")]
+
+use std::collections::BTreeSet;
+use std::process::Command;
+use std::thread;
+
+use ferroxy_lab::conformance::{Case, Mismatch, Mode, RecordedProbe, cases};
+use ferroxy_lab::{Capability, Effort, Network, Probe, require};
+
+#[test]
+fn recorded_rules_give_the_recorded_traffic() {
+    if !require(&[
+        Capability::Bridges,
+        Capability::BridgeNetfilter,
+        Capability::NfTables,
+        Capability::NftTool,
+    ]) {
+        return;
+    }
+    // A few at a time: most of a case's time is waiting for answers that must not come.
+    for some in cases().unwrap().chunks(4) {
+        thread::scope(|scope| {
+            for case in some {
+                scope.spawn(|| play(case));
+            }
+        });
+    }
+}
+
+fn play(case: &Case) {
+    let network = Network::conformance().unwrap();
+    let rules = case.folder.join("nftables.rules");
+    let load = || Command::new("nft").arg("-f").arg(&rules).output();
+    let output = network.namespace("ka").unwrap().run(load).unwrap().unwrap();
+    assert!(output.status.success(), "{}: {}", case.name, String::from_utf8_lossy(&output.stderr));
+
+    let probes: Vec<Probe> = case.probes.iter().map(RecordedProbe::probe).collect();
+    let all_seen = Probe::run_all(&probes, &network, &Effort::default()).unwrap();
+    for (recorded, seen) in case.probes.iter().zip(all_seen) {
+        let judged: Result<(), Mismatch> = match case.name.as_str() {
+            "clusterip-affinity" => {
+                let pods = BTreeSet::from(["a1", "a2", "b1", "b2"].map(str::to_owned));
+                recorded.compare_with_affinity(Mode::Nftables, &pods, &seen)
+            }
+            _ => recorded.compare(Mode::Nftables, &seen),
+        };
+        assert_eq!(judged, Ok(()), "{}", case.name);
+    }
+}

@@ -1,0 +1,489 @@
+//! A batch: operations that the kernel carries out together or not at all. Encodes as it is filled, and remembers which
+//! bytes came from which of the caller's tags, so that a refusal can be traced back. Sends nothing.
+
+use crate::codec::{Attributes, Encoder, OpenMessage, OpenNest, flag};
+use crate::error::Error;
+use crate::socket::Ack;
+
+use super::connection::Failure;
+use super::decode::read_element;
+use super::encode::{put_chain, put_element, put_header, put_rule, put_set, put_table};
+use super::types::{Chain, DataRef, ElementRef, Family, Rule, Set, Table};
+use super::wire::{SUBSYSTEM, chain, element, message, rule, set, table};
+
+/// Elements share a message until its list has this many bytes; the list's length field ends at 65,535.
+const LIST_LIMIT: usize = 60_000;
+/// The opening bracket has this number; operations count from 1.
+const BEGIN_SEQUENCE: u32 = 0;
+
+/// Operations between BATCH_BEGIN and BATCH_END. Each carries a `tag` of the caller's, which comes back with its failure.
+///
+/// Adding what is there already is not an error, unless it is there with other contents. Deleting what is not there is one.
+#[derive(Debug, Clone)]
+pub struct Batch {
+    encoder: Encoder,
+    /// One for each message, in order: message n has sequence number n + 1.
+    operations: Vec<Operation>,
+    /// For all elements of all messages: where in its message it starts, and its tag.
+    elements: Vec<(u32, u32)>,
+    /// The message that the next element may still join.
+    open: Option<OpenList>,
+    scratch: Vec<u8>,
+}
+
+#[derive(Debug, Clone)]
+struct Operation {
+    /// Where its message starts.
+    start: usize,
+    flags: u16,
+    tag: u32,
+    name: &'static str,
+    object: String,
+    /// Where its elements start in `elements`; they end where the next operation's start.
+    first_element: usize,
+}
+
+/// What the open message is, so that the next element can tell whether it belongs there.
+#[derive(Debug, Clone)]
+struct OpenList {
+    kind: u16,
+    family: Family,
+    table: String,
+    set: String,
+    start: usize,
+    message: OpenMessage,
+    list: OpenNest,
+    list_start: usize,
+}
+
+impl Default for Batch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Batch {
+    pub fn new() -> Self {
+        let mut batch = Self {
+            encoder: Encoder::new(),
+            operations: Vec::new(),
+            elements: Vec::new(),
+            open: None,
+            scratch: Vec::new(),
+        };
+        batch.put_bracket();
+        batch
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.operations.is_empty()
+    }
+
+    /// Messages between the brackets. Many elements make one message.
+    pub fn messages(&self) -> usize {
+        self.operations.len()
+    }
+
+    /// What goes over the socket, brackets included.
+    pub fn bytes(&self) -> usize {
+        self.encoder.position() + end_bracket().len()
+    }
+
+    /// Starts over, keeping the memory.
+    pub fn clear(&mut self) {
+        self.encoder.clear();
+        self.operations.clear();
+        self.elements.clear();
+        self.open = None;
+        self.put_bracket();
+    }
+
+    pub fn add_table(&mut self, tag: u32, family: Family, table: &Table) {
+        let object = format!("{} {}", family.name(), table.name);
+        self.put(tag, family, message::NEWTABLE, flag::CREATE, "add table", object, |out, scratch, _| {
+            put_table(out, scratch, table);
+        });
+    }
+
+    /// With everything in it.
+    pub fn delete_table(&mut self, tag: u32, family: Family, name: &str) {
+        let object = format!("{} {name}", family.name());
+        self.put(tag, family, message::DELTABLE, 0, "delete table", object, |out, _, _| {
+            out.put_str(table::NAME, name);
+        });
+    }
+
+    pub fn add_chain(&mut self, tag: u32, family: Family, table: &str, chain: &Chain) {
+        let object = path(family, table, &chain.name);
+        self.put(tag, family, message::NEWCHAIN, flag::CREATE, "add chain", object, |out, scratch, _| {
+            put_chain(out, scratch, table, chain);
+        });
+    }
+
+    /// With its rules. Refused while something jumps to it.
+    pub fn delete_chain(&mut self, tag: u32, family: Family, table: &str, name: &str) {
+        let object = path(family, table, name);
+        self.put(tag, family, message::DELCHAIN, 0, "delete chain", object, |out, _, _| {
+            out.put_str(chain::TABLE, table);
+            out.put_str(chain::NAME, name);
+        });
+    }
+
+    /// Removes its rules.
+    pub fn flush_chain(&mut self, tag: u32, family: Family, table: &str, chain: &str) {
+        let object = path(family, table, chain);
+        self.put(tag, family, message::DELRULE, 0, "flush chain", object, |out, _, _| {
+            out.put_str(rule::TABLE, table);
+            out.put_str(rule::CHAIN, chain);
+        });
+    }
+
+    /// At the end of the chain.
+    pub fn add_rule(&mut self, tag: u32, family: Family, table: &str, chain: &str, rule: &Rule) {
+        let object = path(family, table, chain);
+        let flags = flag::CREATE | flag::APPEND;
+        self.put(tag, family, message::NEWRULE, flags, "add rule to", object, |out, scratch, _| {
+            put_rule(out, scratch, table, chain, rule);
+        });
+    }
+
+    pub fn delete_rule(&mut self, tag: u32, family: Family, table: &str, chain: &str, handle: u64) {
+        let object = format!("{handle} of {}", path(family, table, chain));
+        self.put(tag, family, message::DELRULE, 0, "delete rule", object, |out, _, _| {
+            out.put_str(rule::TABLE, table);
+            out.put_str(rule::CHAIN, chain);
+            out.put_u64_be(rule::HANDLE, handle);
+        });
+    }
+
+    pub fn add_set(&mut self, tag: u32, family: Family, table: &str, set: &Set) {
+        let object = path(family, table, &set.name);
+        self.put(tag, family, message::NEWSET, flag::CREATE, "add set", object, |out, scratch, id| {
+            put_set(out, scratch, table, set, id);
+        });
+    }
+
+    /// With its elements. Refused while a rule refers to it.
+    pub fn delete_set(&mut self, tag: u32, family: Family, table: &str, name: &str) {
+        let object = path(family, table, name);
+        self.put(tag, family, message::DELSET, 0, "delete set", object, |out, _, _| {
+            out.put_str(set::TABLE, table);
+            out.put_str(set::NAME, name);
+        });
+    }
+
+    /// Removes its elements.
+    pub fn flush_set(&mut self, tag: u32, family: Family, table: &str, set: &str) {
+        let object = path(family, table, set);
+        self.put(tag, family, message::DELSETELEM, 0, "flush set", object, |out, _, _| {
+            out.put_str(element::LIST_TABLE, table);
+            out.put_str(element::LIST_SET, set);
+        });
+    }
+
+    pub fn add_element(&mut self, tag: u32, family: Family, table: &str, set: &str, element: ElementRef<'_>) {
+        self.join_list(tag, message::NEWSETELEM, flag::CREATE, "add element to", family, table, set);
+        self.put_list_element(tag, element);
+    }
+
+    /// Only the key counts.
+    pub fn delete_element(
+        &mut self,
+        tag: u32,
+        family: Family,
+        table: &str,
+        set: &str,
+        element: ElementRef<'_>,
+    ) {
+        self.join_list(tag, message::DELSETELEM, 0, "delete element of", family, table, set);
+        let element = ElementRef { data: DataRef::None, comment: None, ..element };
+        self.put_list_element(tag, element);
+    }
+
+    /// The opening bracket and all operations; the closing bracket is [`end_bracket`].
+    pub(super) fn encoded(&self) -> &[u8] {
+        self.encoder.bytes()
+    }
+
+    /// Something did not fit the protocol; the kernel must not see it.
+    pub(super) fn is_oversized(&self) -> bool {
+        self.encoder.is_oversized()
+    }
+
+    /// The message that was asked for an acknowledgement.
+    pub(super) fn last_sequence(&self) -> u32 {
+        sequence(self.operations.len())
+    }
+
+    /// Whose fault a refusal is. `None` when it is about the batch as a whole.
+    pub(super) fn explain(&self, ack: &Ack, errno: rustix::io::Errno) -> Option<Failure> {
+        let index = (ack.sequence as usize).checked_sub(1)?;
+        let operation = self.operations.get(index)?;
+        let end = self.operations.get(index + 1).map_or(self.elements.len(), |next| next.first_element);
+        let elements = self.elements.get(operation.first_element..end).unwrap_or_default();
+        let guilty = ack.offset.and_then(|offset| {
+            let after = elements.partition_point(|(start, _)| *start <= offset);
+            elements.get(after.checked_sub(1)?)
+        });
+        let (tag, object) = match guilty {
+            Some((start, tag)) => (Some(*tag), self.describe_element(operation, *start)),
+            // Nothing points at one of the elements: only if all are of one tag do we know whose they are.
+            None => (common_tag(operation, elements), operation.object.clone()),
+        };
+        let error = Error::refused(operation.name, object, errno).explained(ack.words.clone());
+        Some(Failure { tag, error })
+    }
+
+    fn describe_element(&self, operation: &Operation, start: u32) -> String {
+        let bytes = self.encoder.bytes().get(operation.start + start as usize..).unwrap_or_default();
+        let element = Attributes::new(bytes).next().and_then(Result::ok);
+        let Some(element) = element.and_then(|attribute| read_element(&attribute).ok()) else {
+            return operation.object.clone();
+        };
+        let words: Vec<String> = element.key.chunks(4).map(hex).collect();
+        let comment = element.comment.map(|comment| format!(" \"{comment}\"")).unwrap_or_default();
+        format!("{} {{ {}{comment} }}", operation.object, words.join(" "))
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "one call site for each operation, all in this file")]
+    fn put(
+        &mut self,
+        tag: u32,
+        family: Family,
+        kind: u16,
+        flags: u16,
+        name: &'static str,
+        object: String,
+        fill: impl FnOnce(&mut Encoder, &mut Vec<u8>, u32),
+    ) {
+        let message = self.begin(tag, family, kind, flags, name, object);
+        fill(&mut self.encoder, &mut self.scratch, sequence(self.operations.len()));
+        self.encoder.end_message(message);
+    }
+
+    /// Starts a message and moves the request for an acknowledgement to it: only the last one is acknowledged, so that
+    /// success is a single answer whatever the size of the batch.
+    fn begin(
+        &mut self,
+        tag: u32,
+        family: Family,
+        kind: u16,
+        flags: u16,
+        name: &'static str,
+        object: String,
+    ) -> OpenMessage {
+        self.open = None;
+        if let Some(previous) = self.operations.last() {
+            self.encoder.set_message_flags(previous.start, previous.flags);
+        }
+        let (start, flags) = (self.encoder.position(), flags | flag::REQUEST);
+        let first_element = self.elements.len();
+        self.operations.push(Operation { start, flags, tag, name, object, first_element });
+        let message = self.encoder.begin_message(kind, flags | flag::ACK, sequence(self.operations.len()));
+        put_header(&mut self.encoder, family);
+        message
+    }
+
+    /// Makes sure that the open message is a list for this set, with room for one more element.
+    #[allow(clippy::too_many_arguments, reason = "the two call sites are in this file")]
+    fn join_list(
+        &mut self,
+        tag: u32,
+        kind: u16,
+        flags: u16,
+        name: &'static str,
+        family: Family,
+        table: &str,
+        set: &str,
+    ) {
+        let position = self.encoder.position();
+        let joins = self.open.as_ref().is_some_and(|open| {
+            open.kind == kind
+                && open.family == family
+                && open.set == set
+                && open.table == table
+                && position - open.list_start < LIST_LIMIT
+        });
+        if joins {
+            return;
+        }
+        let message = self.begin(tag, family, kind, flags, name, path(family, table, set));
+        self.encoder.put_str(element::LIST_TABLE, table);
+        self.encoder.put_str(element::LIST_SET, set);
+        let list_start = self.encoder.position();
+        let list = self.encoder.begin_nested(element::LIST_ELEMENTS);
+        let (table, set) = (table.to_owned(), set.to_owned());
+        self.open = Some(OpenList { kind, family, table, set, start: position, message, list, list_start });
+    }
+
+    /// Appends to the open list. Its lengths are brought up to date each time, so the batch can be sent at any moment.
+    fn put_list_element(&mut self, tag: u32, element: ElementRef<'_>) {
+        let Some(open) = &self.open else { return };
+        let offset = self.encoder.position() - open.start;
+        self.elements.push((u32::try_from(offset).unwrap_or(u32::MAX), tag));
+        put_element(&mut self.encoder, &mut self.scratch, element);
+        self.encoder.end_nested(open.list);
+        self.encoder.end_message(open.message);
+    }
+
+    fn put_bracket(&mut self) {
+        put_bracket(&mut self.encoder, message::BATCH_BEGIN, BEGIN_SEQUENCE);
+    }
+}
+
+/// Closes a batch. Without it the kernel checks everything, then undoes it.
+pub(super) fn end_bracket() -> [u8; 20] {
+    let mut bytes = [0; 20];
+    let mut encoder = Encoder::new();
+    put_bracket(&mut encoder, message::BATCH_END, BEGIN_SEQUENCE);
+    if let Some(encoded) = encoder.bytes().first_chunk() {
+        bytes = *encoded;
+    }
+    bytes
+}
+
+fn put_bracket(encoder: &mut Encoder, kind: u16, sequence: u32) {
+    let message = encoder.begin_message(kind, flag::REQUEST, sequence);
+    let [high, low] = SUBSYSTEM.to_be_bytes();
+    encoder.put_raw(&[0, 0, high, low]);
+    encoder.end_message(message);
+}
+
+impl Family {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Ip => "ip",
+            Self::Ip6 => "ip6",
+        }
+    }
+}
+
+fn path(family: Family, table: &str, name: &str) -> String {
+    format!("{} {table}/{name}", family.name())
+}
+
+/// Below 2^31, where a connection's other requests begin: a batch of so many messages fits no memory.
+fn sequence(operations: usize) -> u32 {
+    u32::try_from(operations).unwrap_or(u32::MAX)
+}
+
+fn common_tag(operation: &Operation, elements: &[(u32, u32)]) -> Option<u32> {
+    elements.iter().all(|(_, tag)| *tag == operation.tag).then_some(operation.tag)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::io::Errno;
+
+    use super::*;
+    use crate::codec::{Message, Messages};
+
+    fn key(n: u32) -> [u8; 4] {
+        n.to_be_bytes()
+    }
+
+    fn plain(key: &[u8]) -> ElementRef<'_> {
+        ElementRef { key, key_end: None, interval_end: false, data: DataRef::None, comment: None }
+    }
+
+    fn messages(batch: &Batch) -> Vec<Message<'_>> {
+        Messages::new(batch.encoded()).collect::<Result<_, _>>().unwrap()
+    }
+
+    #[test]
+    fn an_empty_batch_is_two_brackets() {
+        let batch = Batch::new();
+        assert!(batch.is_empty());
+        assert_eq!((batch.messages(), batch.bytes()), (0, 40));
+    }
+
+    #[test]
+    fn only_the_last_message_asks_for_an_acknowledgement() {
+        let mut batch = Batch::new();
+        for name in ["a", "b", "c"] {
+            batch.delete_set(0, Family::Ip, "t", name);
+        }
+        batch.add_element(0, Family::Ip, "t", "s", plain(&key(1)));
+        batch.add_element(0, Family::Ip, "t", "s", plain(&key(2)));
+        let asks: Vec<bool> = messages(&batch).iter().map(|m| m.flags & flag::ACK != 0).collect();
+        assert_eq!(asks, [false, false, false, false, true]);
+        let sequences: Vec<u32> = messages(&batch).iter().map(|m| m.sequence).collect();
+        assert_eq!(sequences, [0, 1, 2, 3, 4]);
+        assert_eq!(batch.last_sequence(), 4);
+    }
+
+    #[test]
+    fn neighbouring_elements_of_one_set_share_a_message() {
+        let mut batch = Batch::new();
+        batch.add_element(0, Family::Ip, "t", "s", plain(&key(1)));
+        batch.add_element(0, Family::Ip, "t", "s", plain(&key(2)));
+        assert_eq!(batch.messages(), 1);
+        batch.add_element(0, Family::Ip, "t", "other", plain(&key(2)));
+        batch.add_element(0, Family::Ip6, "t", "other", plain(&key(2)));
+        batch.delete_element(0, Family::Ip6, "t", "other", plain(&key(2)));
+        assert_eq!(batch.messages(), 4);
+        batch.flush_set(0, Family::Ip6, "t", "other");
+        batch.delete_element(0, Family::Ip6, "t", "other", plain(&key(2)));
+        assert_eq!(batch.messages(), 6);
+    }
+
+    #[test]
+    fn long_lists_are_cut_before_their_length_overflows() {
+        let mut batch = Batch::new();
+        for n in 0..20_000 {
+            batch.add_element(n, Family::Ip, "t", "s", plain(&key(n)));
+        }
+        assert!(batch.messages() > 1 && !batch.is_oversized());
+        let mut seen = 0;
+        for message in &messages(&batch)[1..] {
+            let mut read = |_| seen += 1;
+            super::super::decode::read_elements(message, &mut read).unwrap();
+        }
+        assert_eq!(seen, 20_000);
+    }
+
+    #[test]
+    fn a_refusal_names_the_tag_it_points_at() {
+        let mut batch = Batch::new();
+        batch.delete_set(7, Family::Ip, "t", "gone");
+        for n in 0..10 {
+            let comment = Some("default/web:http");
+            let element = ElementRef { comment, ..plain(&[10, 96, 0, 80]) };
+            batch.add_element(100 + n, Family::Ip, "t", "s", element);
+        }
+        let refusal = |sequence, offset| Ack { sequence, errno: Some(Errno::EXIST), offset, words: None };
+        let explain = |ack: Ack| batch.explain(&ack, Errno::EXIST);
+
+        let failure = explain(refusal(1, None)).unwrap();
+        assert_eq!(failure.tag, Some(7));
+        assert_eq!(failure.error.to_string(), "cannot delete set ip t/gone: File exists");
+
+        let (start, tag) = batch.elements[4];
+        let failure = explain(refusal(2, Some(start))).unwrap();
+        assert_eq!(failure.tag, Some(tag));
+        assert_eq!(
+            failure.error.to_string(),
+            "cannot add element to ip t/s { 0a600050 \"default/web:http\" }: File exists"
+        );
+        // Inside the element, before the list, and nowhere.
+        assert_eq!(explain(refusal(2, Some(start + 8))).unwrap().tag, Some(tag));
+        assert_eq!(explain(refusal(2, Some(20))).unwrap().tag, None);
+        assert_eq!(explain(refusal(2, None)).unwrap().tag, None);
+        assert!(explain(refusal(0, None)).is_none() && explain(refusal(3, None)).is_none());
+    }
+
+    #[test]
+    fn clearing_starts_over() {
+        let mut batch = Batch::new();
+        batch.add_element(0, Family::Ip, "t", "s", plain(&key(1)));
+        batch.clear();
+        assert!(batch.is_empty());
+        batch.add_element(0, Family::Ip, "t", "s", plain(&key(1)));
+        assert_eq!(batch.messages(), 1);
+        assert_eq!(messages(&batch).len(), 2);
+    }
+}

@@ -1,0 +1,291 @@
+//! A connection to nf_tables: commits batches and reads back what is there. Decides nothing about either.
+
+use std::fmt;
+use std::io::IoSlice;
+
+use rustix::io::Errno;
+
+use crate::codec::{Encoder, Fields, Malformed, Message, Messages};
+use crate::error::{Error, Kind};
+use crate::socket::{Ack, Answer, Protocol, Request, Socket};
+
+use super::batch::{Batch, end_bracket};
+use super::decode::{read_chain, read_elements, read_rule, read_set, read_table, read_table_name};
+use super::encode::put_header;
+use super::types::{Chain, Element, Family, ObservedRule, Set, Table};
+use super::wire::{self, ANY_TABLE, GENERATION_ID, element, message};
+
+#[derive(Debug)]
+pub struct Connection {
+    socket: Socket,
+}
+
+/// What a successful commit cost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Receipt {
+    pub messages: usize,
+    pub bytes: usize,
+}
+
+/// Nothing of the batch took effect.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CommitError {
+    /// What the kernel refused. It looks at the whole batch, but stops at the first bad element of each message.
+    pub failures: Vec<Failure>,
+    /// Trouble with the batch as a whole, or with the socket; then `failures` may be incomplete.
+    pub cause: Option<Error>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// The caller's tag, when the kernel's answer tells which one it is.
+    pub tag: Option<u32>,
+    pub error: Error,
+}
+
+impl Connection {
+    pub fn open() -> Result<Self, Error> {
+        Socket::open(Protocol::Netfilter).map(|socket| Self { socket })
+    }
+
+    /// Notifications about changes made here carry this number.
+    pub fn port_id(&self) -> u32 {
+        self.socket.port_id()
+    }
+
+    /// How large a batch may be: some 256 MB, or what the system's limit on socket buffers leaves us
+    /// where we lack CAP_NET_ADMIN over the machine, as in a user namespace.
+    pub fn max_batch_bytes(&self) -> usize {
+        self.socket.send_limit()
+    }
+
+    /// Carries out the batch, all of it or nothing.
+    pub fn commit(&mut self, batch: &Batch) -> Result<Receipt, CommitError> {
+        if batch.is_empty() {
+            return Ok(Receipt { messages: 0, bytes: 0 });
+        }
+        self.run(batch, &end_bracket())?;
+        Ok(Receipt { messages: batch.messages(), bytes: batch.bytes() })
+    }
+
+    /// Asks whether the kernel would take the batch. Changes nothing.
+    pub fn check(&mut self, batch: &Batch) -> Result<(), CommitError> {
+        if batch.is_empty() {
+            return Ok(());
+        }
+        // A batch that is not closed is checked, then undone.
+        self.run(batch, &[])
+    }
+
+    /// Counts commits by anyone in this network namespace.
+    pub fn generation(&mut self) -> Result<u32, Error> {
+        let request = Request { operation: "read generation", object: "", kind: message::GETGEN, flags: 0 };
+        let answer = self.socket.query(request, |out| out.put_raw(&[0; wire::HEADER]))?;
+        let found =
+            read_each(&answer, message::NEWGEN, request, |message| read_generation(message).map(Some))?;
+        let missing = Malformed::Missing { what: "generation" };
+        found.first().copied().ok_or_else(|| Error::malformed(request.operation, "", missing))
+    }
+
+    pub fn table(&mut self, family: Family, name: &str) -> Result<Option<Table>, Error> {
+        Ok(self.observe_table(family, name)?.map(|(table, _)| table))
+    }
+
+    /// Whether someone has switched the table off (`flags dormant`). Adding it again switches it on.
+    pub fn is_dormant(&mut self, family: Family, name: &str) -> Result<bool, Error> {
+        Ok(self.observe_table(family, name)?.is_some_and(|(_, dormant)| dormant))
+    }
+
+    /// The table's chains. Empty when there is no such table.
+    pub fn chains(&mut self, family: Family, table: &str) -> Result<Vec<Chain>, Error> {
+        let request =
+            Request { operation: "list chains of", object: table, kind: message::GETCHAIN, flags: 0 };
+        let answer = self.dump(request, family, table)?;
+        // Old kernels list the chains of all tables (of the family).
+        read_each(&answer, message::NEWCHAIN, request, |message| {
+            if read_table_name(message)? == table { read_chain(message).map(Some) } else { Ok(None) }
+        })
+    }
+
+    /// The table's rules, in order within each chain. Empty when there is no such table.
+    pub fn rules(&mut self, family: Family, table: &str) -> Result<Vec<ObservedRule>, Error> {
+        let request = Request { operation: "list rules of", object: table, kind: message::GETRULE, flags: 0 };
+        let answer = self.dump(request, family, table)?;
+        read_each(&answer, message::NEWRULE, request, |message| {
+            if read_table_name(message)? == table { read_rule(message).map(Some) } else { Ok(None) }
+        })
+    }
+
+    /// The table's named sets and maps, without their elements. Empty when there is no such table.
+    pub fn sets(&mut self, family: Family, table: &str) -> Result<Vec<Set>, Error> {
+        let request = Request { operation: "list sets of", object: table, kind: message::GETSET, flags: 0 };
+        let answer = self.dump(request, family, table)?;
+        read_each(&answer, message::NEWSET, request, |message| {
+            if read_table_name(message)? == table { read_set(message) } else { Ok(None) }
+        })
+    }
+
+    /// Hands each element to `each`, in the kernel's order, once the whole listing is known to be consistent.
+    pub fn elements(
+        &mut self,
+        family: Family,
+        table: &str,
+        set: &str,
+        each: &mut dyn FnMut(Element),
+    ) -> Result<(), Error> {
+        let object = format!("{table}/{set}");
+        let kind = message::GETSETELEM;
+        let request = Request { operation: "list elements of", object: &object, kind, flags: 0 };
+        let answer = self.socket.dump(request, |out| {
+            put_header(out, family);
+            out.put_str(element::LIST_TABLE, table);
+            out.put_str(element::LIST_SET, set);
+        })?;
+        read_each(&answer, message::NEWSETELEM, request, |message| {
+            read_elements(message, each).map(|()| None::<()>)
+        })?;
+        Ok(())
+    }
+
+    fn observe_table(&mut self, family: Family, name: &str) -> Result<Option<(Table, bool)>, Error> {
+        let request = Request { operation: "read table", object: name, kind: message::GETTABLE, flags: 0 };
+        let answer = self.socket.query(request, |out| put_table_name(out, family, name));
+        match answer {
+            Ok(answer) => {
+                Ok(read_each(&answer, message::NEWTABLE, request, |m| read_table(m).map(Some))?.pop())
+            }
+            Err(error) if is_missing(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn dump(&mut self, request: Request<'_>, family: Family, table: &str) -> Result<Answer, Error> {
+        match self.socket.dump(request, |out| put_table_name(out, family, table)) {
+            Err(error) if is_missing(&error) => Ok(Answer::default()),
+            other => other,
+        }
+    }
+
+    fn run(&mut self, batch: &Batch, end: &[u8]) -> Result<(), CommitError> {
+        let size = || format!("batch of {} messages, {} bytes", batch.messages(), batch.bytes());
+        let failed = |errno| CommitError::caused_by(Error::refused("commit", size(), errno));
+        if batch.is_oversized() {
+            return Err(failed(Errno::MSGSIZE));
+        }
+        self.socket.discard_pending().map_err(failed)?;
+        self.socket.send(&[IoSlice::new(batch.encoded()), IoSlice::new(end)]).map_err(failed)?;
+
+        // All answers are in our queue by now, or lost because it was full: there is nothing to wait for.
+        let mut verdict = Verdict::default();
+        loop {
+            match self.socket.receive() {
+                Ok(None) => return verdict.conclude(size),
+                Ok(Some(bytes)) => verdict.read(batch, bytes, size),
+                Err(Errno::NOBUFS | Errno::MSGSIZE) => {
+                    verdict.trouble(Error::lost("read all answers to", size()));
+                }
+                Err(errno) => return Err(failed(errno)),
+            }
+        }
+    }
+}
+
+/// The kernel's answers to one batch, as they come in.
+#[derive(Default)]
+struct Verdict {
+    acknowledged: bool,
+    failures: Vec<Failure>,
+    cause: Option<Error>,
+}
+
+impl Verdict {
+    fn read(&mut self, batch: &Batch, bytes: &[u8], size: impl Fn() -> String) {
+        for message in Messages::new(bytes) {
+            match message.map(|message| Ack::from_message(&message)) {
+                Ok(None) => {}
+                Ok(Some(Ok(ack))) => self.judge(batch, &ack, &size),
+                Ok(Some(Err(found))) | Err(found) => self.trouble(Error::malformed("commit", size(), found)),
+            }
+        }
+    }
+
+    fn judge(&mut self, batch: &Batch, ack: &Ack, size: impl Fn() -> String) {
+        let Some(errno) = ack.errno else {
+            self.acknowledged |= ack.sequence == batch.last_sequence();
+            return;
+        };
+        match batch.explain(ack, errno) {
+            Some(failure) => self.failures.push(failure),
+            // About the opening bracket: no permission, no memory, or the commit itself failed.
+            None => self.trouble(Error::refused("commit", size(), errno).explained(ack.words.clone())),
+        }
+    }
+
+    /// Keeps the first trouble: what follows is mostly its echo.
+    fn trouble(&mut self, error: Error) {
+        self.cause.get_or_insert(error);
+    }
+
+    fn conclude(mut self, size: impl Fn() -> String) -> Result<(), CommitError> {
+        if self.failures.is_empty() && self.cause.is_none() {
+            if self.acknowledged {
+                return Ok(());
+            }
+            self.trouble(Error::unanswered("commit", size()));
+        }
+        Err(CommitError { failures: self.failures, cause: self.cause })
+    }
+}
+
+impl CommitError {
+    fn caused_by(error: Error) -> Self {
+        Self { failures: Vec::new(), cause: Some(error) }
+    }
+}
+
+impl fmt::Display for CommitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut errors = self.cause.iter().chain(self.failures.iter().map(|failure| &failure.error));
+        if let Some(first) = errors.next() {
+            write!(f, "{first}")?;
+        }
+        match errors.count() {
+            0 => Ok(()),
+            others => write!(f, " (and {others} more)"),
+        }
+    }
+}
+
+impl std::error::Error for CommitError {}
+
+pub(super) fn read_generation(message: &Message<'_>) -> Result<u32, Malformed> {
+    let (_, attributes) = message.split::<{ wire::HEADER }>()?;
+    Fields::<2>::new(attributes)?.need(GENERATION_ID, "generation")?.u32_be()
+}
+
+/// Reads the messages of one kind. `read` may pass over a message with `None`.
+fn read_each<T>(
+    answer: &Answer,
+    kind: u16,
+    request: Request<'_>,
+    mut read: impl FnMut(&Message<'_>) -> Result<Option<T>, Malformed>,
+) -> Result<Vec<T>, Error> {
+    let malformed = |found| Error::malformed(request.operation, request.object, found);
+    let mut found = Vec::new();
+    for message in answer.messages() {
+        let message = message.map_err(malformed)?;
+        if message.kind == kind {
+            found.extend(read(&message).map_err(malformed)?);
+        }
+    }
+    Ok(found)
+}
+
+fn put_table_name(out: &mut Encoder, family: Family, table: &str) {
+    put_header(out, family);
+    out.put_str(ANY_TABLE, table);
+}
+
+fn is_missing(error: &Error) -> bool {
+    error.kind == Kind::Refused && error.errno == Errno::NOENT
+}

@@ -1,0 +1,200 @@
+//! Attributes back to tables, chains, rules, sets and elements. What this crate never writes is read as something
+//! different from anything it writes, never as an error: others may edit what we own.
+
+use crate::codec::{Attribute, Attributes, Fields, Malformed, Message};
+
+use super::expr::Expr;
+use super::types::{
+    Chain, ChainType, Data, Datatype, Element, Family, Hook, HookPoint, ObservedRule, Rule, Set, SetData,
+    Table, Verdict,
+};
+use super::userdata;
+use super::wire::{ANY_TABLE, HEADER, NFPROTO_IPV4, NFPROTO_IPV6, chain, data, element, rule, set, table};
+
+/// The family in a message's header; `None` for families we have nothing to do with.
+pub(super) fn read_family(message: &Message<'_>) -> Result<Option<Family>, Malformed> {
+    let ([family, ..], _) = message.split::<HEADER>()?;
+    Ok(match *family {
+        NFPROTO_IPV4 => Some(Family::Ip),
+        NFPROTO_IPV6 => Some(Family::Ip6),
+        _ => None,
+    })
+}
+
+/// The name of the table a message is about; every kind of message has it in the same place.
+pub(super) fn read_table_name<'a>(message: &Message<'a>) -> Result<&'a str, Malformed> {
+    let (_, attributes) = message.split::<HEADER>()?;
+    Fields::<2>::new(attributes)?.need(ANY_TABLE, "table name")?.str()
+}
+
+pub(super) fn read_table(message: &Message<'_>) -> Result<(Table, bool), Malformed> {
+    let (_, attributes) = message.split::<HEADER>()?;
+    let fields = Fields::<7>::new(attributes)?;
+    let flags = fields.get(table::FLAGS).map(|flags| flags.u32_be()).transpose()?.unwrap_or(0);
+    let table = Table {
+        name: fields.need(table::NAME, "table name")?.str()?.to_owned(),
+        comment: read_comment(fields.get(table::USERDATA)),
+    };
+    Ok((table, flags & self::table::FLAG_DORMANT != 0))
+}
+
+pub(super) fn read_chain(message: &Message<'_>) -> Result<Chain, Malformed> {
+    let (_, attributes) = message.split::<HEADER>()?;
+    let fields = Fields::<13>::new(attributes)?;
+    Ok(Chain {
+        name: fields.need(chain::NAME, "chain name")?.str()?.to_owned(),
+        hook: match fields.get(chain::HOOK) {
+            Some(hook) => read_hook(&hook, &fields)?,
+            None => None,
+        },
+        comment: read_comment(fields.get(chain::USERDATA)),
+    })
+}
+
+pub(super) fn read_rule(message: &Message<'_>) -> Result<ObservedRule, Malformed> {
+    let (_, attributes) = message.split::<HEADER>()?;
+    let fields = Fields::<8>::new(attributes)?;
+    let expressions = fields.get(rule::EXPRESSIONS).map_or(Attributes::new(&[]), |list| list.nested());
+    let exprs = expressions.map(|expression| Expr::decode(&expression?)).collect::<Result<_, _>>()?;
+    Ok(ObservedRule {
+        chain: fields.need(rule::CHAIN, "chain name")?.str()?.to_owned(),
+        handle: fields.need(rule::HANDLE, "rule handle")?.u64_be()?,
+        rule: Rule { exprs, comment: read_comment(fields.get(rule::USERDATA)) },
+    })
+}
+
+/// `None` for an anonymous set, which is part of the rule that uses it.
+pub(super) fn read_set(message: &Message<'_>) -> Result<Option<Set>, Malformed> {
+    let (_, attributes) = message.split::<HEADER>()?;
+    let fields = Fields::<14>::new(attributes)?;
+    let number = |kind| fields.get(kind).map(|value: Attribute<'_>| value.u32_be()).transpose();
+    let flags = number(set::FLAGS)?.unwrap_or(0);
+    if flags & set::FLAG_ANONYMOUS != 0 {
+        return Ok(None);
+    }
+    let data = match number(set::DATA_TYPE)? {
+        Some(set::TYPE_VERDICT) => Some(SetData::Verdict),
+        Some(number) => Some(SetData::Value(read_types(number))),
+        None => None,
+    };
+    let size = match fields.get(set::DESC) {
+        Some(description) => Fields::<2>::new(description.nested())?.get(set::DESC_SIZE),
+        None => None,
+    };
+    let timeout = fields.get(set::TIMEOUT).map(|value| value.u64_be()).transpose()?;
+    Ok(Some(Set {
+        name: fields.need(set::NAME, "set name")?.str()?.to_owned(),
+        key: read_types(number(set::KEY_TYPE)?.unwrap_or(0)),
+        data,
+        interval: flags & set::FLAG_INTERVAL != 0,
+        dynamic: flags & set::FLAG_EVAL != 0,
+        timeout_ms: timeout.filter(|timeout| *timeout != 0),
+        size: size.map(|size| size.u32_be()).transpose()?,
+        comment: fields.get(set::USERDATA).and_then(|bytes| userdata::read_set_comment(bytes.payload)),
+    }))
+}
+
+/// The elements in one message of a listing.
+pub(super) fn read_elements(message: &Message<'_>, each: &mut dyn FnMut(Element)) -> Result<(), Malformed> {
+    let (_, attributes) = message.split::<HEADER>()?;
+    let fields = Fields::<4>::new(attributes)?;
+    let Some(list) = fields.get(element::LIST_ELEMENTS) else { return Ok(()) };
+    for attribute in list.nested() {
+        each(read_element(&attribute?)?);
+    }
+    Ok(())
+}
+
+pub(super) fn read_element(attribute: &Attribute<'_>) -> Result<Element, Malformed> {
+    let fields = Fields::<11>::new(attribute.nested())?;
+    let flags = fields.get(element::FLAGS).map(|flags| flags.u32_be()).transpose()?.unwrap_or(0);
+    Ok(Element {
+        // The catch-all element (5.13) has no key.
+        key: fields.get(element::KEY).map(|key| read_value(&key)).transpose()?.unwrap_or_default(),
+        key_end: fields.get(element::KEY_END).map(|key| read_value(&key)).transpose()?,
+        interval_end: flags & element::FLAG_INTERVAL_END != 0,
+        data: match fields.get(element::DATA) {
+            Some(data) => read_data(&data)?,
+            None => Data::None,
+        },
+        comment: read_comment(fields.get(element::USERDATA)),
+    })
+}
+
+pub(super) fn read_value(attribute: &Attribute<'_>) -> Result<Vec<u8>, Malformed> {
+    let fields = Fields::<3>::new(attribute.nested())?;
+    Ok(fields.need(data::VALUE, "value")?.payload.to_vec())
+}
+
+/// `None` for verdicts this crate does not write.
+pub(super) fn read_verdict(attribute: &Attribute<'_>) -> Result<Option<Verdict>, Malformed> {
+    let fields = Fields::<3>::new(attribute.nested())?;
+    let Some(verdict) = fields.get(data::VERDICT) else { return Ok(None) };
+    let fields = Fields::<3>::new(verdict.nested())?;
+    let code = i32::from_be_bytes(fields.need(data::VERDICT_CODE, "verdict code")?.array()?);
+    let chain = || fields.need(data::VERDICT_CHAIN, "verdict chain")?.str().map(str::to_owned);
+    Ok(match code {
+        data::ACCEPT => Some(Verdict::Accept),
+        data::DROP => Some(Verdict::Drop),
+        data::RETURN => Some(Verdict::Return),
+        data::JUMP => Some(Verdict::Jump(chain()?)),
+        data::GOTO => Some(Verdict::Goto(chain()?)),
+        _ => None,
+    })
+}
+
+fn read_data(attribute: &Attribute<'_>) -> Result<Data, Malformed> {
+    let fields = Fields::<3>::new(attribute.nested())?;
+    let Some(verdict) = fields.get(data::VERDICT) else {
+        return read_value(attribute).map(Data::Value);
+    };
+    if let Some(verdict) = read_verdict(attribute)? {
+        return Ok(Data::Verdict(verdict));
+    }
+    let code = Fields::<3>::new(verdict.nested())?.need(data::VERDICT_CODE, "verdict code")?;
+    Ok(Data::Value(code.payload.to_vec()))
+}
+
+fn read_comment(userdata: Option<Attribute<'_>>) -> Option<String> {
+    userdata.and_then(|bytes| userdata::read_comment(bytes.payload))
+}
+
+fn read_hook(hook: &Attribute<'_>, chain: &Fields<'_, 13>) -> Result<Option<Hook>, Malformed> {
+    let fields = Fields::<3>::new(hook.nested())?;
+    let point = match fields.need(self::chain::HOOK_NUMBER, "hook number")?.u32_be()? {
+        0 => HookPoint::Prerouting,
+        1 => HookPoint::Input,
+        2 => HookPoint::Forward,
+        3 => HookPoint::Output,
+        4 => HookPoint::Postrouting,
+        // The families we read have no others.
+        _ => return Ok(None),
+    };
+    let priority = i32::from_be_bytes(fields.need(self::chain::HOOK_PRIORITY, "hook priority")?.array()?);
+    let policy = chain.get(self::chain::POLICY).map(|policy| policy.u32_be()).transpose()?;
+    let kind = match chain.need(self::chain::TYPE, "chain type")?.str()? {
+        _ if policy.is_some_and(|policy| policy != self::chain::POLICY_ACCEPT) => ChainType::Other,
+        "filter" => ChainType::Filter,
+        "nat" => ChainType::Nat,
+        _ => ChainType::Other,
+    };
+    Ok(Some(Hook { kind, point, priority }))
+}
+
+/// Fields of 6 bits each, the first one uppermost.
+fn read_types(mut number: u32) -> Vec<Datatype> {
+    let mut fields = Vec::new();
+    while number != 0 {
+        fields.push(match (number & 0x3f) as u8 {
+            4 => Datatype::Integer32,
+            7 => Datatype::Ipv4Addr,
+            8 => Datatype::Ipv6Addr,
+            12 => Datatype::InetProto,
+            13 => Datatype::InetService,
+            other => Datatype::Unknown(other),
+        });
+        number >>= 6;
+    }
+    fields.reverse();
+    fields
+}

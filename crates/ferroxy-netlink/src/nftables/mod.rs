@@ -1,0 +1,23 @@
+//! The kernel's nf_tables: tables, chains, rules, sets and their elements; written in atomic batches, read back as the
+//! same types, and watched for changes. Says nothing about what the rules are for.
+//!
+//! Everything made here is listed by the `nft` tool as if `nft` had made it.
+
+mod batch;
+mod connection;
+mod decode;
+mod encode;
+mod expr;
+mod monitor;
+mod types;
+mod userdata;
+mod wire;
+
+pub use batch::Batch;
+pub use connection::{CommitError, Connection, Failure, Receipt};
+pub use expr::{Base, CmpOp, CtDirection, CtKey, DynsetOp, Expr, FibAddress, MetaKey, register};
+pub use monitor::{Monitor, Notice};
+pub use types::{
+    Chain, ChainType, Data, DataRef, Datatype, Element, ElementRef, Family, Hook, HookPoint, ObservedRule,
+    Rule, Set, SetData, Table, Verdict, VerdictRef,
+};

@@ -1,0 +1,120 @@
+//! Notice of changes to nf_tables, by anyone in this network namespace. Says what kind of thing changed in which table,
+//! not how: whoever needs to know reads it back.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use crate::codec::{Malformed, Message, Messages};
+use crate::error::Error;
+use crate::socket::{Protocol, Socket};
+
+use super::connection::read_generation;
+use super::decode::{read_family, read_table_name};
+use super::types::Family;
+use super::wire::{NOTIFICATION_GROUP, message};
+
+const OPERATION: &str = "watch nftables";
+
+#[derive(Debug)]
+pub struct Monitor {
+    socket: Socket,
+    pending: VecDeque<Notice>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Notice {
+    Changed {
+        /// `None` for families this crate does not write.
+        family: Option<Family>,
+        table: String,
+        /// `table`, `chain`, `rule`, `set`, `element`, `object` or `flowtable`.
+        what: &'static str,
+        removed: bool,
+        /// Who did it: compare with [`Connection::port_id`](super::Connection::port_id).
+        port_id: u32,
+    },
+    /// A commit is complete.
+    Generation { id: u32, port_id: u32 },
+    /// More was said than our queue could hold: anything may have changed.
+    Lost,
+}
+
+impl Monitor {
+    pub fn open() -> Result<Self, Error> {
+        let socket = Socket::open(Protocol::Netfilter)?;
+        socket.join(NOTIFICATION_GROUP)?;
+        Ok(Self { socket, pending: VecDeque::new() })
+    }
+
+    /// From now on the kernel leaves out what `port_id` does. A commit of our own makes a notification for every element,
+    /// more than any queue holds: without this each large commit is followed by [`Notice::Lost`].
+    pub fn ignore(&self, port_id: u32) -> Result<(), Error> {
+        self.socket
+            .ignore_originator(port_id)
+            .map_err(|errno| Error::refused("filter notifications of", port_id.to_string(), errno))
+    }
+
+    /// The next notice; `None` when time ran out first. Equal notices in a row are given once.
+    pub fn next(&mut self, timeout: Option<Duration>) -> Result<Option<Notice>, Error> {
+        let failed = |errno| Error::refused(OPERATION, "", errno);
+        loop {
+            if let Some(notice) = self.pending.pop_front() {
+                return Ok(Some(notice));
+            }
+            if !self.socket.wait(timeout).map_err(failed)? {
+                return Ok(None);
+            }
+            match self.socket.receive() {
+                Ok(Some(bytes)) => read_notices(bytes, &mut self.pending)
+                    .map_err(|found| Error::malformed(OPERATION, "", found))?,
+                Ok(None) => {}
+                Err(Errno::NOBUFS | Errno::MSGSIZE) => return Ok(Some(Notice::Lost)),
+                Err(errno) => return Err(failed(errno)),
+            }
+        }
+    }
+}
+
+impl AsFd for Monitor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+fn read_notices(bytes: &[u8], pending: &mut VecDeque<Notice>) -> Result<(), Malformed> {
+    for message in Messages::new(bytes) {
+        if let Some(notice) = read_notice(&message?)?
+            && pending.back() != Some(&notice)
+        {
+            pending.push_back(notice);
+        }
+    }
+    Ok(())
+}
+
+fn read_notice(message: &Message<'_>) -> Result<Option<Notice>, Malformed> {
+    let port_id = message.port_id;
+    let (what, removed) = match message.kind {
+        message::NEWTABLE => ("table", false),
+        message::DELTABLE => ("table", true),
+        message::NEWCHAIN => ("chain", false),
+        message::DELCHAIN => ("chain", true),
+        message::NEWRULE => ("rule", false),
+        message::DELRULE => ("rule", true),
+        message::NEWSET => ("set", false),
+        message::DELSET => ("set", true),
+        message::NEWSETELEM => ("element", false),
+        message::DELSETELEM => ("element", true),
+        message::NEWOBJ => ("object", false),
+        message::DELOBJ => ("object", true),
+        message::NEWFLOWTABLE => ("flowtable", false),
+        message::DELFLOWTABLE => ("flowtable", true),
+        message::NEWGEN => return Ok(Some(Notice::Generation { id: read_generation(message)?, port_id })),
+        _ => return Ok(None),
+    };
+    let (family, table) = (read_family(message)?, read_table_name(message)?.to_owned());
+    Ok(Some(Notice::Changed { family, table, what, removed, port_id }))
+}

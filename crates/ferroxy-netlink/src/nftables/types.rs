@@ -1,0 +1,202 @@
+//! What nf_tables is made of, as plain data. No encoding here.
+
+use super::expr::Expr;
+
+/// Address family of a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Family {
+    Ip,
+    Ip6,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Verdict {
+    Accept,
+    Drop,
+    Return,
+    Jump(String),
+    Goto(String),
+}
+
+/// Where a base chain sits in the packet path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum HookPoint {
+    Prerouting,
+    Input,
+    Forward,
+    Output,
+    Postrouting,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ChainType {
+    Filter,
+    Nat,
+    /// Only ever read: a chain type, or a policy other than accept, that this crate does not write.
+    Other,
+}
+
+/// What makes a chain a base chain. Its policy is accept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Hook {
+    pub kind: ChainType,
+    pub point: HookPoint,
+    pub priority: i32,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Table {
+    pub name: String,
+    pub comment: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Chain {
+    pub name: String,
+    pub hook: Option<Hook>,
+    pub comment: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Rule {
+    pub exprs: Vec<Expr>,
+    pub comment: Option<String>,
+}
+
+/// A rule as the kernel holds it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ObservedRule {
+    pub chain: String,
+    /// The kernel's name for it, to delete it by.
+    pub handle: u64,
+    pub rule: Rule,
+}
+
+/// The type of one field of a key or value. The kernel knows lengths only; the types are for those who read `nft list`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Datatype {
+    Ipv4Addr,
+    Ipv6Addr,
+    InetProto,
+    InetService,
+    /// What `numgen` yields: 4 bytes in host byte order.
+    Integer32,
+    /// Only ever read: a type of `nft` that this crate does not write, by its number.
+    Unknown(u8),
+}
+
+impl Datatype {
+    /// Bytes of a value, before the padding to 4 that it gets in a concatenation.
+    pub const fn size(self) -> usize {
+        match self {
+            Self::InetProto => 1,
+            Self::InetService => 2,
+            Self::Ipv4Addr | Self::Integer32 | Self::Unknown(_) => 4,
+            Self::Ipv6Addr => 16,
+        }
+    }
+}
+
+/// What a map's elements hold.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum SetData {
+    Verdict,
+    Value(Vec<Datatype>),
+}
+
+/// A named set, or a map when it has data.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Set {
+    pub name: String,
+    pub key: Vec<Datatype>,
+    pub data: Option<SetData>,
+    pub interval: bool,
+    /// Rules may add to it, and what they add expires. Give it a size: the kernel picks one otherwise, which then reads back.
+    pub dynamic: bool,
+    pub timeout_ms: Option<u64>,
+    pub size: Option<u32>,
+    pub comment: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Data {
+    None,
+    Verdict(Verdict),
+    /// Also a verdict that this crate does not write (`continue`, `queue`), as its code in big endian.
+    Value(Vec<u8>),
+}
+
+/// An element of a set or map. In a concatenation every field of key and data is padded with zeros to 4 bytes.
+///
+/// Intervals come in two shapes. A set with one field has two elements for each interval: its first key, and the key
+/// after its last with `interval_end`. A concatenation has one element, from `key` to `key_end`, both included.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Element {
+    pub key: Vec<u8>,
+    pub key_end: Option<Vec<u8>>,
+    pub interval_end: bool,
+    pub data: Data,
+    pub comment: Option<String>,
+}
+
+/// A borrowed [`Verdict`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum VerdictRef<'a> {
+    Accept,
+    Drop,
+    Return,
+    Jump(&'a str),
+    Goto(&'a str),
+}
+
+/// A borrowed [`Data`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DataRef<'a> {
+    None,
+    Verdict(VerdictRef<'a>),
+    Value(&'a [u8]),
+}
+
+/// A borrowed [`Element`], to encode hundreds of thousands without allocating.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ElementRef<'a> {
+    pub key: &'a [u8],
+    pub key_end: Option<&'a [u8]>,
+    pub interval_end: bool,
+    pub data: DataRef<'a>,
+    pub comment: Option<&'a str>,
+}
+
+impl<'a> From<&'a Verdict> for VerdictRef<'a> {
+    fn from(verdict: &'a Verdict) -> Self {
+        match verdict {
+            Verdict::Accept => Self::Accept,
+            Verdict::Drop => Self::Drop,
+            Verdict::Return => Self::Return,
+            Verdict::Jump(chain) => Self::Jump(chain),
+            Verdict::Goto(chain) => Self::Goto(chain),
+        }
+    }
+}
+
+impl<'a> From<&'a Data> for DataRef<'a> {
+    fn from(data: &'a Data) -> Self {
+        match data {
+            Data::None => Self::None,
+            Data::Verdict(verdict) => Self::Verdict(verdict.into()),
+            Data::Value(value) => Self::Value(value),
+        }
+    }
+}
+
+impl<'a> From<&'a Element> for ElementRef<'a> {
+    fn from(element: &'a Element) -> Self {
+        Self {
+            key: &element.key,
+            key_end: element.key_end.as_deref(),
+            interval_end: element.interval_end,
+            data: (&element.data).into(),
+            comment: element.comment.as_deref(),
+        }
+    }
+}

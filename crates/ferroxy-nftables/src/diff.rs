@@ -1,0 +1,114 @@
+//! Two States to a Plan: what to do to turn one into the other.
+
+use ferroxy_core::Family;
+
+use crate::plan::{Action, Op, Plan};
+use crate::state::{Chain, State, Table};
+
+/// The Plan that turns `seen` into `wanted`. Empty if they are equal.
+pub fn diff(seen: &State, wanted: &State) -> Plan {
+    let mut plan = Plan::default();
+    for family in Family::ALL {
+        let mut steps = Steps { family, plan: &mut plan };
+        match (seen.tables.get(&family), wanted.tables.get(&family)) {
+            (None, None) => {}
+            (Some(_), None) => steps.change(Action::RemoveTable),
+            (None, Some(wanted)) => steps.create(wanted),
+            (Some(seen), Some(wanted)) if !convertible(seen, wanted) => {
+                steps.change(Action::RemoveTable);
+                steps.create(wanted);
+            }
+            (Some(seen), Some(wanted)) => steps.convert(seen, wanted),
+        }
+    }
+    plan.sort();
+    plan
+}
+
+/// A set's declaration or a hook cannot be changed in place: then the table is replaced, in one transaction. That
+/// happens when a new version declares something differently, or a foreign hand has changed it.
+fn convertible(seen: &Table, wanted: &Table) -> bool {
+    let same_sets = wanted.sets.iter().all(|(name, set)| seen.sets.get(name).is_none_or(|other| other == set));
+    let same_hook = |(name, chain): (&String, &Chain)| {
+        seen.chains.get(name).is_none_or(|other| other.hook == chain.hook && other.comment == chain.comment)
+    };
+    same_sets && wanted.chains.iter().all(same_hook)
+}
+
+struct Steps<'a> {
+    family: Family,
+    plan: &'a mut Plan,
+}
+
+impl Steps<'_> {
+    fn create(&mut self, wanted: &Table) {
+        self.change(Action::AddTable);
+        self.convert(&Table::default(), wanted);
+    }
+
+    /// What is referred to is made first; what is no longer referred to goes last.
+    fn convert(&mut self, seen: &Table, wanted: &Table) {
+        for (name, set) in &wanted.sets {
+            if !seen.sets.contains_key(name) {
+                self.change(Action::AddSet(Box::new(set.clone())));
+            }
+        }
+        for (name, chain) in &wanted.chains {
+            if !seen.chains.contains_key(name) {
+                self.change(Action::AddChain { name: name.clone(), hook: chain.hook });
+            }
+        }
+        for (name, chain) in &wanted.chains {
+            self.rules(name, seen.chains.get(name), chain);
+        }
+        for (name, chain) in &seen.chains {
+            if !wanted.chains.contains_key(name) && !chain.rules.is_empty() {
+                self.change(Action::FlushChain(name.clone()));
+            }
+        }
+        self.elements(seen, wanted);
+        for name in seen.chains.keys().filter(|name| !wanted.chains.contains_key(*name)) {
+            self.tidy(Action::RemoveChain(name.clone()));
+        }
+        for name in seen.sets.keys().filter(|name| !wanted.sets.contains_key(*name)) {
+            self.tidy(Action::RemoveSet(name.clone()));
+        }
+    }
+
+    /// A chain whose rules differ is written anew, within the transaction.
+    fn rules(&mut self, name: &str, seen: Option<&Chain>, wanted: &Chain) {
+        let seen_rules = seen.map(|chain| chain.rules.as_slice()).unwrap_or_default();
+        if seen_rules == wanted.rules {
+            return;
+        }
+        if !seen_rules.is_empty() {
+            self.change(Action::FlushChain(name.into()));
+        }
+        for rule in &wanted.rules {
+            self.change(Action::AddRule { chain: name.into(), rule: Box::new(rule.clone()) });
+        }
+    }
+
+    fn elements(&mut self, seen: &Table, wanted: &Table) {
+        for new in wanted.elements().filter(|element| !element.set.is_runtime()) {
+            match seen.get(new.set, &new.key) {
+                None => self.change(Action::Add(new)),
+                Some(entry) if entry.is_same(&new) => {}
+                Some(entry) => self.change(Action::Replace { old: entry.element(new.set, new.key), new }),
+            }
+        }
+        for old in seen.elements().filter(|element| !element.set.is_runtime()) {
+            if wanted.get(old.set, &old.key).is_none() {
+                self.change(Action::Remove(old));
+            }
+        }
+    }
+
+    fn change(&mut self, action: Action) {
+        self.plan.changes.push(Op { family: self.family, action });
+    }
+
+    fn tidy(&mut self, action: Action) {
+        self.plan.tidy.push(Op { family: self.family, action });
+    }
+}

@@ -1,0 +1,228 @@
+//! What the kernel has acknowledged, Service by Service, and the Plan for a change of some of them.
+//!
+//! Pure. The cost of a Plan is the size of the change: the Services named are rendered twice (as they were, as they
+//! shall be) and compared; no other Service is looked at. A change is entered only after the kernel took it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use ferroxy_core::{Family, Intent, NodeIntent, ServiceIntent, ServiceName};
+use rustc_hash::FxHashMap;
+
+use crate::diff::diff;
+use crate::element::{ChainId, Element, Key, SetId, Value};
+use crate::place;
+use crate::plan::{Action, Op, Plan};
+use crate::program;
+use crate::render::{elements, empty_table, on_demand, render};
+use crate::state::State;
+
+/// A Service as it shall be; `None` removes it.
+pub type Change = (ServiceName, Option<Arc<ServiceIntent>>);
+
+#[derive(Debug, Default)]
+pub struct Ledger {
+    families: Vec<Family>,
+    node: NodeIntent,
+    /// In slot order: see `place.rs`.
+    services: FxHashMap<ServiceName, Arc<ServiceIntent>>,
+    /// How many Services' elements need a shared element, or lead to a chain.
+    users: FxHashMap<Shared, i32>,
+    /// Chains in the kernel that nothing leads to any more.
+    idle: BTreeSet<(Family, ChainId)>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Shared {
+    Element(Family, SetId, Key),
+    Chain(Family, ChainId),
+}
+
+/// What to enter once a Plan has been carried out.
+#[derive(Debug, Default)]
+pub struct Settlement {
+    services: Vec<Change>,
+    users: FxHashMap<Shared, i32>,
+}
+
+impl Ledger {
+    pub fn new(families: &[Family], node: NodeIntent) -> Ledger {
+        Ledger { families: families.to_vec(), node, ..Ledger::default() }
+    }
+
+    pub fn node(&self) -> &NodeIntent {
+        &self.node
+    }
+
+    pub fn service(&self, name: &ServiceName) -> Option<&Arc<ServiceIntent>> {
+        self.services.get(name)
+    }
+
+    pub fn services(&self) -> impl Iterator<Item = (&ServiceName, &Arc<ServiceIntent>)> {
+        self.services.iter()
+    }
+
+    /// The ruleset the kernel should have. Walks everything: for starts, verification and people.
+    pub fn state(&self) -> State {
+        let services = self.services.iter().map(|(name, service)| (name.clone(), service.clone())).collect();
+        render(&Intent { node: self.node.clone(), services }, &self.families)
+    }
+
+    /// The program, for a kernel that has nothing of ours.
+    pub fn plan_program(&self) -> Plan {
+        diff(&State::default(), &self.program(&self.node))
+    }
+
+    /// What a change of the node's own parameters asks for.
+    pub fn plan_node(&self, node: &NodeIntent) -> Plan {
+        diff(&self.program(&self.node), &self.program(node))
+    }
+
+    pub fn settle_node(&mut self, node: NodeIntent) {
+        self.node = node;
+    }
+
+    fn program(&self, node: &NodeIntent) -> State {
+        let tables = self.families.iter().map(|family| (*family, empty_table(node, *family)));
+        State { tables: tables.collect() }
+    }
+
+    /// What these changes ask for, together.
+    pub fn plan(&self, changes: &[Change]) -> (Plan, Settlement) {
+        let mut comparison = Comparison { families: &self.families, ..Comparison::default() };
+        let mut settlement = Settlement::default();
+        for (name, wanted) in changes {
+            let previous = self.services.get(name);
+            let placed = match (previous, wanted) {
+                (Some(previous), Some(wanted)) => {
+                    Some(Arc::new(place::onto_previous(previous, ServiceIntent::clone(wanted))))
+                }
+                (_, wanted) => wanted.clone(),
+            };
+            if let Some(previous) = previous {
+                comparison.before(previous);
+            }
+            settlement.services.push((name.clone(), placed));
+        }
+        for (_, placed) in &settlement.services {
+            if let Some(placed) = placed {
+                comparison.after(placed);
+            }
+        }
+        let mut plan = Plan { changes: comparison.ops, tidy: Vec::new() };
+        for ((family, _, _), element) in comparison.leaving {
+            plan.changes.push(Op { family, action: Action::Remove(element) });
+        }
+        settlement.users = comparison.users;
+        self.shared_ops(&settlement.users, &mut plan);
+        plan.sort();
+        (plan, settlement)
+    }
+
+    /// Shared things come with their first user and go with their last.
+    fn shared_ops(&self, users: &FxHashMap<Shared, i32>, plan: &mut Plan) {
+        for (shared, change) in users {
+            let before = self.users.get(shared).copied().unwrap_or(0);
+            let (used, will_be) = (before > 0, before + change > 0);
+            match *shared {
+                Shared::Element(family, set, key) if used != will_be => {
+                    let element = Element { set, key, value: Value::Member, comment: None };
+                    let action = if will_be { Action::Add(element) } else { Action::Remove(element) };
+                    plan.changes.push(Op { family, action });
+                }
+                Shared::Chain(family, chain) if !used && will_be && !self.idle.contains(&(family, chain)) => {
+                    plan.changes.extend(chain_ops(family, chain));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    pub fn settle(&mut self, settlement: Settlement) {
+        for (name, service) in settlement.services {
+            match service {
+                Some(service) => self.services.insert(name, service),
+                None => self.services.remove(&name),
+            };
+        }
+        for (shared, change) in settlement.users {
+            let count = self.users.entry(shared).or_insert(0);
+            *count += change;
+            let used = *count > 0;
+            if let Shared::Chain(family, chain) = shared {
+                if used { self.idle.remove(&(family, chain)) } else { self.idle.insert((family, chain)) };
+            }
+            if !used {
+                self.users.remove(&shared);
+            }
+        }
+    }
+
+    /// Removes the chains that nothing leads to any more. Not part of a change: they may be wanted again soon.
+    pub fn plan_tidy(&self) -> Plan {
+        let remove = |(family, chain): &(Family, ChainId)| Op {
+            family: *family,
+            action: Action::RemoveChain(chain.to_string()),
+        };
+        Plan { changes: Vec::new(), tidy: self.idle.iter().map(remove).collect() }
+    }
+
+    pub fn settle_tidy(&mut self) {
+        self.idle.clear();
+    }
+}
+
+fn chain_ops(family: Family, chain: ChainId) -> impl Iterator<Item = Op> {
+    let name = chain.to_string();
+    let add = Action::AddChain { name: name.clone(), hook: None };
+    let rules = program::on_demand_chain(chain, family)
+        .rules
+        .into_iter()
+        .map(move |rule| Action::AddRule { chain: name.clone(), rule: Box::new(rule) });
+    std::iter::once(add).chain(rules).map(move |action| Op { family, action })
+}
+
+/// The elements of some Services before and after: first everything goes, then what comes is held against it.
+#[derive(Default)]
+struct Comparison<'a> {
+    families: &'a [Family],
+    leaving: FxHashMap<(Family, SetId, Key), Element>,
+    users: FxHashMap<Shared, i32>,
+    ops: Vec<Op>,
+}
+
+impl Comparison<'_> {
+    fn before(&mut self, service: &ServiceIntent) {
+        elements(service, &mut |family, element| {
+            if self.families.contains(&family) && !self.count(family, &element, -1) {
+                self.leaving.insert((family, element.set, element.key), element);
+            }
+        });
+    }
+
+    fn after(&mut self, service: &ServiceIntent) {
+        elements(service, &mut |family, element| {
+            if !self.families.contains(&family) || self.count(family, &element, 1) {
+                return;
+            }
+            let action = match self.leaving.remove(&(family, element.set, element.key)) {
+                Some(old) if old == element => return,
+                Some(old) => Action::Replace { old, new: element },
+                None => Action::Add(element),
+            };
+            self.ops.push(Op { family, action });
+        });
+    }
+
+    /// Counts the users of what is shared; says whether the element itself is.
+    fn count(&mut self, family: Family, element: &Element, step: i32) -> bool {
+        if let Some(chain) = on_demand(element) {
+            *self.users.entry(Shared::Chain(family, chain)).or_insert(0) += step;
+        }
+        let is_shared = element.set.is_shared();
+        if is_shared {
+            *self.users.entry(Shared::Element(family, element.set, element.key)).or_insert(0) += step;
+        }
+        is_shared
+    }
+}

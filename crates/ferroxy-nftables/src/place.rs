@@ -1,0 +1,103 @@
+//! Which endpoint gets which slot: those that stay keep theirs, so that one change is one change.
+//!
+//! `render` numbers endpoints in the order it is given. Sorted order would move half of them for one departure;
+//! here newcomers take the slots that became free, and the last ones move down into what is left.
+
+use std::sync::Arc;
+
+use ferroxy_core::{Endpoint, Frontend, PortIntent, Route, ServiceIntent};
+use rustc_hash::FxHashMap;
+
+use crate::element::{Key, LOCAL_SLOTS, Scope, SetId, Value};
+use crate::state::State;
+
+/// `wanted`, in an order that moves as little as possible against `previous`.
+pub fn place(previous: &[Endpoint], wanted: &[Endpoint]) -> Vec<Endpoint> {
+    let mut unplaced: FxHashMap<_, Endpoint> = wanted.iter().map(|e| ((e.ip, e.port), *e)).collect();
+    let mut slots: Vec<Option<Endpoint>> = previous
+        .iter()
+        .take(wanted.len())
+        .map(|old| unplaced.remove(&(old.ip, old.port)))
+        .collect();
+    slots.resize(wanted.len(), None);
+    let mut newcomers = wanted.iter().filter(|e| unplaced.contains_key(&(e.ip, e.port)));
+    slots.iter().filter_map(|slot| slot.or_else(|| newcomers.next().copied())).collect()
+}
+
+/// A Service in slot order, against what it was before.
+pub fn onto_previous(previous: &ServiceIntent, mut wanted: ServiceIntent) -> ServiceIntent {
+    for port in &mut wanted.ports {
+        let same = |old: &&PortIntent| {
+            old.name == port.name && old.family == port.family && old.protocol == port.protocol
+        };
+        if let Some(old) = previous.ports.iter().find(same) {
+            port.cluster = place(&old.cluster, &port.cluster);
+            port.local = place(&old.local, &port.local);
+        }
+    }
+    wanted
+}
+
+/// A Service in slot order, against what the kernel has.
+pub fn onto_kernel(seen: &State, service: &Arc<ServiceIntent>) -> Arc<ServiceIntent> {
+    let mut placed = ServiceIntent::clone(service);
+    for port in &mut placed.ports {
+        let Some(frontend) = port.frontends.iter().find(|f| !matches!(f.route, Route::Reject | Route::Drop)) else {
+            continue;
+        };
+        let first = kernel_pool(seen, port, frontend, 0);
+        match frontend.route {
+            Route::Local => port.local = place(&first, &port.local),
+            _ => port.cluster = place(&first, &port.cluster),
+        }
+        if let Some(frontend) = port.frontends.iter().find(|f| f.route == Route::ExternalLocal) {
+            port.local = place(&kernel_pool(seen, port, frontend, LOCAL_SLOTS), &port.local);
+        }
+    }
+    if placed == **service { service.clone() } else { Arc::new(placed) }
+}
+
+/// The endpoints the kernel has for a frontend, in slot order.
+fn kernel_pool(seen: &State, port: &PortIntent, frontend: &Frontend, first_slot: u32) -> Vec<Endpoint> {
+    let Some(table) = seen.tables.get(&port.family) else { return Vec::new() };
+    let (scope, key) = frontend_key(port, frontend);
+    let at = |slot: u32| match table.get(SetId::Endpoints(scope), &Key::EMPTY.slot(slot).then(&key))?.value {
+        Value::Endpoint(ip, port) => Some(Endpoint { ip, port, is_local: false }),
+        _ => None,
+    };
+    (first_slot..).map_while(at).collect()
+}
+
+/// What a frontend is found by.
+pub fn frontend_key(port: &PortIntent, frontend: &Frontend) -> (Scope, Key) {
+    let by_port = |key: Key| key.protocol(port.protocol).port(frontend.port);
+    match frontend.address {
+        Some(address) => (Scope::Address, by_port(Key::EMPTY.address(address))),
+        None => (Scope::NodePort, by_port(Key::EMPTY)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool(numbers: &[u8]) -> Vec<Endpoint> {
+        let endpoint = |n: &u8| Endpoint { ip: [10, 0, 0, *n].into(), port: 80, is_local: false };
+        numbers.iter().map(endpoint).collect()
+    }
+
+    #[test]
+    fn those_that_stay_keep_their_slots() {
+        let cases: [(&[u8], &[u8], &[u8]); 6] = [
+            (&[], &[1, 2], &[1, 2]),
+            (&[1, 2, 3], &[1, 3], &[1, 3]),       // 2 left: the last moves down
+            (&[1, 2, 3, 4], &[2, 3, 4], &[4, 2, 3]),
+            (&[1, 2, 3], &[1, 2, 3, 9], &[1, 2, 3, 9]),
+            (&[1, 2, 3], &[0, 1, 3], &[1, 0, 3]), // a newcomer takes the free slot
+            (&[1, 2], &[], &[]),
+        ];
+        for (before, wanted, expected) in cases {
+            assert_eq!(place(&pool(before), &pool(wanted)), pool(expected), "{before:?} -> {wanted:?}");
+        }
+    }
+}

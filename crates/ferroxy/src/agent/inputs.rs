@@ -1,0 +1,115 @@
+//! The threads that tell the agent what happened: the manifests, the kernel's rules, the host's addresses, signals.
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::sync::mpsc::Sender;
+use std::thread;
+use std::time::Duration;
+
+use ferroxy_core::Event;
+use ferroxy_netlink::nftables::{Monitor, Notice};
+use ferroxy_netlink::route::{AddressMonitor, addresses};
+use tracing::warn;
+
+use super::Input;
+
+/// After an error of a watched socket, so that a broken one does not take a core.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Says `Drift` when somebody who is not `own_port` changes our tables.
+pub fn watch_rules(own_port: u32, inputs: Sender<Input>) -> Result<(), ferroxy_netlink::error::Error> {
+    let mut monitor = Monitor::open()?;
+    spawn("rules", move || {
+        loop {
+            let input = match monitor.next(None) {
+                Ok(Some(Notice::Changed { table, port_id, .. })) => {
+                    let ours = table == ferroxy_nftables::TABLE;
+                    (ours && port_id != own_port).then_some(Input::Drift("our table was changed by somebody else"))
+                }
+                Ok(Some(Notice::Lost)) => Some(Input::Drift("notifications of the kernel were lost")),
+                Ok(Some(Notice::Generation { .. }) | None) => None,
+                Err(error) => {
+                    warn!("cannot follow changes of the kernel's rules: {error}");
+                    thread::sleep(PAUSE);
+                    Some(Input::Drift("changes of the kernel's rules may have been missed"))
+                }
+            };
+            if input.is_some_and(|input| inputs.send(input).is_err()) {
+                return;
+            }
+        }
+    });
+    Ok(())
+}
+
+/// The addresses of this host, as an event.
+pub fn host_addresses() -> Result<Event, ferroxy_netlink::error::Error> {
+    let mut all: Vec<IpAddr> = addresses()?.into_iter().map(|address| address.ip).collect();
+    all.sort_unstable();
+    all.dedup();
+    Ok(Event::HostAddresses(all))
+}
+
+/// Sends the host's addresses whenever they change.
+pub fn watch_addresses(inputs: Sender<Input>) -> Result<(), ferroxy_netlink::error::Error> {
+    let mut monitor = AddressMonitor::open()?;
+    spawn("addresses", move || {
+        loop {
+            // Changed or lost: either way the answer is to look.
+            let looked = monitor.next(None).and_then(|_| host_addresses());
+            match looked {
+                Ok(event) => {
+                    if inputs.send(Input::Events(vec![event])).is_err() {
+                        return;
+                    }
+                }
+                Err(error) => {
+                    warn!("cannot follow this host's addresses: {error}");
+                    thread::sleep(PAUSE);
+                }
+            }
+        }
+    });
+    Ok(())
+}
+
+/// Turns SIGTERM and SIGINT into `Stop`. Call it before any other thread exists: they inherit the blocked signals.
+pub fn watch_signals(inputs: Sender<Input>) -> io::Result<()> {
+    let signals = block_stop_signals()?;
+    spawn("signals", move || {
+        let mut info = [0u8; size_of::<libc::signalfd_siginfo>()];
+        while rustix::io::read(signals.as_fd(), &mut info).is_ok_and(|n| n == info.len()) {
+            let number = u32::from_ne_bytes([info[0], info[1], info[2], info[3]]);
+            let why = if number == libc::SIGINT as u32 { "interrupted" } else { "asked to terminate" };
+            if inputs.send(Input::Stop(why)).is_err() {
+                return;
+            }
+        }
+    });
+    Ok(())
+}
+
+fn block_stop_signals() -> io::Result<OwnedFd> {
+    // SAFETY: the set is initialised by sigemptyset before use; signalfd returns a new descriptor that we own, or -1.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, libc::SIGTERM);
+        libc::sigaddset(&mut set, libc::SIGINT);
+        let blocked = libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+        if blocked != 0 {
+            return Err(io::Error::from_raw_os_error(blocked));
+        }
+        match libc::signalfd(-1, &set, libc::SFD_CLOEXEC) {
+            -1 => Err(io::Error::last_os_error()),
+            fd => Ok(OwnedFd::from_raw_fd(fd)),
+        }
+    }
+}
+
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) {
+    if let Err(error) = thread::Builder::new().name(name.into()).spawn(work) {
+        warn!("cannot start the thread that watches {name}: {error}");
+    }
+}

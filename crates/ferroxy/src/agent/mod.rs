@@ -1,0 +1,406 @@
+//! The agent: takes what happened, keeps the kernel at what it means, tries again what failed.
+//!
+//! One thread owns everything; the others (`inputs.rs`) only send it [`Input`]s. Everything that can happen is a
+//! variant of that type.
+
+pub mod inputs;
+pub mod queue;
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use ferroxy_core::facts::Touched;
+use ferroxy_core::{Diagnostic, Event, Facts, Intent, ServiceName, resolve};
+use ferroxy_nftables::Dataplane;
+use ferroxy_nftables::apply::{ApplyError, Receipt};
+use ferroxy_nftables::dataplane::{Outcome, suggests_drift};
+use tracing::{debug, error, info, warn};
+
+use queue::{Queue, backoff};
+
+/// Everything the agent reacts to.
+#[derive(Debug)]
+pub enum Input {
+    /// The cluster, or this host's addresses, changed.
+    Events(Vec<Event>),
+    /// What is wrong with the source as a whole, as of now.
+    SourceDiagnostics(Vec<Diagnostic>),
+    /// Somebody else changed our tables, or may have.
+    Drift(&'static str),
+    Stop(&'static str),
+}
+
+/// How often things that need no cause are done.
+#[derive(Debug, Clone, Copy)]
+pub struct Periods {
+    /// `syncPeriod`: how often the kernel's generation is compared with ours.
+    pub verify: Duration,
+    /// How long after a change the chains it left unused are removed.
+    pub tidy: Duration,
+    /// How long notifications of foreign changes are gathered before they are looked into.
+    pub settle: Duration,
+}
+
+impl Default for Periods {
+    fn default() -> Periods {
+        Periods {
+            verify: Duration::from_secs(30),
+            tidy: Duration::from_secs(5),
+            settle: Duration::from_millis(100),
+        }
+    }
+}
+
+/// What has been done since the start.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Counters {
+    pub syncs: u64,
+    pub failures: u64,
+    pub drift_repairs: u64,
+}
+
+#[derive(Debug)]
+pub struct Agent {
+    facts: Facts,
+    dataplane: Dataplane,
+    periods: Periods,
+    queue: Queue,
+    /// When the node's own parameters are to be tried (again), and how often that failed.
+    node_due: Option<(Instant, u32)>,
+    verify_due: Option<Instant>,
+    tidy_due: Option<Instant>,
+    next_period: Instant,
+    /// The generation of the kernel's rules if nobody but us has changed anything.
+    generation: u32,
+    counters: Counters,
+    /// What has been said already, so that it is said once.
+    known: HashMap<ServiceName, BTreeSet<Diagnostic>>,
+    known_of_source: BTreeSet<Diagnostic>,
+}
+
+impl Agent {
+    pub fn new(facts: Facts, dataplane: Dataplane, periods: Periods) -> Agent {
+        Agent {
+            facts,
+            dataplane,
+            periods,
+            queue: Queue::default(),
+            node_due: None,
+            verify_due: None,
+            tidy_due: None,
+            next_period: Instant::now() + periods.verify,
+            generation: 0,
+            counters: Counters::default(),
+            known: HashMap::new(),
+            known_of_source: BTreeSet::new(),
+        }
+    }
+
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Brings the kernel to the facts known so far. Until that succeeds nothing else is done.
+    pub fn start(&mut self, inputs: &Receiver<Input>) -> Option<&'static str> {
+        let mut failures = 0;
+        loop {
+            match self.try_start() {
+                Ok(()) => return None,
+                Err(error) => {
+                    let wait = backoff(failures);
+                    failures += 1;
+                    self.counters.failures += 1;
+                    error!("cannot program the kernel: {error}; trying again in {wait:?}");
+                    let deadline = Instant::now() + wait;
+                    while let Some(left) = deadline.checked_duration_since(Instant::now()) {
+                        match inputs.recv_timeout(left) {
+                            Ok(Input::Stop(why)) => return Some(why),
+                            Ok(Input::Events(events)) => {
+                                events.into_iter().for_each(|event| drop(self.facts.apply(event)));
+                            }
+                            Ok(Input::SourceDiagnostics(found)) => self.report_source(found),
+                            Ok(Input::Drift(_)) | Err(_) => {}
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn try_start(&mut self) -> Result<(), ApplyError> {
+        let began = Instant::now();
+        let (intent, diagnostics) = resolve::all(&self.facts);
+        self.report_all(diagnostics);
+        let outcome = self.dataplane.start(&intent)?;
+        self.finished(&outcome, intent.services.keys().cloned().collect(), began);
+        self.generation = self.dataplane.generation().unwrap_or_default();
+        let counts = self.facts.counts();
+        info!(
+            "in sync: {} of {} Services programmed, {} endpoints; {} in {:.1?}",
+            intent.services.len() - outcome.failed.len(),
+            counts.services,
+            counts.endpoints,
+            describe(&outcome),
+            began.elapsed(),
+        );
+        // Starting builds large things once; give their memory back.
+        give_memory_back();
+        Ok(())
+    }
+
+    /// Runs until told to stop; says why it was.
+    pub fn run(&mut self, inputs: &Receiver<Input>) -> &'static str {
+        loop {
+            let wait = self.next_deadline().saturating_duration_since(Instant::now());
+            match inputs.recv_timeout(wait) {
+                Ok(first) => {
+                    // What has come together is done together.
+                    for input in std::iter::once(first).chain(inputs.try_iter()) {
+                        if let Some(why) = self.take(input) {
+                            return why;
+                        }
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return "nothing is left to listen to",
+            }
+            self.work(Instant::now());
+        }
+    }
+
+    fn take(&mut self, input: Input) -> Option<&'static str> {
+        let now = Instant::now();
+        match input {
+            Input::Stop(why) => return Some(why),
+            Input::SourceDiagnostics(found) => self.report_source(found),
+            Input::Drift(what) => {
+                debug!("{what}: looking into it");
+                self.verify_due.get_or_insert(now + self.periods.settle);
+            }
+            Input::Events(events) => {
+                let mut touched = Touched::default();
+                events.into_iter().for_each(|event| touched.merge(self.facts.apply(event)));
+                self.touch(touched, now);
+            }
+        }
+        None
+    }
+
+    fn touch(&mut self, touched: Touched, now: Instant) {
+        if touched.node {
+            self.node_due = Some((now, 0));
+        }
+        if touched.everything {
+            let known: Vec<_> = self.facts.service_names().cloned().collect();
+            let programmed: Vec<_> = self.dataplane.ledger().services().map(|(name, _)| name.clone()).collect();
+            known.into_iter().chain(programmed).for_each(|name| self.queue.add(name, now));
+        }
+        touched.services.into_iter().for_each(|name| self.queue.add(name, now));
+    }
+
+    fn next_deadline(&self) -> Instant {
+        let node = self.node_due.map(|(due, _)| due);
+        [self.queue.next_due(), node, self.verify_due, self.tidy_due]
+            .into_iter()
+            .flatten()
+            .fold(self.next_period, Instant::min)
+    }
+
+    fn work(&mut self, now: Instant) {
+        if now >= self.next_period {
+            self.next_period = now + self.periods.verify;
+            self.compare_generation();
+        }
+        if self.verify_due.is_some_and(|due| due <= now) {
+            self.verify();
+        }
+        if let Some((_, failures)) = self.node_due.filter(|(due, _)| *due <= now) {
+            self.change_node(failures);
+        }
+        self.change_services(now);
+        if self.tidy_due.is_some_and(|due| due <= now) {
+            self.tidy();
+        }
+    }
+
+    fn change_services(&mut self, now: Instant) {
+        let due = self.queue.due(now);
+        if due.is_empty() {
+            return;
+        }
+        let mut changes = Vec::with_capacity(due.len());
+        for name in &due {
+            let resolution = resolve::service(&self.facts, name);
+            self.report(name, resolution.diagnostics);
+            changes.push((name.clone(), resolution.intent.map(Into::into)));
+        }
+        match self.dataplane.change(changes) {
+            Ok(outcome) => {
+                self.generation = self.generation.wrapping_add(outcome.receipt.transactions as u32);
+                let names = if due.len() == 1 { due[0].to_string() } else { format!("{} Services", due.len()) };
+                if outcome.operations > 0 {
+                    info!("{names} changed: {} in {:.1?}", describe(&outcome), now.elapsed());
+                }
+                self.finished(&outcome, due, now);
+            }
+            Err(error) => {
+                self.counters.failures += 1;
+                let waits = due.into_iter().map(|name| self.queue.failed(name, now));
+                let wait = waits.min().unwrap_or_default();
+                warn!("cannot program the change: {error}; trying again in {wait:?}");
+                if suggests_drift(&error) {
+                    self.verify_due = Some(now);
+                }
+            }
+        }
+    }
+
+    /// Takes what succeeded off the queue, puts what failed off, and remembers to tidy up.
+    fn finished(&mut self, outcome: &Outcome, tried: Vec<ServiceName>, now: Instant) {
+        self.counters.syncs += 1;
+        for name in &tried {
+            self.queue.done(name);
+        }
+        for (name, words) in &outcome.failed {
+            self.counters.failures += 1;
+            let wait = self.queue.failed(name.clone(), now);
+            warn!("cannot program Service {name}: {words}; trying again in {wait:?}");
+        }
+        if outcome.operations > 0 {
+            self.tidy_due.get_or_insert(now + self.periods.tidy);
+        }
+    }
+
+    fn change_node(&mut self, failures: u32) {
+        self.node_due = None;
+        let (node, diagnostics) = resolve::node(&self.facts);
+        self.report_source_of_node(diagnostics);
+        if node == *self.dataplane.ledger().node() {
+            return;
+        }
+        match self.dataplane.change_node(node) {
+            Ok(outcome) => {
+                self.generation = self.generation.wrapping_add(outcome.receipt.transactions as u32);
+                info!("the node's own settings changed: {}", describe(&outcome));
+            }
+            Err(error) => {
+                let wait = backoff(failures);
+                self.counters.failures += 1;
+                warn!("cannot program the node's settings: {error}; trying again in {wait:?}");
+                self.node_due = Some((Instant::now() + wait, failures + 1));
+                if suggests_drift(&error) {
+                    self.verify_due = Some(Instant::now());
+                }
+            }
+        }
+    }
+
+    /// Notifications can be lost; the generation counts every change anybody made.
+    fn compare_generation(&mut self) {
+        match self.dataplane.generation() {
+            Ok(generation) if generation == self.generation => {}
+            Ok(_) => self.verify_due = Some(Instant::now()),
+            Err(error) => warn!("cannot ask the kernel for its generation: {error}"),
+        }
+    }
+
+    fn verify(&mut self) {
+        self.verify_due = None;
+        // Asked for before: what changes while we look makes us look again at the next period.
+        let generation = self.dataplane.generation();
+        match self.dataplane.verify() {
+            Ok(repair) => {
+                let Receipt { transactions, .. } = repair.receipt;
+                self.generation = generation.unwrap_or_default().wrapping_add(transactions as u32);
+                if !repair.plan.is_empty() {
+                    self.counters.drift_repairs += 1;
+                    let examples: Vec<String> = repair.plan.ops().take(3).map(ToString::to_string).collect();
+                    warn!(
+                        "drift repaired ({} so far): {} operations, such as: {}",
+                        self.counters.drift_repairs,
+                        repair.plan.len(),
+                        examples.join("; "),
+                    );
+                }
+            }
+            Err(error) => {
+                self.counters.failures += 1;
+                warn!("cannot verify the kernel's rules: {error}; trying again");
+                self.verify_due = Some(Instant::now() + Duration::from_millis(500));
+            }
+        }
+    }
+
+    fn tidy(&mut self) {
+        self.tidy_due = None;
+        match self.dataplane.tidy() {
+            Ok(outcome) => {
+                self.generation = self.generation.wrapping_add(outcome.receipt.transactions as u32);
+                if outcome.operations > 0 {
+                    debug!("removed {} unused chains", outcome.operations);
+                }
+            }
+            Err(error) => {
+                debug!("unused chains are still there: {error}");
+                self.tidy_due = Some(Instant::now() + self.periods.tidy);
+            }
+        }
+    }
+
+    fn report_all(&mut self, diagnostics: Vec<Diagnostic>) {
+        let mut by_service: HashMap<ServiceName, Vec<Diagnostic>> = HashMap::new();
+        for diagnostic in diagnostics {
+            match ServiceName::parse(&diagnostic.object.name).filter(|_| diagnostic.object.kind == "Service") {
+                Some(name) => by_service.entry(name).or_default().push(diagnostic),
+                None => self.report_source_of_node(vec![diagnostic]),
+            }
+        }
+        by_service.into_iter().for_each(|(name, found)| self.report(&name, found));
+    }
+
+    /// Says what is new about a Service; forgets what is no longer so.
+    fn report(&mut self, name: &ServiceName, found: Vec<Diagnostic>) {
+        let found: BTreeSet<Diagnostic> = found.into_iter().collect();
+        let known = self.known.remove(name).unwrap_or_default();
+        found.difference(&known).for_each(|diagnostic| warn!("{diagnostic}"));
+        if !found.is_empty() {
+            self.known.insert(name.clone(), found);
+        }
+    }
+
+    fn report_source(&mut self, found: Vec<Diagnostic>) {
+        let found: BTreeSet<Diagnostic> = found.into_iter().collect();
+        found.difference(&self.known_of_source).for_each(|diagnostic| warn!("{diagnostic}"));
+        self.known_of_source = found;
+    }
+
+    fn report_source_of_node(&mut self, found: Vec<Diagnostic>) {
+        for diagnostic in found {
+            if self.known_of_source.insert(diagnostic.clone()) {
+                warn!("{diagnostic}");
+            }
+        }
+    }
+
+    /// What the kernel should have, as an Intent: for tests and people.
+    pub fn intent(&self) -> Intent {
+        resolve::all(&self.facts).0
+    }
+}
+
+fn describe(outcome: &Outcome) -> String {
+    match outcome.operations {
+        0 => "nothing to send".into(),
+        n => format!("{n} operations, {} bytes", outcome.receipt.bytes),
+    }
+}
+
+/// glibc keeps what was freed; on other systems this does nothing.
+fn give_memory_back() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: malloc_trim only releases free memory of the allocator; it has no preconditions.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
