@@ -9,13 +9,23 @@ use std::net::IpAddr;
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
     Service(Service),
-    ServiceGone { namespace: String, name: String },
+    ServiceGone {
+        namespace: String,
+        name: String,
+    },
     Slice(EndpointSlice),
-    SliceGone { namespace: String, name: String },
+    SliceGone {
+        namespace: String,
+        name: String,
+    },
     Node(Node),
-    NodeGone { name: String },
+    NodeGone {
+        name: String,
+    },
     ServiceCidr(ServiceCidr),
-    ServiceCidrGone { name: String },
+    ServiceCidrGone {
+        name: String,
+    },
     /// The addresses this host has now, loopback included.
     HostAddresses(Vec<IpAddr>),
 }

@@ -1,0 +1,170 @@
+//! Why a Service works, or does not, on this node: plain data for people, made from the very steps of `resolve`.
+//! It prints nothing.
+
+mod endpoints;
+mod findings;
+mod similar;
+
+use std::sync::Arc;
+
+use crate::diagnostic::Diagnostic;
+use crate::facts::{Facts, Service};
+use crate::intent::{Frontend, FrontendKind, PortIntent, Route};
+use crate::name::{Family, Protocol, ServiceName};
+use crate::resolve::{self, NotOurs, ResolvedPort, conflicts, ownership};
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Explanation {
+    pub service: ServiceName,
+    pub standing: Standing,
+    /// One for each (port, family) that has a frontend, in the order of the Intent.
+    pub ports: Vec<PortExplanation>,
+    /// What is wrong or surprising, most important first.
+    pub findings: Vec<Finding>,
+    /// The same Diagnostics that logs and events carry.
+    pub diagnostics: Vec<Diagnostic>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum Standing {
+    Ours,
+    NotOurs(NotOurs),
+    /// There is no such Service; perhaps one of these is meant.
+    Unknown {
+        elsewhere: Vec<ServiceName>,
+        similar: Vec<ServiceName>,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct PortExplanation {
+    pub name: Arc<str>,
+    pub family: Family,
+    pub protocol: Protocol,
+    pub port: u16,
+    /// As the Service says; which port a pod is really reached on stands in its slice.
+    pub target_port: String,
+    pub affinity: Option<u32>,
+    pub frontends: Vec<FrontendExplanation>,
+    pub endpoints: Vec<EndpointExplanation>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct FrontendExplanation {
+    pub frontend: Frontend,
+    /// What happens to a new connection, as a sentence.
+    pub words: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EndpointExplanation {
+    /// `10.244.1.5:8080`, or what stands for it where there is no port or no address.
+    pub address: String,
+    /// The pod; empty when unknown.
+    pub target: String,
+    pub node: Option<String>,
+    pub zone: Option<String>,
+    pub is_local: bool,
+    /// `namespace/name` of the slice it is in.
+    pub slice: String,
+    /// Gets traffic under the policy Cluster.
+    pub used_for_cluster: bool,
+    /// Gets traffic under the policy Local.
+    pub used_for_local: bool,
+    /// Why it is not used for everything it could be.
+    pub reason: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Finding {
+    /// What is wrong, in plain words.
+    pub problem: String,
+    /// What would likely put it right.
+    pub fix: String,
+}
+
+pub fn explain(facts: &Facts, name: &ServiceName) -> Explanation {
+    let mut explanation = Explanation {
+        service: name.clone(),
+        standing: Standing::Ours,
+        ports: Vec::new(),
+        findings: Vec::new(),
+        diagnostics: resolve::service(facts, name).diagnostics,
+    };
+    let Some(service) = facts.service(name) else {
+        let (elsewhere, similar) = similar::services(facts, name);
+        explanation.findings = findings::of_unknown(facts, name, &elsewhere, &similar);
+        explanation.standing = Standing::Unknown { elsewhere, similar };
+        return explanation;
+    };
+    if let Err(not_ours) = ownership::check(service) {
+        explanation.findings = vec![findings::of_not_ours(name, &not_ours)];
+        explanation.standing = Standing::NotOurs(not_ours);
+        return explanation;
+    }
+    let settled = conflicts::settle(facts, service);
+    let ports = resolve::ports(facts, service, &settled);
+    explanation.findings = findings::of_service(facts, service, &settled, &ports);
+    explanation.ports = ports.iter().map(|port| explain_port(facts, service, port)).collect();
+    explanation
+}
+
+fn explain_port(facts: &Facts, service: &Service, port: &ResolvedPort<'_>) -> PortExplanation {
+    let spec = &service.ports[port.port];
+    let frontend = |frontend: &Frontend| FrontendExplanation {
+        frontend: frontend.clone(),
+        words: words(&port.intent, frontend),
+    };
+    PortExplanation {
+        name: spec.name.clone(),
+        family: port.intent.family,
+        protocol: spec.protocol,
+        port: spec.port,
+        target_port: spec.target_port.to_string(),
+        affinity: port.intent.affinity,
+        frontends: port.intent.frontends.iter().map(frontend).collect(),
+        endpoints: endpoints::explain(facts, service, port),
+    }
+}
+
+fn words(port: &PortIntent, frontend: &Frontend) -> String {
+    let count = |endpoints: &[_]| match endpoints.len() {
+        1 => "1 endpoint".to_owned(),
+        many => format!("{many} endpoints"),
+    };
+    let (cluster, local) = (count(&port.cluster), count(&port.local));
+    let route = match frontend.route {
+        Route::Reject => "refused: no endpoint can serve".to_owned(),
+        Route::Drop => "dropped: the policy is Local and no endpoint is on this node".to_owned(),
+        Route::Cluster => format!("to {cluster}"),
+        Route::Local => format!("to {local} on this node"),
+        Route::ExternalCluster => format!("to {cluster}, masqueraded"),
+        Route::ExternalLocal if port.local.is_empty() => {
+            format!("from outside dropped (no endpoint on this node); from pods and this node to {cluster}")
+        }
+        Route::ExternalLocal => {
+            format!(
+                "from outside to {local} on this node, source address kept; from pods and this node to {cluster}"
+            )
+        }
+    };
+    match &frontend.allowed_sources {
+        Some(ranges) if ranges.is_empty() => "dropped: the source ranges let nobody in".to_owned(),
+        Some(ranges) => {
+            let ranges: Vec<String> = ranges.iter().map(ToString::to_string).collect();
+            format!("only from {}: {route}", ranges.join(", "))
+        }
+        None => route,
+    }
+}
+
+/// How a frontend is called in a sentence: `the node port 30080`, `the cluster IP`.
+fn frontend_kinds(port: &PortIntent, wanted: impl Fn(&Frontend) -> bool) -> String {
+    let mut kinds: Vec<FrontendKind> = port.frontends.iter().filter(|f| wanted(f)).map(|f| f.kind).collect();
+    kinds.dedup();
+    let words: Vec<&str> = kinds.into_iter().map(FrontendKind::words).collect();
+    words.join(", ")
+}
+
+#[cfg(test)]
+mod tests;

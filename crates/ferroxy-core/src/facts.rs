@@ -120,10 +120,12 @@ impl Facts {
                 }
                 None => Touched::default(),
             },
-            Event::SliceGone { namespace, name } => match self.name_gone("EndpointSlice", &namespace, &name) {
-                Some(name) => self.replace_slice(&name, None),
-                None => Touched::default(),
-            },
+            Event::SliceGone { namespace, name } => {
+                match self.name_gone("EndpointSlice", &namespace, &name) {
+                    Some(name) => self.replace_slice(&name, None),
+                    None => Touched::default(),
+                }
+            }
             Event::Node(object) => self.replace_node(object.name.clone(), Some(Node::read(object))),
             Event::NodeGone { name } => self.replace_node(name, None),
             Event::ServiceCidr(object) => {

@@ -9,7 +9,7 @@
 
 pub mod diagnostic;
 pub mod event;
-//EXP pub mod explain;
+pub mod explain;
 pub mod facts;
 pub mod intent;
 pub mod name;
@@ -17,12 +17,12 @@ pub mod oracle;
 pub mod packet;
 pub mod policy;
 pub mod resolve;
-//EXP #[cfg(feature = "testing")]
-//EXP pub mod testing;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 pub use diagnostic::{Diagnostic, Object};
 pub use event::Event;
-//EXP pub use explain::{Explanation, explain};
+pub use explain::{Explanation, explain};
 pub use facts::{Facts, Touched};
 pub use intent::{Endpoint, Frontend, Intent, NodeIntent, PortIntent, Route, ServiceIntent};
 pub use name::{Family, Protocol, ServiceName};

@@ -147,8 +147,10 @@ fn ours(facts: &Facts, service: &Service, diagnostics: &mut Vec<Diagnostic>) -> 
 
 /// Without a single port there, an address is not the Service's: its other ports are then not ours to reject.
 fn live_cluster_ips(service: &Service, ports: &[PortIntent]) -> Vec<IpAddr> {
-    let is_at = |frontend: &Frontend, ip| frontend.kind == FrontendKind::ClusterIp && frontend.address == Some(ip);
-    let is_live = |ip: &IpAddr| ports.iter().flat_map(|port| &port.frontends).any(|frontend| is_at(frontend, *ip));
+    let is_at =
+        |frontend: &Frontend, ip| frontend.kind == FrontendKind::ClusterIp && frontend.address == Some(ip);
+    let is_live =
+        |ip: &IpAddr| ports.iter().flat_map(|port| &port.frontends).any(|frontend| is_at(frontend, *ip));
     cluster_ips::chosen(service).into_iter().filter(is_live).collect()
 }
 

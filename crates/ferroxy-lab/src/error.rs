@@ -19,6 +19,8 @@ pub enum LabError {
     NameTaken(String),
     #[error("{via} has no address of the family of {to}")]
     NoGateway { via: String, to: IpNet },
+    #[error("waited in vain for {0}")]
+    WaitedInVain(String),
     #[error("{0:?} is not an address with a prefix length")]
     NotAPrefix(String),
     #[error("{path}: {source}", path = path.display())]

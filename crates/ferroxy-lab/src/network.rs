@@ -3,8 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsFd;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use ferroxy_netlink::route::{Address, Connection, Route};
 use ipnet::IpNet;
@@ -85,9 +88,8 @@ impl Network {
         let namespace = self.plug_into_switch(name, addresses)?;
         namespace.set_sysctl("net/ipv4/ip_forward", "1")?;
         namespace.set_sysctl("net/ipv6/conf/all/forwarding", "1")?;
-        let mut connection = namespace.connection()?;
-        create_bridge(&mut connection, POD_BRIDGE)?;
-        set_addresses(&mut connection, POD_BRIDGE, bridge)?;
+        create_bridge(&mut namespace.connection()?, POD_BRIDGE)?;
+        set_addresses(&namespace, POD_BRIDGE, bridge)?;
         set_bridge_netfilter(&namespace, "1")?;
 
         let other_nodes: Vec<(String, Vec<IpNet>)> = self.nodes_with_pod_ranges().collect();
@@ -129,10 +131,12 @@ impl Network {
         link_addresses: &[IpNet],
     ) -> Result<()> {
         let namespace = self.new_host(name)?;
-        let (mut near, mut far) = (self.namespace(member)?.connection()?, namespace.connection()?);
-        near.create_veth(link, UPLINK, Some(namespace.as_fd()))?;
-        set_addresses(&mut near, link, link_addresses)?;
-        set_addresses(&mut far, UPLINK, addresses)?;
+        let near = self.namespace(member)?;
+        near.connection()?.create_veth(link, UPLINK, Some(namespace.as_fd()))?;
+        set_addresses(near, link, link_addresses)?;
+        set_addresses(&namespace, UPLINK, addresses)?;
+        wait_until_operational(&mut near.connection()?, link)?;
+        wait_until_operational(&mut namespace.connection()?, UPLINK)?;
         self.insert(name, Role::Client, namespace, addresses);
         Ok(())
     }
@@ -218,8 +222,7 @@ impl Network {
 
     fn plug_into_switch(&self, name: &str, addresses: &[IpNet]) -> Result<Namespace> {
         let namespace = self.new_host(name)?;
-        plug_into_bridge(&mut self.switch.connection()?, SWITCH_BRIDGE, name, &namespace)?;
-        set_addresses(&mut namespace.connection()?, UPLINK, addresses)?;
+        plug_into_bridge(&mut self.switch.connection()?, SWITCH_BRIDGE, name, &namespace, addresses)?;
         Ok(namespace)
     }
 }
@@ -243,11 +246,12 @@ pub fn prefixes<const N: usize>(texts: [&str; N]) -> Result<Vec<IpNet>> {
 
 fn connect_pod(pod: &Namespace, addresses: &[IpNet], node: &Namespace, gateways: &[IpNet]) -> Result<()> {
     let mut on_node = node.connection()?;
-    let port = plug_into_bridge(&mut on_node, POD_BRIDGE, &pod_port(pod.name()), pod)?;
+    let port = plug_into_bridge(&mut on_node, POD_BRIDGE, &pod_port(pod.name()), pod, addresses)?;
     // A pod may reach itself through a Service: its packet then leaves by the port it came in by.
     on_node.set_hairpin(port, true)?;
+    // A bridge has a carrier when one of its ports has: this matters for the first pod.
+    wait_until_operational(&mut on_node, POD_BRIDGE)?;
     let mut in_pod = pod.connection()?;
-    set_addresses(&mut in_pod, UPLINK, addresses)?;
     for gateway in gateways.iter().filter(|gateway| addresses.iter().any(|own| same_family(own, gateway))) {
         let destination = match gateway.addr() {
             IpAddr::V4(_) => IpAddr::from(Ipv4Addr::UNSPECIFIED),
@@ -266,23 +270,77 @@ fn create_bridge(connection: &mut Connection, name: &str) -> Result<()> {
 }
 
 /// A cable from a bridge to a host's uplink; returns the index of the bridge's end, called `port`.
-fn plug_into_bridge(connection: &mut Connection, bridge: &str, port: &str, host: &Namespace) -> Result<u32> {
+fn plug_into_bridge(
+    connection: &mut Connection,
+    bridge: &str,
+    port: &str,
+    host: &Namespace,
+    addresses: &[IpNet],
+) -> Result<u32> {
     connection.create_veth(port, UPLINK, Some(host.as_fd()))?;
-    let (bridge, port) = (connection.link(bridge)?.index, connection.link(port)?.index);
-    connection.set_master(port, Some(bridge))?;
-    connection.set_up(port)?;
-    Ok(port)
+    set_addresses(host, UPLINK, addresses)?;
+    let (bridge, index) = (connection.link(bridge)?.index, connection.link(port)?.index);
+    connection.set_master(index, Some(bridge))?;
+    connection.set_up(index)?;
+    wait_until_operational(connection, port)?;
+    wait_until_operational(&mut host.connection()?, UPLINK)?;
+    Ok(index)
 }
 
-fn set_addresses(connection: &mut Connection, link: &str, addresses: &[IpNet]) -> Result<()> {
-    let link = connection.link(link)?.index;
+fn set_addresses(namespace: &Namespace, link: &str, addresses: &[IpNet]) -> Result<()> {
+    let mut connection = namespace.connection()?;
+    let index = connection.link(link)?.index;
     if let Some(first) = addresses.first() {
-        connection.set_mac(link, mac_of(first.addr()))?;
+        connection.set_mac(index, mac_of(first.addr()))?;
     }
-    connection.set_up(link)?;
+    connection.set_up(index)?;
     for address in addresses {
         let (ip, prefix_length) = (address.addr(), address.prefix_len());
-        connection.add_address(Address { link, ip, prefix_length })?;
+        connection.add_address(Address { link: index, ip, prefix_length })?;
+    }
+    wait_until_solicited(namespace, link, addresses)
+}
+
+/// The kernel starts a link's queues, and a bridge port's forwarding, some time after the carrier came. A packet sent
+/// earlier is lost, and its sender tries again a second later: too late for a probe.
+fn wait_until_operational(connection: &mut Connection, link: &str) -> Result<()> {
+    wait(&format!("link {link} to carry packets"), || Ok(connection.link(link)?.operational))
+}
+
+/// An IPv6 address answers neighbour solicitations when the link has joined the multicast group for them, which the
+/// kernel does in the background too. The same loss would follow.
+fn wait_until_solicited(namespace: &Namespace, link: &str, addresses: &[IpNet]) -> Result<()> {
+    let groups: Vec<String> = addresses
+        .iter()
+        .filter_map(|address| match address.addr() {
+            IpAddr::V6(address) => {
+                Some(format!("ff0200000000000000000001ff{:06x}", address.to_bits() & 0xff_ffff))
+            }
+            IpAddr::V4(_) => None,
+        })
+        .collect();
+    let joined = || {
+        let memberships = fs::read_to_string("/proc/thread-self/net/igmp6")
+            .map_err(|e| LabError::system("read multicast memberships", e))?;
+        // Index, link, group, and more that does not matter.
+        let on_link = |group: &String| {
+            memberships
+                .lines()
+                .map(|line| line.split_ascii_whitespace().skip(1))
+                .any(|mut words| words.next() == Some(link) && words.next() == Some(group))
+        };
+        Ok(groups.iter().all(on_link))
+    };
+    namespace.run(|| wait(&format!("the addresses of link {link}"), joined))?
+}
+
+fn wait(what: &str, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !done()? {
+        if Instant::now() > deadline {
+            return Err(LabError::WaitedInVain(what.to_owned()));
+        }
+        thread::sleep(Duration::from_millis(1));
     }
     Ok(())
 }

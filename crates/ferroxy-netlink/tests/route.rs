@@ -19,9 +19,9 @@ fn in_namespace(test: fn()) {
     let entered = thread::spawn(move || enter_new_namespace().map(|_| test()));
     if let Err(error) = entered.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)) {
         assert!(std::env::var_os("CI").is_none(), "cannot make a network namespace: {error}");
-        // Not println!, whose output the test harness keeps to itself when a test passes.
-        writeln!(io::stderr(), "SKIPPED: cannot make a network namespace: {error} (try `unshare -Urnm`)")
-            .unwrap();
+        let line = format!("SKIPPED: cannot make a network namespace: {error} (try `unshare -Urnm`)\n");
+        // Not eprintln!, whose output the test harness keeps to itself when a test passes.
+        io::stderr().write_all(line.as_bytes()).unwrap();
     }
 }
 
@@ -99,6 +99,22 @@ fn a_bridge_with_a_hairpin_port() {
         connection.set_down(port.index).unwrap();
         let port = connection.link("vetha1").unwrap();
         assert_eq!((port.master, port.hairpin, port.up), (None, None, false));
+    });
+}
+
+#[test]
+fn a_cable_is_operational_when_both_ends_are_up() {
+    in_namespace(|| {
+        let mut connection = Connection::open().unwrap();
+        connection.create_veth("near", "far", None).unwrap();
+        let (near, far) = (connection.link("near").unwrap(), connection.link("far").unwrap());
+        connection.set_up(near.index).unwrap();
+        assert!(!connection.link("near").unwrap().operational);
+        connection.set_up(far.index).unwrap();
+        // The kernel's link watcher takes its time; if it never came, the test would hang and be seen.
+        while !connection.link("near").unwrap().operational {
+            thread::sleep(Duration::from_millis(1));
+        }
     });
 }
 

@@ -129,17 +129,37 @@ pub enum ChainId {
     LocalPick(Scope, u32),
     /// Remembers a client for this many seconds.
     Learn(Scope, u32),
+    /// Translates to this port of the address that stands in the packet.
+    To(u16),
 }
 
 impl ChainId {
-    /// Exists only while something needs it; the others are always there.
-    pub fn on_demand(self) -> bool {
-        matches!(self, ChainId::Pick(..) | ChainId::LocalPick(..) | ChainId::Learn(..))
+    /// Exists only while something leads to it; the others are always there.
+    fn is_on_demand(self) -> bool {
+        !matches!(
+            self,
+            ChainId::Reject | ChainId::External(_) | ChainId::ExternalLocal(_) | ChainId::ShortCut(_)
+        )
+    }
+
+    /// The on-demand chains that something leading here needs: this one, and those its rules lead to.
+    pub fn on_demand(self) -> impl Iterator<Item = ChainId> {
+        let others = match self {
+            ChainId::StickyExternal(scope) => [Some(ChainId::Sticky(scope)), None],
+            ChainId::StickyExternalLocal(scope) => {
+                [Some(ChainId::Sticky(scope)), Some(ChainId::StickyLocal(scope))]
+            }
+            _ => [None, None],
+        };
+        std::iter::once(self).filter(|chain| chain.is_on_demand()).chain(others.into_iter().flatten())
     }
 
     pub fn parse(name: &str) -> Option<ChainId> {
-        if name == "reject" {
+        if name == "rejected" {
             return Some(ChainId::Reject);
+        }
+        if let Some(port) = name.strip_prefix("to-") {
+            return canonical_number(port)?.try_into().ok().map(ChainId::To);
         }
         let (scope, rest) = match name.strip_prefix(Scope::NodePort.prefix()) {
             Some(rest) => (Scope::NodePort, rest),
@@ -173,7 +193,8 @@ fn canonical_number(text: &str) -> Option<u32> {
 impl fmt::Display for ChainId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ChainId::Reject => f.write_str("reject"),
+            // `reject` alone is a word of nft's language and cannot be a name there.
+            ChainId::Reject => f.write_str("rejected"),
             ChainId::External(scope) => write!(f, "{}external", scope.prefix()),
             ChainId::ExternalLocal(scope) => write!(f, "{}external-local", scope.prefix()),
             ChainId::ShortCut(scope) => write!(f, "{}short-cut", scope.prefix()),
@@ -184,6 +205,7 @@ impl fmt::Display for ChainId {
             ChainId::Pick(scope, n) => write!(f, "{}pick-{n}", scope.prefix()),
             ChainId::LocalPick(scope, n) => write!(f, "{}local-pick-{n}", scope.prefix()),
             ChainId::Learn(scope, n) => write!(f, "{}learn-{n}", scope.prefix()),
+            ChainId::To(port) => write!(f, "to-{port}"),
         }
     }
 }
@@ -319,6 +341,7 @@ mod tests {
                 ChainId::Pick(scope, 7),
                 ChainId::LocalPick(scope, 1),
                 ChainId::Learn(scope, 10800),
+                ChainId::To(8080),
                 ChainId::Reject,
             ] {
                 assert_eq!(ChainId::parse(&chain.to_string()), Some(chain));
@@ -328,7 +351,7 @@ mod tests {
 
     #[test]
     fn names_we_would_not_write_are_not_ours() {
-        for name in ["pick-0", "pick-01", "pick-", "pick", "learn-+3", "nodeport-reject", "", "services"] {
+        for name in ["pick-0", "pick-01", "pick-", "pick", "learn-+3", "to-65536", "nodeport-rejected", "", "services"] {
             assert_eq!(ChainId::parse(name), None, "{name}");
         }
     }

@@ -226,6 +226,7 @@ impl<'a> Run<'a> {
             }
             Expr::Lookup { set, sreg, dreg, invert } => self.look_up(set, *sreg, *dreg, *invert),
             Expr::Immediate(verdict) => Effect::Verdict(verdict.clone()),
+            Expr::ImmediateData { dreg, data } => self.store(*dreg, data),
             Expr::Numgen { dreg, modulus, offset } => {
                 self.choices = (*modulus).max(1);
                 self.store(*dreg, &(offset + self.choice % self.choices).to_ne_bytes())

@@ -14,7 +14,7 @@ use crate::element::{ChainId, Element, Key, SetId, Value};
 use crate::place;
 use crate::plan::{Action, Op, Plan};
 use crate::program;
-use crate::render::{elements, empty_table, on_demand, render};
+use crate::render::{add_on_demand_chains, elements, empty_table, on_demand, render};
 use crate::state::State;
 
 /// A Service as it shall be; `None` removes it.
@@ -82,9 +82,19 @@ impl Ledger {
         self.node = node;
     }
 
+    /// The program with the chains in use, and no Service.
     fn program(&self, node: &NodeIntent) -> State {
-        let tables = self.families.iter().map(|family| (*family, empty_table(node, *family)));
-        State { tables: tables.collect() }
+        let table = |family: &Family| {
+            let mut table = empty_table(node, *family);
+            let used = self.users.keys().filter_map(|shared| match shared {
+                Shared::Chain(of, chain) if of == family => Some(*chain),
+                _ => None,
+            });
+            let idle = self.idle.iter().filter(|(of, _)| of == family).map(|(_, chain)| *chain);
+            add_on_demand_chains(&mut table, used.chain(idle), node, *family);
+            (*family, table)
+        };
+        State { tables: self.families.iter().map(table).collect() }
     }
 
     /// What these changes ask for, together.
@@ -131,7 +141,7 @@ impl Ledger {
                     plan.changes.push(Op { family, action });
                 }
                 Shared::Chain(family, chain) if !used && will_be && !self.idle.contains(&(family, chain)) => {
-                    plan.changes.extend(chain_ops(family, chain));
+                    plan.changes.extend(chain_ops(family, chain, &self.node));
                 }
                 _ => {}
             }
@@ -146,14 +156,19 @@ impl Ledger {
             };
         }
         for (shared, change) in settlement.users {
-            let count = self.users.entry(shared).or_insert(0);
-            *count += change;
-            let used = *count > 0;
-            if let Shared::Chain(family, chain) = shared {
-                if used { self.idle.remove(&(family, chain)) } else { self.idle.insert((family, chain)) };
-            }
-            if !used {
+            let before = self.users.get(&shared).copied().unwrap_or(0);
+            let after = before + change;
+            if after > 0 {
+                self.users.insert(shared, after);
+            } else {
                 self.users.remove(&shared);
+            }
+            if let Shared::Chain(family, chain) = shared {
+                match (before > 0, after > 0) {
+                    (true, false) => drop(self.idle.insert((family, chain))),
+                    (false, true) => drop(self.idle.remove(&(family, chain))),
+                    _ => {}
+                }
             }
         }
     }
@@ -164,7 +179,8 @@ impl Ledger {
             family: *family,
             action: Action::RemoveChain(chain.to_string()),
         };
-        Plan { changes: Vec::new(), tidy: self.idle.iter().map(remove).collect() }
+        // Backwards, because a chain's rules lead only to chains before it in their order.
+        Plan { changes: Vec::new(), tidy: self.idle.iter().rev().map(remove).collect() }
     }
 
     pub fn settle_tidy(&mut self) {
@@ -172,10 +188,10 @@ impl Ledger {
     }
 }
 
-fn chain_ops(family: Family, chain: ChainId) -> impl Iterator<Item = Op> {
+fn chain_ops(family: Family, chain: ChainId, node: &NodeIntent) -> impl Iterator<Item = Op> + use<> {
     let name = chain.to_string();
     let add = Action::AddChain { name: name.clone(), hook: None };
-    let rules = program::on_demand_chain(chain, family)
+    let rules = program::on_demand_chain(chain, node, family)
         .rules
         .into_iter()
         .map(move |rule| Action::AddRule { chain: name.clone(), rule: Box::new(rule) });
@@ -216,7 +232,7 @@ impl Comparison<'_> {
 
     /// Counts the users of what is shared; says whether the element itself is.
     fn count(&mut self, family: Family, element: &Element, step: i32) -> bool {
-        if let Some(chain) = on_demand(element) {
+        for chain in on_demand(element) {
             *self.users.entry(Shared::Chain(family, chain)).or_insert(0) += step;
         }
         let is_shared = element.set.is_shared();

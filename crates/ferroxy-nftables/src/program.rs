@@ -17,15 +17,17 @@
 //! ```
 //!
 //! A Service is elements of the maps named here; `render.rs` writes them. The only chains that come and go are
-//! `pick-N` (one for each *number* of endpoints in use) and `learn-T` (one for each affinity timeout in use).
+//! `pick-N` (one for each *number* of endpoints in use) and, while a Service has affinity, `sticky…`, `learn-T` and
+//! `to-P` (one for each timeout and each endpoint port in use).
 //!
 //! **Session affinity.** A client's endpoint address is learnt after translation (`learn`), where the packet's own
 //! destination is the endpoint and `ct original` the frontend. A new connection of a known client gets that
 //! address written into the packet (`ip daddr set … map @affinity`), and then only `sticky-endpoints`, which
-//! holds a frontend's endpoints of this moment, can translate it. So an endpoint that has left gets no new
-//! connection from the commit that removed it, with no clean-up of client entries: the stale one is deleted
-//! by the first packet that meets it, the destination is put back, and the packet goes on to a fresh pick. The
-//! header field serves as the register that nft's language does not give us.
+//! holds a frontend's endpoints of this moment, lets it be translated to that address (`to-P`, with the endpoint's
+//! port). So an endpoint that has left gets no new connection from the commit that removed it, with no clean-up of
+//! client entries: the stale one is deleted by the first packet that meets it, the destination is put back, and
+//! the packet goes on to a fresh pick. The header field serves as the register that nft's language does not give
+//! us; why not one map lookup for address and port: with IPv6 keys `nft -f` runs out of registers and aborts (1.0.6).
 
 use ferroxy_core::intent::{FamilyIntent, LocalDetector, NodePortAddresses};
 use ferroxy_core::{Family, NodeIntent, Protocol};
@@ -57,23 +59,36 @@ pub fn chains(node: &NodeIntent, family: Family) -> Vec<(String, Chain)> {
     chains
 }
 
-/// A chain that exists while something needs it.
-pub fn on_demand_chain(chain: ChainId, family: Family) -> Chain {
-    let rule = || RuleWriter::new(family);
+/// A chain that exists while something leads to it.
+pub fn on_demand_chain(chain: ChainId, node: &NodeIntent, family: Family) -> Chain {
+    let program = Program { node, intent: node.family(family), family };
+    let rule = || program.rule();
+    // nft knows what a port is only when the rule names the protocol: hence one rule for each.
+    let for_each_protocol = |rule: &dyn Fn(RuleWriter) -> RuleWriter| -> Vec<Rule> {
+        Protocol::ALL.map(|protocol| rule(program.rule().protocol(protocol)).done()).into()
+    };
     Chain::plain(match chain {
         ChainId::Pick(scope, count) => vec![rule().pick(count, false, scope).done()],
         ChainId::LocalPick(scope, count) => vec![rule().pick(count, true, scope).done()],
         ChainId::Learn(scope, seconds) => {
             let mut client = vec![Field::OriginalSaddr];
             client.extend_from_slice(original_frontend_fields(scope));
-            // nft knows what `proto-dst` is only when the rule names the protocol: hence one rule for each.
-            Protocol::ALL
-                .map(|protocol| {
-                    rule().protocol(protocol).remember(&client, SetId::Affinity(scope), seconds).done()
-                })
-                .into()
+            for_each_protocol(&|rule| rule.remember(&client, SetId::Affinity(scope), seconds))
         }
-        _ => Vec::new(),
+        ChainId::To(port) => for_each_protocol(&|rule| rule.translate_to_port(port)),
+        ChainId::Sticky(scope) => program.recall(scope, SetId::StickyEndpoints(scope), SetId::Picks(scope)),
+        ChainId::StickyLocal(scope) => {
+            program.recall(scope, SetId::StickyLocalEndpoints(scope), SetId::LocalPicks(scope))
+        }
+        ChainId::StickyExternal(scope) => {
+            vec![rule().set_mark(node.masquerade_mark).done(), rule().goto(ChainId::Sticky(scope)).done()]
+        }
+        ChainId::StickyExternalLocal(scope) => {
+            let mut rules = program.near_sources(ChainId::Sticky(scope));
+            rules.push(rule().goto(ChainId::StickyLocal(scope)).done());
+            rules
+        }
+        ChainId::Reject | ChainId::External(_) | ChainId::ExternalLocal(_) | ChainId::ShortCut(_) => Vec::new(),
     })
 }
 
@@ -152,7 +167,7 @@ impl Program<'_> {
             ("no-endpoints-check", no_endpoints),
             ("nodeport-no-endpoints-check", nodeport_no_endpoints),
             ("cluster-ips-check", cluster_ips),
-            ("reject", reject),
+            ("rejected", reject),
         ]
         .map(|(name, rules)| (name.to_string(), Chain::plain(rules)))
         .into()
@@ -175,34 +190,17 @@ impl Program<'_> {
         Chain::plain(rules)
     }
 
-    /// The kinds of treatment a frontend's element can ask for.
+    /// The kinds of treatment a frontend's element can ask for, besides the sticky ones.
     fn treatments(&self, scope: Scope) -> Vec<(String, Chain)> {
         let key = frontend_fields(scope);
         let pick = || self.rule().dispatch(key, SetId::Picks(scope)).done();
-        let local_pick = || self.rule().dispatch(key, SetId::LocalPicks(scope)).done();
-        let masquerade = || self.rule().set_mark(self.node.masquerade_mark).done();
-        let goto = |chain| self.rule().goto(chain).done();
-        let sticky = |endpoints, then| {
-            let mut rules = self.recall(scope, endpoints);
-            rules.push(then);
-            rules
-        };
-        let external_local = |near, far: Rule| {
-            let mut rules = self.near_sources(near);
-            rules.push(far);
-            rules
-        };
+        let masquerade = self.rule().set_mark(self.node.masquerade_mark).done();
+        let mut external_local = self.near_sources(ChainId::ShortCut(scope));
+        external_local.push(self.rule().dispatch(key, SetId::LocalPicks(scope)).done());
         [
-            (ChainId::External(scope), vec![masquerade(), pick()]),
+            (ChainId::External(scope), vec![masquerade, pick()]),
             (ChainId::ShortCut(scope), vec![pick()]),
-            (ChainId::ExternalLocal(scope), external_local(ChainId::ShortCut(scope), local_pick())),
-            (ChainId::Sticky(scope), sticky(SetId::StickyEndpoints(scope), pick())),
-            (ChainId::StickyLocal(scope), sticky(SetId::StickyLocalEndpoints(scope), local_pick())),
-            (ChainId::StickyExternal(scope), vec![masquerade(), goto(ChainId::Sticky(scope))]),
-            (
-                ChainId::StickyExternalLocal(scope),
-                external_local(ChainId::Sticky(scope), goto(ChainId::StickyLocal(scope))),
-            ),
+            (ChainId::ExternalLocal(scope), external_local),
         ]
         .map(|(chain, rules)| (chain.to_string(), Chain::plain(rules)))
         .into()
@@ -220,8 +218,8 @@ impl Program<'_> {
         rules
     }
 
-    /// Sends a known client to its endpoint, if that is still one of the frontend's.
-    fn recall(&self, scope: Scope, endpoints: SetId) -> Vec<Rule> {
+    /// Sends a known client to its endpoint, if that is still one of the frontend's; others to a pick.
+    fn recall(&self, scope: Scope, endpoints: SetId, picks: SetId) -> Vec<Rule> {
         let affinity = SetId::Affinity(scope);
         let mut client = vec![Field::Saddr];
         client.extend_from_slice(frontend_fields(scope));
@@ -233,9 +231,10 @@ impl Program<'_> {
         remembered.push(Field::Daddr);
         vec![
             self.rule().put_destination_from(&client, affinity).done(),
-            self.rule().translate_by(&remembered, endpoints).done(),
+            self.rule().dispatch(&remembered, endpoints).done(),
             self.rule().restore_destination().done(),
             self.rule().forget(&client, affinity).done(),
+            self.rule().dispatch(frontend_fields(scope), picks).done(),
         ]
     }
 
@@ -332,7 +331,7 @@ fn declaration(set: SetId, family: Family) -> Set {
         SetId::LocalPicks(scope) => (frontend(scope), verdict(), "how many of them are on this node"),
         SetId::Endpoints(scope) => (around(&[Integer32], scope, &[]), endpoint(), "slot, frontend : endpoint"),
         SetId::StickyEndpoints(scope) | SetId::StickyLocalEndpoints(scope) => {
-            (around(&[], scope, &[address]), endpoint(), "endpoints a client may stick to")
+            (around(&[], scope, &[address]), verdict(), "endpoints a client may stick to")
         }
         SetId::AffinityTimeouts(scope) => (frontend(scope), verdict(), "frontends with session affinity"),
         SetId::Affinity(scope) => {

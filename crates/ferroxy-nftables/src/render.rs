@@ -30,7 +30,8 @@ pub fn render(intent: &Intent, families: &[Family]) -> State {
         });
     }
     for (family, table) in &mut state.tables {
-        add_on_demand_chains(table, *family);
+        let wanted: BTreeSet<ChainId> = table.elements().flat_map(|element| on_demand(&element)).collect();
+        add_on_demand_chains(table, wanted, &intent.node, *family);
     }
     state
 }
@@ -70,19 +71,25 @@ pub fn elements(service: &ServiceIntent, emit: &mut dyn FnMut(Family, Element)) 
     }
 }
 
-fn add_on_demand_chains(table: &mut Table, family: Family) {
-    let wanted: BTreeSet<ChainId> = table.elements().filter_map(|element| on_demand(&element)).collect();
+/// Adds the chains that are not always there.
+pub fn add_on_demand_chains(
+    table: &mut Table,
+    wanted: impl IntoIterator<Item = ChainId>,
+    node: &NodeIntent,
+    family: Family,
+) {
     for chain in wanted {
-        table.chains.insert(chain.to_string(), program::on_demand_chain(chain, family));
+        table.chains.insert(chain.to_string(), program::on_demand_chain(chain, node, family));
     }
 }
 
-/// The chain an element needs and that is not always there.
-pub fn on_demand(element: &Element) -> Option<ChainId> {
-    match element.value {
-        Value::Goto(chain) if chain.on_demand() => Some(chain),
+/// The chains an element needs and that are not always there.
+pub fn on_demand(element: &Element) -> impl Iterator<Item = ChainId> + use<> {
+    let chain = match element.value {
+        Value::Goto(chain) => Some(chain),
         _ => None,
-    }
+    };
+    chain.into_iter().flat_map(ChainId::on_demand)
 }
 
 fn member(set: SetId, key: Key) -> Element {
@@ -194,7 +201,7 @@ impl PortWriter<'_> {
         endpoints.sort_unstable();
         endpoints.dedup_by_key(|endpoint| endpoint.ip);
         for endpoint in endpoints {
-            let value = Value::Endpoint(endpoint.ip, endpoint.port);
+            let value = Value::Goto(ChainId::To(endpoint.port));
             emit(Element { set: pool.sticky, key: key.address(endpoint.ip), value, comment: None });
         }
     }

@@ -272,11 +272,19 @@ impl RuleWriter {
         self.translate(SetId::Endpoints(scope), key)
     }
 
-    /// Translates the destination to what `map` holds for these fields, if anything.
-    pub fn translate_by(mut self, fields: &[Field], map: SetId) -> RuleWriter {
-        self.load(fields, 0);
-        let key = self.spell(fields);
-        self.translate(map, key)
+    /// Translates the destination to the address that stands in the packet, and this port.
+    pub fn translate_to_port(mut self, port: u16) -> RuleWriter {
+        // nft 1.0.6 takes whole registers here, the address being one: so the port is in the next.
+        const PORT_REGISTER: u32 = 2;
+        self.load(&[Field::Daddr], 0);
+        self.exprs.push(Expr::ImmediateData { dreg: PORT_REGISTER, data: port.to_be_bytes().to_vec() });
+        self.exprs.push(Expr::Dnat {
+            family: kernel_family(self.family),
+            address_reg: register(0),
+            port_reg: PORT_REGISTER,
+        });
+        let words = format!("dnat to {}:{port}", self.spell(&[Field::Daddr]));
+        self.say(words)
     }
 
     fn translate(mut self, map: SetId, key: String) -> RuleWriter {

@@ -130,6 +130,7 @@ fn spell_hook(hook: &Hook) -> String {
     let kind = match hook.kind {
         ChainType::Filter => "filter",
         ChainType::Nat => "nat",
+        ChainType::Other => "(not ours)",
     };
     let point = match hook.point {
         HookPoint::Prerouting => "prerouting",
@@ -140,9 +141,9 @@ fn spell_hook(hook: &Hook) -> String {
     };
     let priority = match (hook.priority, hook.point) {
         (0, _) => "filter".into(),
-        (-100, _) => "dstnat".into(),
-        (-110, HookPoint::Prerouting) => "dstnat - 10".into(),
         // nft knows the names dstnat and srcnat only at the hooks where they are usual.
+        (-100, HookPoint::Prerouting) => "dstnat".into(),
+        (-110, HookPoint::Prerouting) => "dstnat - 10".into(),
         (100, HookPoint::Postrouting) => "srcnat".into(),
         (other, _) => other.to_string(),
     };
@@ -175,6 +176,7 @@ fn spell_datatype(family: Family, datatype: Datatype, by_example: bool) -> &'sta
         (Datatype::InetService, true, _) => "th dport",
         (Datatype::InetService, false, _) => "inet_service",
         (Datatype::Integer32, _, _) => "numgen random mod 65536",
+        (Datatype::Unknown(_), _, _) => "(not ours)",
     }
 }
 
@@ -225,7 +227,7 @@ fn spell_field(datatype: Datatype, bytes: &[u8]) -> String {
             Protocol::from_number(word[0]).map_or_else(|| word[0].to_string(), |p| p.lowercase().to_string())
         }
         Datatype::InetService => u16::from_be_bytes([word[0], word[1]]).to_string(),
-        Datatype::Integer32 => u32::from_ne_bytes(word).to_string(),
+        Datatype::Integer32 | Datatype::Unknown(_) => u32::from_ne_bytes(word).to_string(),
     }
 }
 

@@ -73,7 +73,9 @@ impl Claims {
     fn touch_neighbours(&self, claim: &Claim, touched: &mut BTreeSet<ServiceName>) {
         if let Claim::HealthCheck { port } = *claim {
             for family in Family::ALL {
-                touched.extend(self.holders(&Claim::NodePort { family, port, protocol: Protocol::Tcp }).cloned());
+                touched.extend(
+                    self.holders(&Claim::NodePort { family, port, protocol: Protocol::Tcp }).cloned(),
+                );
             }
         }
     }

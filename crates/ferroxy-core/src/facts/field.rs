@@ -24,7 +24,12 @@ impl Notes {
         Notes { object, diagnostics: Vec::new(), left_out: 0 }
     }
 
-    pub(super) fn add(&mut self, field: impl fmt::Display, reason: impl fmt::Display, effect: impl fmt::Display) {
+    pub(super) fn add(
+        &mut self,
+        field: impl fmt::Display,
+        reason: impl fmt::Display,
+        effect: impl fmt::Display,
+    ) {
         if self.diagnostics.len() == MOST_PER_OBJECT {
             self.left_out += 1;
             return;
@@ -154,7 +159,9 @@ mod tests {
 
     #[test]
     fn addresses_that_kubernetes_refuses_are_refused() {
-        for bad in ["", "010.0.0.1", "10.0.0.01", "10.0.0", "10.0.0.1 ", "::ffff:10.0.0.1", "fe80::1%eth0", "x"] {
+        for bad in
+            ["", "010.0.0.1", "10.0.0.01", "10.0.0", "10.0.0.1 ", "::ffff:10.0.0.1", "fe80::1%eth0", "x"]
+        {
             assert!(address(bad).is_err(), "{bad}");
         }
         assert_eq!(address("10.0.0.1"), Ok("10.0.0.1".parse().unwrap()));

@@ -333,7 +333,9 @@ mod tests {
             ..Default::default()
         });
         assert_eq!(service.kind, ServiceKind::ClusterIp);
-        assert!(!service.client_ip_affinity && !service.internal_traffic_local && service.external_traffic_local);
+        assert!(
+            !service.client_ip_affinity && !service.internal_traffic_local && service.external_traffic_local
+        );
         assert_eq!((service.affinity_timeout, service.health_check_node_port), (None, None));
         assert_eq!(service.diagnostics.len(), 5);
     }
@@ -353,7 +355,12 @@ mod tests {
     fn ingress_keeps_its_mode_and_ignores_host_names() {
         let entry = |ip: &str, mode: &str| event::Ingress { ip: ip.into(), ip_mode: mode.into() };
         let service = read(event::Service {
-            ingress: vec![entry("", ""), entry("203.0.113.1", ""), entry("203.0.113.2", "Proxy"), entry("::1", "VIP")],
+            ingress: vec![
+                entry("", ""),
+                entry("203.0.113.1", ""),
+                entry("203.0.113.2", "Proxy"),
+                entry("::1", "VIP"),
+            ],
             ..Default::default()
         });
         let kept: Vec<_> = service.load_balancer_ips.iter().map(|l| (l.index, l.value.via_proxy)).collect();

@@ -293,7 +293,8 @@ mod tests {
     #[test]
     fn bad_endpoints_are_skipped_and_the_others_keep_their_names() {
         let slice = read(slice("IPv4", &["10.244.1.5", "10.244.01.6", "fd00::7", "127.0.0.1", "10.244.1.8"]));
-        let kept: Vec<_> = (0..slice.len()).map(|i| (slice.address(i).unwrap().to_string(), slice.target(i))).collect();
+        let kept: Vec<_> =
+            (0..slice.len()).map(|i| (slice.address(i).unwrap().to_string(), slice.target(i))).collect();
         assert_eq!(kept, [("10.244.1.5".into(), "pod-10.244.1.5"), ("10.244.1.8".into(), "pod-10.244.1.8")]);
         assert_eq!(
             fields(&slice),

@@ -33,7 +33,12 @@ impl Candidate<'_> {
     }
 }
 
-pub(crate) fn find<'f>(facts: &'f Facts, service: &Service, port: &ServicePort, family: Family) -> Candidates<'f> {
+pub(crate) fn find<'f>(
+    facts: &'f Facts,
+    service: &Service,
+    port: &ServicePort,
+    family: Family,
+) -> Candidates<'f> {
     let mut found = Candidates::default();
     let mut all = Vec::new();
     for slice in facts.slices_of(&service.name).filter(|slice| slice.family() == family) {
@@ -131,7 +136,10 @@ mod tests {
             slice("web-3", &[("web", "TCP", 80)], vec![endpoint("10.0.0.2")]),
             slice("web-4", &[("http", "UDP", 80)], vec![endpoint("10.0.0.3")]),
         ];
-        assert_eq!(candidates_of(events, "http"), (vec!["10.0.0.1:8080".into(), "10.0.0.1:9090".into()], 0, 2));
+        assert_eq!(
+            candidates_of(events, "http"),
+            (vec!["10.0.0.1:8080".into(), "10.0.0.1:9090".into()], 0, 2)
+        );
     }
 
     #[test]

@@ -19,7 +19,9 @@ pub(crate) fn of(service: &Service, family: Family) -> Option<IpAddr> {
 /// Where that cluster IP stands in `spec.clusterIPs`.
 pub(crate) fn index_of(service: &Service, family: Family) -> Option<usize> {
     // Objects from before dual-stack have no `ipFamilies`: there the addresses speak for themselves.
-    let named = |index: usize| service.ip_families.is_empty() || service.ip_families.get(index) == Some(&Some(family));
+    let named = |index: usize| {
+        service.ip_families.is_empty() || service.ip_families.get(index) == Some(&Some(family))
+    };
     let of_family = |ip: &Option<IpAddr>| ip.is_some_and(|ip| Family::of(ip) == family);
     (0..service.cluster_ips.len()).find(|index| named(*index) && of_family(&service.cluster_ips[*index]))
 }
@@ -35,7 +37,12 @@ pub(crate) fn diagnostics(service: &Service) -> Vec<Diagnostic> {
             Some(other) => format!("{ip} is a second {family} cluster IP besides {other}"),
             None => format!("spec.ipFamilies[{index}] does not say {family}, but {ip} is {family}"),
         };
-        diagnostic(service, format!("spec.clusterIPs[{index}]"), reason, "the address is not served".to_owned())
+        diagnostic(
+            service,
+            format!("spec.clusterIPs[{index}]"),
+            reason,
+            "the address is not served".to_owned(),
+        )
     };
     unused.map(words).collect()
 }
@@ -48,7 +55,11 @@ mod tests {
 
     fn service(ips: &[&str], families: &[&str]) -> Service {
         let strings = |texts: &[&str]| texts.iter().map(|text| text.to_string()).collect();
-        read(event::Service { cluster_ips: strings(ips), ip_families: strings(families), ..Default::default() })
+        read(event::Service {
+            cluster_ips: strings(ips),
+            ip_families: strings(families),
+            ..Default::default()
+        })
     }
 
     fn texts(service: &Service) -> Vec<String> {

@@ -62,7 +62,8 @@ impl Settled {
         });
         let shadowing = self.shadowing.iter().map(|lost| {
             let Lost { wanted, owner } = lost;
-            let reason = format!("node port {}/tcp is also the health-check node port of {owner}", wanted.number);
+            let reason =
+                format!("node port {}/tcp is also the health-check node port of {owner}", wanted.number);
             let effect = format!("health checks of {owner} are answered by this Service's endpoints");
             diagnostic(service, wanted.field.path(), reason, effect)
         });
@@ -77,7 +78,9 @@ impl Lost {
         let protocol = service.ports[wanted.port].protocol;
         let what = match wanted.address {
             None => format!("node port {}/{protocol}", wanted.number),
-            Some(address) if Family::of(address) == Family::V6 => format!("[{address}]:{}/{protocol}", wanted.number),
+            Some(address) if Family::of(address) == Family::V6 => {
+                format!("[{address}]:{}/{protocol}", wanted.number)
+            }
             Some(address) => format!("{address}:{}/{protocol}", wanted.number),
         };
         match *owner == service.name {
@@ -152,9 +155,11 @@ mod tests {
 
     #[test]
     fn unknown_age_is_oldest_and_names_break_ties() {
-        let both = facts(&[service("a", Some(0), "10.96.0.1", 30080), service("b", None, "10.96.0.2", 30080)]);
+        let both =
+            facts(&[service("a", Some(0), "10.96.0.1", 30080), service("b", None, "10.96.0.2", 30080)]);
         assert_eq!(outcome(&both, "b").0.len(), 2);
-        let tie = facts(&[service("b", Some(5), "10.96.0.1", 30080), service("a", Some(5), "10.96.0.2", 30080)]);
+        let tie =
+            facts(&[service("b", Some(5), "10.96.0.1", 30080), service("a", Some(5), "10.96.0.2", 30080)]);
         assert_eq!(outcome(&tie, "a").0.len(), 2);
         assert_eq!(outcome(&tie, "b").0.len(), 1);
     }
@@ -177,7 +182,12 @@ mod tests {
     #[test]
     fn one_service_cannot_use_a_node_port_twice() {
         let mut both = service("a", None, "10.96.0.1", 30080);
-        both.ports.push(event::ServicePort { name: "b".into(), port: 81, node_port: 30080, ..Default::default() });
+        both.ports.push(event::ServicePort {
+            name: "b".into(),
+            port: 81,
+            node_port: 30080,
+            ..Default::default()
+        });
         let (frontends, says) = outcome(&facts(&[both]), "a");
         assert_eq!(frontends, ["10.96.0.1:80", "*:30080", "10.96.0.1:81"]);
         assert_eq!(says.len(), 1);
@@ -189,7 +199,10 @@ mod tests {
         let mut twice = service("a", None, "10.96.0.1", 0);
         twice.external_ips = vec!["203.0.113.1".into(), "203.0.113.1".into()];
         twice.ingress = vec![event::Ingress { ip: "203.0.113.1".into(), ip_mode: String::new() }];
-        assert_eq!(outcome(&facts(&[twice]), "a"), (vec!["10.96.0.1:80".into(), "203.0.113.1:80".into()], vec![]));
+        assert_eq!(
+            outcome(&facts(&[twice]), "a"),
+            (vec!["10.96.0.1:80".into(), "203.0.113.1:80".into()], vec![])
+        );
     }
 
     #[test]

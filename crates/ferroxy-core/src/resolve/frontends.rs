@@ -75,7 +75,9 @@ pub(crate) fn wanted(service: &Service, policy: &Policy) -> Vec<Wanted> {
             let balanced = balanced(service).filter(|(_, ip)| Family::of(*ip) == family);
             all.extend(balanced.map(|(i, ip)| at_address(FrontendKind::LoadBalancer, Field::Ingress(i), ip)));
             let external = external(service, policy).filter(|(_, ip)| Family::of(*ip) == family);
-            all.extend(external.map(|(i, ip)| at_address(FrontendKind::ExternalIp, Field::ExternalIp(i), ip)));
+            all.extend(
+                external.map(|(i, ip)| at_address(FrontendKind::ExternalIp, Field::ExternalIp(i), ip)),
+            );
             all.extend(spec.node_port.map(|number| Wanted {
                 kind: FrontendKind::NodePort,
                 address: None,
@@ -95,7 +97,8 @@ pub(crate) fn stranded(service: &Service, policy: &Policy) -> Vec<Diagnostic> {
     let balanced = balanced(service).map(|(i, ip)| (Field::Ingress(i), ip));
     let without_cluster_ip = |(_, ip): &(Field, IpAddr)| cluster_ips::of(service, Family::of(*ip)).is_none();
     let words = |(field, ip): (Field, IpAddr)| {
-        let reason = format!("{ip} is {family}, but the Service has no {family} cluster IP", family = Family::of(ip));
+        let reason =
+            format!("{ip} is {family}, but the Service has no {family} cluster IP", family = Family::of(ip));
         diagnostic(service, field.path(), reason, "the address is not served".to_owned())
     };
     external.chain(balanced).filter(without_cluster_ip).map(words).collect()

@@ -48,8 +48,10 @@ fn needs_one(service: &Service) -> bool {
 /// A dual-stack pod has an address in each family and is still one pod: the family with more of them counts.
 fn local_endpoints(ports: &[ResolvedPort<'_>]) -> u32 {
     let of_family = |family| {
-        let candidates = ports.iter().filter(|port| port.intent.family == family).flat_map(|p| &p.candidates.usable);
-        let ready_here = candidates.filter(|candidate| candidate.endpoint.is_local && candidate.conditions.ready());
+        let candidates =
+            ports.iter().filter(|port| port.intent.family == family).flat_map(|p| &p.candidates.usable);
+        let ready_here =
+            candidates.filter(|candidate| candidate.endpoint.is_local && candidate.conditions.ready());
         ready_here.map(|candidate| candidate.endpoint.ip).collect::<BTreeSet<_>>().len()
     };
     Family::ALL.map(of_family).into_iter().max().map_or(0, |most| most as u32)
@@ -139,6 +141,9 @@ mod tests {
         let both = vec![Event::Service(balanced("old", 1, 32000)), Event::Service(balanced("new", 2, 32000))];
         let stolen = resolve(both, "new");
         assert_eq!(stolen.intent.unwrap().health_check, None);
-        assert_eq!(stolen.diagnostics[0].reason, "health-check node port 32000 already belongs to default/old");
+        assert_eq!(
+            stolen.diagnostics[0].reason,
+            "health-check node port 32000 already belongs to default/old"
+        );
     }
 }

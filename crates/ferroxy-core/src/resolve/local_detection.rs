@@ -49,7 +49,12 @@ mod tests {
     use crate::event::{self, Event};
     use crate::policy::Policy;
 
-    fn check(detect_local: DetectLocal, pod_cidrs: &[&str], v4: Option<LocalDetector>, v6: Option<LocalDetector>) {
+    fn check(
+        detect_local: DetectLocal,
+        pod_cidrs: &[&str],
+        v4: Option<LocalDetector>,
+        v6: Option<LocalDetector>,
+    ) {
         let mut facts = Facts::new(Policy { node_name: "ka".into(), detect_local, ..Policy::default() });
         facts.apply(Event::Node(event::Node {
             name: "ka".into(),

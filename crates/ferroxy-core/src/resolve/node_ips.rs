@@ -8,7 +8,8 @@ use crate::name::Family;
 /// IPv4, IPv6. `None` where nothing is known, or where it is a loopback address, which is no address of a node.
 pub(crate) fn node_ips(facts: &Facts) -> [Option<IpAddr>; 2] {
     let bound = facts.policy().bind_address.filter(|ip| !ip.is_unspecified());
-    let listed = facts.own_node().into_iter().flat_map(|node| node.internal_ips.iter().chain(&node.external_ips));
+    let listed =
+        facts.own_node().into_iter().flat_map(|node| node.internal_ips.iter().chain(&node.external_ips));
     let all: Vec<IpAddr> = bound.into_iter().chain(listed.copied()).collect();
     let first = |family| all.iter().copied().find(|ip| Family::of(*ip) == family);
     Family::ALL.map(first).map(|ip| ip.filter(|ip| !ip.is_loopback()))
@@ -34,7 +35,8 @@ mod tests {
     #[test]
     fn internal_before_external_each_family_alone() {
         check(None, &[("ExternalIP", "192.0.2.1"), ("InternalIP", "172.18.0.2")], [Some("172.18.0.2"), None]);
-        let mixed = [("InternalIP", "172.18.0.2"), ("ExternalIP", "2001:db8::2"), ("InternalIP", "172.18.0.9")];
+        let mixed =
+            [("InternalIP", "172.18.0.2"), ("ExternalIP", "2001:db8::2"), ("InternalIP", "172.18.0.9")];
         check(None, &mixed, [Some("172.18.0.2"), Some("2001:db8::2")]);
         check(None, &[("Hostname", "172.18.0.2")], [None, None]);
     }

@@ -12,7 +12,11 @@ use crate::intent::NodePortAddresses;
 use crate::name::Family;
 use crate::policy::NodePortAddress;
 
-pub(crate) fn addresses(facts: &Facts, family: Family, diagnostics: &mut Vec<Diagnostic>) -> NodePortAddresses {
+pub(crate) fn addresses(
+    facts: &Facts,
+    family: Family,
+    diagnostics: &mut Vec<Diagnostic>,
+) -> NodePortAddresses {
     let listed = &facts.policy().node_port_addresses;
     let ranges: Vec<IpNet> = listed.iter().filter_map(|entry| range(facts, *entry, family)).collect();
     // A family about which the list says nothing is not restricted by it, nor is one with a range of everything.
@@ -20,7 +24,8 @@ pub(crate) fn addresses(facts: &Facts, family: Family, diagnostics: &mut Vec<Dia
         return NodePortAddresses::AllLocal;
     }
     let matches = |ip: &IpAddr| ranges.iter().any(|range| range.contains(ip));
-    let these: BTreeSet<IpAddr> = known(facts).into_iter().filter(|ip| can_answer(*ip)).filter(matches).collect();
+    let these: BTreeSet<IpAddr> =
+        known(facts).into_iter().filter(|ip| can_answer(*ip)).filter(matches).collect();
     if these.is_empty() && !ranges.iter().all(|range| range.addr().is_loopback()) {
         let ranges: Vec<String> = ranges.iter().map(IpNet::to_string).collect();
         diagnostics.push(Diagnostic {
@@ -117,7 +122,11 @@ mod tests {
     #[test]
     fn a_family_without_ranges_is_not_restricted() {
         let host = Some(&HOST[..]);
-        check(&facts(&[cidr("172.18.0.0/16")], &BOTH, host), these(&["172.18.0.2"]), NodePortAddresses::AllLocal);
+        check(
+            &facts(&[cidr("172.18.0.0/16")], &BOTH, host),
+            these(&["172.18.0.2"]),
+            NodePortAddresses::AllLocal,
+        );
         check(
             &facts(&[NodePortAddress::Primary], &["172.18.0.2"], host),
             these(&["172.18.0.2"]),
@@ -136,7 +145,8 @@ mod tests {
 
     #[test]
     fn ranges_pick_host_addresses_but_never_loopback_or_link_local() {
-        let wide = [cidr("128.0.0.0/1"), cidr("127.0.0.0/8"), cidr("fe80::/10"), cidr("fd00::/8"), cidr("::1/128")];
+        let wide =
+            [cidr("128.0.0.0/1"), cidr("127.0.0.0/8"), cidr("fe80::/10"), cidr("fd00::/8"), cidr("::1/128")];
         let facts = facts(&wide, &BOTH, Some(&HOST));
         check(&facts, these(&["172.18.0.2", "192.168.7.2"]), these(&["fd00:172:18::2"]));
     }

@@ -70,7 +70,7 @@ mod tests {
     #[test]
     fn a_range_with_the_node_lets_the_load_balancer_address_in() {
         check(&["172.18.0.0/16"], Family::V4, Some(&["172.18.0.0/16", "203.0.113.10/32"]));
-        check(&["fd00:172:18::/64"], Family::V6, Some(&["fd00:172:18::/64", "fd00:b::10/128"]));
+        check(&["fd00:172:18::/64"], Family::V6, Some(&["fd00:b::10/128", "fd00:172:18::/64"]));
     }
 
     #[test]

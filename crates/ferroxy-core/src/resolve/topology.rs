@@ -28,7 +28,12 @@ pub(crate) fn preference(candidates: &[Candidate<'_>], node: &str, zone: Option<
     }
 }
 
-pub(crate) fn allows(preference: Preference, candidate: &Candidate<'_>, node: &str, zone: Option<&str>) -> bool {
+pub(crate) fn allows(
+    preference: Preference,
+    candidate: &Candidate<'_>,
+    node: &str,
+    zone: Option<&str>,
+) -> bool {
     match preference {
         Preference::Anywhere => true,
         Preference::SameNode => names(&candidate.place.hint_nodes, node),

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
@@ -60,11 +60,13 @@ impl Monitor {
     /// The next notice; `None` when time ran out first. Equal notices in a row are given once.
     pub fn next(&mut self, timeout: Option<Duration>) -> Result<Option<Notice>, Error> {
         let failed = |errno| Error::refused(OPERATION, "", errno);
+        let deadline = timeout.map(|timeout| Instant::now() + timeout);
         loop {
             if let Some(notice) = self.pending.pop_front() {
                 return Ok(Some(notice));
             }
-            if !self.socket.wait(timeout).map_err(failed)? {
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if !self.socket.wait(left).map_err(failed)? {
                 return Ok(None);
             }
             match self.socket.receive() {

@@ -15,6 +15,9 @@ pub struct Link {
     pub kind: Option<String>,
     /// Set up by its administrator (IFF_UP), whether or not there is a carrier.
     pub up: bool,
+    /// Packets go through it (RFC 2863 "up"). The kernel finds that out some time after the carrier came, in the
+    /// background, and a bridge port or a queue only starts to work then.
+    pub operational: bool,
     /// The bridge this is a port of.
     pub master: Option<u32>,
     pub mac: Option<[u8; 6]>,
@@ -159,6 +162,7 @@ impl Link {
             name: String::new(),
             kind: None,
             up: flags & libc::IFF_UP as u32 != 0,
+            operational: false,
             master: None,
             mac: None,
             hairpin: None,
@@ -167,6 +171,7 @@ impl Link {
             let attribute = attribute?;
             match attribute.kind {
                 libc::IFLA_IFNAME => link.name = attribute.str()?.to_owned(),
+                libc::IFLA_OPERSTATE => link.operational = attribute.u8()? == IF_OPER_UP,
                 libc::IFLA_MASTER => link.master = Some(attribute.u32()?),
                 // Tunnels have addresses of other sizes: not MACs.
                 libc::IFLA_ADDRESS => link.mac = attribute.array().ok(),
@@ -224,7 +229,8 @@ fn put_namespace(encoder: &mut Encoder, namespace: BorrowedFd<'_>) {
     encoder.put_bytes(libc::IFLA_NET_NS_FD, &namespace.as_raw_fd().to_ne_bytes());
 }
 
-// From linux/if_link.h and linux/veth.h, where libc has no such names.
+// From linux/if.h, linux/if_link.h and linux/veth.h, where libc has no such names.
+const IF_OPER_UP: u8 = 6;
 const IFLA_INFO_KIND: u16 = 1;
 const IFLA_INFO_DATA: u16 = 2;
 const IFLA_INFO_SLAVE_KIND: u16 = 4;

@@ -1,0 +1,109 @@
+//! Every endpoint a port could have: whether it gets traffic, and if not, why.
+
+use super::EndpointExplanation;
+use crate::facts::{Conditions, Facts, Place, Service, Slice};
+use crate::resolve::ResolvedPort;
+use crate::resolve::candidates::Candidate;
+use crate::resolve::selection::is_leaving;
+use crate::resolve::topology::{self, Preference};
+
+pub(super) fn explain(facts: &Facts, service: &Service, port: &ResolvedPort<'_>) -> Vec<EndpointExplanation> {
+    let candidates = &port.candidates;
+    let usable = candidates.usable.iter().map(|candidate| usable(facts, port, candidate));
+    let duplicates = candidates.duplicates.iter().map(|candidate| duplicate(port, candidate));
+    let spec = &service.ports[port.port];
+    let portless = candidates.without_port.iter().flat_map(|slice| {
+        (0..slice.len())
+            .map(|index| portless(facts, slice, index, &port_words(&spec.name, spec.protocol.lowercase())))
+    });
+    let slices = facts.slices_of(&service.name).filter(|slice| slice.family() == port.intent.family);
+    usable.chain(duplicates).chain(portless).chain(slices.flat_map(unreadable)).collect()
+}
+
+/// `port named http (tcp)`, or `unnamed port (tcp)`.
+pub(super) fn port_words(name: &str, protocol: &str) -> String {
+    match name {
+        "" => format!("unnamed port ({protocol})"),
+        name => format!("port named {name} ({protocol})"),
+    }
+}
+
+fn usable(facts: &Facts, port: &ResolvedPort<'_>, candidate: &Candidate<'_>) -> EndpointExplanation {
+    let used_for_cluster = port.intent.cluster.contains(&candidate.endpoint);
+    let used_for_local = port.intent.local.contains(&candidate.endpoint);
+    let reason = (!used_for_cluster && !used_for_local).then(|| why_unused(facts, port, candidate));
+    EndpointExplanation { used_for_cluster, used_for_local, reason, ..row(candidate) }
+}
+
+fn why_unused(facts: &Facts, port: &ResolvedPort<'_>, candidate: &Candidate<'_>) -> String {
+    if !candidate.conditions.ready() {
+        return not_ready(candidate.conditions, is_leaving(candidate));
+    }
+    let (node, zone) = (facts.policy().node_name.as_str(), facts.zone());
+    let preference = port.selection.preference;
+    match preference {
+        Preference::SameNode if !topology::allows(preference, candidate, node, zone) => {
+            format!("hinted for node {}, this node is {node}", candidate.place.hint_nodes.join(", "))
+        }
+        Preference::SameZone if !topology::allows(preference, candidate, node, zone) => {
+            let hints = candidate.place.hint_zones.join(", ");
+            format!("hinted for zone {hints}, this node is in {}", zone.unwrap_or("no zone"))
+        }
+        _ => "on another node and the policy is Local".to_owned(),
+    }
+}
+
+fn not_ready(conditions: Conditions, is_leaving: bool) -> String {
+    if is_leaving {
+        "terminating while ready endpoints exist".to_owned()
+    } else if conditions.terminating() {
+        "terminating and not serving any more".to_owned()
+    } else {
+        "not ready".to_owned()
+    }
+}
+
+fn duplicate(port: &ResolvedPort<'_>, candidate: &Candidate<'_>) -> EndpointExplanation {
+    let other = port.candidates.usable.iter().find(|other| other.address() == candidate.address());
+    let slice = other.map_or("another slice", |other| &other.slice.name);
+    EndpointExplanation { reason: Some(format!("duplicate of the one in {slice}")), ..row(candidate) }
+}
+
+fn portless(facts: &Facts, slice: &Slice, index: usize, port: &str) -> EndpointExplanation {
+    let place = facts.place(slice, index).cloned().unwrap_or_default();
+    let is_local = place.node.as_deref() == Some(facts.policy().node_name.as_str());
+    let address = slice.address(index).map(|ip| ip.to_string()).unwrap_or_default();
+    EndpointExplanation {
+        reason: Some(format!("its slice has no {port}")),
+        ..blank(address, slice, index, &place, is_local)
+    }
+}
+
+/// Endpoints that the store could not take in: only their Diagnostics are left.
+fn unreadable(slice: &Slice) -> impl Iterator<Item = EndpointExplanation> {
+    let about_endpoints =
+        slice.diagnostics.iter().filter(|diagnostic| diagnostic.field.starts_with("endpoints["));
+    about_endpoints.map(|diagnostic| EndpointExplanation {
+        reason: Some(format!("invalid address: {}", diagnostic.reason)),
+        ..blank(diagnostic.field.clone(), slice, usize::MAX, &Place::default(), false)
+    })
+}
+
+fn row(candidate: &Candidate<'_>) -> EndpointExplanation {
+    let address = candidate.address().to_string();
+    blank(address, candidate.slice, candidate.index, candidate.place, candidate.endpoint.is_local)
+}
+
+fn blank(address: String, slice: &Slice, index: usize, place: &Place, is_local: bool) -> EndpointExplanation {
+    EndpointExplanation {
+        address,
+        target: slice.target(index).to_owned(),
+        node: place.node.as_deref().map(Into::into),
+        zone: place.zone.as_deref().map(Into::into),
+        is_local,
+        slice: slice.name.to_string(),
+        used_for_cluster: false,
+        used_for_local: false,
+        reason: None,
+    }
+}

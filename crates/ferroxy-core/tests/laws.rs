@@ -1,0 +1,238 @@
+//! What holds for every cluster, checked on random ones.
+
+use std::collections::BTreeMap;
+
+use ferroxy_core::resolve::{self, Resolution};
+use ferroxy_core::testing::{Cluster, clusters, events, garbage, interesting_packets, policies};
+use ferroxy_core::{
+    Diagnostic, Event, Facts, Family, Intent, PortIntent, Route, ServiceName, Verdict, explain, oracle,
+};
+use proptest::prelude::*;
+
+/// Every Service's resolution, also of those without an Intent.
+fn resolutions(facts: &Facts) -> BTreeMap<ServiceName, Resolution> {
+    facts.service_names().map(|name| (name.clone(), resolve::service(facts, name))).collect()
+}
+
+/// What an event is about: events about different things are independent.
+fn subject(event: &Event) -> String {
+    match event {
+        Event::Service(event::Service { namespace, name, .. }) | Event::ServiceGone { namespace, name } => {
+            format!("service {namespace}/{name}")
+        }
+        Event::Slice(event::EndpointSlice { namespace, name, .. }) | Event::SliceGone { namespace, name } => {
+            format!("slice {namespace}/{name}")
+        }
+        Event::Node(event::Node { name, .. }) | Event::NodeGone { name } => format!("node {name}"),
+        Event::ServiceCidr(event::ServiceCidr { name, .. }) | Event::ServiceCidrGone { name } => {
+            format!("cidr {name}")
+        }
+        Event::HostAddresses(_) => "host".to_owned(),
+    }
+}
+
+use ferroxy_core::event;
+
+fn ports(intent: &Intent) -> impl Iterator<Item = &PortIntent> {
+    intent.services.values().flat_map(|service| &service.ports)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn following_events_equals_starting_from_scratch(cluster in clusters()) {
+        let mut facts = Facts::new(cluster.policy.clone());
+        let mut intent = resolve::all(&facts).0;
+        for event in &cluster.events {
+            let touched = facts.apply(event.clone());
+            resolve::update(&facts, &touched, &mut intent);
+            prop_assert_eq!(&intent, &resolve::all(&facts).0, "after {:?}", event);
+        }
+    }
+
+    #[test]
+    fn what_is_not_touched_resolves_as_before(cluster in clusters(), event in events()) {
+        let mut facts = cluster.facts();
+        let (before, node_before) = (resolutions(&facts), resolve::node(&facts));
+        let touched = facts.apply(event);
+        if touched.everything {
+            return Ok(());
+        }
+        let mut after = resolutions(&facts);
+        after.retain(|name, _| !touched.services.contains(name));
+        let mut before = before;
+        before.retain(|name, _| !touched.services.contains(name));
+        prop_assert_eq!(before, after);
+        if !touched.node {
+            prop_assert_eq!(node_before, resolve::node(&facts));
+        }
+    }
+
+    #[test]
+    fn an_event_said_twice_touches_nothing(cluster in clusters(), event in events()) {
+        let mut facts = cluster.facts();
+        facts.apply(event.clone());
+        prop_assert!(facts.apply(event).is_empty());
+    }
+
+    #[test]
+    fn independent_events_commute(cluster in clusters(), seed in any::<u64>()) {
+        // Only the last word about each thing, so that all that is left is independent.
+        let last: BTreeMap<String, Event> = cluster.events.iter().map(|e| (subject(e), e.clone())).collect();
+        let ordered: Vec<Event> = last.into_values().collect();
+        let mut shuffled = ordered.clone();
+        let mut state = seed | 1;
+        for i in (1..shuffled.len()).rev() {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            shuffled.swap(i, (state >> 33) as usize % (i + 1));
+        }
+        let all = |events| resolve::all(&Cluster { policy: cluster.policy.clone(), events }.facts());
+        prop_assert_eq!(&all(shuffled), &all(ordered));
+        prop_assert_eq!(&all(cluster.events.clone()).0, &cluster.intent());
+    }
+
+    #[test]
+    fn a_new_policy_equals_a_new_start(cluster in clusters(), policy in policies()) {
+        let mut facts = cluster.facts();
+        facts.set_policy(policy.clone());
+        let fresh = Cluster { policy, events: cluster.events };
+        prop_assert_eq!(resolve::all(&facts), resolve::all(&fresh.facts()));
+    }
+
+    #[test]
+    fn removing_everything_leaves_nothing(cluster in clusters()) {
+        let mut facts = cluster.facts();
+        let services: Vec<ServiceName> = facts.service_names().cloned().collect();
+        for name in services {
+            facts.apply(Event::ServiceGone { namespace: name.namespace().into(), name: name.name().into() });
+        }
+        prop_assert!(resolve::all(&facts).0.services.is_empty());
+    }
+
+    #[test]
+    fn garbage_is_skipped_not_fatal(cluster in clusters(), events in prop::collection::vec(garbage(), 1..8)) {
+        let mut facts = cluster.facts();
+        for event in events {
+            facts.apply(event);
+        }
+        let (intent, diagnostics) = resolve::all(&facts);
+        prop_assert!(diagnostics.is_sorted());
+        for packet in interesting_packets(&intent).iter().take(50) {
+            oracle(&intent, packet);
+        }
+        for name in facts.service_names() {
+            explain(&facts, name);
+        }
+    }
+
+    #[test]
+    fn an_intent_keeps_its_promises(cluster in clusters()) {
+        let intent = cluster.intent();
+        let mut taken = BTreeMap::new();
+        for (name, service) in &intent.services {
+            prop_assert_eq!(name, &service.name);
+            prop_assert!(!service.ports.is_empty());
+            for port in &service.ports {
+                check_port(port)?;
+                for frontend in &port.frontends {
+                    let family = frontend.address.is_none().then_some(port.family);
+                    let key = (frontend.address, frontend.port, port.protocol, family);
+                    prop_assert_eq!(taken.insert(key, name), None, "two owners of {:?}", key);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn explain_agrees_with_the_intent(cluster in clusters()) {
+        let facts = cluster.facts();
+        let (intent, _) = resolve::all(&facts);
+        for name in facts.service_names() {
+            let explanation = explain(&facts, name);
+            let ports = intent.services.get(name).map(|service| service.ports.as_slice()).unwrap_or_default();
+            prop_assert_eq!(explanation.ports.len(), ports.len());
+            for (explained, port) in explanation.ports.iter().zip(ports) {
+                let used = explained.endpoints.iter().filter(|e| e.used_for_cluster || e.used_for_local).count();
+                let union: std::collections::BTreeSet<_> = port.cluster.iter().chain(&port.local).collect();
+                prop_assert_eq!(used, union.len());
+                for endpoint in &explained.endpoints {
+                    let is_used = endpoint.used_for_cluster || endpoint.used_for_local;
+                    prop_assert_eq!(is_used, endpoint.reason.is_none(), "{:?}", endpoint);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_oracle_only_names_endpoints_of_the_intent(cluster in clusters()) {
+        let intent = cluster.intent();
+        let known: std::collections::BTreeSet<_> = ports(&intent)
+            .flat_map(|port| port.cluster.iter().chain(&port.local))
+            .map(|endpoint| std::net::SocketAddr::new(endpoint.ip, endpoint.port))
+            .collect();
+        for packet in interesting_packets(&intent) {
+            if let Verdict::Endpoints(endpoints) = oracle(&intent, &packet) {
+                prop_assert!(!endpoints.is_empty(), "{packet:?}");
+                prop_assert!(endpoints.keys().all(|endpoint| known.contains(endpoint)), "{packet:?}");
+            }
+        }
+    }
+}
+
+/// What the documentation of the types promises.
+fn check_port(port: &PortIntent) -> Result<(), TestCaseError> {
+    prop_assert!(!port.frontends.is_empty());
+    for endpoints in [&port.cluster, &port.local] {
+        let texts: Vec<_> =
+            endpoints.iter().map(|e| std::net::SocketAddr::new(e.ip, e.port).to_string()).collect();
+        prop_assert!(texts.is_sorted_by(|a, b| a < b), "sorted as text, each once: {:?}", texts);
+        prop_assert!(endpoints.iter().all(|e| Family::of(e.ip) == port.family));
+    }
+    prop_assert!(port.local.iter().all(|endpoint| endpoint.is_local));
+    for frontend in &port.frontends {
+        match frontend.route {
+            Route::Cluster | Route::ExternalCluster | Route::ExternalLocal => {
+                prop_assert!(!port.cluster.is_empty())
+            }
+            Route::Local => prop_assert!(!port.local.is_empty()),
+            Route::Reject => prop_assert!(port.cluster.is_empty() && port.local.is_empty()),
+            Route::Drop => prop_assert!(port.local.is_empty()),
+        }
+    }
+    Ok(())
+}
+
+/// The generator must reach what the laws are about, or they prove nothing.
+#[test]
+fn random_clusters_have_variety() {
+    use proptest::strategy::ValueTree;
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let mut routes = BTreeMap::<Route, usize>::new();
+    let mut verdicts = BTreeMap::<&str, usize>::new();
+    let mut conflicts = 0;
+    for _ in 0..300 {
+        let cluster = clusters().new_tree(&mut runner).unwrap().current();
+        let (intent, diagnostics) = resolve::all(&cluster.facts());
+        conflicts +=
+            diagnostics.iter().filter(|d: &&Diagnostic| d.reason.contains("already belongs to")).count();
+        for frontend in ports(&intent).flat_map(|port| &port.frontends) {
+            *routes.entry(frontend.route).or_default() += 1;
+        }
+        for packet in interesting_packets(&intent) {
+            let verdict = match oracle(&intent, &packet) {
+                Verdict::Endpoints(endpoints) if endpoints.values().any(|masquerade| *masquerade) => {
+                    "masqueraded"
+                }
+                Verdict::Endpoints(_) => "as it is",
+                Verdict::Reject => "reject",
+                Verdict::Drop => "drop",
+                Verdict::Pass => "pass",
+            };
+            *verdicts.entry(verdict).or_default() += 1;
+        }
+    }
+    assert_eq!(routes.len(), 6, "{routes:?}");
+    assert_eq!(verdicts.len(), 5, "{verdicts:?}");
+    assert!(conflicts > 20, "{conflicts}");
+}

@@ -1,0 +1,243 @@
+//! Ring 1 and 2: what we write, `nft` lists as we print it, and we read back as we meant it.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+use std::sync::Arc;
+
+use ferroxy_core::intent::{
+    Endpoint, FamilyIntent, Frontend, FrontendKind, Intent, LocalDetector, NodeIntent, NodePortAddresses,
+    PortIntent, Route, ServiceIntent,
+};
+use ferroxy_core::{Family, Protocol, ServiceName};
+use ferroxy_nftables::observe::observe;
+use ferroxy_nftables::{Dataplane, render};
+
+/// Runs a test in a network namespace of its own.
+fn in_namespace(test: impl FnOnce() + Send + 'static) {
+    let thread = std::thread::spawn(move || {
+        // SAFETY: this thread was made for this; nothing else depends on its network namespace.
+        unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }
+            .expect("cannot make a network namespace: run as root, or under `unshare -Urn`");
+        test();
+    });
+    if let Err(panic) = thread.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+fn nft(arguments: &[&str]) -> String {
+    let output = Command::new("nft").args(arguments).output().expect("nft is installed");
+    assert!(output.status.success(), "nft {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("nft prints UTF-8")
+}
+
+fn endpoints(family: Family, numbers: &[u16]) -> Vec<Endpoint> {
+    let address = |n: u16| match family {
+        Family::V4 => std::net::Ipv4Addr::new(10, 244, 1, n as u8).into(),
+        Family::V6 => std::net::Ipv6Addr::new(0xfd00, 0x10, 0x244, 1, 0, 0, 0, n).into(),
+    };
+    numbers.iter().map(|n| Endpoint { ip: address(*n), port: 8080, is_local: *n < 10 }).collect()
+}
+
+fn port(family: Family, affinity: Option<u32>, name: &str, host: u16) -> PortIntent {
+    let (cluster, external, range) = match family {
+        Family::V4 => (format!("10.96.0.{host}"), format!("203.0.113.{host}"), "192.168.0.0/16"),
+        Family::V6 => (format!("fd00:10:96::{host}"), format!("2001:db8::{host}"), "fd00:1::/32"),
+    };
+    let frontend = |kind, address: Option<&str>, port, route| Frontend {
+        kind,
+        address: address.map(|a| a.parse().unwrap()),
+        port,
+        route,
+        allowed_sources: None,
+    };
+    let mut balanced = frontend(FrontendKind::LoadBalancer, Some(&external), 80, Route::ExternalCluster);
+    balanced.allowed_sources = Some(vec![range.parse().unwrap()]);
+    PortIntent {
+        name: name.into(),
+        family,
+        protocol: Protocol::Tcp,
+        affinity,
+        cluster: endpoints(family, &[5, 6, 20]),
+        local: endpoints(family, &[5, 6]),
+        frontends: vec![
+            frontend(FrontendKind::ClusterIp, Some(&cluster), 80, Route::Cluster),
+            frontend(FrontendKind::ClusterIp, Some(&cluster), 81, Route::Local),
+            balanced,
+            frontend(FrontendKind::NodePort, None, 30000 + host, Route::ExternalLocal),
+            frontend(FrontendKind::ExternalIp, Some(&external), 82, Route::Reject),
+            frontend(FrontendKind::ExternalIp, Some(&external), 83, Route::Drop),
+        ],
+    }
+}
+
+/// One Service of each treatment, with and without affinity, in both families.
+fn sample() -> Intent {
+    let services = [("web", None, 80), ("sticky", Some(10800), 81)].map(|(name, affinity, host)| {
+        let name = ServiceName::new("default", name);
+        let ports: Vec<PortIntent> = Family::ALL.map(|family| port(family, affinity, "http", host)).into();
+        let cluster_ips = ports.iter().filter_map(|port| port.frontends[0].address).collect();
+        (name.clone(), Arc::new(ServiceIntent { name, cluster_ips, ports, health_check: None }))
+    });
+    let family = |range: &str, address: &str, cidr: &str| FamilyIntent {
+        local_detector: Some(LocalDetector::SourceIn(range.parse().unwrap())),
+        node_port_addresses: NodePortAddresses::These([address.parse().unwrap()].into()),
+        service_cidrs: vec![cidr.parse().unwrap()],
+    };
+    Intent {
+        node: NodeIntent {
+            masquerade_all: false,
+            masquerade_mark: 0x4000,
+            v4: family("10.244.0.0/16", "172.18.0.2", "10.96.0.0/16"),
+            v6: family("fd00:10:244::/56", "fd00:172:18::2", "fd00:10:96::/112"),
+        },
+        services: BTreeMap::from(services),
+    }
+}
+
+/// Other parameters of the program, so that every rule it can have is seen.
+fn variants() -> Vec<Intent> {
+    let with = |change: &dyn Fn(&mut Intent)| {
+        let mut intent = sample();
+        change(&mut intent);
+        intent
+    };
+    let detectors = |detector: Option<LocalDetector>| {
+        with(&|intent| {
+            intent.node.v4.local_detector = detector.clone();
+            intent.node.v6.local_detector = detector.clone();
+        })
+    };
+    vec![
+        sample(),
+        with(&|intent| intent.node.masquerade_all = true),
+        with(&|intent| intent.node.masquerade_mark = 1),
+        with(&|intent| {
+            intent.node.v4.node_port_addresses = NodePortAddresses::AllLocal;
+            intent.node.v6.node_port_addresses = NodePortAddresses::AllLocal;
+        }),
+        detectors(None),
+        detectors(Some(LocalDetector::Interface("cbr0".into()))),
+        detectors(Some(LocalDetector::InterfacePrefix("veth".into()))),
+        with(&|intent| intent.services.clear()),
+    ]
+}
+
+/// Elements come in the order of the kernel's hash: sort them, one to a line.
+fn normalised(listing: &str) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut elements: Vec<String> = Vec::new();
+    for line in listing.lines().map(str::trim).filter(|line| !line.is_empty() && *line != "}") {
+        let inside = !elements.is_empty() || line.starts_with("elements = {");
+        if inside {
+            let text = line.trim_start_matches("elements = {").trim();
+            let ends = text.ends_with('}') || line.ends_with(" }");
+            let text = text.trim_end_matches('}').trim();
+            elements.extend(text.split(", ").map(|e| e.trim_end_matches(',').trim().to_string()));
+            if ends {
+                elements.sort();
+                lines.push(format!("elements {elements:?}"));
+                elements.clear();
+            }
+        } else {
+            lines.push(line.to_string());
+        }
+    }
+    // nft lists sets and chains in the order they were made; we print them by name.
+    let mut blocks: Vec<Vec<String>> = vec![Vec::new()];
+    for line in lines {
+        if line.ends_with('{') {
+            blocks.push(Vec::new());
+        }
+        if let Some(block) = blocks.last_mut() {
+            block.push(line);
+        }
+    }
+    blocks.sort();
+    blocks.concat()
+}
+
+#[test]
+fn nft_lists_what_we_print() {
+    for intent in variants() {
+        in_namespace(move || {
+            let state = render(&intent, &Family::ALL);
+            let mut dataplane = Dataplane::open(&Family::ALL).unwrap();
+            dataplane.start(&intent).unwrap();
+            let listed = nft(&["list", "ruleset"]);
+            pretty_compare(&normalised(&listed), &normalised(&state.to_string()));
+        });
+    }
+}
+
+/// Without IPv6 affinity: nft 1.0.6 lists an IPv6 map that rules fill, but aborts when it is to load such a rule.
+fn without_ipv6_affinity(mut intent: Intent) -> Intent {
+    for service in intent.services.values_mut().map(Arc::make_mut) {
+        service.ports.retain(|port| port.family == Family::V4 || port.affinity.is_none());
+    }
+    intent
+}
+
+#[test]
+fn nft_loads_what_we_print() {
+    for intent in variants() {
+        in_namespace(move || {
+            let intent = without_ipv6_affinity(intent);
+            let state = render(&intent, &Family::ALL);
+            let file = std::env::temp_dir().join(format!("ferroxy-{}.nft", std::process::id()));
+            std::fs::write(&file, state.to_string()).unwrap();
+            nft(&["-f", file.to_str().unwrap()]);
+            std::fs::remove_file(&file).unwrap();
+            pretty_compare(&normalised(&nft(&["list", "ruleset"])), &normalised(&state.to_string()));
+        });
+    }
+}
+
+#[test]
+fn what_we_read_back_is_what_we_wrote() {
+    for intent in variants() {
+        in_namespace(move || {
+            let mut dataplane = Dataplane::open(&Family::ALL).unwrap();
+            dataplane.start(&intent).unwrap();
+            let mut connection = ferroxy_netlink::nftables::Connection::open().unwrap();
+            let seen = observe(&mut connection).unwrap();
+            assert_eq!(seen, render(&intent, &Family::ALL));
+            let again = Dataplane::open(&Family::ALL).unwrap().start(&intent).unwrap();
+            assert_eq!(again.operations, 0, "a restart sends nothing");
+        });
+    }
+}
+
+#[test]
+fn cleanup_leaves_nothing_and_touches_nothing_else() {
+    in_namespace(|| {
+        nft(&["add", "table", "ip", "foreign"]);
+        nft(&["add", "table", "ip6", "kube-proxy"]);
+        let before = nft(&["list", "ruleset"]);
+        let mut dataplane = Dataplane::open(&Family::ALL).unwrap();
+        dataplane.start(&sample()).unwrap();
+        assert!(dataplane.cleanup().unwrap());
+        assert_eq!(nft(&["list", "ruleset"]), before);
+        assert!(!dataplane.cleanup().unwrap(), "there is nothing left to clean up");
+    });
+}
+
+#[test]
+fn the_program_is_probed_without_a_trace() {
+    in_namespace(|| {
+        let before = nft(&["list", "ruleset"]);
+        Dataplane::open(&Family::ALL).unwrap().probe(&sample().node).unwrap();
+        assert_eq!(nft(&["list", "ruleset"]), before);
+    });
+}
+
+fn pretty_compare(listed: &[String], printed: &[String]) {
+    let differences: Vec<String> = listed
+        .iter()
+        .filter(|line| !printed.contains(line))
+        .map(|line| format!("nft:  {line}"))
+        .chain(printed.iter().filter(|line| !listed.contains(line)).map(|line| format!("ours: {line}")))
+        .collect();
+    assert!(differences.is_empty(), "{}", differences.join("\n"));
+    assert_eq!(listed, printed);
+}

@@ -1,0 +1,340 @@
+//! The configuration file as it is written: `kubeproxy.config.k8s.io/v1alpha1`, field by field, nothing judged.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
+use serde_saphyr::options::DuplicateKeyPolicy;
+
+use super::defaults;
+
+pub(super) const API_VERSION: &str = "kubeproxy.config.k8s.io/v1alpha1";
+pub(super) const KIND: &str = "KubeProxyConfiguration";
+
+/// `None` is "not written". Durations and addresses are still text.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct File {
+    pub(super) api_version: Option<String>,
+    pub(super) kind: Option<String>,
+    pub(super) bind_address: Option<String>,
+    pub(super) bind_address_hard_fail: Option<bool>,
+    pub(super) client_connection: ClientConnection,
+    #[serde(rename = "clusterCIDR")]
+    pub(super) cluster_cidr: Option<String>,
+    pub(super) config_sync_period: Option<String>,
+    pub(super) conntrack: Conntrack,
+    pub(super) detect_local: DetectLocal,
+    pub(super) detect_local_mode: Option<String>,
+    pub(super) enable_profiling: Option<bool>,
+    pub(super) feature_gates: Option<BTreeMap<String, bool>>,
+    pub(super) healthz_bind_address: Option<String>,
+    pub(super) hostname_override: Option<String>,
+    pub(super) iptables: Iptables,
+    pub(super) ipvs: Ipvs,
+    pub(super) logging: Logging,
+    pub(super) metrics_bind_address: Option<String>,
+    pub(super) mode: Option<String>,
+    pub(super) nftables: Nftables,
+    pub(super) node_port_addresses: Option<Vec<String>>,
+    pub(super) oom_score_adj: Option<i64>,
+    pub(super) port_range: Option<String>,
+    pub(super) show_hidden_metrics_for_version: Option<String>,
+    pub(super) windows_run_as_service: Option<bool>,
+    pub(super) winkernel: Winkernel,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct ClientConnection {
+    pub(super) accept_content_types: Option<String>,
+    pub(super) burst: Option<i64>,
+    pub(super) content_type: Option<String>,
+    pub(super) kubeconfig: Option<String>,
+    pub(super) qps: Option<f64>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Conntrack {
+    pub(super) max_per_core: Option<i64>,
+    pub(super) min: Option<i64>,
+    pub(super) tcp_be_liberal: Option<bool>,
+    pub(super) tcp_close_wait_timeout: Option<String>,
+    pub(super) tcp_established_timeout: Option<String>,
+    pub(super) udp_stream_timeout: Option<String>,
+    pub(super) udp_timeout: Option<String>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct DetectLocal {
+    pub(super) bridge_interface: Option<String>,
+    pub(super) interface_name_prefix: Option<String>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Iptables {
+    pub(super) localhost_node_ports: Option<bool>,
+    pub(super) masquerade_all: Option<bool>,
+    pub(super) masquerade_bit: Option<i64>,
+    pub(super) min_sync_period: Option<String>,
+    pub(super) sync_period: Option<String>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Ipvs {
+    #[serde(rename = "excludeCIDRs")]
+    pub(super) exclude_cidrs: Option<Vec<String>>,
+    pub(super) min_sync_period: Option<String>,
+    pub(super) scheduler: Option<String>,
+    #[serde(rename = "strictARP")]
+    pub(super) strict_arp: Option<bool>,
+    pub(super) sync_period: Option<String>,
+    pub(super) tcp_fin_timeout: Option<String>,
+    pub(super) tcp_timeout: Option<String>,
+    pub(super) udp_timeout: Option<String>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Nftables {
+    pub(super) masquerade_all: Option<bool>,
+    pub(super) masquerade_bit: Option<i64>,
+    pub(super) min_sync_period: Option<String>,
+    pub(super) sync_period: Option<String>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Logging {
+    #[serde(deserialize_with = "number_or_text")]
+    pub(super) flush_frequency: Option<String>,
+    pub(super) format: Option<String>,
+    pub(super) options: LoggingOptions,
+    pub(super) verbosity: Option<i64>,
+    pub(super) vmodule: Option<Vec<VModule>>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct LoggingOptions {
+    pub(super) json: LogStream,
+    pub(super) text: LogStream,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct LogStream {
+    #[serde(deserialize_with = "number_or_text")]
+    pub(super) info_buffer_size: Option<String>,
+    pub(super) split_stream: Option<bool>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct VModule {
+    pub(super) file_pattern: String,
+    pub(super) verbosity: i64,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Winkernel {
+    #[serde(rename = "enableDSR")]
+    pub(super) enable_dsr: Option<bool>,
+    pub(super) forward_health_check_vip: Option<bool>,
+    pub(super) network_name: Option<String>,
+    pub(super) root_hns_endpoint_name: Option<String>,
+    pub(super) source_vip: Option<String>,
+}
+
+/// `flushFrequency` is `5s` or nanoseconds, a buffer size `"1Mi"` or bytes. kubeadm writes numbers.
+fn number_or_text<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
+    Ok(match Value::deserialize(from)? {
+        Value::Null => None,
+        Value::String(text) => Some(text),
+        other => Some(other.to_string()),
+    })
+}
+
+/// The fields that [`number_or_text`] reads.
+const NUMBER_OR_TEXT: [&str; 3] =
+    ["logging.flushFrequency", "logging.options.json.infoBufferSize", "logging.options.text.infoBufferSize"];
+
+/// Reads a file. Fields nobody knows and fields written twice are warnings; everything else that is wrong is fatal,
+/// and all of it is told.
+pub(super) fn decode(text: &str) -> Result<(File, Vec<String>), Vec<String>> {
+    let mut found = Found::default();
+    let mut given = parse(text, &mut found.warnings).map_err(|error| vec![error])?;
+    remove_nulls(&mut given);
+    for (field, expected) in [("apiVersion", API_VERSION), ("kind", KIND)] {
+        match given.get(field).and_then(Value::as_str) {
+            Some(value) if value == expected => {}
+            Some(value) => found.wrong.push(format!("{field}: is {value:?}, must be {expected:?}")),
+            None => found.wrong.push(format!("{field}: is missing, must be {expected:?}")),
+        }
+    }
+    let shape = serde_json::to_value(defaults::shape()).map_err(|error| vec![error.to_string()])?;
+    found.compare(&given, &shape, "");
+    if !found.wrong.is_empty() {
+        return Err(found.wrong);
+    }
+    let file = serde_json::from_value(given).map_err(|error| vec![error.to_string()])?;
+    Ok((file, found.warnings))
+}
+
+fn parse(text: &str, warnings: &mut Vec<String>) -> Result<Value, String> {
+    let read = |duplicate_keys| {
+        let options = serde_saphyr::options! { with_snippet: false, duplicate_keys: duplicate_keys };
+        serde_saphyr::from_str_with_options::<Value>(text, options)
+    };
+    match read(DuplicateKeyPolicy::Error) {
+        Err(error @ serde_saphyr::Error::DuplicateMappingKey { .. }) => {
+            let value = read(DuplicateKeyPolicy::LastWins).map_err(|error| error.to_string())?;
+            warnings.push(format!("{error}: the last one counts"));
+            Ok(value)
+        }
+        read => read.map_err(|error| error.to_string()),
+    }
+}
+
+/// `null` means the same as not being there, at every level.
+fn remove_nulls(value: &mut Value) {
+    if let Value::Object(fields) = value {
+        fields.retain(|_, field| !field.is_null());
+        fields.values_mut().for_each(remove_nulls);
+    }
+}
+
+#[derive(Default)]
+struct Found {
+    warnings: Vec<String>,
+    wrong: Vec<String>,
+}
+
+impl Found {
+    /// Holds what was written against a complete file: names that are not in that are unknown, and values must be of
+    /// the same type.
+    fn compare(&mut self, given: &Value, shape: &Value, path: &str) {
+        let expected = match (given, shape) {
+            (Value::Object(given), Value::Object(shape)) => return self.compare_fields(given, shape, path),
+            (Value::Array(given), Value::Array(shape)) => return self.compare_entries(given, shape.first(), path),
+            (Value::String(_), Value::String(_)) | (Value::Bool(_), Value::Bool(_)) => return,
+            (Value::Number(given), Value::Number(shape)) if given.is_i64() || shape.is_f64() => return,
+            (Value::Number(_), Value::String(_)) if NUMBER_OR_TEXT.contains(&path) => return,
+            (_, Value::Object(_)) => "a mapping",
+            (_, Value::Array(_)) => "a list",
+            (_, Value::String(_)) => "text",
+            (_, Value::Bool(_)) => "true or false",
+            (_, Value::Number(shape)) if shape.is_f64() => "a number",
+            (_, Value::Number(_)) => "a whole number",
+            (_, Value::Null) => return,
+        };
+        let name = if path.is_empty() { "the file" } else { path };
+        self.wrong.push(format!("{name}: is {given}, must be {expected}"));
+    }
+
+    fn compare_fields(&mut self, given: &Fields, shape: &Fields, path: &str) {
+        for (name, value) in given {
+            let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+            // A mapping of free names shows one entry without a name.
+            match shape.get(name).or_else(|| shape.get("")) {
+                Some(shape) => self.compare(value, shape, &path),
+                None => self.warnings.push(format!("{path}: there is no such field; it is ignored")),
+            }
+        }
+    }
+
+    fn compare_entries(&mut self, given: &[Value], shape: Option<&Value>, path: &str) {
+        for (i, value) in given.iter().enumerate() {
+            self.compare(value, shape.unwrap_or(&Value::Null), &format!("{path}[{i}]"));
+        }
+    }
+}
+
+type Fields = serde_json::Map<String, Value>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(rest: &str) -> String {
+        format!("apiVersion: {API_VERSION}\nkind: {KIND}\n{rest}")
+    }
+
+    #[test]
+    fn an_empty_file_has_nothing_written() {
+        let (file, warnings) = decode(&text("")).unwrap();
+        let head = File { api_version: Some(API_VERSION.into()), kind: Some(KIND.into()), ..File::default() };
+        assert_eq!((file, warnings), (head, vec![]));
+    }
+
+    #[test]
+    fn null_is_not_written() {
+        let (file, warnings) = decode(&text("conntrack: null\niptables: {masqueradeBit: null}\nmode: null")).unwrap();
+        assert_eq!(file.iptables, Iptables::default());
+        assert_eq!((file.mode, warnings), (None, vec![]));
+    }
+
+    #[test]
+    fn unknown_fields_are_warnings() {
+        let (file, warnings) = decode(&text("mode: ipvs\nnonsense: 1\nconntrack: {max: 3, min: 5}")).unwrap();
+        assert_eq!((file.mode.as_deref(), file.conntrack.min), (Some("ipvs"), Some(5)));
+        let expected =
+            ["conntrack.max: there is no such field; it is ignored", "nonsense: there is no such field; it is ignored"];
+        assert_eq!(warnings, expected);
+    }
+
+    #[test]
+    fn a_field_written_twice_is_a_warning() {
+        let (file, warnings) = decode(&text("mode: ipvs\nmode: nftables")).unwrap();
+        assert_eq!(file.mode.as_deref(), Some("nftables"));
+        assert_eq!(warnings.len(), 1);
+        assert!(warnings[0].contains("mode") && warnings[0].contains("line 4"), "{warnings:?}");
+    }
+
+    #[test]
+    fn wrong_types_are_all_told() {
+        let rest = "mode: 7\nconntrack: []\noomScoreAdj: 1.5\nnodePortAddresses: [1]\n\
+                    featureGates: {A: yes please}\niptables: {masqueradeAll: 'true', masqueradeBit: '3'}\n\
+                    logging: {vmodule: [{filePattern: a, verbosity: high}]}";
+        let expected = [
+            "conntrack: is [], must be a mapping",
+            "featureGates.A: is \"yes please\", must be true or false",
+            "iptables.masqueradeAll: is \"true\", must be true or false",
+            "iptables.masqueradeBit: is \"3\", must be a whole number",
+            "logging.vmodule[0].verbosity: is \"high\", must be a whole number",
+            "mode: is 7, must be text",
+            "nodePortAddresses[0]: is 1, must be text",
+            "oomScoreAdj: is 1.5, must be a whole number",
+        ];
+        assert_eq!(decode(&text(rest)).unwrap_err(), expected);
+    }
+
+    #[test]
+    fn numbers_where_the_original_takes_them() {
+        let rest = "clientConnection: {qps: 5}\nlogging: {flushFrequency: 0, options: {text: {infoBufferSize: 0}}}";
+        let (file, warnings) = decode(&text(rest)).unwrap();
+        assert_eq!((file.client_connection.qps, warnings), (Some(5.0), vec![]));
+        assert_eq!(file.logging.flush_frequency.as_deref(), Some("0"));
+    }
+
+    #[test]
+    fn another_kind_of_file_is_refused() {
+        let error = decode("apiVersion: v1\nkind: ConfigMap").unwrap_err();
+        assert_eq!(error.len(), 2);
+        assert_eq!(decode("mode: ipvs").unwrap_err().len(), 2);
+        assert!(decode("").is_err());
+        assert!(decode("just text").is_err());
+        assert!(decode("a: [").unwrap_err()[0].contains("line"));
+    }
+
+    #[test]
+    fn json_will_do() {
+        let json = format!(r#"{{"apiVersion": "{API_VERSION}", "kind": "{KIND}", "mode": "nftables"}}"#);
+        assert_eq!(decode(&json).unwrap().0.mode.as_deref(), Some("nftables"));
+    }
+}

@@ -1,0 +1,232 @@
+//! Flags as if they had been written in a file, and which flag stands for which field.
+
+use super::defaults::{self, HEALTHZ_PORT, METRICS_PORT};
+use super::file::{self, File};
+use crate::flags::Flags;
+
+/// Everything the flags say. Where the original has one flag for several modes, the blocks of all those modes get it.
+pub(super) fn from_flags(flags: &Flags) -> File {
+    let flags = flags.clone();
+    let gates = flags.feature_gates.clone().map(|gates| gates.into_iter().collect());
+    let mut file = File {
+        healthz_bind_address: healthz(&flags),
+        metrics_bind_address: metrics(&flags),
+        bind_address: flags.bind_address.clone(),
+        bind_address_hard_fail: flags.bind_address_hard_fail,
+        cluster_cidr: flags.cluster_cidr.clone(),
+        config_sync_period: flags.config_sync_period.clone(),
+        detect_local_mode: flags.detect_local_mode.clone(),
+        enable_profiling: flags.profiling,
+        feature_gates: gates,
+        mode: flags.proxy_mode.clone(),
+        node_port_addresses: flags.nodeport_addresses.clone().map(without_empty),
+        oom_score_adj: flags.oom_score_adj.map(i64::from),
+        show_hidden_metrics_for_version: flags.show_hidden_metrics_for_version.clone(),
+        detect_local: file::DetectLocal {
+            bridge_interface: flags.pod_bridge_interface.clone(),
+            interface_name_prefix: flags.pod_interface_name_prefix.clone(),
+        },
+        client_connection: file::ClientConnection {
+            kubeconfig: flags.kubeconfig.clone(),
+            accept_content_types: None,
+            content_type: flags.kube_api_content_type.clone(),
+            qps: flags.kube_api_qps.map(f64::from),
+            burst: flags.kube_api_burst.map(i64::from),
+        },
+        ..File::default()
+    };
+    modes(&mut file, &flags);
+    conntrack(&mut file.conntrack, &flags);
+    with_file(&mut file, &flags);
+    file
+}
+
+/// The flags that count beside a file, and win over it.
+pub(super) fn with_file(file: &mut File, flags: &Flags) {
+    set(&mut file.hostname_override, &flags.hostname_override);
+    let logging = &mut file.logging;
+    set(&mut logging.format, &flags.logging_format);
+    set(&mut logging.flush_frequency, &flags.log_flush_frequency);
+    set(&mut logging.verbosity, &flags.v.map(i64::from));
+    set(&mut logging.vmodule, &flags.vmodule.clone().map(vmodule));
+    set(&mut logging.options.text.split_stream, &flags.log_text_split_stream);
+    set(&mut logging.options.json.split_stream, &flags.log_json_split_stream);
+    set(&mut logging.options.text.info_buffer_size, &flags.log_text_info_buffer_size);
+    set(&mut logging.options.json.info_buffer_size, &flags.log_json_info_buffer_size);
+}
+
+/// What counts beside `--config`: these, and the flags of [`with_file`].
+const BESIDE_A_FILE: [&str; 10] = [
+    "config",
+    "cleanup",
+    "hostname-override",
+    "init-only",
+    "logging-format",
+    "master",
+    "v",
+    "version",
+    "vmodule",
+    "write-config-to",
+];
+
+/// Flags that were given and do not count because of `--config`.
+pub(super) fn ignored_beside_a_file(flags: &Flags) -> Vec<String> {
+    let counts = |name: &str| {
+        BESIDE_A_FILE.contains(&name) || name.starts_with("log-") || WINDOWS_ONLY.contains(&name)
+    };
+    flags.given().into_iter().map(|(name, _)| name).filter(|name| !counts(name)).collect()
+}
+
+const WINDOWS_ONLY: [&str; 6] = [
+    "enable-dsr",
+    "forward-healthcheck-vip",
+    "network-name",
+    "root-hnsendpoint-name",
+    "source-vip",
+    "windows-service",
+];
+
+/// Flags that were given and mean nothing on Linux.
+pub(super) fn not_applicable(flags: &Flags) -> Vec<String> {
+    flags.given().into_iter().map(|(name, _)| name).filter(|name| WINDOWS_ONLY.contains(&name.as_str())).collect()
+}
+
+/// The flag for a field of the file, where there is one.
+pub(super) fn flag_of(field: &str) -> Option<&'static str> {
+    let field = field.split('[').next().unwrap_or(field);
+    FLAGS.iter().find(|(known, _)| *known == field).map(|(_, flag)| *flag)
+}
+
+const FLAGS: [(&str, &str); 48] = [
+    ("bindAddress", "--bind-address"),
+    ("bindAddressHardFail", "--bind-address-hard-fail"),
+    ("clientConnection.burst", "--kube-api-burst"),
+    ("clientConnection.contentType", "--kube-api-content-type"),
+    ("clientConnection.kubeconfig", "--kubeconfig"),
+    ("clientConnection.qps", "--kube-api-qps"),
+    ("clusterCIDR", "--cluster-cidr"),
+    ("configSyncPeriod", "--config-sync-period"),
+    ("conntrack.maxPerCore", "--conntrack-max-per-core"),
+    ("conntrack.min", "--conntrack-min"),
+    ("conntrack.tcpBeLiberal", "--conntrack-tcp-be-liberal"),
+    ("conntrack.tcpCloseWaitTimeout", "--conntrack-tcp-timeout-close-wait"),
+    ("conntrack.tcpEstablishedTimeout", "--conntrack-tcp-timeout-established"),
+    ("conntrack.udpStreamTimeout", "--conntrack-udp-timeout-stream"),
+    ("conntrack.udpTimeout", "--conntrack-udp-timeout"),
+    ("detectLocal.bridgeInterface", "--pod-bridge-interface"),
+    ("detectLocal.interfaceNamePrefix", "--pod-interface-name-prefix"),
+    ("detectLocalMode", "--detect-local-mode"),
+    ("enableProfiling", "--profiling"),
+    ("featureGates", "--feature-gates"),
+    ("healthzBindAddress", "--healthz-bind-address"),
+    ("hostnameOverride", "--hostname-override"),
+    ("iptables.localhostNodePorts", "--iptables-localhost-nodeports"),
+    ("iptables.masqueradeAll", "--masquerade-all"),
+    ("iptables.masqueradeBit", "--iptables-masquerade-bit"),
+    ("iptables.minSyncPeriod", "--iptables-min-sync-period"),
+    ("iptables.syncPeriod", "--iptables-sync-period"),
+    ("ipvs.excludeCIDRs", "--ipvs-exclude-cidrs"),
+    ("ipvs.minSyncPeriod", "--ipvs-min-sync-period"),
+    ("ipvs.scheduler", "--ipvs-scheduler"),
+    ("ipvs.strictARP", "--ipvs-strict-arp"),
+    ("ipvs.syncPeriod", "--ipvs-sync-period"),
+    ("ipvs.tcpFinTimeout", "--ipvs-tcpfin-timeout"),
+    ("ipvs.tcpTimeout", "--ipvs-tcp-timeout"),
+    ("ipvs.udpTimeout", "--ipvs-udp-timeout"),
+    ("logging.flushFrequency", "--log-flush-frequency"),
+    ("logging.format", "--logging-format"),
+    ("logging.options.json", "--log-json-split-stream"),
+    ("logging.options.text", "--log-text-split-stream"),
+    ("logging.verbosity", "--v"),
+    ("logging.vmodule", "--vmodule"),
+    ("metricsBindAddress", "--metrics-bind-address"),
+    ("mode", "--proxy-mode"),
+    ("nftables.minSyncPeriod", "--iptables-min-sync-period"),
+    ("nftables.syncPeriod", "--iptables-sync-period"),
+    ("nodePortAddresses", "--nodeport-addresses"),
+    ("oomScoreAdj", "--oom-score-adj"),
+    ("showHiddenMetricsForVersion", "--show-hidden-metrics-for-version"),
+];
+
+fn modes(file: &mut File, flags: &Flags) {
+    file.iptables = file::Iptables {
+        localhost_node_ports: flags.iptables_localhost_nodeports,
+        masquerade_all: flags.masquerade_all,
+        masquerade_bit: flags.iptables_masquerade_bit.map(i64::from),
+        min_sync_period: flags.iptables_min_sync_period.clone(),
+        sync_period: flags.iptables_sync_period.clone(),
+    };
+    file.nftables = file::Nftables {
+        masquerade_all: flags.masquerade_all,
+        masquerade_bit: None,
+        min_sync_period: flags.iptables_min_sync_period.clone(),
+        sync_period: flags.iptables_sync_period.clone(),
+    };
+    file.ipvs = file::Ipvs {
+        exclude_cidrs: flags.ipvs_exclude_cidrs.clone().map(without_empty),
+        min_sync_period: flags.ipvs_min_sync_period.clone(),
+        scheduler: flags.ipvs_scheduler.clone(),
+        strict_arp: flags.ipvs_strict_arp,
+        sync_period: flags.ipvs_sync_period.clone(),
+        tcp_fin_timeout: flags.ipvs_tcpfin_timeout.clone(),
+        tcp_timeout: flags.ipvs_tcp_timeout.clone(),
+        udp_timeout: flags.ipvs_udp_timeout.clone(),
+    };
+}
+
+fn conntrack(conntrack: &mut file::Conntrack, flags: &Flags) {
+    *conntrack = file::Conntrack {
+        max_per_core: flags.conntrack_max_per_core.map(i64::from),
+        min: flags.conntrack_min.map(i64::from),
+        tcp_be_liberal: flags.conntrack_tcp_be_liberal,
+        tcp_close_wait_timeout: flags.conntrack_tcp_timeout_close_wait.clone(),
+        tcp_established_timeout: flags.conntrack_tcp_timeout_established.clone(),
+        udp_stream_timeout: flags.conntrack_udp_timeout_stream.clone(),
+        udp_timeout: flags.conntrack_udp_timeout.clone(),
+    };
+}
+
+/// The address with the port of the deprecated flag, if it has none. Port 0 switches the service off.
+fn healthz(flags: &Flags) -> Option<String> {
+    let (host, _) = defaults::hosts(flags.bind_address.as_deref().unwrap_or_default());
+    match flags.healthz_port {
+        Some(0) => Some(String::new()),
+        port => address(flags.healthz_bind_address.as_deref(), host, port, HEALTHZ_PORT),
+    }
+}
+
+fn metrics(flags: &Flags) -> Option<String> {
+    let (_, host) = defaults::hosts(flags.bind_address.as_deref().unwrap_or_default());
+    let given = flags.metrics_bind_address.as_deref().filter(|address| !address.is_empty());
+    address(given, host, flags.metrics_port, METRICS_PORT)
+}
+
+fn address(given: Option<&str>, host: &str, port: Option<i32>, default_port: u16) -> Option<String> {
+    match (given, port) {
+        (None, None) => None,
+        (None, Some(port)) => Some(format!("{host}:{port}")),
+        (Some(address), port) => Some(defaults::with_port(address, port.map_or(default_port.into(), i64::from))),
+    }
+}
+
+/// `--flag=` with nothing after it is an empty list, not a list of one empty text.
+fn without_empty(list: Vec<String>) -> Vec<String> {
+    list.into_iter().filter(|entry| !entry.is_empty()).collect()
+}
+
+/// `pattern=N`; what is not of that form gets a verbosity that is refused later, with all other problems.
+fn vmodule(entries: Vec<String>) -> Vec<file::VModule> {
+    let one = |entry: String| match entry.rsplit_once('=') {
+        Some((pattern, verbosity)) => {
+            file::VModule { file_pattern: pattern.to_owned(), verbosity: verbosity.parse().unwrap_or(-1) }
+        }
+        None => file::VModule { file_pattern: entry, verbosity: -1 },
+    };
+    without_empty(entries).into_iter().map(one).collect()
+}
+
+fn set<T: Clone>(field: &mut Option<T>, given: &Option<T>) {
+    if given.is_some() {
+        field.clone_from(given);
+    }
+}

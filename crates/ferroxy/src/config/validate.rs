@@ -1,0 +1,375 @@
+//! A complete file to a configuration: every text parsed, every range checked, and everything that is wrong told.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use ferroxy_core::policy::NodePortAddress;
+use ipnet::IpNet;
+
+use super::file::{self, File};
+use super::{
+    Client, Config, Conntrack, DetectLocalMode, FeatureGates, Iptables, Ipvs, LogFormat, LogStream, Logging, Mode,
+    Nftables, Periods, Winkernel, duration,
+};
+
+/// The minor version of Kubernetes that this stands in for.
+const MINOR: u32 = 37;
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Problem {
+    /// In the file's spelling: `nodePortAddresses[0]`.
+    pub(super) field: String,
+    pub(super) reason: String,
+}
+
+/// Expects a file that the defaults have filled.
+pub(super) fn check(file: File) -> Result<Config, Vec<Problem>> {
+    let mut check = Check { problems: Vec::new() };
+    let config = check.config(file);
+    if check.problems.is_empty() { Ok(config) } else { Err(check.problems) }
+}
+
+/// Collects what is wrong. Where something is, a stand-in is returned and checking goes on: the configuration is
+/// thrown away in the end, unless the field is one that the chosen mode does not look at.
+struct Check {
+    problems: Vec<Problem>,
+}
+
+impl Check {
+    fn config(&mut self, file: File) -> Config {
+        let feature_gates = self.gates(file.feature_gates.unwrap_or_default());
+        let mode = self.mode(&file.mode.unwrap_or_default(), &feature_gates);
+        let detect_local_mode = self.detect_local_mode(&file.detect_local_mode.unwrap_or_default());
+        let bridge_interface = file.detect_local.bridge_interface.unwrap_or_default();
+        let interface_name_prefix = file.detect_local.interface_name_prefix.unwrap_or_default();
+        self.detect_local(detect_local_mode, &bridge_interface, &interface_name_prefix);
+        Config {
+            client: self.client(file.client_connection),
+            logging: self.logging(file.logging, &feature_gates),
+            hostname_override: self.hostname(&file.hostname_override.unwrap_or_default()),
+            bind_address: self.bind_address(&file.bind_address.unwrap_or_default()),
+            bind_address_hard_fail: file.bind_address_hard_fail.unwrap_or_default(),
+            healthz: self.healthz(&file.healthz_bind_address.unwrap_or_default()),
+            metrics: self.socket("metricsBindAddress", &file.metrics_bind_address.unwrap_or_default()),
+            profiling: file.enable_profiling.unwrap_or_default(),
+            show_hidden_metrics_for_version: self.hidden(file.show_hidden_metrics_for_version.unwrap_or_default()),
+            iptables: self.iptables(file.iptables, mode),
+            ipvs: self.ipvs(file.ipvs, mode),
+            nftables: self.nftables(file.nftables, mode),
+            winkernel: winkernel(file.winkernel),
+            cluster_cidrs: self.cluster_cidrs(&file.cluster_cidr.unwrap_or_default(), detect_local_mode),
+            node_port_addresses: self.node_port_addresses(&file.node_port_addresses.unwrap_or_default()),
+            oom_score_adj: self.number("oomScoreAdj", file.oom_score_adj, -1000, 1000) as i32,
+            conntrack: self.conntrack(file.conntrack),
+            config_sync_period: self.positive("configSyncPeriod", file.config_sync_period),
+            port_range: file.port_range.unwrap_or_default(),
+            windows_run_as_service: file.windows_run_as_service.unwrap_or_default(),
+            feature_gates,
+            mode,
+            detect_local_mode,
+            bridge_interface,
+            interface_name_prefix,
+        }
+    }
+
+    fn problem(&mut self, field: impl Into<String>, reason: impl Into<String>) {
+        self.problems.push(Problem { field: field.into(), reason: reason.into() });
+    }
+
+    /// Forgets what is found wrong with settings that nobody will look at, as the original does.
+    fn only_if<T>(&mut self, matters: bool, check: impl FnOnce(&mut Check) -> T) -> T {
+        let before = self.problems.len();
+        let checked = check(self);
+        if !matters {
+            self.problems.truncate(before);
+        }
+        checked
+    }
+
+    fn number(&mut self, field: &str, value: Option<i64>, least: i64, most: i64) -> i64 {
+        let value = value.unwrap_or(least);
+        if !(least..=most).contains(&value) {
+            self.problem(field, format!("{value} is not between {least} and {most}"));
+        }
+        value.clamp(least, most)
+    }
+
+    fn count(&mut self, field: &str, value: Option<i64>) -> u32 {
+        self.number(field, value, 0, i32::MAX.into()) as u32
+    }
+
+    fn duration(&mut self, field: &str, text: Option<String>) -> Duration {
+        let text = text.unwrap_or_default();
+        match duration::parse(&text).map(u64::try_from) {
+            Ok(Ok(nanoseconds)) => return Duration::from_nanos(nanoseconds),
+            Ok(Err(_)) => self.problem(field, format!("{text} is negative")),
+            Err(reason) => self.problem(field, reason),
+        }
+        Duration::ZERO
+    }
+
+    fn positive(&mut self, field: &str, text: Option<String>) -> Duration {
+        let before = self.problems.len();
+        let duration = self.duration(field, text);
+        if duration.is_zero() && self.problems.len() == before {
+            self.problem(field, "must be longer than zero");
+        }
+        duration
+    }
+
+    fn periods(&mut self, block: &str, sync: Option<String>, min_sync: Option<String>) -> Periods {
+        let sync = self.positive(&format!("{block}.syncPeriod"), sync);
+        let min_sync = self.duration(&format!("{block}.minSyncPeriod"), min_sync);
+        if min_sync > sync && !sync.is_zero() {
+            let (min_sync, sync) = (duration::format(min_sync), duration::format(sync));
+            self.problem(format!("{block}.minSyncPeriod"), format!("{min_sync} is longer than syncPeriod, {sync}"));
+        }
+        Periods { sync, min_sync }
+    }
+
+    fn cidr(&mut self, field: &str, text: &str) -> Option<IpNet> {
+        let cidr = text.parse().ok();
+        if cidr.is_none() {
+            self.problem(field, format!("{text:?} is not a CIDR such as 10.0.0.0/8 or fd00::/8"));
+        }
+        cidr
+    }
+
+    fn socket(&mut self, field: &str, text: &str) -> SocketAddr {
+        match text.parse::<SocketAddr>() {
+            Ok(address) if address.port() != 0 => return address,
+            Ok(_) => self.problem(field, format!("{text:?} needs a port between 1 and 65535")),
+            Err(_) => self.problem(field, format!("{text:?} is not IP:port such as 0.0.0.0:10256 or [::]:10256")),
+        }
+        SocketAddr::from(([0, 0, 0, 0], 0))
+    }
+
+    fn gates(&mut self, set: std::collections::BTreeMap<String, bool>) -> FeatureGates {
+        FeatureGates::new(set).unwrap_or_else(|problems| {
+            for (gate, reason) in problems {
+                self.problem(format!("featureGates[{gate}]"), format!("{gate} {reason}"));
+            }
+            FeatureGates::default()
+        })
+    }
+
+    fn mode(&mut self, text: &str, gates: &FeatureGates) -> Mode {
+        let modes = [Mode::Unset, Mode::Iptables, Mode::Ipvs, Mode::Nftables];
+        let mode = modes.into_iter().find(|mode| mode.as_str() == text);
+        match mode {
+            None => self.problem("mode", format!("{text:?} is not one of iptables, ipvs and nftables")),
+            Some(Mode::Ipvs) if !gates.enabled("KubeProxyIPVS") => {
+                self.problem("mode", "ipvs is switched off by the feature gate KubeProxyIPVS");
+            }
+            Some(_) => {}
+        }
+        mode.unwrap_or(Mode::Unset)
+    }
+
+    fn detect_local_mode(&mut self, text: &str) -> DetectLocalMode {
+        use DetectLocalMode::{BridgeInterface, ClusterCidr, InterfaceNamePrefix, NodeCidr};
+        let modes = [ClusterCidr, NodeCidr, BridgeInterface, InterfaceNamePrefix];
+        modes.into_iter().find(|mode| mode.as_str() == text).unwrap_or_else(|| {
+            let known = modes.map(DetectLocalMode::as_str).join(", ");
+            self.problem("detectLocalMode", format!("{text:?} is not one of {known}"));
+            ClusterCidr
+        })
+    }
+
+    fn detect_local(&mut self, mode: DetectLocalMode, bridge: &str, prefix: &str) {
+        if mode == DetectLocalMode::BridgeInterface && bridge.is_empty() {
+            self.problem("detectLocal.bridgeInterface", "is empty, but detectLocalMode BridgeInterface needs it");
+        }
+        if mode == DetectLocalMode::InterfaceNamePrefix && prefix.is_empty() {
+            self.problem("detectLocal.interfaceNamePrefix", "is empty, but detectLocalMode InterfaceNamePrefix needs it");
+        }
+    }
+
+    fn hostname(&mut self, text: &str) -> String {
+        let name = text.trim().to_lowercase();
+        if name.is_empty() && !text.is_empty() {
+            self.problem("hostnameOverride", "is nothing but space");
+        }
+        name
+    }
+
+    fn bind_address(&mut self, text: &str) -> IpAddr {
+        text.parse().unwrap_or_else(|_| {
+            self.problem("bindAddress", format!("{text:?} is not an IP address"));
+            IpAddr::from([0, 0, 0, 0])
+        })
+    }
+
+    fn healthz(&mut self, text: &str) -> Option<SocketAddr> {
+        (!text.is_empty()).then(|| self.socket("healthzBindAddress", text))
+    }
+
+    /// Metrics that were hidden in this version may be shown for one version more.
+    fn hidden(&mut self, version: String) -> String {
+        let previous = format!("1.{}", MINOR - 1);
+        if !version.is_empty() && version != previous {
+            self.problem("showHiddenMetricsForVersion", format!("{version:?} must be empty or {previous:?}"));
+        }
+        version
+    }
+
+    fn cluster_cidrs(&mut self, text: &str, mode: DetectLocalMode) -> Vec<IpNet> {
+        self.only_if(mode == DetectLocalMode::ClusterCidr, |check| {
+            let parts: Vec<&str> = text.split(',').map(str::trim).filter(|_| !text.is_empty()).collect();
+            let cidrs: Vec<IpNet> = parts.iter().filter_map(|part| check.cidr("clusterCIDR", part)).collect();
+            match (&parts[..], &cidrs[..]) {
+                ([_, _, _, ..], _) => check.problem("clusterCIDR", "has more than two ranges"),
+                (_, [IpNet::V4(_), IpNet::V4(_)] | [IpNet::V6(_), IpNet::V6(_)]) => {
+                    check.problem("clusterCIDR", "has two ranges of one family");
+                }
+                _ => {}
+            }
+            cidrs.iter().map(IpNet::trunc).collect()
+        })
+    }
+
+    fn node_port_addresses(&mut self, texts: &[String]) -> Vec<NodePortAddress> {
+        let mut addresses = Vec::new();
+        for (i, text) in texts.iter().enumerate() {
+            let field = format!("nodePortAddresses[{i}]");
+            let address = match text.as_str() {
+                "primary" => NodePortAddress::Primary,
+                "localhost" => NodePortAddress::Localhost,
+                "all" => NodePortAddress::All,
+                _ => match text.parse::<IpNet>() {
+                    Ok(cidr) => NodePortAddress::Cidr(cidr.trunc()),
+                    Err(_) => {
+                        self.problem(field, format!("{text:?} is not a CIDR, nor primary, localhost or all"));
+                        continue;
+                    }
+                },
+            };
+            if !matches!(address, NodePortAddress::Cidr(_)) && addresses.contains(&address) {
+                self.problem(field, format!("{text} is listed twice"));
+            }
+            addresses.push(address);
+        }
+        addresses
+    }
+
+    fn client(&mut self, it: file::ClientConnection) -> Client {
+        Client {
+            kubeconfig: it.kubeconfig.unwrap_or_default(),
+            accept_content_types: it.accept_content_types.unwrap_or_default(),
+            content_type: it.content_type.unwrap_or_default(),
+            qps: it.qps.unwrap_or_default(),
+            burst: self.count("clientConnection.burst", it.burst),
+        }
+    }
+
+    fn iptables(&mut self, it: file::Iptables, mode: Mode) -> Iptables {
+        Iptables {
+            masquerade_bit: self.number("iptables.masqueradeBit", it.masquerade_bit, 0, 31) as u8,
+            masquerade_all: it.masquerade_all.unwrap_or_default(),
+            localhost_node_ports: it.localhost_node_ports.unwrap_or_default(),
+            periods: self.only_if(matches!(mode, Mode::Iptables | Mode::Unset), |check| {
+                check.periods("iptables", it.sync_period, it.min_sync_period)
+            }),
+        }
+    }
+
+    /// Checked also when no mode is chosen: this may be what is chosen then.
+    fn nftables(&mut self, it: file::Nftables, mode: Mode) -> Nftables {
+        self.only_if(matches!(mode, Mode::Nftables | Mode::Unset), |check| Nftables {
+            masquerade_bit: check.number("nftables.masqueradeBit", it.masquerade_bit, 0, 31) as u8,
+            masquerade_all: it.masquerade_all.unwrap_or_default(),
+            periods: check.periods("nftables", it.sync_period, it.min_sync_period),
+        })
+    }
+
+    fn ipvs(&mut self, it: file::Ipvs, mode: Mode) -> Ipvs {
+        self.only_if(mode == Mode::Ipvs, |check| {
+            let excluded = it.exclude_cidrs.unwrap_or_default();
+            let cidr = |(i, text): (usize, &String)| check.cidr(&format!("ipvs.excludeCIDRs[{i}]"), text);
+            Ipvs {
+                exclude_cidrs: excluded.iter().enumerate().filter_map(cidr).collect(),
+                scheduler: it.scheduler.unwrap_or_default(),
+                strict_arp: it.strict_arp.unwrap_or_default(),
+                tcp_timeout: check.duration("ipvs.tcpTimeout", it.tcp_timeout),
+                tcp_fin_timeout: check.duration("ipvs.tcpFinTimeout", it.tcp_fin_timeout),
+                udp_timeout: check.duration("ipvs.udpTimeout", it.udp_timeout),
+                periods: check.periods("ipvs", it.sync_period, it.min_sync_period),
+            }
+        })
+    }
+
+    fn conntrack(&mut self, it: file::Conntrack) -> Conntrack {
+        Conntrack {
+            max_per_core: self.count("conntrack.maxPerCore", it.max_per_core),
+            min: self.count("conntrack.min", it.min),
+            tcp_established_timeout: self.duration("conntrack.tcpEstablishedTimeout", it.tcp_established_timeout),
+            tcp_close_wait_timeout: self.duration("conntrack.tcpCloseWaitTimeout", it.tcp_close_wait_timeout),
+            tcp_be_liberal: it.tcp_be_liberal.unwrap_or_default(),
+            udp_timeout: self.duration("conntrack.udpTimeout", it.udp_timeout),
+            udp_stream_timeout: self.duration("conntrack.udpStreamTimeout", it.udp_stream_timeout),
+        }
+    }
+
+    fn logging(&mut self, it: file::Logging, gates: &FeatureGates) -> Logging {
+        let format = self.log_format(&it.format.unwrap_or_default());
+        let vmodule = it.vmodule.unwrap_or_default();
+        if format == LogFormat::Json && !vmodule.is_empty() {
+            self.problem("logging.vmodule", "works only with the format text");
+        }
+        Logging {
+            format,
+            flush_frequency: self.flush_frequency(it.flush_frequency),
+            verbosity: self.count("logging.verbosity", it.verbosity),
+            vmodule: vmodule.into_iter().enumerate().map(|(i, entry)| self.vmodule(i, entry)).collect(),
+            text: self.log_stream("logging.options.text", it.options.text, gates),
+            json: self.log_stream("logging.options.json", it.options.json, gates),
+        }
+    }
+
+    fn log_format(&mut self, text: &str) -> LogFormat {
+        match text {
+            "text" => return LogFormat::Text,
+            "json" => return LogFormat::Json,
+            _ => self.problem("logging.format", format!("{text:?} is neither text nor json")),
+        }
+        LogFormat::Text
+    }
+
+    /// `5s`, or a bare number of nanoseconds.
+    fn flush_frequency(&mut self, text: Option<String>) -> Duration {
+        match text.as_deref().map(str::parse) {
+            Some(Ok(nanoseconds)) => Duration::from_nanos(nanoseconds),
+            _ => self.duration("logging.flushFrequency", text),
+        }
+    }
+
+    fn vmodule(&mut self, i: usize, entry: file::VModule) -> (String, u32) {
+        let field = format!("logging.vmodule[{i}]");
+        if entry.file_pattern.is_empty() || entry.verbosity < 0 {
+            self.problem(&*field, format!("{:?} is not a pattern with a verbosity", entry.file_pattern));
+        }
+        (entry.file_pattern, u32::try_from(entry.verbosity).unwrap_or_default())
+    }
+
+    fn log_stream(&mut self, field: &str, it: file::LogStream, gates: &FeatureGates) -> LogStream {
+        let stream = LogStream {
+            split_stream: it.split_stream.unwrap_or_default(),
+            info_buffer_size: it.info_buffer_size.unwrap_or_default(),
+        };
+        let used = stream.split_stream || stream.info_buffer_size != "0";
+        if used && !gates.enabled("LoggingAlphaOptions") {
+            self.problem(field, "needs the feature gate LoggingAlphaOptions");
+        }
+        stream
+    }
+}
+
+fn winkernel(it: file::Winkernel) -> Winkernel {
+    Winkernel {
+        network_name: it.network_name.unwrap_or_default(),
+        source_vip: it.source_vip.unwrap_or_default(),
+        root_hns_endpoint_name: it.root_hns_endpoint_name.unwrap_or_default(),
+        enable_dsr: it.enable_dsr.unwrap_or_default(),
+        forward_health_check_vip: it.forward_health_check_vip.unwrap_or_default(),
+    }
+}

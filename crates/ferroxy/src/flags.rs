@@ -1,0 +1,380 @@
+//! kube-proxy's command line: which flags there are and how they are spelled. What they mean is `config/`'s work.
+//!
+//! Every flag is an `Option`, so that "not given" is never mistaken for "given with the default".
+
+use std::ffi::{OsStr, OsString};
+
+use clap::{Args, Command, FromArgMatches};
+use serde::Serialize;
+
+use crate::config::duration;
+
+#[derive(Debug, Clone, Default, PartialEq, Args, Serialize)]
+#[serde(rename_all = "kebab-case")]
+// The last of several counts, as in the original.
+#[command(args_override_self = true)]
+pub struct Flags {
+    /// The configuration file; most other flags are ignored when it is given
+    #[arg(long, value_name = "FILE", help_heading = "Configuration")]
+    pub config: Option<String>,
+    /// Write the configuration as it stands after flags, file and defaults, and exit
+    #[arg(long, value_name = "FILE", help_heading = "Configuration")]
+    pub write_config_to: Option<String>,
+    /// Switch features on or off
+    #[arg(long, value_name = "NAME=BOOL,…", value_delimiter = ',', value_parser = gate, help_heading = "Configuration")]
+    pub feature_gates: Option<Vec<(String, bool)>>,
+    /// Name of this node, instead of the host's name
+    #[arg(long, value_name = "NAME", help_heading = "Configuration")]
+    pub hostname_override: Option<String>,
+    /// Resend everything the API server told at least this often
+    #[arg(long, value_name = "DURATION", value_parser = go_duration, help_heading = "Configuration")]
+    pub config_sync_period: Option<String>,
+    /// Print the version and exit; `raw` prints all of it
+    #[arg(long, value_name = "raw", num_args = 0..=1, require_equals = true, default_missing_value = "true", help_heading = "Configuration")]
+    pub version: Option<String>,
+
+    /// Remove everything that a proxy left on this node, and exit
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = boolean, help_heading = "Instead of running")]
+    pub cleanup: Option<bool>,
+    /// Do only what needs privileges, and exit
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = boolean, help_heading = "Instead of running")]
+    pub init_only: Option<bool>,
+
+    /// How to reach the API server
+    #[arg(long, value_name = "FILE", help_heading = "API server")]
+    pub kubeconfig: Option<String>,
+    /// Address of the API server, instead of the one in the kubeconfig
+    #[arg(long, value_name = "URL", help_heading = "API server")]
+    pub master: Option<String>,
+    /// Encoding asked of the API server
+    #[arg(long, value_name = "TYPE", help_heading = "API server")]
+    pub kube_api_content_type: Option<String>,
+    /// Requests per second
+    #[arg(long, value_name = "N", allow_hyphen_values = true, help_heading = "API server")]
+    pub kube_api_qps: Option<f32>,
+    /// Requests at once
+    #[arg(long, value_name = "N", allow_hyphen_values = true, help_heading = "API server")]
+    pub kube_api_burst: Option<i32>,
+
+    /// Primary address of this node, instead of the one its Node object tells
+    #[arg(long, value_name = "IP", help_heading = "Addresses and node HTTP services")]
+    pub bind_address: Option<String>,
+    /// Exit when the health or metrics address cannot be bound
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = boolean, help_heading = "Addresses and node HTTP services")]
+    pub bind_address_hard_fail: Option<bool>,
+    /// Address of the health service; empty switches it off
+    #[arg(long, value_name = "IP[:PORT]", help_heading = "Addresses and node HTTP services")]
+    pub healthz_bind_address: Option<String>,
+    /// Deprecated: port of the health service; 0 switches it off
+    #[arg(long, value_name = "PORT", allow_hyphen_values = true, help_heading = "Addresses and node HTTP services")]
+    pub healthz_port: Option<i32>,
+    /// Address of the metrics service
+    #[arg(long, value_name = "IP[:PORT]", help_heading = "Addresses and node HTTP services")]
+    pub metrics_bind_address: Option<String>,
+    /// Deprecated: port of the metrics service
+    #[arg(long, value_name = "PORT", allow_hyphen_values = true, help_heading = "Addresses and node HTTP services")]
+    pub metrics_port: Option<i32>,
+    /// Serve profiles beside the metrics
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = boolean, help_heading = "Addresses and node HTTP services")]
+    pub profiling: Option<bool>,
+    /// Show metrics that this earlier version still showed
+    #[arg(long, value_name = "VERSION", help_heading = "Addresses and node HTTP services")]
+    pub show_hidden_metrics_for_version: Option<String>,
+
+    /// iptables, ipvs or nftables
+    #[arg(long, value_name = "MODE", help_heading = "Dataplane")]
+    pub proxy_mode: Option<String>,
+    /// Masquerade everything sent to Services
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = boolean, help_heading = "Dataplane")]
+    pub masquerade_all: Option<bool>,
+    /// Bit of the packet mark that asks for masquerading (iptables, ipvs)
+    #[arg(long, value_name = "BIT", allow_hyphen_values = true, help_heading = "Dataplane")]
+    pub iptables_masquerade_bit: Option<i32>,
+    /// Node ports on 127.0.0.1 (iptables, IPv4)
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = boolean, help_heading = "Dataplane")]
+    pub iptables_localhost_nodeports: Option<bool>,
+    /// Verify at least this often (every mode but ipvs)
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = go_duration, help_heading = "Dataplane")]
+    pub iptables_sync_period: Option<String>,
+    /// Apply changes no more often than this (every mode but ipvs)
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = go_duration, help_heading = "Dataplane")]
+    pub iptables_min_sync_period: Option<String>,
+    /// Verify at least this often (ipvs)
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = go_duration, help_heading = "Dataplane")]
+    pub ipvs_sync_period: Option<String>,
+    /// Apply changes no more often than this (ipvs)
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = go_duration, help_heading = "Dataplane")]
+    pub ipvs_min_sync_period: Option<String>,
+    /// How the kernel picks an endpoint (ipvs)
+    #[arg(long, value_name = "NAME", help_heading = "Dataplane")]
+    pub ipvs_scheduler: Option<String>,
+    /// Virtual servers in these ranges are left alone (ipvs)
+    #[arg(long, value_name = "CIDR,…", value_delimiter = ',', help_heading = "Dataplane")]
+    pub ipvs_exclude_cidrs: Option<Vec<String>>,
+    /// Answer ARP only for addresses of the interface asked on (ipvs)
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = boolean, help_heading = "Dataplane")]
+    pub ipvs_strict_arp: Option<bool>,
+    /// Idle TCP connections; 0 keeps the system's value (ipvs)
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = go_duration, help_heading = "Dataplane")]
+    pub ipvs_tcp_timeout: Option<String>,
+    /// TCP connections after a FIN; 0 keeps the system's value (ipvs)
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = go_duration, help_heading = "Dataplane")]
+    pub ipvs_tcpfin_timeout: Option<String>,
+    /// UDP flows; 0 keeps the system's value (ipvs)
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = go_duration, help_heading = "Dataplane")]
+    pub ipvs_udp_timeout: Option<String>,
+
+    /// How pod traffic is recognised: ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix
+    #[arg(long, value_name = "MODE", help_heading = "Cluster network")]
+    pub detect_local_mode: Option<String>,
+    /// Bridge that pods are attached to (BridgeInterface)
+    #[arg(long, value_name = "NAME", help_heading = "Cluster network")]
+    pub pod_bridge_interface: Option<String>,
+    /// How names of pod interfaces begin (InterfaceNamePrefix)
+    #[arg(long, value_name = "PREFIX", help_heading = "Cluster network")]
+    pub pod_interface_name_prefix: Option<String>,
+    /// Range of pod addresses, or one range of each family
+    #[arg(long, value_name = "CIDR[,CIDR]", help_heading = "Cluster network")]
+    pub cluster_cidr: Option<String>,
+    /// Addresses of this node that node ports answer on: ranges, primary, localhost, all
+    #[arg(long, value_name = "CIDR,…", value_delimiter = ',', help_heading = "Cluster network")]
+    pub nodeport_addresses: Option<Vec<String>>,
+
+    /// How willing the kernel is to kill this process, -1000 to 1000
+    #[arg(long, value_name = "N", allow_hyphen_values = true, help_heading = "Node settings")]
+    pub oom_score_adj: Option<i32>,
+    /// Tracked connections for each CPU; 0 leaves the limit alone
+    #[arg(long, value_name = "N", allow_hyphen_values = true, help_heading = "Node settings")]
+    pub conntrack_max_per_core: Option<i32>,
+    /// Tracked connections at least
+    #[arg(long, value_name = "N", allow_hyphen_values = true, help_heading = "Node settings")]
+    pub conntrack_min: Option<i32>,
+    /// Idle established TCP connections; 0 leaves it alone
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = go_duration, help_heading = "Node settings")]
+    pub conntrack_tcp_timeout_established: Option<String>,
+    /// TCP connections in CLOSE_WAIT; 0 leaves it alone
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = go_duration, help_heading = "Node settings")]
+    pub conntrack_tcp_timeout_close_wait: Option<String>,
+    /// Accept TCP packets outside the window
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = boolean, help_heading = "Node settings")]
+    pub conntrack_tcp_be_liberal: Option<bool>,
+    /// UDP flows without an answer; 0 leaves it alone
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = go_duration, help_heading = "Node settings")]
+    pub conntrack_udp_timeout: Option<String>,
+    /// UDP flows with an answer; 0 leaves it alone
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = go_duration, help_heading = "Node settings")]
+    pub conntrack_udp_timeout_stream: Option<String>,
+
+    /// How much to log
+    #[arg(short = 'v', long = "v", value_name = "N", allow_hyphen_values = true, help_heading = "Logging")]
+    pub v: Option<i32>,
+    /// How much to log from each part
+    #[arg(long, value_name = "PATTERN=N,…", value_delimiter = ',', help_heading = "Logging")]
+    pub vmodule: Option<Vec<String>>,
+    /// text or json
+    #[arg(long, value_name = "FORMAT", help_heading = "Logging")]
+    pub logging_format: Option<String>,
+    /// Write buffered lines at least this often
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = go_duration, help_heading = "Logging")]
+    pub log_flush_frequency: Option<String>,
+    /// Errors to stderr, the rest to stdout (alpha)
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = boolean, help_heading = "Logging")]
+    pub log_text_split_stream: Option<bool>,
+    /// Errors to stderr, the rest to stdout (alpha)
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = boolean, help_heading = "Logging")]
+    pub log_json_split_stream: Option<bool>,
+    /// Buffer of the split stream (alpha)
+    #[arg(long, value_name = "BYTES", help_heading = "Logging")]
+    pub log_text_info_buffer_size: Option<String>,
+    /// Buffer of the split stream (alpha)
+    #[arg(long, value_name = "BYTES", help_heading = "Logging")]
+    pub log_json_info_buffer_size: Option<String>,
+
+    // Windows only: taken, so that one set of arguments serves every node, and reported as not applicable.
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = boolean)]
+    pub windows_service: Option<bool>,
+    #[arg(long, hide = true)]
+    pub source_vip: Option<String>,
+    #[arg(long, hide = true)]
+    pub network_name: Option<String>,
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = boolean)]
+    pub enable_dsr: Option<bool>,
+    #[arg(long, hide = true)]
+    pub root_hnsendpoint_name: Option<String>,
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = boolean)]
+    pub forward_healthcheck_vip: Option<bool>,
+}
+
+impl Flags {
+    /// Reads a whole command line that has nothing but these flags, the program's name not included.
+    pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Flags, clap::Error> {
+        let command = Command::new("kube-proxy").no_binary_name(true).disable_version_flag(true);
+        let matches = Flags::augment_args(command).try_get_matches_from(normalise(args))?;
+        Flags::from_arg_matches(&matches)
+    }
+
+    /// Names (without `--`) and values of the flags that were given, by name.
+    pub fn given(&self) -> Vec<(String, serde_json::Value)> {
+        match serde_json::to_value(self) {
+            Ok(serde_json::Value::Object(all)) => all.into_iter().filter(|(_, value)| !value.is_null()).collect(),
+            // A struct of plain values always becomes an object.
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// The original takes `_` for `-` in flag names. Values stay as they are, and so does everything after a bare `--`.
+pub fn normalise(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    let mut flags_ended = false;
+    let one = |arg: OsString| {
+        flags_ended |= arg == OsStr::new("--");
+        match arg.to_str() {
+            Some(text) if !flags_ended && text.starts_with("--") => dashed(text).into(),
+            _ => arg,
+        }
+    };
+    args.into_iter().map(one).collect()
+}
+
+fn dashed(flag: &str) -> String {
+    match flag.split_once('=') {
+        Some((name, value)) => format!("{}={value}", name.replace('_', "-")),
+        None => flag.replace('_', "-"),
+    }
+}
+
+/// What is wrong with a command line, in one line.
+pub fn one_line(error: &clap::Error) -> String {
+    let text = error.render().to_string();
+    let first = text.lines().next().unwrap_or_default();
+    first.strip_prefix("error: ").unwrap_or(first).to_owned()
+}
+
+/// What Go's flag parser takes for a truth value.
+fn boolean(text: &str) -> Result<bool, String> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
+        _ => Err("must be true or false".to_owned()),
+    }
+}
+
+/// The text of a duration, if it is one.
+fn go_duration(text: &str) -> Result<String, String> {
+    duration::parse(text).map(|_| text.to_owned())
+}
+
+fn gate(text: &str) -> Result<(String, bool), String> {
+    let (name, value) = text.split_once('=').ok_or("must be NAME=true or NAME=false")?;
+    Ok((name.trim().to_owned(), boolean(value.trim())?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(args: &[&str]) -> Flags {
+        Flags::parse(args.iter().map(OsString::from)).unwrap_or_else(|error| panic!("{args:?}: {error}"))
+    }
+
+    fn refused(args: &[&str]) -> String {
+        one_line(&Flags::parse(args.iter().map(OsString::from)).unwrap_err())
+    }
+
+    #[test]
+    fn nothing_given_is_nothing_set() {
+        assert_eq!(parse(&[]), Flags::default());
+        assert_eq!(parse(&[]).given(), []);
+    }
+
+    #[test]
+    fn truth_values() {
+        for (arg, value) in [
+            ("--cleanup", true),
+            ("--cleanup=true", true),
+            ("--cleanup=1", true),
+            ("--cleanup=T", true),
+            ("--cleanup=false", false),
+            ("--cleanup=F", false),
+        ] {
+            assert_eq!(parse(&[arg]).cleanup, Some(value), "{arg}");
+        }
+        assert!(refused(&["--cleanup=maybe"]).contains("must be true or false"));
+        // The value of a truth flag comes after `=` or not at all, so this is a stray argument.
+        assert!(refused(&["--cleanup", "false"]).contains("'false'"));
+    }
+
+    #[test]
+    fn values_after_a_space_or_an_equals_sign() {
+        assert_eq!(parse(&["--cluster-cidr", "10.0.0.0/8"]).cluster_cidr.as_deref(), Some("10.0.0.0/8"));
+        assert_eq!(parse(&["--cluster-cidr=10.0.0.0/8"]).cluster_cidr.as_deref(), Some("10.0.0.0/8"));
+        assert_eq!(parse(&["--oom-score-adj", "-5"]).oom_score_adj, Some(-5));
+        assert_eq!(parse(&["--healthz-bind-address="]).healthz_bind_address.as_deref(), Some(""));
+        for args in [&["-v", "4"][..], &["-v=4"], &["-v4"], &["--v=4"], &["--v", "4"]] {
+            assert_eq!(parse(args).v, Some(4), "{args:?}");
+        }
+    }
+
+    #[test]
+    fn underscores_in_names_but_not_in_values() {
+        let flags = parse(&["--hostname_override=a_b", "--cluster_cidr", "x_y", "--init_only"]);
+        assert_eq!(flags.hostname_override.as_deref(), Some("a_b"));
+        assert_eq!(flags.cluster_cidr.as_deref(), Some("x_y"));
+        assert_eq!(flags.init_only, Some(true));
+    }
+
+    #[test]
+    fn the_last_of_several_counts_and_lists_grow() {
+        let flags = parse(&["--proxy-mode=ipvs", "--proxy-mode=nftables", "--cleanup", "--cleanup=false"]);
+        assert_eq!(flags.proxy_mode.as_deref(), Some("nftables"));
+        assert_eq!(flags.cleanup, Some(false));
+        let flags = parse(&["--nodeport-addresses=primary,10.0.0.0/8", "--nodeport-addresses", "localhost"]);
+        assert_eq!(flags.nodeport_addresses.unwrap(), ["primary", "10.0.0.0/8", "localhost"]);
+    }
+
+    #[test]
+    fn maps() {
+        let flags = parse(&["--feature-gates=A=true,B=false", "--feature-gates", "C=1"]);
+        let expected = [("A".to_owned(), true), ("B".to_owned(), false), ("C".to_owned(), true)];
+        assert_eq!(flags.feature_gates.unwrap(), expected);
+        assert!(refused(&["--feature-gates=A"]).contains("NAME=true"));
+        assert_eq!(parse(&["--vmodule=a=1,b=2"]).vmodule.unwrap(), ["a=1", "b=2"]);
+    }
+
+    #[test]
+    fn what_is_wrong_takes_one_line() {
+        for (args, part) in [
+            (&["--no-such-flag"][..], "--no-such-flag"),
+            (&["stray"], "stray"),
+            (&["--conntrack-min=many"], "--conntrack-min"),
+            (&["--config-sync-period=soon"], "--config-sync-period"),
+            (&["--config"], "--config"),
+        ] {
+            let line = refused(args);
+            assert!(line.contains(part) && !line.contains('\n') && !line.starts_with("error"), "{line}");
+        }
+    }
+
+    #[test]
+    fn names_of_given_flags_are_the_names_on_the_command_line() {
+        let command = Flags::augment_args(Command::new("test"));
+        let mut on_command_line: Vec<_> = command.get_arguments().filter_map(|arg| arg.get_long()).collect();
+        let serde_json::Value::Object(all) = serde_json::to_value(Flags::default()).unwrap() else { panic!() };
+        let mut told: Vec<_> = all.keys().map(String::as_str).collect();
+        on_command_line.sort_unstable();
+        told.sort_unstable();
+        assert_eq!(on_command_line, told);
+    }
+
+    #[test]
+    fn windows_flags_are_taken() {
+        let flags = parse(&["--windows-service", "--source-vip=10.0.0.1", "--enable-dsr=true"]);
+        assert_eq!(flags.given().len(), 3);
+    }
+
+    #[test]
+    fn a_version_can_be_asked_for() {
+        assert_eq!(parse(&["--version"]).version.as_deref(), Some("true"));
+        assert_eq!(parse(&["--version=raw"]).version.as_deref(), Some("raw"));
+    }
+}
