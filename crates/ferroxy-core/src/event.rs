@@ -7,6 +7,8 @@ use std::net::IpAddr;
 
 /// One change of the cluster or of this host, from any source.
 #[derive(Debug, Clone, PartialEq)]
+// Events pass by one at a time and are never kept: their size does not matter, an extra allocation for each would.
+#[allow(clippy::large_enum_variant)]
 pub enum Event {
     Service(Service),
     ServiceGone {

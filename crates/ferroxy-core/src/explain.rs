@@ -71,7 +71,7 @@ pub struct EndpointExplanation {
     pub used_for_cluster: bool,
     /// Gets traffic under the policy Local.
     pub used_for_local: bool,
-    /// Why it is not used for everything it could be.
+    /// Why it gets no traffic at all; `None` when it gets some.
     pub reason: Option<String>,
 }
 

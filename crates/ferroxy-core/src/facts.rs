@@ -326,16 +326,17 @@ impl Facts {
     /// *between* objects (conflicts) comes from `resolve`.
     pub fn diagnostics(&self) -> Vec<Diagnostic> {
         let orphans = self.slices.values().filter_map(|slice| self.orphan(slice));
-        let own = [
-            self.nameless.values().collect::<Vec<_>>(),
-            self.services.values().flat_map(|service| &service.diagnostics).collect(),
-            self.slices.values().flat_map(|slice| &slice.diagnostics).collect(),
-            self.nodes.values().flat_map(|node| &node.diagnostics).collect(),
-            self.service_cidrs.values().flat_map(|cidr| &cidr.diagnostics).collect(),
-        ];
-        let mut all: Vec<_> = own.into_iter().flatten().cloned().chain(orphans).collect();
+        let mut all: Vec<_> = self.field_diagnostics().cloned().chain(orphans).collect();
         all.sort();
         all
+    }
+
+    pub(crate) fn field_diagnostics(&self) -> impl Iterator<Item = &Diagnostic> {
+        let services = self.services.values().flat_map(|service| &service.diagnostics);
+        let slices = self.slices.values().flat_map(|slice| &slice.diagnostics);
+        let nodes = self.nodes.values().flat_map(|node| &node.diagnostics);
+        let service_cidrs = self.service_cidrs.values().flat_map(|cidr| &cidr.diagnostics);
+        self.nameless.values().chain(services).chain(slices).chain(nodes).chain(service_cidrs)
     }
 
     /// What is wrong with the fields of one Service and of its slices.
@@ -345,7 +346,8 @@ impl Facts {
         own.chain(slices).cloned().collect()
     }
 
-    /// While a cluster is being listed every slice may be an orphan for a moment; so this is told only when asked.
+    /// While a cluster is being listed every slice may be an orphan for a moment; and its Service may be
+    /// one that sources filter out: so this is told only when somebody asks.
     fn orphan(&self, slice: &Slice) -> Option<Diagnostic> {
         let service = slice.service.as_ref().filter(|service| !self.services.contains_key(service))?;
         Some(Diagnostic {

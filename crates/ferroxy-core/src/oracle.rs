@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 
 use crate::intent::{
     Endpoint, FamilyIntent, Frontend, Intent, LocalDetector, NodePortAddresses, PortIntent, Route,
-    ServiceIntent,
 };
 use crate::name::Family;
 use crate::packet::{Origin, Packet, Verdict};
@@ -36,12 +35,16 @@ fn find<'i>(
     packet: &Packet,
     matches: impl Fn(&Frontend) -> bool,
 ) -> Option<(&'i PortIntent, &'i Frontend)> {
-    let ports =
-        intent.services.values().flat_map(|service: &'i std::sync::Arc<ServiceIntent>| &service.ports);
-    let same_kind = ports
-        .filter(|port| port.family == Family::of(packet.destination) && port.protocol == packet.protocol);
-    let frontends = same_kind.flat_map(|port| port.frontends.iter().map(move |frontend| (port, frontend)));
-    frontends.into_iter().find(|(_, frontend)| frontend.port == packet.port && matches(frontend))
+    for port in intent.services.values().flat_map(|service| &service.ports) {
+        if port.family != Family::of(packet.destination) || port.protocol != packet.protocol {
+            continue;
+        }
+        let mut frontends = port.frontends.iter();
+        if let Some(frontend) = frontends.find(|frontend| frontend.port == packet.port && matches(frontend)) {
+            return Some((port, frontend));
+        }
+    }
+    None
 }
 
 /// The packet is for this frontend: who gets it?

@@ -31,7 +31,7 @@ pub(crate) use node_ips::node_ips;
 pub use ownership::NotOurs;
 use selection::{Selection, Uses};
 
-use crate::diagnostic::Diagnostic;
+use crate::diagnostic::{Diagnostic, Object};
 use crate::facts::{Claim, Facts, Service, Touched};
 use crate::intent::{FamilyIntent, Frontend, FrontendKind, Intent, NodeIntent, PortIntent, ServiceIntent};
 use crate::name::{Family, ServiceName};
@@ -59,6 +59,7 @@ pub fn service(facts: &Facts, name: &ServiceName) -> Resolution {
 pub fn node(facts: &Facts) -> (NodeIntent, Vec<Diagnostic>) {
     let policy = facts.policy();
     let mut diagnostics = Vec::new();
+    diagnostics.extend(missing_node(facts));
     diagnostics.extend(facts.own_node().iter().flat_map(|node| node.diagnostics.to_vec()));
     diagnostics.extend(facts.service_cidrs().flat_map(|cidr| cidr.diagnostics.to_vec()));
     let mut family = |family| FamilyIntent {
@@ -77,7 +78,16 @@ pub fn node(facts: &Facts) -> (NodeIntent, Vec<Diagnostic>) {
     (intent, diagnostics)
 }
 
-/// Everything, from scratch.
+fn missing_node(facts: &Facts) -> Option<Diagnostic> {
+    facts.own_node().is_none().then(|| Diagnostic {
+        object: Object { kind: "Node", name: facts.policy().node_name.clone() },
+        field: "metadata.name".to_owned(),
+        reason: "there is no Node of that name".to_owned(),
+        effect: "its addresses and its zone are not known; zone hints are not used".to_owned(),
+    })
+}
+
+/// Everything, from scratch. The Diagnostics are sorted.
 pub fn all(facts: &Facts) -> (Intent, Vec<Diagnostic>) {
     let (node, mut diagnostics) = node(facts);
     let mut intent = Intent { node, ..Intent::default() };
@@ -86,7 +96,7 @@ pub fn all(facts: &Facts) -> (Intent, Vec<Diagnostic>) {
         diagnostics.extend(resolution.diagnostics);
         intent.services.extend(resolution.intent.map(|service| (name.clone(), Arc::new(service))));
     }
-    diagnostics.extend(facts.diagnostics());
+    diagnostics.extend(facts.field_diagnostics().cloned());
     diagnostics.sort();
     diagnostics.dedup();
     (intent, diagnostics)
@@ -202,6 +212,7 @@ fn resolve_port<'f>(
 #[cfg(test)]
 pub(crate) mod tests {
     use super::candidates::{self, Candidate};
+    use super::{all, node};
     use crate::event::{self, Event};
     use crate::facts::{Facts, Service};
     use crate::name::{Family, ServiceName};
@@ -257,5 +268,31 @@ pub(crate) mod tests {
             ..Default::default()
         });
         test(&candidates::find(&facts, &service, &service.ports[0], Family::V4).usable);
+    }
+
+    #[test]
+    fn a_node_that_is_not_known_is_told() {
+        let mut facts =
+            Facts::new(Policy { node_name: "ka".into(), masquerade_bit: 15, ..Policy::default() });
+        let (intent, diagnostics) = node(&facts);
+        assert_eq!(intent.masquerade_mark, 0x8000);
+        assert_eq!(diagnostics[0].reason, "there is no Node of that name");
+        facts.apply(Event::Node(event::Node { name: "ka".into(), ..Default::default() }));
+        assert_eq!(node(&facts).1, []);
+    }
+
+    #[test]
+    fn orphan_slices_are_no_diagnostic_of_the_intent() {
+        let mut facts = Facts::new(Policy::default());
+        facts.apply(Event::Node(event::Node::default()));
+        facts.apply(Event::Slice(event::EndpointSlice {
+            namespace: "default".into(),
+            name: "web-1".into(),
+            service: Some("web".into()),
+            address_type: "IPv4".into(),
+            ..Default::default()
+        }));
+        assert_eq!(all(&facts).1, []);
+        assert_eq!(facts.diagnostics().len(), 1);
     }
 }

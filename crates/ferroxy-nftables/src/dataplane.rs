@@ -36,6 +36,14 @@ pub struct Outcome {
     pub failed: Vec<(ServiceName, String)>,
 }
 
+/// How much of a Service the kernel has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Programmed {
+    /// There is no table of ours at all.
+    Nothing,
+    Elements { right: usize, wanted: usize },
+}
+
 /// What verification found.
 #[derive(Debug, Default)]
 pub struct Repair {
@@ -178,6 +186,22 @@ impl Dataplane {
         let services = intent.services.iter().map(placed).collect();
         let placed = Intent { node: intent.node.clone(), services };
         Ok(diff(&seen, &crate::render(&placed, &self.families)))
+    }
+
+    /// Whether the kernel has a Service as it should be.
+    pub fn programmed(&mut self, service: &Arc<ServiceIntent>) -> Result<Programmed, Error> {
+        let seen = observe(&mut self.connection)?;
+        if seen.is_empty() {
+            return Ok(Programmed::Nothing);
+        }
+        let (mut right, mut wanted) = (0, 0);
+        elements(&place::onto_kernel(&seen, service), &mut |family, element| {
+            if let Some(table) = seen.tables.get(&family) {
+                wanted += 1;
+                right += usize::from(table.get(element.set, &element.key).is_some_and(|e| e.is_same(&element)));
+            }
+        });
+        Ok(Programmed::Elements { right, wanted })
     }
 
     /// Removes everything of ours: a diff to nothing. Says whether there was anything.

@@ -8,7 +8,7 @@ use ferroxy_netlink::nftables::{ChainType, Datatype, Hook, HookPoint, Set, SetDa
 use ipnet::IpNet;
 
 use crate::TABLE;
-use crate::element::{Element, Key, SetId, Value};
+use crate::element::{Element, SetId, Value};
 use crate::plan::{Action, Op, Plan};
 use crate::program;
 use crate::rule::family_word;
@@ -33,7 +33,7 @@ impl fmt::Display for Op {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let table = format!("{} {TABLE}", family_word(self.family));
         let element = |f: &mut fmt::Formatter<'_>, verb: &str, element: &Element| {
-            let spelled = spell_element(self.family, element);
+            let spelled = element_text(self.family, element);
             write!(f, "{verb} element {table} {} {{ {spelled} }}", element.set.name())
         };
         match &self.action {
@@ -43,7 +43,7 @@ impl fmt::Display for Op {
             Action::RemoveSet(name) => write!(f, "delete set {table} {name}"),
             Action::AddChain { name, hook: None } => write!(f, "add chain {table} {name}"),
             Action::AddChain { name, hook: Some(hook) } => {
-                write!(f, "add chain {table} {name} {{ {} }}", spell_hook(hook))
+                write!(f, "add chain {table} {name} {{ {} }}", hook_text(hook))
             }
             Action::RemoveChain(name) => write!(f, "delete chain {table} {name}"),
             Action::FlushChain(name) => write!(f, "flush chain {table} {name}"),
@@ -99,7 +99,7 @@ fn write_set(f: &mut fmt::Formatter<'_>, family: Family, set: &Set, table: &Tabl
     if let Some((id, entries)) = entries.filter(|(_, entries)| !entries.is_empty()) {
         let mut lead = "\t\telements = { ";
         for (key, entry) in entries {
-            write!(f, "{lead}{}", spell_element(family, &entry.element(id, *key)))?;
+            write!(f, "{lead}{}", element_text(family, &entry.element(id, *key)))?;
             lead = ",\n\t\t\t     ";
         }
         writeln!(f, " }}")?;
@@ -113,7 +113,7 @@ fn write_chain(f: &mut fmt::Formatter<'_>, name: &str, chain: &Chain) -> fmt::Re
         writeln!(f, "\t\tcomment \"{comment}\"")?;
     }
     if let Some(hook) = &chain.hook {
-        writeln!(f, "\t\t{}", spell_hook(hook))?;
+        writeln!(f, "\t\t{}", hook_text(hook))?;
     }
     for rule in &chain.rules {
         let text = if rule.text.is_empty() { "# a rule that is not ours" } else { &rule.text };
@@ -126,7 +126,8 @@ fn set_word(set: &Set) -> &'static str {
     if set.data.is_some() { "map" } else { "set" }
 }
 
-fn spell_hook(hook: &Hook) -> String {
+/// `type nat hook prerouting priority dstnat; policy accept;`
+pub fn hook_text(hook: &Hook) -> String {
     let kind = match hook.kind {
         ChainType::Filter => "filter",
         ChainType::Nat => "nat",
@@ -181,7 +182,7 @@ fn spell_datatype(family: Family, datatype: Datatype, by_example: bool) -> &'sta
 }
 
 /// `10.96.0.80 . tcp . 80 comment "default/web" : goto pick-2`
-fn spell_element(family: Family, element: &Element) -> String {
+pub fn element_text(family: Family, element: &Element) -> String {
     let mut text = spell_key(family, element);
     if let Some(comment) = &element.comment {
         let _ = write!(text, " comment \"{comment}\"");
@@ -244,9 +245,4 @@ fn spell_range(first: &str, last: IpAddr) -> String {
         Some(net) => net.to_string(),
         None => format!("{first}-{last}"),
     }
-}
-
-/// A key alone, for messages: `10.96.0.80 . tcp . 80`.
-pub fn key_text(family: Family, set: SetId, key: Key) -> String {
-    spell_key(family, &Element { set, key, value: Value::Member, comment: None })
 }

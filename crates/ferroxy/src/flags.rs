@@ -4,10 +4,19 @@
 
 use std::ffi::{OsStr, OsString};
 
-use clap::{Args, Command, FromArgMatches};
+use clap::{Arg, Args, Command, FromArgMatches};
 use serde::Serialize;
 
 use crate::config::duration;
+
+const CONFIGURATION: &str = "Configuration";
+const INSTEAD: &str = "Instead of running";
+const API_SERVER: &str = "API server";
+const SERVING: &str = "Addresses and node HTTP services";
+const DATAPLANE: &str = "Dataplane";
+const NETWORK: &str = "Cluster network";
+const NODE: &str = "Node settings";
+const LOGGING: &str = "Logging";
 
 #[derive(Debug, Clone, Default, PartialEq, Args, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -15,193 +24,203 @@ use crate::config::duration;
 #[command(args_override_self = true)]
 pub struct Flags {
     /// The configuration file; most other flags are ignored when it is given
-    #[arg(long, value_name = "FILE", help_heading = "Configuration")]
+    #[arg(long, value_name = "FILE", help_heading = CONFIGURATION)]
     pub config: Option<String>,
     /// Write the configuration as it stands after flags, file and defaults, and exit
-    #[arg(long, value_name = "FILE", help_heading = "Configuration")]
+    #[arg(long, value_name = "FILE", help_heading = CONFIGURATION)]
     pub write_config_to: Option<String>,
     /// Switch features on or off
-    #[arg(long, value_name = "NAME=BOOL,…", value_delimiter = ',', value_parser = gate, help_heading = "Configuration")]
+    #[arg(long, list("NAME=BOOL,…"), value_parser = gate, help_heading = CONFIGURATION)]
     pub feature_gates: Option<Vec<(String, bool)>>,
     /// Name of this node, instead of the host's name
-    #[arg(long, value_name = "NAME", help_heading = "Configuration")]
+    #[arg(long, value_name = "NAME", help_heading = CONFIGURATION)]
     pub hostname_override: Option<String>,
     /// Resend everything the API server told at least this often
-    #[arg(long, value_name = "DURATION", value_parser = go_duration, help_heading = "Configuration")]
+    #[arg(long, duration(), help_heading = CONFIGURATION)]
     pub config_sync_period: Option<String>,
     /// Print the version and exit; `raw` prints all of it
-    #[arg(long, value_name = "raw", num_args = 0..=1, require_equals = true, default_missing_value = "true", help_heading = "Configuration")]
+    #[arg(long, optional("raw"), help_heading = CONFIGURATION)]
     pub version: Option<String>,
 
     /// Remove everything that a proxy left on this node, and exit
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = boolean, help_heading = "Instead of running")]
+    #[arg(long, truth(), help_heading = INSTEAD)]
     pub cleanup: Option<bool>,
     /// Do only what needs privileges, and exit
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = boolean, help_heading = "Instead of running")]
+    #[arg(long, truth(), help_heading = INSTEAD)]
     pub init_only: Option<bool>,
 
     /// How to reach the API server
-    #[arg(long, value_name = "FILE", help_heading = "API server")]
+    #[arg(long, value_name = "FILE", help_heading = API_SERVER)]
     pub kubeconfig: Option<String>,
     /// Address of the API server, instead of the one in the kubeconfig
-    #[arg(long, value_name = "URL", help_heading = "API server")]
+    #[arg(long, value_name = "URL", help_heading = API_SERVER)]
     pub master: Option<String>,
     /// Encoding asked of the API server
-    #[arg(long, value_name = "TYPE", help_heading = "API server")]
+    #[arg(long, value_name = "TYPE", help_heading = API_SERVER)]
     pub kube_api_content_type: Option<String>,
     /// Requests per second
-    #[arg(long, value_name = "N", allow_hyphen_values = true, help_heading = "API server")]
+    #[arg(long, number("N"), help_heading = API_SERVER)]
     pub kube_api_qps: Option<f32>,
     /// Requests at once
-    #[arg(long, value_name = "N", allow_hyphen_values = true, help_heading = "API server")]
+    #[arg(long, number("N"), help_heading = API_SERVER)]
     pub kube_api_burst: Option<i32>,
 
     /// Primary address of this node, instead of the one its Node object tells
-    #[arg(long, value_name = "IP", help_heading = "Addresses and node HTTP services")]
+    #[arg(long, value_name = "IP", help_heading = SERVING)]
     pub bind_address: Option<String>,
     /// Exit when the health or metrics address cannot be bound
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = boolean, help_heading = "Addresses and node HTTP services")]
+    #[arg(long, truth(), help_heading = SERVING)]
     pub bind_address_hard_fail: Option<bool>,
     /// Address of the health service; empty switches it off
-    #[arg(long, value_name = "IP[:PORT]", help_heading = "Addresses and node HTTP services")]
+    #[arg(long, value_name = "IP[:PORT]", help_heading = SERVING)]
     pub healthz_bind_address: Option<String>,
     /// Deprecated: port of the health service; 0 switches it off
-    #[arg(long, value_name = "PORT", allow_hyphen_values = true, help_heading = "Addresses and node HTTP services")]
+    #[arg(
+        long,
+        value_name = "PORT",
+        allow_hyphen_values = true,
+        help_heading = SERVING
+    )]
     pub healthz_port: Option<i32>,
     /// Address of the metrics service
-    #[arg(long, value_name = "IP[:PORT]", help_heading = "Addresses and node HTTP services")]
+    #[arg(long, value_name = "IP[:PORT]", help_heading = SERVING)]
     pub metrics_bind_address: Option<String>,
     /// Deprecated: port of the metrics service
-    #[arg(long, value_name = "PORT", allow_hyphen_values = true, help_heading = "Addresses and node HTTP services")]
+    #[arg(
+        long,
+        value_name = "PORT",
+        allow_hyphen_values = true,
+        help_heading = SERVING
+    )]
     pub metrics_port: Option<i32>,
     /// Serve profiles beside the metrics
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = boolean, help_heading = "Addresses and node HTTP services")]
+    #[arg(long, truth(), help_heading = SERVING)]
     pub profiling: Option<bool>,
     /// Show metrics that this earlier version still showed
-    #[arg(long, value_name = "VERSION", help_heading = "Addresses and node HTTP services")]
+    #[arg(long, value_name = "VERSION", help_heading = SERVING)]
     pub show_hidden_metrics_for_version: Option<String>,
 
     /// iptables, ipvs or nftables
-    #[arg(long, value_name = "MODE", help_heading = "Dataplane")]
+    #[arg(long, value_name = "MODE", help_heading = DATAPLANE)]
     pub proxy_mode: Option<String>,
     /// Masquerade everything sent to Services
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = boolean, help_heading = "Dataplane")]
+    #[arg(long, truth(), help_heading = DATAPLANE)]
     pub masquerade_all: Option<bool>,
     /// Bit of the packet mark that asks for masquerading (iptables, ipvs)
-    #[arg(long, value_name = "BIT", allow_hyphen_values = true, help_heading = "Dataplane")]
+    #[arg(long, number("BIT"), help_heading = DATAPLANE)]
     pub iptables_masquerade_bit: Option<i32>,
     /// Node ports on 127.0.0.1 (iptables, IPv4)
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = boolean, help_heading = "Dataplane")]
+    #[arg(long, truth(), help_heading = DATAPLANE)]
     pub iptables_localhost_nodeports: Option<bool>,
     /// Verify at least this often (every mode but ipvs)
-    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = go_duration, help_heading = "Dataplane")]
+    #[arg(long, duration(), help_heading = DATAPLANE)]
     pub iptables_sync_period: Option<String>,
     /// Apply changes no more often than this (every mode but ipvs)
-    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = go_duration, help_heading = "Dataplane")]
+    #[arg(long, duration(), help_heading = DATAPLANE)]
     pub iptables_min_sync_period: Option<String>,
     /// Verify at least this often (ipvs)
-    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = go_duration, help_heading = "Dataplane")]
+    #[arg(long, duration(), help_heading = DATAPLANE)]
     pub ipvs_sync_period: Option<String>,
     /// Apply changes no more often than this (ipvs)
-    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = go_duration, help_heading = "Dataplane")]
+    #[arg(long, duration(), help_heading = DATAPLANE)]
     pub ipvs_min_sync_period: Option<String>,
     /// How the kernel picks an endpoint (ipvs)
-    #[arg(long, value_name = "NAME", help_heading = "Dataplane")]
+    #[arg(long, value_name = "NAME", help_heading = DATAPLANE)]
     pub ipvs_scheduler: Option<String>,
     /// Virtual servers in these ranges are left alone (ipvs)
-    #[arg(long, value_name = "CIDR,…", value_delimiter = ',', help_heading = "Dataplane")]
+    #[arg(long, list("CIDR,…"), help_heading = DATAPLANE)]
     pub ipvs_exclude_cidrs: Option<Vec<String>>,
     /// Answer ARP only for addresses of the interface asked on (ipvs)
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = boolean, help_heading = "Dataplane")]
+    #[arg(long, truth(), help_heading = DATAPLANE)]
     pub ipvs_strict_arp: Option<bool>,
     /// Idle TCP connections; 0 keeps the system's value (ipvs)
-    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = go_duration, help_heading = "Dataplane")]
+    #[arg(long, duration(), help_heading = DATAPLANE)]
     pub ipvs_tcp_timeout: Option<String>,
     /// TCP connections after a FIN; 0 keeps the system's value (ipvs)
-    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = go_duration, help_heading = "Dataplane")]
+    #[arg(long, duration(), help_heading = DATAPLANE)]
     pub ipvs_tcpfin_timeout: Option<String>,
     /// UDP flows; 0 keeps the system's value (ipvs)
-    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = go_duration, help_heading = "Dataplane")]
+    #[arg(long, duration(), help_heading = DATAPLANE)]
     pub ipvs_udp_timeout: Option<String>,
 
     /// How pod traffic is recognised: ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix
-    #[arg(long, value_name = "MODE", help_heading = "Cluster network")]
+    #[arg(long, value_name = "MODE", help_heading = NETWORK)]
     pub detect_local_mode: Option<String>,
     /// Bridge that pods are attached to (BridgeInterface)
-    #[arg(long, value_name = "NAME", help_heading = "Cluster network")]
+    #[arg(long, value_name = "NAME", help_heading = NETWORK)]
     pub pod_bridge_interface: Option<String>,
     /// How names of pod interfaces begin (InterfaceNamePrefix)
-    #[arg(long, value_name = "PREFIX", help_heading = "Cluster network")]
+    #[arg(long, value_name = "PREFIX", help_heading = NETWORK)]
     pub pod_interface_name_prefix: Option<String>,
     /// Range of pod addresses, or one range of each family
-    #[arg(long, value_name = "CIDR[,CIDR]", help_heading = "Cluster network")]
+    #[arg(long, value_name = "CIDR[,CIDR]", help_heading = NETWORK)]
     pub cluster_cidr: Option<String>,
     /// Addresses of this node that node ports answer on: ranges, primary, localhost, all
-    #[arg(long, value_name = "CIDR,…", value_delimiter = ',', help_heading = "Cluster network")]
+    #[arg(long, list("CIDR,…"), help_heading = NETWORK)]
     pub nodeport_addresses: Option<Vec<String>>,
 
     /// How willing the kernel is to kill this process, -1000 to 1000
-    #[arg(long, value_name = "N", allow_hyphen_values = true, help_heading = "Node settings")]
+    #[arg(long, number("N"), help_heading = NODE)]
     pub oom_score_adj: Option<i32>,
     /// Tracked connections for each CPU; 0 leaves the limit alone
-    #[arg(long, value_name = "N", allow_hyphen_values = true, help_heading = "Node settings")]
+    #[arg(long, number("N"), help_heading = NODE)]
     pub conntrack_max_per_core: Option<i32>,
     /// Tracked connections at least
-    #[arg(long, value_name = "N", allow_hyphen_values = true, help_heading = "Node settings")]
+    #[arg(long, number("N"), help_heading = NODE)]
     pub conntrack_min: Option<i32>,
     /// Idle established TCP connections; 0 leaves it alone
-    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = go_duration, help_heading = "Node settings")]
+    #[arg(long, duration(), help_heading = NODE)]
     pub conntrack_tcp_timeout_established: Option<String>,
     /// TCP connections in CLOSE_WAIT; 0 leaves it alone
-    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = go_duration, help_heading = "Node settings")]
+    #[arg(long, duration(), help_heading = NODE)]
     pub conntrack_tcp_timeout_close_wait: Option<String>,
     /// Accept TCP packets outside the window
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = boolean, help_heading = "Node settings")]
+    #[arg(long, truth(), help_heading = NODE)]
     pub conntrack_tcp_be_liberal: Option<bool>,
     /// UDP flows without an answer; 0 leaves it alone
-    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = go_duration, help_heading = "Node settings")]
+    #[arg(long, duration(), help_heading = NODE)]
     pub conntrack_udp_timeout: Option<String>,
     /// UDP flows with an answer; 0 leaves it alone
-    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = go_duration, help_heading = "Node settings")]
+    #[arg(long, duration(), help_heading = NODE)]
     pub conntrack_udp_timeout_stream: Option<String>,
 
     /// How much to log
-    #[arg(short = 'v', long = "v", value_name = "N", allow_hyphen_values = true, help_heading = "Logging")]
+    #[arg(short = 'v', long = "v", number("N"), help_heading = LOGGING)]
     pub v: Option<i32>,
     /// How much to log from each part
-    #[arg(long, value_name = "PATTERN=N,…", value_delimiter = ',', help_heading = "Logging")]
+    #[arg(long, list("PATTERN=N,…"), help_heading = LOGGING)]
     pub vmodule: Option<Vec<String>>,
     /// text or json
-    #[arg(long, value_name = "FORMAT", help_heading = "Logging")]
+    #[arg(long, value_name = "FORMAT", help_heading = LOGGING)]
     pub logging_format: Option<String>,
     /// Write buffered lines at least this often
-    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = go_duration, help_heading = "Logging")]
+    #[arg(long, duration(), help_heading = LOGGING)]
     pub log_flush_frequency: Option<String>,
     /// Errors to stderr, the rest to stdout (alpha)
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = boolean, help_heading = "Logging")]
+    #[arg(long, truth(), help_heading = LOGGING)]
     pub log_text_split_stream: Option<bool>,
     /// Errors to stderr, the rest to stdout (alpha)
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = boolean, help_heading = "Logging")]
+    #[arg(long, truth(), help_heading = LOGGING)]
     pub log_json_split_stream: Option<bool>,
     /// Buffer of the split stream (alpha)
-    #[arg(long, value_name = "BYTES", help_heading = "Logging")]
+    #[arg(long, value_name = "BYTES", help_heading = LOGGING)]
     pub log_text_info_buffer_size: Option<String>,
     /// Buffer of the split stream (alpha)
-    #[arg(long, value_name = "BYTES", help_heading = "Logging")]
+    #[arg(long, value_name = "BYTES", help_heading = LOGGING)]
     pub log_json_info_buffer_size: Option<String>,
 
     // Windows only: taken, so that one set of arguments serves every node, and reported as not applicable.
-    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = boolean)]
+    #[arg(long, truth(), hide = true)]
     pub windows_service: Option<bool>,
     #[arg(long, hide = true)]
     pub source_vip: Option<String>,
     #[arg(long, hide = true)]
     pub network_name: Option<String>,
-    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = boolean)]
+    #[arg(long, truth(), hide = true)]
     pub enable_dsr: Option<bool>,
     #[arg(long, hide = true)]
     pub root_hnsendpoint_name: Option<String>,
-    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = boolean)]
+    #[arg(long, truth(), hide = true)]
     pub forward_healthcheck_vip: Option<bool>,
 }
 
@@ -216,10 +235,47 @@ impl Flags {
     /// Names (without `--`) and values of the flags that were given, by name.
     pub fn given(&self) -> Vec<(String, serde_json::Value)> {
         match serde_json::to_value(self) {
-            Ok(serde_json::Value::Object(all)) => all.into_iter().filter(|(_, value)| !value.is_null()).collect(),
+            Ok(serde_json::Value::Object(all)) => {
+                all.into_iter().filter(|(_, value)| !value.is_null()).collect()
+            }
             // A struct of plain values always becomes an object.
             _ => Vec::new(),
         }
+    }
+}
+
+/// How Go's flag parser takes each kind of value; the `#[arg(…)]`s above are written in these.
+trait GoStyle: Sized {
+    /// `--flag` or `--flag=value`, never `--flag value`.
+    fn optional(self, name: &'static str) -> Self;
+    /// `--flag`, `--flag=true`, `--flag=false`
+    fn truth(self) -> Self;
+    /// May be negative.
+    fn number(self, name: &'static str) -> Self;
+    fn duration(self) -> Self;
+    /// Commas, repetition, or both.
+    fn list(self, name: &'static str) -> Self;
+}
+
+impl GoStyle for Arg {
+    fn optional(self, name: &'static str) -> Arg {
+        self.value_name(name).num_args(0..=1).require_equals(true).default_missing_value("true")
+    }
+
+    fn truth(self) -> Arg {
+        self.optional("BOOL").value_parser(boolean)
+    }
+
+    fn number(self, name: &'static str) -> Arg {
+        self.value_name(name).allow_hyphen_values(true)
+    }
+
+    fn duration(self) -> Arg {
+        self.number("DURATION").value_parser(go_duration)
+    }
+
+    fn list(self, name: &'static str) -> Arg {
+        self.value_name(name).value_delimiter(',')
     }
 }
 
@@ -359,7 +415,9 @@ mod tests {
     fn names_of_given_flags_are_the_names_on_the_command_line() {
         let command = Flags::augment_args(Command::new("test"));
         let mut on_command_line: Vec<_> = command.get_arguments().filter_map(|arg| arg.get_long()).collect();
-        let serde_json::Value::Object(all) = serde_json::to_value(Flags::default()).unwrap() else { panic!() };
+        let serde_json::Value::Object(all) = serde_json::to_value(Flags::default()).unwrap() else {
+            panic!()
+        };
         let mut told: Vec<_> = all.keys().map(String::as_str).collect();
         on_command_line.sort_unstable();
         told.sort_unstable();

@@ -1,4 +1,9 @@
-//! The parts of the binary that can be tested without running it: the command line and the configuration.
+//! The parts of the binary, as a library, so that tests can reach them.
 
+pub mod agent;
+pub mod command;
 pub mod config;
 pub mod flags;
+pub mod host;
+pub mod log;
+pub mod output;

@@ -5,7 +5,7 @@ use crate::facts::{Conditions, Facts, Place, Service, Slice};
 use crate::resolve::ResolvedPort;
 use crate::resolve::candidates::Candidate;
 use crate::resolve::selection::is_leaving;
-use crate::resolve::topology::{self, Preference};
+use crate::resolve::topology::Preference;
 
 pub(super) fn explain(facts: &Facts, service: &Service, port: &ResolvedPort<'_>) -> Vec<EndpointExplanation> {
     let candidates = &port.candidates;
@@ -36,31 +36,31 @@ fn usable(facts: &Facts, port: &ResolvedPort<'_>, candidate: &Candidate<'_>) -> 
 }
 
 fn why_unused(facts: &Facts, port: &ResolvedPort<'_>, candidate: &Candidate<'_>) -> String {
-    if !candidate.conditions.ready() {
-        return not_ready(candidate.conditions, is_leaving(candidate));
+    if !candidate.conditions.ready() && !is_leaving(candidate) {
+        return not_serving(candidate.conditions).to_owned();
     }
-    let (node, zone) = (facts.policy().node_name.as_str(), facts.zone());
-    let preference = port.selection.preference;
-    match preference {
-        Preference::SameNode if !topology::allows(preference, candidate, node, zone) => {
-            format!("hinted for node {}, this node is {node}", candidate.place.hint_nodes.join(", "))
+    // It could serve, and there is no choice among all nodes: then only its place is against it.
+    if !candidate.endpoint.is_local && port.intent.cluster.is_empty() {
+        return "on another node and the policy is Local".to_owned();
+    }
+    if !candidate.conditions.ready() {
+        return "terminating while ready endpoints exist".to_owned();
+    }
+    let hints = |list: &[Box<str>]| list.join(", ");
+    let place = candidate.place;
+    match port.selection.preference {
+        Preference::SameNode => {
+            format!("hinted for node {}, this node is {}", hints(&place.hint_nodes), facts.policy().node_name)
         }
-        Preference::SameZone if !topology::allows(preference, candidate, node, zone) => {
-            let hints = candidate.place.hint_zones.join(", ");
-            format!("hinted for zone {hints}, this node is in {}", zone.unwrap_or("no zone"))
+        _ => {
+            let own = facts.zone().unwrap_or("no zone");
+            format!("hinted for zone {}, this node is in {own}", hints(&place.hint_zones))
         }
-        _ => "on another node and the policy is Local".to_owned(),
     }
 }
 
-fn not_ready(conditions: Conditions, is_leaving: bool) -> String {
-    if is_leaving {
-        "terminating while ready endpoints exist".to_owned()
-    } else if conditions.terminating() {
-        "terminating and not serving any more".to_owned()
-    } else {
-        "not ready".to_owned()
-    }
+fn not_serving(conditions: Conditions) -> &'static str {
+    if conditions.terminating() { "terminating and not serving any more" } else { "not ready" }
 }
 
 fn duplicate(port: &ResolvedPort<'_>, candidate: &Candidate<'_>) -> EndpointExplanation {

@@ -190,6 +190,16 @@ fn local_policies_without_a_local_endpoint_are_told() {
 }
 
 #[test]
+fn a_terminating_endpoint_elsewhere_is_not_blamed_for_terminating() {
+    let mut local = service();
+    local.internal_traffic_policy = "Local".into();
+    local.ports[0].node_port = 0;
+    let leaving = SliceEndpoint { ready: Some(false), terminating: Some(true), ..pod("10.0.0.2", "kb") };
+    let explanation = explain_web(local, vec![slice("http", vec![leaving])]);
+    assert_eq!(reasons(&explanation), pairs(&[("10.0.0.2:8080", "on another node and the policy is Local")]));
+}
+
+#[test]
 fn a_lost_frontend_names_its_owner() {
     let mut api = service();
     api.name = "api".into();

@@ -140,7 +140,7 @@ impl Slice {
         }
     }
 
-    pub(crate) fn conditions(&self, index: usize) -> Option<Conditions> {
+    pub fn conditions(&self, index: usize) -> Option<Conditions> {
         self.conditions.get(index).copied()
     }
 

@@ -13,7 +13,7 @@ pub(crate) fn chosen(service: &Service) -> Vec<IpAddr> {
 }
 
 pub(crate) fn of(service: &Service, family: Family) -> Option<IpAddr> {
-    Some(service.cluster_ips[index_of(service, family)?]?)
+    service.cluster_ips[index_of(service, family)?]
 }
 
 /// Where that cluster IP stands in `spec.clusterIPs`.

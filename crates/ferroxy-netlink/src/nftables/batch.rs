@@ -31,13 +31,42 @@ pub struct Batch {
     scratch: Vec<u8>,
 }
 
+/// What can be done: the message type, its flags, and the words for errors.
+#[derive(Debug)]
+struct Verb {
+    kind: u16,
+    flags: u16,
+    words: &'static str,
+}
+
+mod verb {
+    use super::{Verb, flag, message};
+
+    pub(super) static ADD_TABLE: Verb =
+        Verb { kind: message::NEWTABLE, flags: flag::CREATE, words: "add table" };
+    pub(super) static DELETE_TABLE: Verb = Verb { kind: message::DELTABLE, flags: 0, words: "delete table" };
+    pub(super) static ADD_CHAIN: Verb =
+        Verb { kind: message::NEWCHAIN, flags: flag::CREATE, words: "add chain" };
+    pub(super) static DELETE_CHAIN: Verb = Verb { kind: message::DELCHAIN, flags: 0, words: "delete chain" };
+    pub(super) static FLUSH_CHAIN: Verb = Verb { kind: message::DELRULE, flags: 0, words: "flush chain" };
+    pub(super) static ADD_RULE: Verb =
+        Verb { kind: message::NEWRULE, flags: flag::CREATE | flag::APPEND, words: "add rule to" };
+    pub(super) static DELETE_RULE: Verb = Verb { kind: message::DELRULE, flags: 0, words: "delete rule" };
+    pub(super) static ADD_SET: Verb = Verb { kind: message::NEWSET, flags: flag::CREATE, words: "add set" };
+    pub(super) static DELETE_SET: Verb = Verb { kind: message::DELSET, flags: 0, words: "delete set" };
+    pub(super) static FLUSH_SET: Verb = Verb { kind: message::DELSETELEM, flags: 0, words: "flush set" };
+    pub(super) static ADD_ELEMENT: Verb =
+        Verb { kind: message::NEWSETELEM, flags: flag::CREATE, words: "add element to" };
+    pub(super) static DELETE_ELEMENT: Verb =
+        Verb { kind: message::DELSETELEM, flags: 0, words: "delete element of" };
+}
+
 #[derive(Debug, Clone)]
 struct Operation {
     /// Where its message starts.
     start: usize,
-    flags: u16,
     tag: u32,
-    name: &'static str,
+    verb: &'static Verb,
     object: String,
     /// Where its elements start in `elements`; they end where the next operation's start.
     first_element: usize,
@@ -46,7 +75,7 @@ struct Operation {
 /// What the open message is, so that the next element can tell whether it belongs there.
 #[derive(Debug, Clone)]
 struct OpenList {
-    kind: u16,
+    verb: &'static Verb,
     family: Family,
     table: String,
     set: String,
@@ -100,7 +129,7 @@ impl Batch {
 
     pub fn add_table(&mut self, tag: u32, family: Family, table: &Table) {
         let object = format!("{} {}", family.name(), table.name);
-        self.put(tag, family, message::NEWTABLE, flag::CREATE, "add table", object, |out, scratch, _| {
+        self.put(tag, family, &verb::ADD_TABLE, object, |out, scratch, _| {
             put_table(out, scratch, table);
         });
     }
@@ -108,14 +137,14 @@ impl Batch {
     /// With everything in it.
     pub fn delete_table(&mut self, tag: u32, family: Family, name: &str) {
         let object = format!("{} {name}", family.name());
-        self.put(tag, family, message::DELTABLE, 0, "delete table", object, |out, _, _| {
+        self.put(tag, family, &verb::DELETE_TABLE, object, |out, _, _| {
             out.put_str(table::NAME, name);
         });
     }
 
     pub fn add_chain(&mut self, tag: u32, family: Family, table: &str, chain: &Chain) {
         let object = path(family, table, &chain.name);
-        self.put(tag, family, message::NEWCHAIN, flag::CREATE, "add chain", object, |out, scratch, _| {
+        self.put(tag, family, &verb::ADD_CHAIN, object, |out, scratch, _| {
             put_chain(out, scratch, table, chain);
         });
     }
@@ -123,7 +152,7 @@ impl Batch {
     /// With its rules. Refused while something jumps to it.
     pub fn delete_chain(&mut self, tag: u32, family: Family, table: &str, name: &str) {
         let object = path(family, table, name);
-        self.put(tag, family, message::DELCHAIN, 0, "delete chain", object, |out, _, _| {
+        self.put(tag, family, &verb::DELETE_CHAIN, object, |out, _, _| {
             out.put_str(chain::TABLE, table);
             out.put_str(chain::NAME, name);
         });
@@ -132,7 +161,7 @@ impl Batch {
     /// Removes its rules.
     pub fn flush_chain(&mut self, tag: u32, family: Family, table: &str, chain: &str) {
         let object = path(family, table, chain);
-        self.put(tag, family, message::DELRULE, 0, "flush chain", object, |out, _, _| {
+        self.put(tag, family, &verb::FLUSH_CHAIN, object, |out, _, _| {
             out.put_str(rule::TABLE, table);
             out.put_str(rule::CHAIN, chain);
         });
@@ -141,15 +170,14 @@ impl Batch {
     /// At the end of the chain.
     pub fn add_rule(&mut self, tag: u32, family: Family, table: &str, chain: &str, rule: &Rule) {
         let object = path(family, table, chain);
-        let flags = flag::CREATE | flag::APPEND;
-        self.put(tag, family, message::NEWRULE, flags, "add rule to", object, |out, scratch, _| {
+        self.put(tag, family, &verb::ADD_RULE, object, |out, scratch, _| {
             put_rule(out, scratch, table, chain, rule);
         });
     }
 
     pub fn delete_rule(&mut self, tag: u32, family: Family, table: &str, chain: &str, handle: u64) {
         let object = format!("{handle} of {}", path(family, table, chain));
-        self.put(tag, family, message::DELRULE, 0, "delete rule", object, |out, _, _| {
+        self.put(tag, family, &verb::DELETE_RULE, object, |out, _, _| {
             out.put_str(rule::TABLE, table);
             out.put_str(rule::CHAIN, chain);
             out.put_u64_be(rule::HANDLE, handle);
@@ -158,7 +186,7 @@ impl Batch {
 
     pub fn add_set(&mut self, tag: u32, family: Family, table: &str, set: &Set) {
         let object = path(family, table, &set.name);
-        self.put(tag, family, message::NEWSET, flag::CREATE, "add set", object, |out, scratch, id| {
+        self.put(tag, family, &verb::ADD_SET, object, |out, scratch, id| {
             put_set(out, scratch, table, set, id);
         });
     }
@@ -166,7 +194,7 @@ impl Batch {
     /// With its elements. Refused while a rule refers to it.
     pub fn delete_set(&mut self, tag: u32, family: Family, table: &str, name: &str) {
         let object = path(family, table, name);
-        self.put(tag, family, message::DELSET, 0, "delete set", object, |out, _, _| {
+        self.put(tag, family, &verb::DELETE_SET, object, |out, _, _| {
             out.put_str(set::TABLE, table);
             out.put_str(set::NAME, name);
         });
@@ -175,14 +203,14 @@ impl Batch {
     /// Removes its elements.
     pub fn flush_set(&mut self, tag: u32, family: Family, table: &str, set: &str) {
         let object = path(family, table, set);
-        self.put(tag, family, message::DELSETELEM, 0, "flush set", object, |out, _, _| {
+        self.put(tag, family, &verb::FLUSH_SET, object, |out, _, _| {
             out.put_str(element::LIST_TABLE, table);
             out.put_str(element::LIST_SET, set);
         });
     }
 
     pub fn add_element(&mut self, tag: u32, family: Family, table: &str, set: &str, element: ElementRef<'_>) {
-        self.join_list(tag, message::NEWSETELEM, flag::CREATE, "add element to", family, table, set);
+        self.join_list(tag, &verb::ADD_ELEMENT, family, table, set);
         self.put_list_element(tag, element);
     }
 
@@ -195,7 +223,7 @@ impl Batch {
         set: &str,
         element: ElementRef<'_>,
     ) {
-        self.join_list(tag, message::DELSETELEM, 0, "delete element of", family, table, set);
+        self.join_list(tag, &verb::DELETE_ELEMENT, family, table, set);
         let element = ElementRef { data: DataRef::None, comment: None, ..element };
         self.put_list_element(tag, element);
     }
@@ -230,7 +258,7 @@ impl Batch {
             // Nothing points at one of the elements: only if all are of one tag do we know whose they are.
             None => (common_tag(operation, elements), operation.object.clone()),
         };
-        let error = Error::refused(operation.name, object, errno).explained(ack.words.clone());
+        let error = Error::refused(operation.verb.words, object, errno).explained(ack.words.clone());
         Some(Failure { tag, error })
     }
 
@@ -245,60 +273,39 @@ impl Batch {
         format!("{} {{ {}{comment} }}", operation.object, words.join(" "))
     }
 
-    #[allow(clippy::too_many_arguments, reason = "one call site for each operation, all in this file")]
     fn put(
         &mut self,
         tag: u32,
         family: Family,
-        kind: u16,
-        flags: u16,
-        name: &'static str,
+        verb: &'static Verb,
         object: String,
         fill: impl FnOnce(&mut Encoder, &mut Vec<u8>, u32),
     ) {
-        let message = self.begin(tag, family, kind, flags, name, object);
+        let message = self.begin(tag, family, verb, object);
         fill(&mut self.encoder, &mut self.scratch, sequence(self.operations.len()));
         self.encoder.end_message(message);
     }
 
     /// Starts a message and moves the request for an acknowledgement to it: only the last one is acknowledged, so that
     /// success is a single answer whatever the size of the batch.
-    fn begin(
-        &mut self,
-        tag: u32,
-        family: Family,
-        kind: u16,
-        flags: u16,
-        name: &'static str,
-        object: String,
-    ) -> OpenMessage {
+    fn begin(&mut self, tag: u32, family: Family, verb: &'static Verb, object: String) -> OpenMessage {
         self.open = None;
         if let Some(previous) = self.operations.last() {
-            self.encoder.set_message_flags(previous.start, previous.flags);
+            self.encoder.set_message_flags(previous.start, previous.verb.flags | flag::REQUEST);
         }
-        let (start, flags) = (self.encoder.position(), flags | flag::REQUEST);
+        let (start, flags) = (self.encoder.position(), verb.flags | flag::REQUEST | flag::ACK);
         let first_element = self.elements.len();
-        self.operations.push(Operation { start, flags, tag, name, object, first_element });
-        let message = self.encoder.begin_message(kind, flags | flag::ACK, sequence(self.operations.len()));
+        self.operations.push(Operation { start, tag, verb, object, first_element });
+        let message = self.encoder.begin_message(verb.kind, flags, sequence(self.operations.len()));
         put_header(&mut self.encoder, family);
         message
     }
 
     /// Makes sure that the open message is a list for this set, with room for one more element.
-    #[allow(clippy::too_many_arguments, reason = "the two call sites are in this file")]
-    fn join_list(
-        &mut self,
-        tag: u32,
-        kind: u16,
-        flags: u16,
-        name: &'static str,
-        family: Family,
-        table: &str,
-        set: &str,
-    ) {
+    fn join_list(&mut self, tag: u32, verb: &'static Verb, family: Family, table: &str, set: &str) {
         let position = self.encoder.position();
         let joins = self.open.as_ref().is_some_and(|open| {
-            open.kind == kind
+            open.verb.kind == verb.kind
                 && open.family == family
                 && open.set == set
                 && open.table == table
@@ -307,13 +314,13 @@ impl Batch {
         if joins {
             return;
         }
-        let message = self.begin(tag, family, kind, flags, name, path(family, table, set));
+        let message = self.begin(tag, family, verb, path(family, table, set));
         self.encoder.put_str(element::LIST_TABLE, table);
         self.encoder.put_str(element::LIST_SET, set);
         let list_start = self.encoder.position();
         let list = self.encoder.begin_nested(element::LIST_ELEMENTS);
         let (table, set) = (table.to_owned(), set.to_owned());
-        self.open = Some(OpenList { kind, family, table, set, start: position, message, list, list_start });
+        self.open = Some(OpenList { verb, family, table, set, start: position, message, list, list_start });
     }
 
     /// Appends to the open list. Its lengths are brought up to date each time, so the batch can be sent at any moment.

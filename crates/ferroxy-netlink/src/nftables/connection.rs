@@ -1,7 +1,10 @@
 //! A connection to nf_tables: commits batches and reads back what is there. Decides nothing about either.
 
+use std::collections::HashSet;
 use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::IoSlice;
+use std::time::Duration;
 
 use rustix::io::Errno;
 
@@ -14,6 +17,10 @@ use super::decode::{read_chain, read_elements, read_rule, read_set, read_table, 
 use super::encode::put_header;
 use super::types::{Chain, Element, Family, ObservedRule, Set, Table};
 use super::wire::{self, ANY_TABLE, GENERATION_ID, element, message};
+
+/// A set that is still growing its hash table after a large commit is given this much time, this often.
+const LISTING_ATTEMPTS: usize = 10;
+const SETTLING_TIME: Duration = Duration::from_millis(50);
 
 #[derive(Debug)]
 pub struct Connection {
@@ -125,7 +132,10 @@ impl Connection {
         })
     }
 
-    /// Hands each element to `each`, in the kernel's order, once the whole listing is known to be consistent.
+    /// Hands each element to `each`, in the kernel's order, once the whole listing is known to be consistent; that of a
+    /// dynamic set, which packets change all the time, as it comes: some elements may be missing, some come twice.
+    ///
+    /// The kernel begins anew for every 32 KiB it lists: the time grows with the square of the set's size.
     pub fn elements(
         &mut self,
         family: Family,
@@ -136,15 +146,30 @@ impl Connection {
         let object = format!("{table}/{set}");
         let kind = message::GETSETELEM;
         let request = Request { operation: "list elements of", object: &object, kind, flags: 0 };
-        let answer = self.socket.dump(request, |out| {
-            put_header(out, family);
-            out.put_str(element::LIST_TABLE, table);
-            out.put_str(element::LIST_SET, set);
-        })?;
-        read_each(&answer, message::NEWSETELEM, request, |message| {
-            read_elements(message, each).map(|()| None::<()>)
-        })?;
-        Ok(())
+        let malformed = |found| Error::malformed(request.operation, request.object, found);
+        let dynamic = self.is_dynamic(request, family, table, set)?;
+        for _ in 0..LISTING_ATTEMPTS {
+            let answer = self.socket.dump(request, |out| put_set_name(out, family, table, set))?;
+            if dynamic || !repeats_an_element(&answer).map_err(malformed)? {
+                let read = |message: &Message<'_>| read_elements(message, each).map(|()| None::<()>);
+                return read_each(&answer, message::NEWSETELEM, request, read).map(|_| ());
+            }
+            std::thread::sleep(SETTLING_TIME);
+        }
+        Err(Error::unstable(request.operation, request.object))
+    }
+
+    fn is_dynamic(
+        &mut self,
+        request: Request<'_>,
+        family: Family,
+        table: &str,
+        set: &str,
+    ) -> Result<bool, Error> {
+        let request = Request { kind: message::GETSET, ..request };
+        let answer = self.socket.query(request, |out| put_set_name(out, family, table, set))?;
+        let found = read_each(&answer, message::NEWSET, request, read_set)?;
+        Ok(found.first().is_some_and(|set| set.dynamic))
     }
 
     fn observe_table(&mut self, family: Family, name: &str) -> Result<Option<(Table, bool)>, Error> {
@@ -176,13 +201,13 @@ impl Connection {
         self.socket.send(&[IoSlice::new(batch.encoded()), IoSlice::new(end)]).map_err(failed)?;
 
         // All answers are in our queue by now, or lost because it was full: there is nothing to wait for.
-        let mut verdict = Verdict::default();
+        let mut answers = Answers::default();
         loop {
             match self.socket.receive() {
-                Ok(None) => return verdict.conclude(size),
-                Ok(Some(bytes)) => verdict.read(batch, bytes, size),
+                Ok(None) => return answers.conclude(size),
+                Ok(Some(bytes)) => answers.read(batch, bytes, size),
                 Err(Errno::NOBUFS | Errno::MSGSIZE) => {
-                    verdict.trouble(Error::lost("read all answers to", size()));
+                    answers.trouble(Error::lost("read all answers to", size()));
                 }
                 Err(errno) => return Err(failed(errno)),
             }
@@ -192,13 +217,13 @@ impl Connection {
 
 /// The kernel's answers to one batch, as they come in.
 #[derive(Default)]
-struct Verdict {
+struct Answers {
     acknowledged: bool,
     failures: Vec<Failure>,
     cause: Option<Error>,
 }
 
-impl Verdict {
+impl Answers {
     fn read(&mut self, batch: &Batch, bytes: &[u8], size: impl Fn() -> String) {
         for message in Messages::new(bytes) {
             match message.map(|message| Ack::from_message(&message)) {
@@ -279,6 +304,32 @@ fn read_each<T>(
         }
     }
     Ok(found)
+}
+
+/// True when the order of elements changed while they were listed. After a large commit the kernel goes on growing the
+/// set's hash table in the background; since it continues a listing by skipping as many elements as it has given
+/// already, for each one that it then passes over another comes twice. It does not mark such a listing as interrupted.
+fn repeats_an_element(answer: &Answer) -> Result<bool, Malformed> {
+    let mut seen = HashSet::new();
+    for message in answer.messages() {
+        let (_, attributes) = message?.split::<{ wire::HEADER }>()?;
+        let Some(list) = Fields::<4>::new(attributes)?.get(element::LIST_ELEMENTS) else { continue };
+        for attribute in list.nested() {
+            let mut hasher = DefaultHasher::new();
+            attribute?.payload.hash(&mut hasher);
+            if !seen.insert(hasher.finish()) {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
+}
+
+fn put_set_name(out: &mut Encoder, family: Family, table: &str, set: &str) {
+    put_header(out, family);
+    // The same numbers name table and set in messages about sets and about elements.
+    out.put_str(element::LIST_TABLE, table);
+    out.put_str(element::LIST_SET, set);
 }
 
 fn put_table_name(out: &mut Encoder, family: Family, table: &str) {

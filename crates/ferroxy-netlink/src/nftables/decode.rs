@@ -198,3 +198,77 @@ fn read_types(mut number: u32) -> Vec<Datatype> {
     fields.reverse();
     fields
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::Messages;
+    use crate::nftables::{Base, Batch, CmpOp, DynsetOp};
+
+    /// One message of every kind, as we write them.
+    fn written() -> Vec<u8> {
+        let mut batch = Batch::new();
+        let comment = || Some("comment".to_owned());
+        batch.add_table(0, Family::Ip, &Table { name: "t".into(), comment: comment() });
+        let hook = Hook { kind: ChainType::Nat, point: HookPoint::Input, priority: -5 };
+        batch.add_chain(
+            0,
+            Family::Ip,
+            "t",
+            &Chain { name: "c".into(), hook: Some(hook), comment: comment() },
+        );
+        let (key, data) = (vec![Datatype::Ipv4Addr, Datatype::InetProto], Some(SetData::Verdict));
+        let (timeout_ms, size) = (Some(5), Some(6));
+        let name = "s".to_owned();
+        let set =
+            Set { name, key, data, interval: true, dynamic: true, timeout_ms, size, comment: comment() };
+        batch.add_set(0, Family::Ip, "t", &set);
+        let element = Element {
+            key: vec![1; 8],
+            key_end: Some(vec![2; 8]),
+            interval_end: true,
+            data: Data::Verdict(Verdict::Goto("c".into())),
+            comment: comment(),
+        };
+        batch.add_element(0, Family::Ip, "t", "s", (&element).into());
+        let exprs = vec![
+            Expr::Payload { base: Base::Network, offset: 16, len: 4, dreg: 1 },
+            Expr::Cmp { sreg: 1, op: CmpOp::Eq, data: vec![1, 2] },
+            Expr::Dynset { set: "s".into(), op: DynsetOp::Add, sreg_key: 1, sreg_data: None, timeout_ms },
+            Expr::Immediate(Verdict::Jump("c".into())),
+        ];
+        batch.add_rule(0, Family::Ip, "t", "c", &Rule { exprs, comment: comment() });
+        batch.encoded().to_vec()
+    }
+
+    /// Whatever the bytes are: an answer or an error.
+    fn read_everything(bytes: &[u8]) {
+        for message in Messages::new(bytes).flatten() {
+            let _ = (read_family(&message), read_table_name(&message), read_table(&message));
+            let _ = (read_chain(&message), read_rule(&message), read_set(&message));
+            let _ = read_elements(&message, &mut |_| {});
+        }
+    }
+
+    #[test]
+    fn damaged_messages_never_panic() {
+        let bytes = written();
+        for at in 0..bytes.len() {
+            read_everything(&bytes[..at]);
+            for value in [0, 1, 3, 4, 5, 0x7f, 0xff] {
+                let mut damaged = bytes.clone();
+                damaged[at] = value;
+                read_everything(&damaged);
+            }
+        }
+    }
+
+    #[test]
+    fn types_are_read_from_six_bits_each() {
+        use Datatype::{InetProto, InetService, Integer32, Ipv4Addr, Unknown};
+        assert_eq!(read_types(0x0010_730d), [Integer32, Ipv4Addr, InetProto, InetService]);
+        assert_eq!(read_types(7), [Ipv4Addr]);
+        assert_eq!(read_types(19), [Unknown(19)]);
+        assert_eq!(read_types(0), []);
+    }
+}

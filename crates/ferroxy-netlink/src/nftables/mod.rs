@@ -21,3 +21,4 @@ pub use types::{
     Chain, ChainType, Data, DataRef, Datatype, Element, ElementRef, Family, Hook, HookPoint, ObservedRule,
     Rule, Set, SetData, Table, Verdict, VerdictRef,
 };
+pub use userdata::COMMENT_MAX;

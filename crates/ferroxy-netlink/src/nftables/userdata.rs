@@ -4,8 +4,8 @@
 use super::types::{Datatype, Set, SetData};
 use super::wire::USERDATA_MAX;
 
-/// Longer comments are cut.
-const COMMENT_MAX: usize = 128;
+/// Longer comments are cut, at the end of a character. Those of sets with long types may lose more.
+pub const COMMENT_MAX: usize = 128;
 
 /// The comment's type in the userdata of tables, chains, rules and elements.
 const COMMENT: u8 = 0;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use ferroxy_core::Event;
 use ferroxy_netlink::nftables::{Monitor, Notice};
-use ferroxy_netlink::route::{AddressMonitor, addresses};
+use ferroxy_netlink::route::{AddressMonitor, Connection};
 use tracing::warn;
 
 use super::Input;
@@ -45,7 +45,7 @@ pub fn watch_rules(own_port: u32, inputs: Sender<Input>) -> Result<(), ferroxy_n
 
 /// The addresses of this host, as an event.
 pub fn host_addresses() -> Result<Event, ferroxy_netlink::error::Error> {
-    let mut all: Vec<IpAddr> = addresses()?.into_iter().map(|address| address.ip).collect();
+    let mut all: Vec<IpAddr> = Connection::open()?.addresses()?.into_iter().map(|address| address.ip).collect();
     all.sort_unstable();
     all.dedup();
     Ok(Event::HostAddresses(all))

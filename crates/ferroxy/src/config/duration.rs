@@ -52,13 +52,12 @@ fn part(text: &str) -> Option<(i128, &str)> {
 
 /// Digits after the point, in the unit; those too small to matter are cut off.
 fn fraction_of(digits: &str, scale: i128) -> Option<i128> {
-    let mut value = 0;
-    let mut place = scale;
-    for digit in digits.chars() {
-        place /= 10;
-        value += i128::from(digit.to_digit(10)?) * place;
+    if !digits.bytes().all(|digit| digit.is_ascii_digit()) {
+        return None;
     }
-    Some(value)
+    let digits = digits.get(..digits.len().min(18))?;
+    let numerator: i128 = if digits.is_empty() { 0 } else { digits.parse().ok()? };
+    Some(numerator * scale / 10_i128.pow(digits.len() as u32))
 }
 
 /// As Go prints it: `24h0m0s`, `1m30s`, `1.5s`, `250ms`, `0s`.
@@ -108,7 +107,8 @@ mod tests {
             ("100ms", 100_000_000),
             ("3us2ns", 3_002),
             ("3µs", 3_000),
-            ("0.3333333333333333333h", 1_199_999_999_999),
+            ("0.1h", 360_000_000_000),
+            ("1.00000000000000000000000000000000000000001s", 1_000_000_000),
         ] {
             assert_eq!(parse(text), Ok(nanoseconds), "{text}");
         }

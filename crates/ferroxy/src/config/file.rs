@@ -221,7 +221,9 @@ impl Found {
     fn compare(&mut self, given: &Value, shape: &Value, path: &str) {
         let expected = match (given, shape) {
             (Value::Object(given), Value::Object(shape)) => return self.compare_fields(given, shape, path),
-            (Value::Array(given), Value::Array(shape)) => return self.compare_entries(given, shape.first(), path),
+            (Value::Array(given), Value::Array(shape)) => {
+                return self.compare_entries(given, shape.first(), path);
+            }
             (Value::String(_), Value::String(_)) | (Value::Bool(_), Value::Bool(_)) => return,
             (Value::Number(given), Value::Number(shape)) if given.is_i64() || shape.is_f64() => return,
             (Value::Number(_), Value::String(_)) if NUMBER_OR_TEXT.contains(&path) => return,
@@ -274,7 +276,8 @@ mod tests {
 
     #[test]
     fn null_is_not_written() {
-        let (file, warnings) = decode(&text("conntrack: null\niptables: {masqueradeBit: null}\nmode: null")).unwrap();
+        let (file, warnings) =
+            decode(&text("conntrack: null\niptables: {masqueradeBit: null}\nmode: null")).unwrap();
         assert_eq!(file.iptables, Iptables::default());
         assert_eq!((file.mode, warnings), (None, vec![]));
     }
@@ -283,8 +286,10 @@ mod tests {
     fn unknown_fields_are_warnings() {
         let (file, warnings) = decode(&text("mode: ipvs\nnonsense: 1\nconntrack: {max: 3, min: 5}")).unwrap();
         assert_eq!((file.mode.as_deref(), file.conntrack.min), (Some("ipvs"), Some(5)));
-        let expected =
-            ["conntrack.max: there is no such field; it is ignored", "nonsense: there is no such field; it is ignored"];
+        let expected = [
+            "conntrack.max: there is no such field; it is ignored",
+            "nonsense: there is no such field; it is ignored",
+        ];
         assert_eq!(warnings, expected);
     }
 
@@ -316,7 +321,8 @@ mod tests {
 
     #[test]
     fn numbers_where_the_original_takes_them() {
-        let rest = "clientConnection: {qps: 5}\nlogging: {flushFrequency: 0, options: {text: {infoBufferSize: 0}}}";
+        let rest =
+            "clientConnection: {qps: 5}\nlogging: {flushFrequency: 0, options: {text: {infoBufferSize: 0}}}";
         let (file, warnings) = decode(&text(rest)).unwrap();
         assert_eq!((file.client_connection.qps, warnings), (Some(5.0), vec![]));
         assert_eq!(file.logging.flush_frequency.as_deref(), Some("0"));

@@ -111,7 +111,8 @@ mod tests {
 
     #[test]
     fn unknown_and_locked_gates_are_all_named() {
-        let problems = gates(&[("Nonsense", true), ("NFTablesProxyMode", false), ("WinDSR", true)]).unwrap_err();
+        let problems =
+            gates(&[("Nonsense", true), ("NFTablesProxyMode", false), ("WinDSR", true)]).unwrap_err();
         let expected = [
             ("NFTablesProxyMode".to_owned(), "can no longer be switched off".to_owned()),
             ("Nonsense".to_owned(), "is not a known feature gate".to_owned()),

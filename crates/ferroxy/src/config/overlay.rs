@@ -88,7 +88,12 @@ const WINDOWS_ONLY: [&str; 6] = [
 
 /// Flags that were given and mean nothing on Linux.
 pub(super) fn not_applicable(flags: &Flags) -> Vec<String> {
-    flags.given().into_iter().map(|(name, _)| name).filter(|name| WINDOWS_ONLY.contains(&name.as_str())).collect()
+    flags
+        .given()
+        .into_iter()
+        .map(|(name, _)| name)
+        .filter(|name| WINDOWS_ONLY.contains(&name.as_str()))
+        .collect()
 }
 
 /// The flag for a field of the file, where there is one.
@@ -205,7 +210,9 @@ fn address(given: Option<&str>, host: &str, port: Option<i32>, default_port: u16
     match (given, port) {
         (None, None) => None,
         (None, Some(port)) => Some(format!("{host}:{port}")),
-        (Some(address), port) => Some(defaults::with_port(address, port.map_or(default_port.into(), i64::from))),
+        (Some(address), port) => {
+            Some(defaults::with_port(address, port.map_or(default_port.into(), i64::from)))
+        }
     }
 }
 

@@ -8,8 +8,8 @@ use ipnet::IpNet;
 
 use super::file::{self, File};
 use super::{
-    Client, Config, Conntrack, DetectLocalMode, FeatureGates, Iptables, Ipvs, LogFormat, LogStream, Logging, Mode,
-    Nftables, Periods, Winkernel, duration,
+    Client, Config, Conntrack, DetectLocalMode, FeatureGates, Iptables, Ipvs, LogFormat, LogStream, Logging,
+    Mode, Nftables, Periods, Winkernel, duration,
 };
 
 /// The minor version of Kubernetes that this stands in for.
@@ -52,7 +52,8 @@ impl Check {
             healthz: self.healthz(&file.healthz_bind_address.unwrap_or_default()),
             metrics: self.socket("metricsBindAddress", &file.metrics_bind_address.unwrap_or_default()),
             profiling: file.enable_profiling.unwrap_or_default(),
-            show_hidden_metrics_for_version: self.hidden(file.show_hidden_metrics_for_version.unwrap_or_default()),
+            show_hidden_metrics_for_version: self
+                .hidden(file.show_hidden_metrics_for_version.unwrap_or_default()),
             iptables: self.iptables(file.iptables, mode),
             ipvs: self.ipvs(file.ipvs, mode),
             nftables: self.nftables(file.nftables, mode),
@@ -122,7 +123,10 @@ impl Check {
         let min_sync = self.duration(&format!("{block}.minSyncPeriod"), min_sync);
         if min_sync > sync && !sync.is_zero() {
             let (min_sync, sync) = (duration::format(min_sync), duration::format(sync));
-            self.problem(format!("{block}.minSyncPeriod"), format!("{min_sync} is longer than syncPeriod, {sync}"));
+            self.problem(
+                format!("{block}.minSyncPeriod"),
+                format!("{min_sync} is longer than syncPeriod, {sync}"),
+            );
         }
         Periods { sync, min_sync }
     }
@@ -139,7 +143,9 @@ impl Check {
         match text.parse::<SocketAddr>() {
             Ok(address) if address.port() != 0 => return address,
             Ok(_) => self.problem(field, format!("{text:?} needs a port between 1 and 65535")),
-            Err(_) => self.problem(field, format!("{text:?} is not IP:port such as 0.0.0.0:10256 or [::]:10256")),
+            Err(_) => {
+                self.problem(field, format!("{text:?} is not IP:port such as 0.0.0.0:10256 or [::]:10256"))
+            }
         }
         SocketAddr::from(([0, 0, 0, 0], 0))
     }
@@ -178,10 +184,16 @@ impl Check {
 
     fn detect_local(&mut self, mode: DetectLocalMode, bridge: &str, prefix: &str) {
         if mode == DetectLocalMode::BridgeInterface && bridge.is_empty() {
-            self.problem("detectLocal.bridgeInterface", "is empty, but detectLocalMode BridgeInterface needs it");
+            self.problem(
+                "detectLocal.bridgeInterface",
+                "is empty, but detectLocalMode BridgeInterface needs it",
+            );
         }
         if mode == DetectLocalMode::InterfaceNamePrefix && prefix.is_empty() {
-            self.problem("detectLocal.interfaceNamePrefix", "is empty, but detectLocalMode InterfaceNamePrefix needs it");
+            self.problem(
+                "detectLocal.interfaceNamePrefix",
+                "is empty, but detectLocalMode InterfaceNamePrefix needs it",
+            );
         }
     }
 
@@ -302,7 +314,8 @@ impl Check {
         Conntrack {
             max_per_core: self.count("conntrack.maxPerCore", it.max_per_core),
             min: self.count("conntrack.min", it.min),
-            tcp_established_timeout: self.duration("conntrack.tcpEstablishedTimeout", it.tcp_established_timeout),
+            tcp_established_timeout: self
+                .duration("conntrack.tcpEstablishedTimeout", it.tcp_established_timeout),
             tcp_close_wait_timeout: self.duration("conntrack.tcpCloseWaitTimeout", it.tcp_close_wait_timeout),
             tcp_be_liberal: it.tcp_be_liberal.unwrap_or_default(),
             udp_timeout: self.duration("conntrack.udpTimeout", it.udp_timeout),

@@ -1,0 +1,201 @@
+//! `ferroxy explain NAMESPACE/SERVICE`: what a Service does on this node, and why it does not work.
+
+use std::io::{self, Write};
+
+use anyhow::Context;
+use clap::Args;
+use ferroxy_core::explain::{Explanation, PortExplanation, Standing, explain};
+use ferroxy_core::intent::{Frontend, FrontendKind};
+use ferroxy_core::{ServiceName, resolve};
+use ferroxy_nftables::dataplane::{Dataplane, Programmed};
+use serde_json::{Value, json};
+
+use super::input::Input;
+use super::{Answer, Output};
+use crate::host;
+use crate::output::{Paint, Table};
+
+#[derive(Debug, Args)]
+pub struct Explain {
+    /// The Service; without a namespace, `default` is meant
+    #[arg(value_name = "NAMESPACE/SERVICE")]
+    service: String,
+    /// How to print it
+    #[arg(long, value_enum, default_value_t)]
+    output: Output,
+    #[command(flatten)]
+    input: Input,
+}
+
+impl Explain {
+    pub fn run(self) -> anyhow::Result<Answer> {
+        let name = ServiceName::parse(&self.service)
+            .with_context(|| format!("`{}` is not of the form NAMESPACE/SERVICE", self.service))?;
+        let (_, cluster) = self.input.look()?;
+        let explanation = explain(&cluster.facts, &name);
+        let kernel = resolve::service(&cluster.facts, &name).intent.map(|intent| in_kernel(&intent.into()));
+        let mut out = io::stdout().lock();
+        match self.output {
+            Output::Text => out.write_all(text(&explanation, kernel.as_deref(), Paint::stdout()).as_bytes())?,
+            Output::Json => writeln!(out, "{:#}", to_json(&explanation, kernel.as_deref()))?,
+        }
+        let fine = explanation.standing == Standing::Ours && explanation.findings.is_empty();
+        Ok(if fine { Answer::Yes } else { Answer::No })
+    }
+}
+
+/// Whether the kernel of this machine has the Service, in words.
+fn in_kernel(service: &std::sync::Arc<ferroxy_core::ServiceIntent>) -> String {
+    match Dataplane::open(&host::families()).and_then(|mut dataplane| dataplane.programmed(service)) {
+        Ok(Programmed::Nothing) => "no: nothing of Ferroxy is in this kernel (is it running here?)".into(),
+        Ok(Programmed::Elements { right, wanted }) if right == wanted => {
+            format!("yes, all {wanted} elements of it")
+        }
+        Ok(Programmed::Elements { right, wanted }) => {
+            format!("not as it should be: {right} of {wanted} elements are right (`ferroxy diff` shows the rest)")
+        }
+        Err(error) if error.errno == rustix::io::Errno::PERM => "not looked at: that needs CAP_NET_ADMIN".into(),
+        Err(error) => format!("not known: {error}"),
+    }
+}
+
+fn text(explanation: &Explanation, kernel: Option<&str>, paint: Paint) -> String {
+    let mut text = format!("{} {}\n", paint.strong("Service"), explanation.service);
+    match &explanation.standing {
+        Standing::Ours => {}
+        Standing::NotOurs(why) => text.push_str(&format!("  not handled here: {}\n", why.words())),
+        Standing::Unknown { .. } => text.push_str("  there is no such Service\n"),
+    }
+    if let Some(kernel) = kernel {
+        text.push_str(&format!("  programmed in this kernel: {kernel}\n"));
+    }
+    for port in &explanation.ports {
+        text.push_str(&port_text(port, paint));
+    }
+    if explanation.findings.is_empty() && explanation.standing == Standing::Ours {
+        text.push_str(&format!("\n{}\n", paint.good("nothing is wrong with it on this node")));
+    }
+    for finding in &explanation.findings {
+        text.push_str(&format!("\n{} {}\n", paint.bad("problem"), finding.problem));
+        if !finding.fix.is_empty() {
+            text.push_str(&format!("{} {}\n", paint.doubtful("try    "), finding.fix));
+        }
+    }
+    if !explanation.diagnostics.is_empty() {
+        text.push_str(&format!("\n{}\n", paint.strong("objects with mistakes")));
+        for diagnostic in &explanation.diagnostics {
+            text.push_str(&format!("  {diagnostic}\n"));
+        }
+    }
+    text
+}
+
+fn port_text(port: &PortExplanation, paint: Paint) -> String {
+    let name = if port.name.is_empty() { String::new() } else { format!(" ({})", port.name) };
+    let affinity = port.affinity.map(|seconds| format!(", clients stick for {seconds} s")).unwrap_or_default();
+    let mut text = format!(
+        "\n{} {}/{}{name}, {}, target {}{affinity}\n",
+        paint.strong("port"),
+        port.port,
+        port.protocol,
+        port.family,
+        port.target_port,
+    );
+    let mut frontends = Table::indented(2);
+    for frontend in &port.frontends {
+        frontends.row([
+            frontend.frontend.kind.words().to_owned(),
+            frontend_address(&frontend.frontend),
+            frontend.words.clone(),
+        ]);
+    }
+    let mut endpoints = Table::indented(2);
+    for endpoint in &port.endpoints {
+        let place = match (&endpoint.node, endpoint.is_local) {
+            (_, true) => "on this node".to_owned(),
+            (Some(node), _) => format!("on {node}"),
+            (None, _) => "on no known node".to_owned(),
+        };
+        let used = match (endpoint.used_for_cluster, endpoint.used_for_local) {
+            (true, true) | (true, false) => paint.good("used"),
+            (false, true) => paint.good("used for policy Local"),
+            (false, false) => paint.doubtful("not used"),
+        };
+        let reason = endpoint.reason.clone().unwrap_or_default();
+        endpoints.row([endpoint.address.clone(), endpoint.target.clone(), place, used, reason]);
+    }
+    text.push_str(&format!("{frontends}"));
+    if port.endpoints.is_empty() {
+        text.push_str("  no endpoints\n");
+    }
+    text.push_str(&format!("{endpoints}"));
+    text
+}
+
+fn frontend_address(frontend: &Frontend) -> String {
+    match (frontend.kind, frontend.address) {
+        (FrontendKind::NodePort, _) | (_, None) => frontend.port.to_string(),
+        (_, Some(address)) => std::net::SocketAddr::new(address, frontend.port).to_string(),
+    }
+}
+
+fn to_json(explanation: &Explanation, kernel: Option<&str>) -> Value {
+    let standing = match &explanation.standing {
+        Standing::Ours => json!("handled"),
+        Standing::NotOurs(why) => json!({ "not handled": why.words() }),
+        Standing::Unknown { elsewhere, similar } => {
+            let names = |list: &[ServiceName]| list.iter().map(ToString::to_string).collect::<Vec<_>>();
+            json!({ "unknown": { "elsewhere": names(elsewhere), "similar": names(similar) } })
+        }
+    };
+    json!({
+        "service": explanation.service.to_string(),
+        "standing": standing,
+        "programmed": kernel,
+        "ports": explanation.ports.iter().map(port_json).collect::<Vec<_>>(),
+        "findings": explanation.findings.iter()
+            .map(|finding| json!({ "problem": finding.problem, "fix": finding.fix })).collect::<Vec<_>>(),
+        "diagnostics": explanation.diagnostics.iter().map(ToString::to_string).collect::<Vec<_>>(),
+    })
+}
+
+fn port_json(port: &PortExplanation) -> Value {
+    let frontends: Vec<Value> = port
+        .frontends
+        .iter()
+        .map(|it| {
+            json!({
+                "kind": it.frontend.kind.words(),
+                "address": frontend_address(&it.frontend),
+                "route": it.words,
+            })
+        })
+        .collect();
+    let endpoints: Vec<Value> = port
+        .endpoints
+        .iter()
+        .map(|it| {
+            json!({
+                "address": it.address,
+                "pod": it.target,
+                "node": it.node,
+                "zone": it.zone,
+                "local": it.is_local,
+                "slice": it.slice,
+                "usedForCluster": it.used_for_cluster,
+                "usedForLocal": it.used_for_local,
+                "reason": it.reason,
+            })
+        })
+        .collect();
+    json!({
+        "name": &*port.name,
+        "family": port.family.to_string(),
+        "protocol": port.protocol.lowercase(),
+        "port": port.port,
+        "targetPort": port.target_port,
+        "affinitySeconds": port.affinity,
+        "frontends": frontends,
+        "endpoints": endpoints,
+    })
+}

@@ -1,0 +1,84 @@
+//! What most commands begin with: the configuration and the manifests.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use ferroxy_core::{Diagnostic, Event, Facts};
+use ferroxy_source::manifest::ManifestSource;
+
+use crate::config::{Config, Mode, Periods};
+use crate::flags::Flags;
+
+#[derive(Debug, Args)]
+pub struct Input {
+    /// A manifest, or a directory of them: Services, EndpointSlices, Nodes, ServiceCIDRs
+    #[arg(long, value_name = "PATH")]
+    pub manifests: Option<PathBuf>,
+    #[command(flatten)]
+    pub flags: Flags,
+}
+
+/// The configuration, as far as it concerns packets.
+#[derive(Debug)]
+pub struct Settings {
+    pub config: Config,
+    pub node_name: String,
+    pub periods: Periods,
+}
+
+/// The cluster as the manifests show it now.
+#[derive(Debug)]
+pub struct Cluster {
+    pub facts: Facts,
+    pub source: ManifestSource,
+    pub diagnostics: Vec<Diagnostic>,
+}
+
+/// The only mode there is so far.
+const MODE: Mode = Mode::Nftables;
+
+impl Input {
+    /// Reads flags and configuration file; warnings go to `warn`.
+    pub fn settings(&self, warn: &mut dyn FnMut(String)) -> anyhow::Result<Settings> {
+        let (config, warnings) = Config::load(&self.flags).map_err(join_lines)?;
+        warnings.into_iter().for_each(&mut *warn);
+        match config.mode {
+            Mode::Nftables => {}
+            Mode::Unset => warn("no proxy mode is set: using nftables".into()),
+            other => {
+                let field = if self.flags.config.is_some() { "mode" } else { "--proxy-mode" };
+                bail!("{field}: the mode {} is not there yet; use nftables", other.as_str());
+            }
+        }
+        let node_name = config.node_name().map_err(anyhow::Error::msg)?;
+        let periods = config.periods(MODE);
+        Ok(Settings { config, node_name, periods })
+    }
+
+    /// Reads the manifests once.
+    pub fn cluster(&self, settings: &Settings) -> anyhow::Result<Cluster> {
+        let path = self.manifests.as_ref().context(
+            "--manifests: name a manifest or a directory of them (watching the Kubernetes API is not there yet)",
+        )?;
+        let (source, events, diagnostics) = ManifestSource::open(path)?;
+        let mut facts = Facts::new(settings.config.policy(MODE, settings.node_name.clone()));
+        events.into_iter().for_each(|event: Event| drop(facts.apply(event)));
+        Ok(Cluster { facts, source, diagnostics })
+    }
+
+    /// For commands that only look: the facts, with warnings on standard error.
+    pub fn look(&self) -> anyhow::Result<(Settings, Cluster)> {
+        let settings = self.settings(&mut |warning| eprintln!("ferroxy: {warning}"))?;
+        let cluster = self.cluster(&settings)?;
+        for diagnostic in &cluster.diagnostics {
+            eprintln!("ferroxy: {diagnostic}");
+        }
+        Ok((settings, cluster))
+    }
+}
+
+/// Several problems are several lines, each with the program's name.
+fn join_lines(problems: Vec<String>) -> anyhow::Error {
+    anyhow::Error::msg(problems.join("\nferroxy: "))
+}

@@ -1,0 +1,91 @@
+//! `ferroxy run`: the node agent.
+
+use std::sync::mpsc;
+
+use anyhow::Context;
+use clap::Args;
+use ferroxy_core::{Family, resolve};
+use ferroxy_nftables::Dataplane;
+use tracing::{info, warn};
+
+use super::input::{Cluster, Input, Settings};
+use super::{Answer, cleanup, version};
+use crate::agent::{self, Agent, inputs};
+use crate::{host, log};
+
+#[derive(Debug, Args)]
+pub struct Run {
+    #[command(flatten)]
+    input: Input,
+}
+
+impl Run {
+    pub fn run(self) -> anyhow::Result<Answer> {
+        let flags = &self.input.flags;
+        if let Some(version) = version(flags) {
+            println!("{version}");
+            return Ok(Answer::Yes);
+        }
+        let mut warnings = Vec::new();
+        let settings = self.input.settings(&mut |warning| warnings.push(warning))?;
+        if let Some(path) = &flags.write_config_to {
+            let text = settings.config.to_yaml().map_err(anyhow::Error::msg)?;
+            std::fs::write(path, text).with_context(|| format!("--write-config-to: cannot write {path}"))?;
+            return Ok(Answer::Yes);
+        }
+        if flags.cleanup == Some(true) {
+            return cleanup::cleanup();
+        }
+        log::start(&settings.config.logging);
+        warnings.iter().for_each(|warning| warn!("{warning}"));
+        let cluster = self.input.cluster(&settings)?;
+        serve(settings, cluster, flags.init_only == Some(true))
+    }
+}
+
+fn serve(settings: Settings, cluster: Cluster, only_look: bool) -> anyhow::Result<Answer> {
+    let (sender, receiver) = mpsc::channel();
+    inputs::watch_signals(sender.clone()).context("cannot listen for signals")?;
+    let Cluster { mut facts, source, diagnostics } = cluster;
+    let _ = sender.send(agent::Input::SourceDiagnostics(diagnostics));
+
+    let families = host::families();
+    if !families.contains(&Family::V6) {
+        info!("IPv6 is switched off on this host: only IPv4 is programmed");
+    }
+    let mut dataplane = Dataplane::open(&families)?;
+    facts.apply(inputs::host_addresses()?);
+    let (node, _) = resolve::node(&facts);
+    dataplane.probe(&node).map_err(|error| host::explain_missing(&error))?;
+    if only_look {
+        info!("this kernel can do all that nftables mode needs");
+        return Ok(Answer::Yes);
+    }
+
+    inputs::watch_rules(dataplane.port_id(), sender.clone())?;
+    inputs::watch_addresses(sender.clone())?;
+    info!(
+        "ferroxy {} runs in nftables mode as node {}, with the manifests in {}",
+        env!("CARGO_PKG_VERSION"),
+        settings.node_name,
+        source.path().display(),
+    );
+    let events = sender.clone();
+    let _watch = source
+        .watch(move |batch| {
+            // The agent ends by ending the process; there is nobody left to tell.
+            let _ = events.send(agent::Input::Events(batch.events));
+            let _ = events.send(agent::Input::SourceDiagnostics(batch.diagnostics));
+        })
+        .context("cannot watch the manifests")?;
+    drop(sender);
+
+    let periods = agent::Periods { verify: settings.periods.sync, ..agent::Periods::default() };
+    let mut agent = Agent::new(facts, dataplane, periods);
+    let why = match agent.start(&receiver) {
+        Some(why) => why,
+        None => agent.run(&receiver),
+    };
+    info!("{why}: the rules stay in place (`ferroxy cleanup` removes them)");
+    Ok(Answer::Yes)
+}
