@@ -113,13 +113,15 @@ impl SetId {
     }
 }
 
-/// Every chain that elements or rules lead to.
+/// Every chain that elements or rules lead to. A chain's rules lead only to chains before it in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ChainId {
     Reject,
     External(Scope),
     ExternalLocal(Scope),
     ShortCut(Scope),
+    Recall(Scope),
+    RecallLocal(Scope),
     Sticky(Scope),
     StickyLocal(Scope),
     StickyExternal(Scope),
@@ -144,14 +146,19 @@ impl ChainId {
 
     /// The on-demand chains that something leading here needs: this one, and those its rules lead to.
     pub fn on_demand(self) -> impl Iterator<Item = ChainId> {
-        let others = match self {
-            ChainId::StickyExternal(scope) => [Some(ChainId::Sticky(scope)), None],
-            ChainId::StickyExternalLocal(scope) => {
-                [Some(ChainId::Sticky(scope)), Some(ChainId::StickyLocal(scope))]
-            }
-            _ => [None, None],
+        let of = |needs: &'static [fn(Scope) -> ChainId], scope| (needs, scope);
+        let (needs, scope) = match self {
+            ChainId::Sticky(scope) => of(&[ChainId::Recall], scope),
+            ChainId::StickyLocal(scope) => of(&[ChainId::RecallLocal], scope),
+            ChainId::StickyExternal(scope) => of(&[ChainId::Sticky, ChainId::Recall], scope),
+            ChainId::StickyExternalLocal(scope) => of(
+                &[ChainId::Sticky, ChainId::Recall, ChainId::StickyLocal, ChainId::RecallLocal],
+                scope,
+            ),
+            _ => of(&[], Scope::Address),
         };
-        std::iter::once(self).filter(|chain| chain.is_on_demand()).chain(others.into_iter().flatten())
+        let itself = std::iter::once(self).filter(|chain| chain.is_on_demand());
+        itself.chain(needs.iter().map(move |chain| chain(scope)))
     }
 
     pub fn parse(name: &str) -> Option<ChainId> {
@@ -170,6 +177,8 @@ impl ChainId {
             "external" => ChainId::External(scope),
             "external-local" => ChainId::ExternalLocal(scope),
             "short-cut" => ChainId::ShortCut(scope),
+            "recall" => ChainId::Recall(scope),
+            "local-recall" => ChainId::RecallLocal(scope),
             "sticky" => ChainId::Sticky(scope),
             "sticky-local" => ChainId::StickyLocal(scope),
             "sticky-external" => ChainId::StickyExternal(scope),
@@ -198,6 +207,8 @@ impl fmt::Display for ChainId {
             ChainId::External(scope) => write!(f, "{}external", scope.prefix()),
             ChainId::ExternalLocal(scope) => write!(f, "{}external-local", scope.prefix()),
             ChainId::ShortCut(scope) => write!(f, "{}short-cut", scope.prefix()),
+            ChainId::Recall(scope) => write!(f, "{}recall", scope.prefix()),
+            ChainId::RecallLocal(scope) => write!(f, "{}local-recall", scope.prefix()),
             ChainId::Sticky(scope) => write!(f, "{}sticky", scope.prefix()),
             ChainId::StickyLocal(scope) => write!(f, "{}sticky-local", scope.prefix()),
             ChainId::StickyExternal(scope) => write!(f, "{}sticky-external", scope.prefix()),
@@ -334,6 +345,8 @@ mod tests {
                 ChainId::External(scope),
                 ChainId::ExternalLocal(scope),
                 ChainId::ShortCut(scope),
+                ChainId::Recall(scope),
+                ChainId::RecallLocal(scope),
                 ChainId::Sticky(scope),
                 ChainId::StickyLocal(scope),
                 ChainId::StickyExternal(scope),

@@ -179,7 +179,7 @@ impl Ledger {
             family: *family,
             action: Action::RemoveChain(chain.to_string()),
         };
-        // Backwards, because a chain's rules lead only to chains before it in their order.
+        // Backwards: whoever leads to a chain comes after it in their order.
         Plan { changes: Vec::new(), tidy: self.idle.iter().rev().map(remove).collect() }
     }
 

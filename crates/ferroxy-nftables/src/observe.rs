@@ -25,7 +25,7 @@ pub fn observe(connection: &mut Connection) -> Result<State, Error> {
 
 fn observe_table(connection: &mut Connection, family: Family) -> Result<Table, Error> {
     let kernel = kernel_family(family);
-    let mut table = Table::default();
+    let mut table = Table { dormant: connection.is_dormant(kernel, TABLE)?, ..Table::default() };
     for chain in connection.chains(kernel, TABLE)? {
         let seen = Chain { hook: chain.hook, rules: Vec::new(), comment: chain.comment };
         table.chains.insert(chain.name, seen);

@@ -22,7 +22,7 @@
 //!
 //! **Session affinity.** A client's endpoint address is learnt after translation (`learn`), where the packet's own
 //! destination is the endpoint and `ct original` the frontend. A new connection of a known client gets that
-//! address written into the packet (`ip daddr set … map @affinity`), and then only `sticky-endpoints`, which
+//! address written into the packet (`ip daddr set … map @affinity jump recall`), and then only `sticky-endpoints`, which
 //! holds a frontend's endpoints of this moment, lets it be translated to that address (`to-P`, with the endpoint's
 //! port). So an endpoint that has left gets no new connection from the commit that removed it, with no clean-up of
 //! client entries: the stale one is deleted by the first packet that meets it, the destination is put back, and
@@ -76,9 +76,11 @@ pub fn on_demand_chain(chain: ChainId, node: &NodeIntent, family: Family) -> Cha
             for_each_protocol(&|rule| rule.remember(&client, SetId::Affinity(scope), seconds))
         }
         ChainId::To(port) => for_each_protocol(&|rule| rule.translate_to_port(port)),
-        ChainId::Sticky(scope) => program.recall(scope, SetId::StickyEndpoints(scope), SetId::Picks(scope)),
+        ChainId::Recall(scope) => program.recall(scope, SetId::StickyEndpoints(scope)),
+        ChainId::RecallLocal(scope) => program.recall(scope, SetId::StickyLocalEndpoints(scope)),
+        ChainId::Sticky(scope) => program.sticky(scope, ChainId::Recall(scope), SetId::Picks(scope)),
         ChainId::StickyLocal(scope) => {
-            program.recall(scope, SetId::StickyLocalEndpoints(scope), SetId::LocalPicks(scope))
+            program.sticky(scope, ChainId::RecallLocal(scope), SetId::LocalPicks(scope))
         }
         ChainId::StickyExternal(scope) => {
             vec![rule().set_mark(node.masquerade_mark).done(), rule().goto(ChainId::Sticky(scope)).done()]
@@ -218,23 +220,26 @@ impl Program<'_> {
         rules
     }
 
-    /// Sends a known client to its endpoint, if that is still one of the frontend's; others to a pick.
-    fn recall(&self, scope: Scope, endpoints: SetId, picks: SetId) -> Vec<Rule> {
-        let affinity = SetId::Affinity(scope);
-        let mut client = vec![Field::Saddr];
-        client.extend_from_slice(frontend_fields(scope));
-        // The destination in the packet is the remembered endpoint now; the frontend's is in `ct original`.
-        let mut remembered = match scope {
-            Scope::Address => vec![Field::OriginalDaddr, Field::L4proto, Field::Dport],
-            Scope::NodePort => vec![Field::L4proto, Field::Dport],
-        };
-        remembered.push(Field::Daddr);
+    /// Known clients are recalled; unknown ones, and those whose endpoint has left, go to a pick.
+    fn sticky(&self, scope: Scope, recall: ChainId, picks: SetId) -> Vec<Rule> {
+        let known = self.rule().put_destination_from(&client_fields(scope), SetId::Affinity(scope));
         vec![
-            self.rule().put_destination_from(&client, affinity).done(),
-            self.rule().dispatch(&remembered, endpoints).done(),
-            self.rule().restore_destination().done(),
-            self.rule().forget(&client, affinity).done(),
+            known.jump(&recall.to_string()).done(),
             self.rule().dispatch(frontend_fields(scope), picks).done(),
+        ]
+    }
+
+    /// The destination in the packet is the remembered endpoint now, and the frontend's is in `ct original`. If it is
+    /// no endpoint of the frontend any more, all is put back as it was.
+    fn recall(&self, scope: Scope, endpoints: SetId) -> Vec<Rule> {
+        let remembered: &[Field] = match scope {
+            Scope::Address => &[Field::OriginalDaddr, Field::L4proto, Field::Dport, Field::Daddr],
+            Scope::NodePort => &[Field::L4proto, Field::Dport, Field::Daddr],
+        };
+        vec![
+            self.rule().dispatch(remembered, endpoints).done(),
+            self.rule().restore_destination().done(),
+            self.rule().forget(&client_fields(scope), SetId::Affinity(scope)).done(),
         ]
     }
 
@@ -275,6 +280,11 @@ impl Program<'_> {
     fn rule(&self) -> RuleWriter {
         RuleWriter::new(self.family)
     }
+}
+
+/// What a client's endpoint is remembered by.
+fn client_fields(scope: Scope) -> Vec<Field> {
+    [&[Field::Saddr], frontend_fields(scope)].concat()
 }
 
 fn from_pod(rule: RuleWriter, detector: &LocalDetector) -> RuleWriter {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use ferroxy_core::intent::NodePortAddresses;
 use ferroxy_core::{Endpoint, Family, Frontend, Intent, NodeIntent, PortIntent, Route, ServiceIntent};
+use ferroxy_netlink::nftables::COMMENT_MAX;
 use ipnet::IpNet;
 
 use crate::element::{ChainId, Element, Key, LOCAL_SLOTS, Scope, SetId, Value};
@@ -62,13 +63,20 @@ pub fn elements(service: &ServiceIntent, emit: &mut dyn FnMut(Family, Element)) 
         emit(Family::of(*address), member(SetId::ClusterIps, Key::EMPTY.address(*address)));
     }
     for port in &service.ports {
-        let comment: Arc<str> = service.name.port(&port.name).into();
+        let comment = comment(service, port);
         let writer = PortWriter { port, comment };
         for frontend in &port.frontends {
             writer.frontend(frontend, &mut |element| emit(port.family, element));
         }
         writer.hairpins(&mut |element| emit(port.family, element));
     }
+}
+
+/// The name of the Service port, cut as the kernel's side will cut it, so that it compares equal. Names are ASCII.
+fn comment(service: &ServiceIntent, port: &PortIntent) -> Arc<str> {
+    let mut name = service.name.port(&port.name);
+    name.truncate(COMMENT_MAX);
+    name.into()
 }
 
 /// Adds the chains that are not always there.

@@ -22,6 +22,8 @@ pub struct State {
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Table {
+    /// Switched off by a foreign hand: it is there, and the kernel ignores it.
+    pub dormant: bool,
     pub sets: BTreeMap<String, Set>,
     pub chains: BTreeMap<String, Chain>,
     pub elements: BTreeMap<SetId, BTreeMap<Key, Entry>>,

@@ -4,7 +4,7 @@ use ferroxy_core::event::{EndpointSlice, Event, Node, Service, ServiceCidr};
 use ferroxy_core::{Object as Subject, diagnostic};
 
 #[derive(Debug, Clone, PartialEq)]
-#[allow(clippy::large_enum_variant, reason = "made once, then kept behind an Arc: a Box would be a second one")]
+#[allow(clippy::large_enum_variant, reason = "made once, then kept behind an Arc")]
 pub enum Object {
     Service(Service),
     Slice(EndpointSlice),

@@ -1,7 +1,7 @@
 //! Attributes back to tables, chains, rules, sets and elements. What this crate never writes is read as something
 //! different from anything it writes, never as an error: others may edit what we own.
 
-use crate::codec::{Attribute, Attributes, Fields, Malformed, Message};
+use crate::codec::{Attribute, Attributes, Fields, Malformed, Message, Messages};
 
 use super::expr::Expr;
 use super::types::{
@@ -143,6 +143,15 @@ pub(super) fn read_verdict(attribute: &Attribute<'_>) -> Result<Option<Verdict>,
     })
 }
 
+/// Reads bytes as every kind of message; whatever they are: an answer or an error. For tests and the fuzzer.
+pub fn read_everything(bytes: &[u8]) {
+    for message in Messages::new(bytes).flatten() {
+        let _ = (read_family(&message), read_table_name(&message), read_table(&message));
+        let _ = (read_chain(&message), read_rule(&message), read_set(&message));
+        let _ = read_elements(&message, &mut |_| {});
+    }
+}
+
 fn read_data(attribute: &Attribute<'_>) -> Result<Data, Malformed> {
     let fields = Fields::<3>::new(attribute.nested())?;
     let Some(verdict) = fields.get(data::VERDICT) else {
@@ -202,7 +211,6 @@ fn read_types(mut number: u32) -> Vec<Datatype> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::codec::Messages;
     use crate::nftables::{Base, Batch, CmpOp, DynsetOp};
 
     /// One message of every kind, as we write them.
@@ -239,15 +247,6 @@ mod tests {
         ];
         batch.add_rule(0, Family::Ip, "t", "c", &Rule { exprs, comment: comment() });
         batch.encoded().to_vec()
-    }
-
-    /// Whatever the bytes are: an answer or an error.
-    fn read_everything(bytes: &[u8]) {
-        for message in Messages::new(bytes).flatten() {
-            let _ = (read_family(&message), read_table_name(&message), read_table(&message));
-            let _ = (read_chain(&message), read_rule(&message), read_set(&message));
-            let _ = read_elements(&message, &mut |_| {});
-        }
     }
 
     #[test]

@@ -15,6 +15,8 @@ mod wire;
 
 pub use batch::Batch;
 pub use connection::{CommitError, Connection, Failure, Receipt};
+#[doc(hidden)]
+pub use decode::read_everything;
 pub use expr::{Base, CmpOp, CtDirection, CtKey, DynsetOp, Expr, FibAddress, MetaKey, register};
 pub use monitor::{Monitor, Notice};
 pub use types::{

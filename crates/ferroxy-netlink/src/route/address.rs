@@ -64,7 +64,7 @@ impl Connection {
 
 impl Address {
     /// None for an address of a family that is not IP (MCTP has such).
-    fn decode(message: &Message<'_>) -> Result<Option<Address>, Malformed> {
+    pub(super) fn decode(message: &Message<'_>) -> Result<Option<Address>, Malformed> {
         let (header, attributes) = message.split::<HEADER>()?;
         let [family, prefix_length, _, _, l0, l1, l2, l3] = *header;
         let (mut local, mut address) = (None, None);

@@ -153,7 +153,7 @@ impl Connection {
 }
 
 impl Link {
-    fn decode(message: &Message<'_>) -> Result<Link, Malformed> {
+    pub(super) fn decode(message: &Message<'_>) -> Result<Link, Malformed> {
         let (header, attributes) = message.split::<HEADER>()?;
         let [_, _, _, _, i0, i1, i2, i3, f0, f1, f2, f3, ..] = *header;
         let flags = u32::from_ne_bytes([f0, f1, f2, f3]);

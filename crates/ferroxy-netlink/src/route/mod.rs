@@ -14,7 +14,7 @@ pub use route::Route;
 
 use std::net::IpAddr;
 
-use crate::codec::Encoder;
+use crate::codec::{Encoder, Messages};
 use crate::error::Error;
 use crate::socket::{Protocol, Socket};
 
@@ -32,6 +32,14 @@ impl Connection {
 }
 
 /// The kernel's number for the address's family, as it stands in every header here.
+/// Reads bytes as every kind of message; whatever they are: an answer or an error. For the fuzzer.
+#[doc(hidden)]
+pub fn read_everything(bytes: &[u8]) {
+    for message in Messages::new(bytes).flatten() {
+        let _ = (Address::decode(&message), Link::decode(&message));
+    }
+}
+
 fn family(address: IpAddr) -> u8 {
     match address {
         IpAddr::V4(_) => AF_INET,

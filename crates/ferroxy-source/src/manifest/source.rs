@@ -10,7 +10,7 @@ use std::sync::Arc;
 use ferroxy_core::{Diagnostic, Event};
 
 use super::read::{self, Reading};
-use super::tree::{self, Stamp, Tree};
+use super::tree::{self, Stamp, Tree, Trouble};
 use super::{MAX_FILE_BYTES, MAX_OBJECTS};
 use crate::object::{Key, Object};
 
@@ -22,6 +22,8 @@ pub struct ManifestSource {
     in_force: BTreeMap<Key, Arc<Object>>,
     diagnostics: Vec<Diagnostic>,
     directories: BTreeSet<PathBuf>,
+    /// What could not be looked at last time. `None`: nothing could, or this is the first time.
+    troubles: Option<Vec<Trouble>>,
 }
 
 /// What a look at the files brought.
@@ -54,6 +56,7 @@ impl ManifestSource {
             in_force: BTreeMap::new(),
             diagnostics: Vec::new(),
             directories: BTreeSet::new(),
+            troubles: None,
         };
         let batch = source.take_in(tree);
         Ok((source, batch.events, batch.diagnostics))
@@ -80,8 +83,13 @@ impl ManifestSource {
 
     fn take_in(&mut self, tree: Tree) -> Batch {
         let before = std::mem::take(&mut self.files);
-        self.files = next_files(before, &tree);
+        let (files, changed) = next_files(before, &tree);
+        self.files = files;
         self.directories = tree.directories;
+        // Looking happens all the time: when nothing is new, it must not cost a walk through all objects.
+        if !changed && self.troubles.as_ref() == Some(&tree.troubles) {
+            return Batch { events: Vec::new(), diagnostics: self.diagnostics.clone() };
+        }
         let mut merge = Merge::default();
         for trouble in &tree.troubles {
             let effect = if trouble.may_exist {
@@ -95,12 +103,14 @@ impl ManifestSource {
         let events = difference(&self.in_force, &merge.objects);
         self.in_force = merge.objects;
         self.diagnostics = merge.diagnostics;
+        self.troubles = Some(tree.troubles);
         Batch { events, diagnostics: self.diagnostics.clone() }
     }
 
     fn keep_all(&mut self, error: &io::Error) -> Batch {
         let effect = format!("the objects last read from it ({}) stay in force", self.in_force.len());
         self.diagnostics = vec![about(&self.path, "path", error.to_string(), &effect)];
+        self.troubles = None;
         Batch { events: Vec::new(), diagnostics: self.diagnostics.clone() }
     }
 }
@@ -113,30 +123,38 @@ struct ReadFile {
     diagnostics: Vec<Diagnostic>,
 }
 
-/// Reads what may have changed, keeps what has not, and drops what is no longer there.
-fn next_files(mut before: BTreeMap<PathBuf, ReadFile>, tree: &Tree) -> BTreeMap<PathBuf, ReadFile> {
+/// Reads what may have changed, keeps what has not, and drops what is no longer there. `true`: some of it did.
+fn next_files(mut before: BTreeMap<PathBuf, ReadFile>, tree: &Tree) -> (BTreeMap<PathBuf, ReadFile>, bool) {
     let mut files = BTreeMap::new();
+    let mut changed = false;
     for (path, &stamp) in &tree.files {
-        let previous = before.remove(path);
-        let next = match previous {
+        let next = match before.remove(path) {
             Some(same) if same.stamp == stamp && stamp.settled => Some(same),
-            previous => read_file(path, stamp, previous),
+            previous => {
+                changed = true;
+                read_file(path, stamp, previous)
+            }
         };
         files.extend(next.map(|file| (path.clone(), file)));
     }
     let lost_sight_of =
         |path: &Path| tree.troubles.iter().any(|it| it.may_exist && path.starts_with(&it.path));
+    let missing = before.len();
     files.extend(before.into_iter().filter(|(path, _)| lost_sight_of(path)));
-    files
+    (files, changed || missing > 0)
 }
 
 /// `None`: the file has just been removed.
-fn read_file(path: &Path, stamp: Stamp, previous: Option<ReadFile>) -> Option<ReadFile> {
+fn read_file(path: &Path, mut stamp: Stamp, previous: Option<ReadFile>) -> Option<ReadFile> {
     let name = path.display().to_string();
     let had_objects = previous.as_ref().is_some_and(|it| !it.objects.is_empty());
     let reading = match contents(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
-        Err(error) => Reading::refused(&name, "contents", error.to_string()),
+        Err(error) => {
+            // Reading may work the next time, though nothing about the file changes: so try.
+            stamp.settled = false;
+            Reading::refused(&name, "contents", error.to_string())
+        }
         // Writing a file in place empties it first. To remove its objects, remove it.
         Ok(text) if had_objects && text.trim().is_empty() => {
             Reading::refused(&name, "contents", "the file is empty, as if being written".to_owned())

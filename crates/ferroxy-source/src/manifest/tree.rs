@@ -25,7 +25,7 @@ pub(super) struct Tree {
 }
 
 /// A path that could not be looked at.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub(super) struct Trouble {
     pub(super) path: PathBuf,
     pub(super) reason: String,

@@ -20,13 +20,12 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Says `Drift` when somebody who is not `own_port` changes our tables.
 pub fn watch_rules(own_port: u32, inputs: Sender<Input>) -> Result<(), ferroxy_netlink::error::Error> {
     let mut monitor = Monitor::open()?;
+    monitor.ignore(own_port)?;
     spawn("rules", move || {
         loop {
             let input = match monitor.next(None) {
-                Ok(Some(Notice::Changed { table, port_id, .. })) => {
-                    let ours = table == ferroxy_nftables::TABLE;
-                    (ours && port_id != own_port).then_some(Input::Drift("our table was changed by somebody else"))
-                }
+                Ok(Some(Notice::Changed { table, .. })) => (table == ferroxy_nftables::TABLE)
+                    .then_some(Input::Drift("our table was changed by somebody else")),
                 Ok(Some(Notice::Lost)) => Some(Input::Drift("notifications of the kernel were lost")),
                 Ok(Some(Notice::Generation { .. }) | None) => None,
                 Err(error) => {

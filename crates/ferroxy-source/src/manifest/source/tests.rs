@@ -211,6 +211,18 @@ fn what_is_no_text_or_too_large_is_refused() {
 }
 
 #[test]
+fn a_path_that_comes_back_unchanged_clears_its_diagnostic() {
+    let (mut bench, _, _) = Bench::new(&[]);
+    fs::create_dir(bench.path("m")).unwrap();
+    bench.write("m/a.yaml", &service("a", "x1"));
+    bench.source = ManifestSource::open(bench.path("m")).unwrap().0;
+    fs::rename(bench.path("m"), bench.path("away")).unwrap();
+    assert!(bench.refresh().is_some());
+    fs::rename(bench.path("away"), bench.path("m")).unwrap();
+    assert_eq!(bench.refresh(), Some((nothing(), nothing())));
+}
+
+#[test]
 fn a_path_that_is_not_there_cannot_be_opened() {
     let dir = tempfile::tempdir().unwrap();
     let error = ManifestSource::open(dir.path().join("none")).unwrap_err();

@@ -1,0 +1,188 @@
+//! Ring 0: what holds for every cluster, checked on random ones.
+
+use std::collections::BTreeSet;
+
+use ferroxy_core::testing::{Cluster, clusters, events, interesting_packets};
+use ferroxy_core::{Facts, Family, Intent, Packet, Verdict, oracle, resolve};
+use ferroxy_nftables::ledger::{Change, Ledger};
+use ferroxy_nftables::{Plan, State, diff, interpret, render};
+use proptest::prelude::*;
+
+/// Does the Plan to the State as the kernel would, and fails where the kernel would refuse.
+fn carried_out(mut state: State, plan: &Plan) -> Result<State, TestCaseError> {
+    for op in plan.ops() {
+        state.apply(op).map_err(|refused| TestCaseError::fail(format!("{op}: {refused}")))?;
+    }
+    Ok(state)
+}
+
+fn rendered(cluster: &Cluster) -> State {
+    render(&cluster.intent(), &Family::ALL)
+}
+
+/// What changed between two Intents, as the agent would say it.
+fn changes(before: &Intent, after: &Intent) -> Vec<Change> {
+    let names: BTreeSet<_> = before.services.keys().chain(after.services.keys()).cloned().collect();
+    let differs = |name: &_| before.services.get(name) != after.services.get(name);
+    names.into_iter().filter(differs).map(|name| (name.clone(), after.services.get(&name).cloned())).collect()
+}
+
+/// The text of a State with its endpoints in an order of their own: which slot holds which is no matter.
+fn meaning(intent: &Intent, state: &State) -> Vec<Verdict> {
+    interesting_packets(intent).iter().map(|packet| interpret(state, packet)).collect()
+}
+
+fn served(state: &State, packet: &Packet) -> bool {
+    matches!(interpret(state, packet), Verdict::Endpoints(_))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn packets_go_where_the_oracle_says(cluster in clusters()) {
+        let intent = cluster.intent();
+        let state = render(&intent, &Family::ALL);
+        for packet in interesting_packets(&intent) {
+            prop_assert_eq!(interpret(&state, &packet), oracle(&intent, &packet), "{:?}", packet);
+        }
+    }
+
+    #[test]
+    fn a_plan_does_what_it_is_for_and_nothing_dangles(a in clusters(), b in clusters()) {
+        let (a, b) = (rendered(&a), rendered(&b));
+        prop_assert_eq!(carried_out(a.clone(), &diff(&a, &b))?, b);
+    }
+
+    #[test]
+    fn from_nothing_and_back_to_nothing(cluster in clusters()) {
+        let state = rendered(&cluster);
+        let made = carried_out(State::default(), &diff(&State::default(), &state))?;
+        prop_assert_eq!(&made, &state);
+        prop_assert_eq!(carried_out(made, &diff(&state, &State::default()))?, State::default());
+    }
+
+    #[test]
+    fn equal_states_need_nothing(cluster in clusters()) {
+        let state = rendered(&cluster);
+        prop_assert!(diff(&state, &state).is_empty());
+    }
+
+    #[test]
+    fn the_same_cluster_renders_to_the_same_bytes(cluster in clusters()) {
+        prop_assert_eq!(rendered(&cluster).to_string(), rendered(&cluster).to_string());
+    }
+
+    #[test]
+    fn following_changes_means_the_same_as_starting_anew(cluster in clusters()) {
+        let mut facts = Facts::new(cluster.policy.clone());
+        let mut intent = resolve::all(&facts).0;
+        let mut ledger = Ledger::new(&Family::ALL, intent.node.clone());
+        let mut kernel = carried_out(State::default(), &ledger.plan_program())?;
+        for event in &cluster.events {
+            let before = intent.clone();
+            let touched = facts.apply(event.clone());
+            resolve::update(&facts, &touched, &mut intent);
+            kernel = carried_out(kernel, &ledger.plan_node(&intent.node))?;
+            ledger.settle_node(intent.node.clone());
+            let (plan, settlement) = ledger.plan(&changes(&before, &intent));
+            kernel = carried_out(kernel, &plan)?;
+            ledger.settle(settlement);
+            prop_assert_eq!(meaning(&intent, &kernel), meaning(&intent, &render(&intent, &Family::ALL)));
+        }
+        kernel = carried_out(kernel, &ledger.plan_tidy())?;
+        ledger.settle_tidy();
+        prop_assert_eq!(&kernel, &ledger.state(), "what is left is what should be there, and no more");
+    }
+
+    #[test]
+    fn between_any_two_operations_traffic_has_a_place_to_go(cluster in clusters(), event in events()) {
+        let mut facts = cluster.facts();
+        let before = resolve::all(&facts).0;
+        let mut ledger = Ledger::new(&Family::ALL, before.node.clone());
+        let start: Vec<Change> =
+            before.services.iter().map(|(name, service)| (name.clone(), Some(service.clone()))).collect();
+        let (_, settlement) = ledger.plan(&start);
+        ledger.settle(settlement);
+        facts.apply(event);
+        let after = resolve::all(&facts).0;
+        prop_assume!(before.node == after.node);
+
+        let (plan, _) = ledger.plan(&changes(&before, &after));
+        let mut kernel = ledger.state();
+        let packets: Vec<_> = interesting_packets(&before)
+            .into_iter()
+            .filter(|packet| served(&kernel, packet) && served(&render(&after, &Family::ALL), packet))
+            .collect();
+        for op in plan.ops() {
+            kernel.apply(op).map_err(|refused| TestCaseError::fail(format!("{op}: {refused}")))?;
+            for packet in &packets {
+                prop_assert!(served(&kernel, packet), "no endpoint for {:?} after {}", packet, op);
+            }
+        }
+    }
+}
+
+mod one_endpoint {
+    //! The cost of a change is the size of the change.
+
+    use std::sync::Arc;
+
+    use ferroxy_core::intent::{Frontend, FrontendKind, Route};
+    use ferroxy_core::{Endpoint, Family, NodeIntent, PortIntent, Protocol, ServiceIntent, ServiceName};
+    use ferroxy_nftables::ledger::Ledger;
+
+    fn service(number: u16, endpoints: impl Iterator<Item = u16>) -> (ServiceName, Arc<ServiceIntent>) {
+        let name = ServiceName::new("default", &format!("s{number}"));
+        let address = [10, 96, (number >> 8) as u8, number as u8].into();
+        let endpoint = |n: u16| Endpoint { ip: [10, 244, (n >> 8) as u8, n as u8].into(), port: 80, is_local: false };
+        let port = PortIntent {
+            name: "http".into(),
+            family: Family::V4,
+            protocol: Protocol::Tcp,
+            affinity: None,
+            cluster: endpoints.map(endpoint).collect(),
+            local: Vec::new(),
+            frontends: vec![Frontend {
+                kind: FrontendKind::ClusterIp,
+                address: Some(address),
+                port: 80,
+                route: Route::Cluster,
+                allowed_sources: None,
+            }],
+        };
+        let intent =
+            ServiceIntent { name: name.clone(), cluster_ips: vec![address], ports: vec![port], health_check: None };
+        (name, Arc::new(intent))
+    }
+
+    /// Operations for each departure and each return of one endpoint out of many.
+    fn costs(services: u16, endpoints: u16) -> Vec<usize> {
+        let mut ledger = Ledger::new(&[Family::V4], NodeIntent::default());
+        let all: Vec<_> =
+            (0..services).map(|n| service(n, 0..endpoints)).map(|(name, s)| (name, Some(s))).collect();
+        let settlement = ledger.plan(&all).1;
+        ledger.settle(settlement);
+        let mut costs = Vec::new();
+        for gone in 0..endpoints {
+            for present in [false, true] {
+                let (name, changed) = service(1, (0..endpoints).filter(|n| present || *n != gone));
+                let (plan, settlement) = ledger.plan(&[(name, Some(changed))]);
+                ledger.settle(settlement);
+                costs.push(plan.len());
+            }
+        }
+        costs
+    }
+
+    #[test]
+    fn costs_a_handful_of_operations_whatever_the_size() {
+        // Gone: another takes its slot, the last slot goes, the pick changes. Back: a slot, the pick. The first time
+        // there is also the chain for the new number of endpoints, with its rule.
+        let (small, large) = (costs(2, 10), costs(2_000, 10));
+        assert_eq!(small, large, "the number of Services is no matter");
+        assert!(small[0] <= 5, "{small:?}");
+        assert!(small[1..].iter().all(|cost| *cost <= 3), "{small:?}");
+        assert!(costs(2, 200).iter().all(|cost| *cost <= 5), "nor is the number of endpoints");
+    }
+}

@@ -1,0 +1,128 @@
+//! The real agent on a node of the demo: this very program as a child process in the node's namespace.
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use ferroxy_lab::{LabError, Namespace, Network};
+use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
+
+use super::network::{CLUSTER_CIDR, Node};
+
+/// Ends when it is dropped, and when this process ends in whatever way.
+#[derive(Debug)]
+pub struct Proxy {
+    node: &'static str,
+    child: Child,
+    lines: Receiver<String>,
+    /// What it has said so far.
+    said: Vec<String>,
+    reader: Option<JoinHandle<Result<(), LabError>>>,
+}
+
+/// How long the first sync may take before something is wrong.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// The flags of every node's proxy. The host's own settings are not the demo's to change.
+pub fn flags(node: &Node) -> Vec<String> {
+    vec![
+        "--proxy-mode=nftables".into(),
+        format!("--hostname-override={}", node.name),
+        format!("--cluster-cidr={CLUSTER_CIDR}"),
+        "--conntrack-max-per-core=0".into(),
+        "--conntrack-min=0".into(),
+        "--oom-score-adj=0".into(),
+    ]
+}
+
+impl Proxy {
+    pub fn start(network: &Network, node: &'static Node, manifests: &Path) -> anyhow::Result<Proxy> {
+        // Not the path of this program, which may be under the folder that ours now hides.
+        let mut command = Command::new("/proc/self/exe");
+        command.arg0("ferroxy").arg("run").arg("--manifests").arg(manifests).args(flags(node));
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        end_with_parent(&mut command);
+        let (child, lines, reader) = spawn(network.namespace(node.name)?, command)
+            .with_context(|| format!("cannot start the proxy of {}", node.name))?;
+        Ok(Proxy { node: node.name, child, lines, said: Vec::new(), reader: Some(reader) })
+    }
+
+    /// Waits for the first sync; returns how it told of it.
+    pub fn wait_until_in_sync(&mut self) -> anyhow::Result<String> {
+        const IN_SYNC: &str = "in sync";
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(line) => {
+                    let told = line.find(IN_SYNC).map(|at| line[at..].to_owned());
+                    self.said.push(line);
+                    if let Some(told) = told {
+                        return Ok(told);
+                    }
+                }
+                Err(_) => bail!("the proxy of {} did not come into sync; it said:\n{}", self.node, self.said()),
+            }
+        }
+    }
+
+    /// Everything it has said, for when something went wrong.
+    pub fn said(&mut self) -> String {
+        self.said.extend(self.lines.try_iter());
+        self.said.iter().map(|line| format!("  {}: {line}\n", self.node)).collect()
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        // It fails only for a child that has ended already; then the rest does not block either.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = self.reader.take().map(JoinHandle::join);
+    }
+}
+
+type Spawned = (Child, Receiver<String>, JoinHandle<Result<(), LabError>>);
+
+/// The child's parent is a thread that lives as long as the child does: the kernel sends the parent-death signal
+/// when the thread ends that made the child, not when the process does.
+fn spawn(namespace: &Namespace, mut command: Command) -> anyhow::Result<Spawned> {
+    let (started, start) = channel();
+    let (say, lines) = channel();
+    let reader = namespace.spawn(move || {
+        let mut child = command.spawn();
+        let stderr = child.as_mut().ok().and_then(|child| child.stderr.take());
+        // The other side waits for it below.
+        let _ = started.send(child);
+        if let Some(stderr) = stderr {
+            pass_on(BufReader::new(stderr), &say);
+        }
+    })?;
+    let child = start.recv().context("its thread ended early")??;
+    Ok((child, lines, reader))
+}
+
+/// Reads to the end even when nobody listens: a full pipe would stop the child.
+fn pass_on(mut from: impl BufRead, say: &Sender<String>) {
+    let mut line = Vec::new();
+    while from.read_until(b'\n', &mut line).is_ok_and(|length| length > 0) {
+        let _ = say.send(String::from_utf8_lossy(&line).trim_end().to_owned());
+        line.clear();
+    }
+}
+
+fn end_with_parent(command: &mut Command) {
+    let parent = getpid();
+    let ask = move || {
+        set_parent_process_death_signal(Some(Signal::KILL))?;
+        // It may have ended before we asked.
+        if getppid() == Some(parent) { Ok(()) } else { Err(std::io::ErrorKind::NotFound.into()) }
+    };
+    // SAFETY: between fork and exec this makes two system calls and allocates nothing.
+    unsafe { command.pre_exec(ask) };
+}
+

@@ -1,0 +1,123 @@
+//! The conformance corpus as real packets: `ferroxy run` on each case's folder as it is must give the traffic that the
+//! original's nftables mode gave, survive its own end, and leave nothing after `cleanup`.
+
+#![allow(clippy::unwrap_used, reason = "the functions that tests share are tests too; clippy does not know")]
+
+mod support;
+
+use std::collections::BTreeSet;
+
+use ferroxy_lab::conformance::{Case, Mismatch, Mode, RecordedProbe, case, cases};
+use ferroxy_lab::{Effort, Network, Probe, Seen};
+
+use support::{Agent, ferroxy, nft, run_arguments};
+
+/// One test for each folder, so that a failure names its case.
+macro_rules! cases {
+    ($($case:ident)*) => {
+        $(
+            #[test]
+            fn $case() {
+                play(&folder_name(stringify!($case)));
+            }
+        )*
+        const PLAYED: &[&str] = &[$(stringify!($case)),*];
+    };
+}
+
+cases! {
+    clusterip_affinity
+    clusterip_all_not_ready
+    clusterip_hairpin
+    clusterip_many_endpoints
+    clusterip_no_endpoints
+    clusterip_not_ready
+    clusterip_target_port
+    clusterip_tcp
+    clusterip_udp
+    dual_stack
+    external_ip
+    external_name
+    headless
+    internal_local
+    large_cluster
+    lb_cluster
+    lb_ipmode_proxy
+    lb_local
+    lb_local_none
+    lb_source_ranges
+    lb_source_ranges_allow
+    local_bridge
+    masquerade_all
+    node_hints
+    nodeport_addresses
+    nodeport_cluster
+    nodeport_local
+    nodeport_local_none
+    nodeport_no_endpoints
+    nodeport_udp
+    other_proxy_name
+    sctp
+    terminating_fallback
+    terminating_some_ready
+    zone_hints
+    zone_hints_incomplete
+}
+
+#[test]
+fn every_folder_is_played() {
+    let folders: BTreeSet<String> = cases().unwrap().into_iter().map(|case| case.name).collect();
+    let played: BTreeSet<String> = PLAYED.iter().map(|test| folder_name(test)).collect();
+    assert_eq!(folders, played);
+}
+
+fn folder_name(test: &str) -> String {
+    test.replace('_', "-")
+}
+
+fn play(name: &str) {
+    let Some(network) = support::network() else { return };
+    let ka = network.namespace("ka").unwrap();
+    let case = case(name).unwrap();
+    let arguments = run_arguments(&case.folder, &case.folder.join("config.yaml"));
+
+    let agent = Agent::start_with(ka, arguments.clone());
+    // The recordings of health-check node ports (`case.health_checks`) are not compared: Ferroxy does not serve
+    // those ports yet.
+    compare_all(&case, &network);
+    let mut diff = vec!["diff".into()];
+    diff.extend(arguments.clone());
+    let diff = ferroxy(ka, &diff);
+    assert_eq!((diff.code, diff.stdout.as_str()), (0, "the kernel has exactly this\n"), "{}", diff.stderr);
+
+    let log = agent.terminate();
+    assert!(log.contains("the rules stay in place"), "{log}");
+    if let Some(probe) = case.probes.first() {
+        compare(&case, probe, &probe.probe().run(&network, &Effort::default()).unwrap());
+    }
+
+    let log = Agent::start_with(ka, arguments).terminate();
+    assert!(log.contains("nothing to send"), "a restart sent something:\n{log}");
+    let cleanup = ferroxy(ka, &["cleanup"]);
+    assert_eq!((cleanup.code, cleanup.stdout.as_str()), (0, "removed the tables of Ferroxy\n"));
+    assert_eq!(nft(ka, &["list", "ruleset"]), "");
+}
+
+fn compare_all(case: &Case, network: &Network) {
+    let probes: Vec<Probe> = case.probes.iter().map(RecordedProbe::probe).collect();
+    let all_seen = Probe::run_all(&probes, network, &Effort::default()).unwrap();
+    for (recorded, seen) in case.probes.iter().zip(all_seen) {
+        compare(case, recorded, &seen);
+    }
+}
+
+fn compare(case: &Case, recorded: &RecordedProbe, seen: &Seen) {
+    let judged: Result<(), Mismatch> = match case.name.as_str() {
+        "clusterip-affinity" => {
+            let pods = BTreeSet::from(["a1", "a2", "b1", "b2"].map(str::to_owned));
+            recorded.compare_with_affinity(Mode::Nftables, &pods, seen)
+        }
+        _ => recorded.compare(Mode::Nftables, seen),
+    };
+    assert_eq!(judged, Ok(()), "{}", case.name);
+}

@@ -1,0 +1,190 @@
+//! Traffic that must notice nothing: while the agent restarts, while *other* Services come, change and go, and while it
+//! is killed in the middle of a large change.
+
+#![allow(clippy::unwrap_used, reason = "the functions that tests share are tests too; clippy does not know")]
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use ferroxy_lab::load::LoadPlan;
+use ferroxy_lab::pod::ECHO_PORT;
+use ferroxy_lab::{Load, LongConnection, Network, Protocol};
+use serde_json::Value;
+
+use support::{Agent, Cluster, Service, ask_from, ferroxy, pod_from};
+
+/// The Service that nobody touches.
+fn web() -> Service {
+    Service::new("web", &["10.96.0.80", "fd00:10:96::80"])
+        .node_port(Protocol::Tcp, 80, 8080, 30080)
+        .port(Protocol::Tcp, ECHO_PORT, ECHO_PORT)
+        .port(Protocol::Udp, 53, 53)
+        .endpoints(&["a1", "a2", "b1", "b2"])
+}
+
+/// Every way into `web` under load at once, and connections that stay open.
+struct Traffic {
+    loads: Vec<(String, Load)>,
+    connections: Vec<(String, LongConnection)>,
+}
+
+const LOADS: [(&str, Protocol, &str); 5] = [
+    ("a1", Protocol::Tcp, "10.96.0.80:80"),
+    ("a2", Protocol::Tcp, "[fd00:10:96::80]:80"),
+    ("ka", Protocol::Udp, "10.96.0.80:53"),
+    ("ext", Protocol::Tcp, "172.18.0.2:30080"),
+    ("ext", Protocol::Udp, "[fd00:10:96::80]:53"),
+];
+
+const LONG_CONNECTIONS: [(&str, &str); 3] =
+    [("a1", "10.96.0.80:7"), ("ka", "[fd00:10:96::80]:7"), ("ext", "10.96.0.80:7")];
+
+impl Traffic {
+    fn start(network: &Network) -> Traffic {
+        // Paced: what is tested is the moment of change, not the speed, and the tests beside this want to run too.
+        let interval = Duration::from_millis(4);
+        // An answer that comes late on a busy machine is an answer.
+        let timeout = Duration::from_secs(10);
+        let loads = LOADS.iter().map(|(from, protocol, target)| {
+            let plan = LoadPlan::back_to_back(*protocol, target.parse().unwrap());
+            let plan = LoadPlan { interval, timeout, max_time: Duration::from_secs(300), ..plan };
+            let load = Load::start(network.namespace(from).unwrap(), plan).unwrap();
+            (format!("{from} -> {protocol} {target}"), load)
+        });
+        let connections = LONG_CONNECTIONS.iter().map(|(from, target)| {
+            let from_namespace = network.namespace(from).unwrap();
+            let connection =
+                LongConnection::open(from_namespace, target.parse().unwrap(), interval, timeout).unwrap();
+            (format!("{from} -> {target}"), connection)
+        });
+        Traffic { connections: connections.collect(), loads: loads.collect() }
+    }
+
+    /// Ends it; nothing may have failed.
+    fn was_undisturbed(self) {
+        for (name, load) in self.loads {
+            let report = load.stop().unwrap();
+            assert_eq!(report.failures, [], "{name}: of {} requests", report.successes());
+            assert!(report.successes() > 20, "{name}: only {} requests: too few to show anything", report.successes());
+        }
+        for (name, connection) in self.connections {
+            let report = connection.close().unwrap();
+            assert_eq!(report.broken, None, "{name}: after {} echoes", report.echoes);
+            assert!(report.echoes > 20, "{name}: only {} echoes: too few to show anything", report.echoes);
+        }
+    }
+}
+
+#[test]
+fn a_restart_of_the_agent_goes_unnoticed() {
+    let Some(network) = support::network() else { return };
+    let ka = network.namespace("ka").unwrap();
+    let cluster = Cluster::new();
+    cluster.write_service(&web());
+    let mut agent = Agent::start(ka, &cluster);
+    let traffic = Traffic::start(&network);
+    for round in 0..6 {
+        match round % 2 {
+            0 => drop(agent.terminate()),
+            _ => agent.kill(),
+        }
+        // With no agent at all for a while.
+        std::thread::sleep(Duration::from_millis(100));
+        agent = Agent::start(ka, &cluster);
+        assert_eq!(agent.said("nothing to send"), 1, "{}", agent.log());
+    }
+    traffic.was_undisturbed();
+}
+
+#[test]
+fn a_restart_brings_what_changed_meanwhile_and_nothing_else() {
+    let Some(network) = support::network() else { return };
+    let ka = network.namespace("ka").unwrap();
+    let cluster = Cluster::new();
+    let other = Service::new("other", &["10.96.0.81"]).port(Protocol::Tcp, 80, 80);
+    let gone = Service::new("gone", &["10.96.0.82"]).port(Protocol::Tcp, 80, 80).endpoints(&["a1"]);
+    let new = Service::new("new", &["10.96.0.83"]).port(Protocol::Tcp, 80, 80).endpoints(&["a2"]);
+    [&web(), &other.clone().endpoints(&["b1"]), &gone].map(|service| cluster.write_service(service));
+    let agent = Agent::start(ka, &cluster);
+    let traffic = Traffic::start(&network);
+
+    drop(agent.terminate());
+    [&other.endpoints(&["b2"]), &new].map(|service| cluster.write_service(service));
+    cluster.remove("gone.yaml");
+    let agent = Agent::start(ka, &cluster);
+    assert_eq!(pod_from(&network, "a1", Protocol::Tcp, "10.96.0.81:80"), "b2");
+    assert_eq!(pod_from(&network, "a1", Protocol::Tcp, "10.96.0.83:80"), "a2");
+    agent.settle(ka);
+    // Its address is of no Service any more: dropped. (Asked last, as it takes the whole timeout.)
+    assert_eq!(ask_from(&network, "a1", Protocol::Tcp, "10.96.0.82:80").to_string(), "timeout");
+    traffic.was_undisturbed();
+}
+
+#[test]
+fn other_services_come_change_and_go_unnoticed() {
+    let Some(network) = support::network() else { return };
+    let ka = network.namespace("ka").unwrap();
+    let cluster = Cluster::new();
+    cluster.write_service(&web());
+    let agent = Agent::start(ka, &cluster);
+    let traffic = Traffic::start(&network);
+    let other = Service::new("other", &["10.96.0.81", "fd00:10:96::81"]).node_port(Protocol::Tcp, 80, 80, 30081);
+    for _ in 0..3 {
+        for endpoints in [&["a1"][..], &["b1"], &["a1", "b1", "b2"], &["b2"]] {
+            cluster.write_service(&other.clone().endpoints(endpoints));
+            agent.settle(ka);
+            let pod = pod_from(&network, "a2", Protocol::Tcp, "10.96.0.81:80");
+            assert!(endpoints.contains(&pod.as_str()), "{pod} is none of {endpoints:?}");
+        }
+        cluster.remove("other.yaml");
+        agent.settle(ka);
+    }
+    traffic.was_undisturbed();
+    assert_eq!(agent.said("drift"), 0, "{}", agent.log());
+}
+
+#[test]
+fn killed_in_the_middle_of_a_large_change() {
+    let Some(network) = support::network() else { return };
+    let ka = network.namespace("ka").unwrap();
+    let cluster = Cluster::new();
+    cluster.write_service(&web());
+    let mut agent = Agent::start(ka, &cluster);
+    let traffic = Traffic::start(&network);
+
+    // Once undisturbed, to learn how long it takes from the rename to the kernel.
+    let start = Instant::now();
+    cluster.write("many.yaml", &many(0));
+    agent.wait_for(" Services changed");
+    let whole = start.elapsed();
+    println!("3,000 Services from the rename to the kernel: {whole:?}");
+
+    const KILLS: u32 = 8;
+    for kill in 1..=KILLS {
+        cluster.write("many.yaml", &many(kill));
+        std::thread::sleep(whole * kill / KILLS);
+        agent.kill();
+        // What the kernel has now is some state on the way. The next agent starts from it.
+        agent = Agent::start(ka, &cluster);
+        let diff = ferroxy(ka, &cluster.command(&["diff"]));
+        assert_eq!(diff.code, 0, "killed after {kill}/{KILLS} of {whole:?}: {}", diff.stdout);
+    }
+    traffic.was_undisturbed();
+}
+
+/// 3,000 Services whose endpoints differ from one version to the next, and of which a third comes or goes.
+fn many(version: u32) -> Vec<Value> {
+    let numbers = (0..4_500).filter(|number| number % 3 != version % 3);
+    let service = |number: u32| {
+        let cluster_ip = format!("10.96.{}.{}", 100 + number / 250, 1 + number % 250);
+        let endpoint = |n: u32| format!("10.244.2.{}", 100 + (number + n + version) % 150);
+        let endpoints: Vec<String> = (0..1 + (number + version) % 3).map(endpoint).collect();
+        let endpoints: Vec<&str> = endpoints.iter().map(String::as_str).collect();
+        Service::new(&format!("many-{number}"), &[&cluster_ip])
+            .port(Protocol::Tcp, 80, 8080)
+            .endpoints(&endpoints)
+            .objects()
+    };
+    numbers.flat_map(service).collect()
+}

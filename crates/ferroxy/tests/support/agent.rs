@@ -1,0 +1,164 @@
+//! `ferroxy run` as a child process in a namespace, and its log as it grows.
+
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use ferroxy_lab::Namespace;
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::{Cluster, DEADLINE, FERROXY, ferroxy, wait_until};
+
+/// Killed when dropped. When a test fails, its log is printed.
+#[derive(Debug)]
+pub struct Agent {
+    child: Child,
+    log: Arc<Log>,
+    reader: Option<JoinHandle<()>>,
+    arguments: Vec<OsString>,
+}
+
+#[derive(Debug, Default)]
+struct Log {
+    text: Mutex<String>,
+    grew: Condvar,
+}
+
+impl Agent {
+    /// Starts it as node `ka` with a cluster's manifests and configuration, and waits until it is in sync.
+    pub fn start(node: &Namespace, cluster: &Cluster) -> Agent {
+        Agent::start_with(node, arguments(&cluster.manifests(), &cluster.config()))
+    }
+
+    /// Starts it with these arguments after `run`, and waits until it is in sync.
+    pub fn start_with<S: Into<OsString>>(node: &Namespace, arguments: impl IntoIterator<Item = S>) -> Agent {
+        let agent = Agent::spawn(node, arguments);
+        agent.wait_for("in sync");
+        agent
+    }
+
+    /// Starts it and waits for nothing.
+    pub fn spawn<S: Into<OsString>>(node: &Namespace, arguments: impl IntoIterator<Item = S>) -> Agent {
+        let arguments: Vec<OsString> = arguments.into_iter().map(Into::into).collect();
+        let mut command = Command::new(FERROXY);
+        command.arg("run").args(&arguments);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = node.run(|| command.spawn()).unwrap().unwrap();
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        let log = Arc::new(Log::default());
+        let writer = Arc::clone(&log);
+        let reader = Some(std::thread::spawn(move || {
+            for line in stderr.lines() {
+                let mut text = writer.text.lock().unwrap();
+                text.push_str(&line.unwrap());
+                text.push('\n');
+                writer.grew.notify_all();
+            }
+        }));
+        Agent { child, log, reader, arguments }
+    }
+
+    /// All it has said so far.
+    pub fn log(&self) -> String {
+        self.log.text.lock().unwrap().clone()
+    }
+
+    /// How many lines of the log have these words.
+    pub fn said(&self, words: &str) -> usize {
+        count(&self.log(), words)
+    }
+
+    /// Waits until a line of the log has these words.
+    pub fn wait_for(&self, words: &str) {
+        self.wait_for_more_than(words, 0);
+    }
+
+    /// Waits until more than `number` lines of the log have these words.
+    pub fn wait_for_more_than(&self, words: &str, number: usize) {
+        let end = Instant::now() + DEADLINE;
+        let mut text = self.log.text.lock().unwrap();
+        while count(&text, words) <= number {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let text = text.clone();
+                panic!("no line {} with {words:?} within {DEADLINE:?}; the log:\n{text}", number + 1);
+            }
+            text = self.log.grew.wait_timeout(text, left).unwrap().0;
+        }
+    }
+
+    /// Waits until the kernel has what the manifests say now.
+    pub fn settle(&self, node: &Namespace) {
+        wait_until("`ferroxy diff` finds nothing", DEADLINE, || self.diff_is_empty(node));
+    }
+
+    fn diff_is_empty(&self, node: &Namespace) -> bool {
+        let mut arguments: Vec<OsString> = vec!["diff".into()];
+        arguments.extend(self.arguments.iter().cloned());
+        let done = ferroxy(node, &arguments);
+        assert!(matches!(done.code, 0 | 2), "{done:?}");
+        done.code == 0
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Waits for its end; says how it ended and all it said.
+    pub fn wait(mut self) -> (ExitStatus, String) {
+        let mut ended = None;
+        let child = &mut self.child;
+        wait_until("the agent has ended", DEADLINE, || {
+            ended = child.try_wait().unwrap();
+            ended.is_some()
+        });
+        // The last lines may still be in the pipe.
+        self.reader.take().unwrap().join().unwrap();
+        (ended.unwrap(), self.log())
+    }
+
+    /// SIGTERM; it must end well. Returns the log.
+    pub fn terminate(self) -> String {
+        self.signal(Signal::TERM);
+        let (status, log) = self.wait();
+        assert!(status.success(), "{status}; the log:\n{log}");
+        log
+    }
+
+    /// SIGKILL, whatever it is doing.
+    pub fn kill(self) {
+        self.signal(Signal::KILL);
+        self.wait();
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        // An error says that it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("the agent's log:\n{}", self.log());
+        }
+    }
+}
+
+/// As node `ka`, with these manifests and this configuration file: for `run` and for the commands that look.
+pub fn arguments(manifests: &Path, config: &Path) -> [OsString; 6] {
+    [
+        "--manifests".into(),
+        manifests.into(),
+        "--config".into(),
+        config.into(),
+        "--hostname-override".into(),
+        "ka".into(),
+    ]
+}
+
+fn count(text: &str, words: &str) -> usize {
+    text.lines().filter(|line| line.contains(words)).count()
+}

@@ -1,0 +1,99 @@
+//! What the tests of the real binary stand on: an agent in a namespace, one-shot commands, and manifests to edit while
+//! it runs. It judges nothing: that is for the tests.
+
+// Every test file is a program of its own and uses its part of this.
+#![allow(dead_code, unused_imports, clippy::unwrap_used, clippy::panic, reason = "tests; clippy only knows their functions")]
+
+mod agent;
+mod cluster;
+
+use std::ffi::OsStr;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use ferroxy_lab::{Answer, Capability, Namespace, Network, Protocol, ask, require};
+
+pub use agent::{Agent, arguments as run_arguments};
+pub use cluster::{Cluster, Service};
+
+/// Far more than anything here takes: only a test that fails waits this long.
+pub const DEADLINE: Duration = Duration::from_secs(60);
+
+pub const FERROXY: &str = env!("CARGO_BIN_EXE_ferroxy");
+
+/// The conformance network, or None where this machine cannot have it (told aloud; a failure in CI).
+pub fn network() -> Option<Network> {
+    let needs =
+        [Capability::Bridges, Capability::BridgeNetfilter, Capability::NfTables, Capability::NftTool];
+    require(&needs).then(|| Network::conformance().unwrap())
+}
+
+/// One lonely namespace, for what needs rules but no traffic.
+pub fn lonely_node() -> Option<Namespace> {
+    require(&[Capability::NfTables, Capability::NftTool]).then(|| Namespace::new("ka").unwrap())
+}
+
+/// A command of `ferroxy` that ends by itself.
+pub fn ferroxy<S: AsRef<OsStr> + Sync>(node: &Namespace, arguments: &[S]) -> Done {
+    Done::of(node.run(|| Command::new(FERROXY).args(arguments).stdin(Stdio::null()).output()).unwrap().unwrap())
+}
+
+/// What `nft` printed; it must succeed.
+pub fn nft<S: AsRef<OsStr> + Sync + std::fmt::Debug>(node: &Namespace, arguments: &[S]) -> String {
+    let done = Done::of(node.run(|| Command::new("nft").args(arguments).output()).unwrap().unwrap());
+    assert_eq!(done.code, 0, "nft {arguments:?}: {}", done.stderr);
+    done.stdout
+}
+
+/// A command that has ended.
+#[derive(Debug)]
+pub struct Done {
+    pub code: i32,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Done {
+    fn of(output: Output) -> Done {
+        Done {
+            code: output.status.code().unwrap_or_else(|| panic!("ended by a signal: {output:?}")),
+            stdout: String::from_utf8(output.stdout).unwrap(),
+            stderr: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error} in {self:?}"))
+    }
+}
+
+/// One connection (or datagram) from a namespace of the network, and what came back.
+pub fn ask_from(network: &Network, from: &str, protocol: Protocol, target: &str) -> Answer {
+    let target = target.parse().unwrap_or_else(|_| panic!("{target}: no address and port"));
+    // Longer than a probe of the corpus: here an answer must come, and a busy machine may delay it.
+    let timeout = Duration::from_secs(5);
+    network.namespace(from).unwrap().run(|| ask(protocol, target, timeout)).unwrap().unwrap()
+}
+
+/// The pod that answered.
+pub fn pod_from(network: &Network, from: &str, protocol: Protocol, target: &str) -> String {
+    match ask_from(network, from, protocol, target) {
+        Answer::Reply(line) => pod_of(&line).to_owned(),
+        other => panic!("{from} -> {protocol} {target}: {other}"),
+    }
+}
+
+/// `a1:80 10.244.1.5` came from `a1`.
+pub fn pod_of(line: &str) -> &str {
+    line.split_once(':').unwrap_or_else(|| panic!("not a pod's answer: {line}")).0
+}
+
+/// Asks until it is so, and says how long that took.
+pub fn wait_until(what: &str, deadline: Duration, mut is_so: impl FnMut() -> bool) -> Duration {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < deadline, "waited {deadline:?} in vain until {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    start.elapsed()
+}
