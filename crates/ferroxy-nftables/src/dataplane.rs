@@ -173,7 +173,6 @@ impl Dataplane {
         let seen = observe(&mut self.connection).map_err(not_an_operation)?;
         let plan = diff(&seen, &self.ledger.state());
         let receipt = apply(&mut self.connection, &plan)?;
-        self.ledger.settle_tidy();
         Ok(Repair { receipt, plan })
     }
 

@@ -67,11 +67,12 @@ impl Steps<'_> {
             }
         }
         self.elements(seen, wanted);
-        for name in seen.chains.keys().filter(|name| !wanted.chains.contains_key(*name)) {
-            self.tidy(Action::RemoveChain(name.clone()));
-        }
+        // No rule uses a foreign set any more, but a foreign map may still lead to a foreign chain.
         for name in seen.sets.keys().filter(|name| !wanted.sets.contains_key(*name)) {
             self.tidy(Action::RemoveSet(name.clone()));
+        }
+        for name in seen.chains.keys().filter(|name| !wanted.chains.contains_key(*name)) {
+            self.tidy(Action::RemoveChain(name.clone()));
         }
     }
 

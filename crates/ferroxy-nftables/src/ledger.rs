@@ -62,10 +62,19 @@ impl Ledger {
         self.services.iter()
     }
 
-    /// The ruleset the kernel should have. Walks everything: for starts, verification and people.
+    /// The ruleset the kernel should have, idle chains included: those are ours until they are tidied away, and no
+    /// drift. Walks everything: for starts, verification and people.
     pub fn state(&self) -> State {
         let services = self.services.iter().map(|(name, service)| (name.clone(), service.clone())).collect();
-        render(&Intent { node: self.node.clone(), services }, &self.families)
+        let mut state = render(&Intent { node: self.node.clone(), services }, &self.families);
+        for (family, table) in &mut state.tables {
+            add_on_demand_chains(table, self.idle_in(*family), &self.node, *family);
+        }
+        state
+    }
+
+    fn idle_in(&self, family: Family) -> impl Iterator<Item = ChainId> {
+        self.idle.iter().filter(move |(of, _)| *of == family).map(|(_, chain)| *chain)
     }
 
     /// The program, for a kernel that has nothing of ours.
@@ -90,8 +99,7 @@ impl Ledger {
                 Shared::Chain(of, chain) if of == family => Some(*chain),
                 _ => None,
             });
-            let idle = self.idle.iter().filter(|(of, _)| of == family).map(|(_, chain)| *chain);
-            add_on_demand_chains(&mut table, used.chain(idle), node, *family);
+            add_on_demand_chains(&mut table, used.chain(self.idle_in(*family)), node, *family);
             (*family, table)
         };
         State { tables: self.families.iter().map(table).collect() }

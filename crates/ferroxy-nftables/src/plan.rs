@@ -79,8 +79,8 @@ impl Action {
             Action::Add(_) => 7,
             Action::Remove(element) if directs_traffic(element.set) => 8,
             Action::Remove(_) => 9,
-            Action::RemoveChain(_) => 10,
-            Action::RemoveSet(_) => 11,
+            Action::RemoveSet(_) => 10,
+            Action::RemoveChain(_) => 11,
         }
     }
 }

@@ -7,8 +7,8 @@ use std::net::{IpAddr, SocketAddr};
 use ferroxy::config::{Config, Mode};
 use ferroxy::flags::Flags;
 use ferroxy_core::{Facts, Family, Intent, Origin, Packet, Protocol, Verdict, oracle, resolve};
-use ferroxy_lab::conformance::{self, Case, RecordedProbe};
 use ferroxy_lab::Seen;
+use ferroxy_lab::conformance::{self, Case, RecordedProbe};
 use ferroxy_nftables::{interpret, render};
 use ferroxy_source::manifest::ManifestSource;
 
@@ -92,7 +92,12 @@ fn every_recorded_probe_follows_from_the_ruleset() {
         for recorded in &case.probes {
             let packet = packet(recorded);
             let verdict = interpret(&state, &packet);
-            assert_eq!(verdict, oracle(&intent, &packet), "{}: oracle and rules differ on {packet:?}", case.name);
+            assert_eq!(
+                verdict,
+                oracle(&intent, &packet),
+                "{}: oracle and rules differ on {packet:?}",
+                case.name
+            );
             let found = answers(&packet, &verdict);
             if case.name.contains("affinity") {
                 // The recording shows the one the original picked: it must be among those we may pick.

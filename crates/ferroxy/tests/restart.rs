@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 use ferroxy_lab::load::LoadPlan;
 use ferroxy_lab::pod::ECHO_PORT;
 use ferroxy_lab::{Load, LongConnection, Network, Protocol};
+use ferroxy_netlink::nftables::Monitor;
 use serde_json::Value;
 
-use support::{Agent, Cluster, Service, ask_from, ferroxy, pod_from};
+use support::{Agent, Cluster, DEADLINE, Service, ask_from, ferroxy, pod_from};
 
 /// The Service that nobody touches.
 fn web() -> Service {
@@ -66,7 +67,11 @@ impl Traffic {
         for (name, load) in self.loads {
             let report = load.stop().unwrap();
             assert_eq!(report.failures, [], "{name}: of {} requests", report.successes());
-            assert!(report.successes() > 20, "{name}: only {} requests: too few to show anything", report.successes());
+            assert!(
+                report.successes() > 20,
+                "{name}: only {} requests: too few to show anything",
+                report.successes()
+            );
         }
         for (name, connection) in self.connections {
             let report = connection.close().unwrap();
@@ -105,12 +110,15 @@ fn a_restart_brings_what_changed_meanwhile_and_nothing_else() {
     let other = Service::new("other", &["10.96.0.81"]).port(Protocol::Tcp, 80, 80);
     let gone = Service::new("gone", &["10.96.0.82"]).port(Protocol::Tcp, 80, 80).endpoints(&["a1"]);
     let new = Service::new("new", &["10.96.0.83"]).port(Protocol::Tcp, 80, 80).endpoints(&["a2"]);
-    [&web(), &other.clone().endpoints(&["b1"]), &gone].map(|service| cluster.write_service(service));
+    for service in [&web(), &other.clone().endpoints(&["b1"]), &gone] {
+        cluster.write_service(service);
+    }
     let agent = Agent::start(ka, &cluster);
     let traffic = Traffic::start(&network);
 
     drop(agent.terminate());
-    [&other.endpoints(&["b2"]), &new].map(|service| cluster.write_service(service));
+    cluster.write_service(&other.endpoints(&["b2"]));
+    cluster.write_service(&new);
     cluster.remove("gone.yaml");
     let agent = Agent::start(ka, &cluster);
     assert_eq!(pod_from(&network, "a1", Protocol::Tcp, "10.96.0.81:80"), "b2");
@@ -129,7 +137,8 @@ fn other_services_come_change_and_go_unnoticed() {
     cluster.write_service(&web());
     let agent = Agent::start(ka, &cluster);
     let traffic = Traffic::start(&network);
-    let other = Service::new("other", &["10.96.0.81", "fd00:10:96::81"]).node_port(Protocol::Tcp, 80, 80, 30081);
+    let other =
+        Service::new("other", &["10.96.0.81", "fd00:10:96::81"]).node_port(Protocol::Tcp, 80, 80, 30081);
     for _ in 0..3 {
         for endpoints in [&["a1"][..], &["b1"], &["a1", "b1", "b2"], &["b2"]] {
             cluster.write_service(&other.clone().endpoints(endpoints));
@@ -142,6 +151,32 @@ fn other_services_come_change_and_go_unnoticed() {
     }
     traffic.was_undisturbed();
     assert_eq!(agent.said("drift"), 0, "{}", agent.log());
+}
+
+#[test]
+fn a_service_that_changes_loses_no_request() {
+    let Some(network) = support::network() else { return };
+    let ka = network.namespace("ka").unwrap();
+    let cluster = Cluster::new();
+    cluster.write_service(&web());
+    let agent = Agent::start(ka, &cluster);
+    let traffic = Traffic::start(&network);
+    // Pods come and go as endpoints but all of them live, so that every request has somebody to answer it.
+    for _ in 0..3 {
+        for changed in [
+            web().endpoints(&["a1"]),
+            web().endpoints(&["b2", "a1"]),
+            web().endpoints(&["b1"]),
+            web().endpoints(&["b1", "a2"]).affinity(600),
+            web().endpoints(&["a2", "b2", "a1"]).affinity(600),
+            web().endpoints(&["b1", "a2"]).external_local(),
+            web(),
+        ] {
+            cluster.write_service(&changed);
+            agent.settle(ka);
+        }
+    }
+    traffic.was_undisturbed();
 }
 
 #[test]
@@ -160,17 +195,38 @@ fn killed_in_the_middle_of_a_large_change() {
     let whole = start.elapsed();
     println!("3,000 Services from the rename to the kernel: {whole:?}");
 
-    const KILLS: u32 = 8;
-    for kill in 1..=KILLS {
-        cluster.write("many.yaml", &many(kill));
-        std::thread::sleep(whole * kill / KILLS);
+    let on_the_way =
+        (0..=8).map(|eighth| (format!("{eighth}/8 of that time"), Moment::After(whole * eighth / 8)));
+    let at_first_sign = (0..3).map(|_| ("the first change in the kernel".to_owned(), Moment::FirstChange));
+    for (version, (words, moment)) in (1..).zip(on_the_way.chain(at_first_sign)) {
+        let monitor = ka.run(Monitor::open).unwrap().unwrap();
+        cluster.write("many.yaml", &many(version));
+        moment.wait(monitor);
         agent.kill();
         // What the kernel has now is some state on the way. The next agent starts from it.
         agent = Agent::start(ka, &cluster);
+        let log = agent.log();
+        println!("killed after {words}; then{}", log.split_once("endpoints;").unwrap().1.trim_end());
         let diff = ferroxy(ka, &cluster.command(&["diff"]));
-        assert_eq!(diff.code, 0, "killed after {kill}/{KILLS} of {whole:?}: {}", diff.stdout);
+        assert_eq!(diff.code, 0, "killed after {words}: {}", diff.stdout);
     }
     traffic.was_undisturbed();
+}
+
+/// When to kill.
+enum Moment {
+    After(Duration),
+    /// Of many transactions where the kernel's limits are low, as they are in a user namespace.
+    FirstChange,
+}
+
+impl Moment {
+    fn wait(self, mut monitor: Monitor) {
+        match self {
+            Moment::After(time) => std::thread::sleep(time),
+            Moment::FirstChange => drop(monitor.next(Some(DEADLINE)).unwrap().expect("no change came")),
+        }
+    }
 }
 
 /// 3,000 Services whose endpoints differ from one version to the next, and of which a third comes or goes.

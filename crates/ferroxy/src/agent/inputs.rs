@@ -44,7 +44,8 @@ pub fn watch_rules(own_port: u32, inputs: Sender<Input>) -> Result<(), ferroxy_n
 
 /// The addresses of this host, as an event.
 pub fn host_addresses() -> Result<Event, ferroxy_netlink::error::Error> {
-    let mut all: Vec<IpAddr> = Connection::open()?.addresses()?.into_iter().map(|address| address.ip).collect();
+    let mut all: Vec<IpAddr> =
+        Connection::open()?.addresses()?.into_iter().map(|address| address.ip).collect();
     all.sort_unstable();
     all.dedup();
     Ok(Event::HostAddresses(all))

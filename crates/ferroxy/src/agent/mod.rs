@@ -193,7 +193,8 @@ impl Agent {
         }
         if touched.everything {
             let known: Vec<_> = self.facts.service_names().cloned().collect();
-            let programmed: Vec<_> = self.dataplane.ledger().services().map(|(name, _)| name.clone()).collect();
+            let programmed: Vec<_> =
+                self.dataplane.ledger().services().map(|(name, _)| name.clone()).collect();
             known.into_iter().chain(programmed).for_each(|name| self.queue.add(name, now));
         }
         touched.services.into_iter().for_each(|name| self.queue.add(name, now));
@@ -238,7 +239,8 @@ impl Agent {
         match self.dataplane.change(changes) {
             Ok(outcome) => {
                 self.generation = self.generation.wrapping_add(outcome.receipt.transactions as u32);
-                let names = if due.len() == 1 { due[0].to_string() } else { format!("{} Services", due.len()) };
+                let names =
+                    if due.len() == 1 { due[0].to_string() } else { format!("{} Services", due.len()) };
                 if outcome.operations > 0 {
                     info!("{names} changed: {} in {:.1?}", describe(&outcome), now.elapsed());
                 }
@@ -351,7 +353,8 @@ impl Agent {
     fn report_all(&mut self, diagnostics: Vec<Diagnostic>) {
         let mut by_service: HashMap<ServiceName, Vec<Diagnostic>> = HashMap::new();
         for diagnostic in diagnostics {
-            match ServiceName::parse(&diagnostic.object.name).filter(|_| diagnostic.object.kind == "Service") {
+            match ServiceName::parse(&diagnostic.object.name).filter(|_| diagnostic.object.kind == "Service")
+            {
                 Some(name) => by_service.entry(name).or_default().push(diagnostic),
                 None => self.report_source_of_node(vec![diagnostic]),
             }
@@ -397,7 +400,7 @@ fn describe(outcome: &Outcome) -> String {
 }
 
 /// glibc keeps what was freed; on other systems this does nothing.
-fn give_memory_back() {
+pub fn give_memory_back() {
     #[cfg(target_env = "gnu")]
     // SAFETY: malloc_trim only releases free memory of the allocator; it has no preconditions.
     unsafe {

@@ -25,7 +25,10 @@ struct Attempt {
 impl Queue {
     /// Something about the Service changed: due at once, whatever happened before.
     pub fn add(&mut self, name: ServiceName, now: Instant) {
-        self.waiting.entry(name).and_modify(|attempt| attempt.due = now).or_insert(Attempt { due: now, failures: 0 });
+        self.waiting
+            .entry(name)
+            .and_modify(|attempt| attempt.due = now)
+            .or_insert(Attempt { due: now, failures: 0 });
     }
 
     pub fn due(&self, now: Instant) -> Vec<ServiceName> {

@@ -36,30 +36,40 @@ impl Explain {
         let kernel = resolve::service(&cluster.facts, &name).intent.map(|intent| in_kernel(&intent.into()));
         let mut out = io::stdout().lock();
         match self.output {
-            Output::Text => out.write_all(text(&explanation, kernel.as_deref(), Paint::stdout()).as_bytes())?,
+            Output::Text => {
+                out.write_all(text(&explanation, kernel.as_deref(), Paint::stdout()).as_bytes())?
+            }
             Output::Json => writeln!(out, "{:#}", to_json(&explanation, kernel.as_deref()))?,
         }
-        let fine = explanation.standing == Standing::Ours && explanation.findings.is_empty();
-        Ok(if fine { Answer::Yes } else { Answer::No })
+        Ok(if is_fine(&explanation) { Answer::Yes } else { Answer::No })
     }
 }
 
+fn is_fine(explanation: &Explanation) -> bool {
+    let troubles = explanation.findings.len() + explanation.diagnostics.len();
+    explanation.standing == Standing::Ours && troubles == 0
+}
+
 /// Whether the kernel of this machine has the Service, in words.
-fn in_kernel(service: &std::sync::Arc<ferroxy_core::ServiceIntent>) -> String {
+pub(super) fn in_kernel(service: &std::sync::Arc<ferroxy_core::ServiceIntent>) -> String {
     match Dataplane::open(&host::families()).and_then(|mut dataplane| dataplane.programmed(service)) {
         Ok(Programmed::Nothing) => "no: nothing of Ferroxy is in this kernel (is it running here?)".into(),
         Ok(Programmed::Elements { right, wanted }) if right == wanted => {
             format!("yes, all {wanted} elements of it")
         }
         Ok(Programmed::Elements { right, wanted }) => {
-            format!("not as it should be: {right} of {wanted} elements are right (`ferroxy diff` shows the rest)")
+            format!(
+                "not as it should be: {right} of {wanted} elements are right (`ferroxy diff` shows the rest)"
+            )
         }
-        Err(error) if error.errno == rustix::io::Errno::PERM => "not looked at: that needs CAP_NET_ADMIN".into(),
+        Err(error) if error.errno == rustix::io::Errno::PERM => {
+            "not looked at: that needs CAP_NET_ADMIN".into()
+        }
         Err(error) => format!("not known: {error}"),
     }
 }
 
-fn text(explanation: &Explanation, kernel: Option<&str>, paint: Paint) -> String {
+pub(super) fn text(explanation: &Explanation, kernel: Option<&str>, paint: Paint) -> String {
     let mut text = format!("{} {}\n", paint.strong("Service"), explanation.service);
     match &explanation.standing {
         Standing::Ours => {}
@@ -72,7 +82,7 @@ fn text(explanation: &Explanation, kernel: Option<&str>, paint: Paint) -> String
     for port in &explanation.ports {
         text.push_str(&port_text(port, paint));
     }
-    if explanation.findings.is_empty() && explanation.standing == Standing::Ours {
+    if is_fine(explanation) {
         text.push_str(&format!("\n{}\n", paint.good("nothing is wrong with it on this node")));
     }
     for finding in &explanation.findings {
@@ -92,7 +102,8 @@ fn text(explanation: &Explanation, kernel: Option<&str>, paint: Paint) -> String
 
 fn port_text(port: &PortExplanation, paint: Paint) -> String {
     let name = if port.name.is_empty() { String::new() } else { format!(" ({})", port.name) };
-    let affinity = port.affinity.map(|seconds| format!(", clients stick for {seconds} s")).unwrap_or_default();
+    let affinity =
+        port.affinity.map(|seconds| format!(", clients stick for {seconds} s")).unwrap_or_default();
     let mut text = format!(
         "\n{} {}/{}{name}, {}, target {}{affinity}\n",
         paint.strong("port"),
@@ -139,7 +150,7 @@ fn frontend_address(frontend: &Frontend) -> String {
     }
 }
 
-fn to_json(explanation: &Explanation, kernel: Option<&str>) -> Value {
+pub(super) fn to_json(explanation: &Explanation, kernel: Option<&str>) -> Value {
     let standing = match &explanation.standing {
         Standing::Ours => json!("handled"),
         Standing::NotOurs(why) => json!({ "not handled": why.words() }),

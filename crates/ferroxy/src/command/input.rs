@@ -61,7 +61,8 @@ impl Input {
         let path = self.manifests.as_ref().context(
             "--manifests: name a manifest or a directory of them (watching the Kubernetes API is not there yet)",
         )?;
-        let (source, events, diagnostics) = ManifestSource::open(path)?;
+        let (source, events, diagnostics) =
+            ManifestSource::open(path).map_err(|error| anyhow::anyhow!("--manifests: {error}"))?;
         let mut facts = Facts::new(settings.config.policy(MODE, settings.node_name.clone()));
         events.into_iter().for_each(|event: Event| drop(facts.apply(event)));
         Ok(Cluster { facts, source, diagnostics })

@@ -52,10 +52,14 @@ impl Trace {
         let family = Family::of(to.ip());
         let own: Vec<IpAddr> = own_addresses(facts);
         let source = match self.from.as_str() {
-            "node" => own.iter().copied().find(|address| Family::of(*address) == family).with_context(|| {
-                format!("FROM: the manifests have no {family} address for this node; give an address")
-            })?,
-            text => text.parse().with_context(|| format!("FROM: `{text}` is neither an address nor `node`"))?,
+            "node" => {
+                own.iter().copied().find(|address| Family::of(*address) == family).with_context(|| {
+                    format!("FROM: the manifests have no {family} address for this node; give an address")
+                })?
+            }
+            text => {
+                text.parse().with_context(|| format!("FROM: `{text}` is neither an address nor `node`"))?
+            }
         };
         if Family::of(source) != family {
             bail!("FROM is {}, TO is {family}: no packet has both", Family::of(source));
@@ -72,7 +76,8 @@ impl Trace {
 
     /// Where pods are known by interface, an address of this node's pod range comes in on a pod's.
     fn likely_interface(&self, facts: &Facts, intent: &Intent, source: IpAddr) -> String {
-        let here = facts.own_node().is_some_and(|node| node.pod_cidrs.iter().any(|cidr| cidr.contains(&source)));
+        let here =
+            facts.own_node().is_some_and(|node| node.pod_cidrs.iter().any(|cidr| cidr.contains(&source)));
         match &intent.node.family(Family::of(source)).local_detector {
             Some(LocalDetector::Interface(name)) if here => name.clone(),
             Some(LocalDetector::InterfacePrefix(prefix)) if here => format!("{prefix}0"),
@@ -82,14 +87,14 @@ impl Trace {
 }
 
 fn own_addresses(facts: &Facts) -> Vec<IpAddr> {
-    let of_node = facts.own_node().into_iter().flat_map(|node| node.internal_ips.iter().chain(&node.external_ips));
+    let of_node =
+        facts.own_node().into_iter().flat_map(|node| node.internal_ips.iter().chain(&node.external_ips));
     of_node.chain(facts.host_addresses().into_iter().flatten()).copied().collect()
 }
 
 fn split_protocol(text: &str) -> anyhow::Result<(&str, Protocol)> {
-    let protocol = |word: &str| {
-        Protocol::parse(word).with_context(|| format!("TO: `{word}` is not tcp, udp or sctp"))
-    };
+    let protocol =
+        |word: &str| Protocol::parse(word).with_context(|| format!("TO: `{word}` is not tcp, udp or sctp"));
     match text.rsplit_once('/') {
         // `namespace/name:80` has a slash, too.
         Some((rest, word)) if !word.contains(':') => Ok((rest, protocol(word)?)),
@@ -122,7 +127,8 @@ fn text(packet: &Packet, path: &Path, paint: Paint) -> String {
         Origin::Interface(name) => format!("came in on {name}"),
     };
     let to = SocketAddr::new(packet.destination, packet.port);
-    let mut text = format!("{} {} -> {to}/{}, {way_in}\n\n", paint.strong("packet "), packet.source, packet.protocol);
+    let mut text =
+        format!("{} {} -> {to}/{}, {way_in}\n\n", paint.strong("packet "), packet.source, packet.protocol);
     let mut steps = Table::indented(2);
     for step in &path.steps {
         steps.row([paint.strong(&step.chain), step.effect.clone(), paint.faint(&step.rule)]);
@@ -144,7 +150,9 @@ fn text(packet: &Packet, path: &Path, paint: Paint) -> String {
             }
             text.push_str(&rows.to_string());
         }
-        Verdict::Reject => text.push_str(&paint.bad("rejected: the client is told at once (connection refused)\n")),
+        Verdict::Reject => {
+            text.push_str(&paint.bad("rejected: the client is told at once (connection refused)\n"))
+        }
         Verdict::Drop => text.push_str(&paint.bad("dropped: the client waits until its own timeout\n")),
         Verdict::Pass => text.push_str("left alone: no Service has this address and port\n"),
     }
@@ -167,9 +175,7 @@ fn to_json(packet: &Packet, path: &Path) -> Value {
         .collect();
     let (verdict, endpoints) = match &path.verdict {
         Verdict::Endpoints(endpoints) => {
-            let one = |(endpoint, masqueraded): (&SocketAddr, &bool)| {
-                json!({ "endpoint": endpoint.to_string(), "masqueraded": masqueraded })
-            };
+            let one = |(endpoint, masqueraded): (&SocketAddr, &bool)| json!({ "endpoint": endpoint.to_string(), "masqueraded": masqueraded });
             ("endpoints", endpoints.iter().map(one).collect())
         }
         Verdict::Reject => ("reject", Vec::new()),

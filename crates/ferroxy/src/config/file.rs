@@ -168,7 +168,7 @@ const NUMBER_OR_TEXT: [&str; 3] =
 /// and all of it is told.
 pub(super) fn decode(text: &str) -> Result<(File, Vec<String>), Vec<String>> {
     let mut found = Found::default();
-    let mut given = parse(text, &mut found.warnings).map_err(|error| vec![error])?;
+    let mut given = parse(text, &mut found.warnings).map_err(|error| vec![format!("--config: {error}")])?;
     remove_nulls(&mut given);
     for (field, expected) in [("apiVersion", API_VERSION), ("kind", KIND)] {
         match given.get(field).and_then(Value::as_str) {

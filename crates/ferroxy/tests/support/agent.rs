@@ -91,17 +91,21 @@ impl Agent {
         }
     }
 
-    /// Waits until the kernel has what the manifests say now.
+    /// Waits until the kernel has what the manifests say now, but for chains left unused: those go later.
     pub fn settle(&self, node: &Namespace) {
-        wait_until("`ferroxy diff` finds nothing", DEADLINE, || self.diff_is_empty(node));
+        let unused =
+            |operation: &String| ["flush chain", "delete chain"].iter().any(|it| operation.starts_with(it));
+        let settled = || self.differences(node).iter().all(unused);
+        wait_until("`ferroxy diff` finds nothing", DEADLINE, settled);
     }
 
-    fn diff_is_empty(&self, node: &Namespace) -> bool {
-        let mut arguments: Vec<OsString> = vec!["diff".into()];
+    /// The operations `ferroxy diff` prints.
+    pub fn differences(&self, node: &Namespace) -> Vec<String> {
+        let mut arguments: Vec<OsString> = vec!["diff".into(), "--output=json".into()];
         arguments.extend(self.arguments.iter().cloned());
         let done = ferroxy(node, &arguments);
         assert!(matches!(done.code, 0 | 2), "{done:?}");
-        done.code == 0
+        serde_json::from_value(done.json()["operations"].clone()).unwrap()
     }
 
     pub fn signal(&self, signal: Signal) {

@@ -20,7 +20,8 @@ impl Cluster {
     pub fn new() -> Cluster {
         let cluster = Cluster { directory: tempfile::tempdir().unwrap() };
         fs::create_dir(cluster.manifests()).unwrap();
-        let config = fs::read_to_string(conformance::case("clusterip-tcp").unwrap().folder.join("config.yaml"));
+        let config =
+            fs::read_to_string(conformance::case("clusterip-tcp").unwrap().folder.join("config.yaml"));
         fs::write(cluster.config(), format!("{}\nmode: nftables\n", config.unwrap())).unwrap();
         let ranges = json!(["10.96.0.0/16", "fd00:10:96::/112"]);
         let service_cidr = json!({

@@ -2,7 +2,13 @@
 //! it runs. It judges nothing: that is for the tests.
 
 // Every test file is a program of its own and uses its part of this.
-#![allow(dead_code, unused_imports, clippy::unwrap_used, clippy::panic, reason = "tests; clippy only knows their functions")]
+#![allow(
+    dead_code,
+    unused_imports,
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "tests; clippy only knows their functions"
+)]
 
 mod agent;
 mod cluster;
@@ -23,8 +29,7 @@ pub const FERROXY: &str = env!("CARGO_BIN_EXE_ferroxy");
 
 /// The conformance network, or None where this machine cannot have it (told aloud; a failure in CI).
 pub fn network() -> Option<Network> {
-    let needs =
-        [Capability::Bridges, Capability::BridgeNetfilter, Capability::NfTables, Capability::NftTool];
+    let needs = [Capability::Bridges, Capability::BridgeNetfilter, Capability::NfTables, Capability::NftTool];
     require(&needs).then(|| Network::conformance().unwrap())
 }
 
@@ -35,7 +40,9 @@ pub fn lonely_node() -> Option<Namespace> {
 
 /// A command of `ferroxy` that ends by itself.
 pub fn ferroxy<S: AsRef<OsStr> + Sync>(node: &Namespace, arguments: &[S]) -> Done {
-    Done::of(node.run(|| Command::new(FERROXY).args(arguments).stdin(Stdio::null()).output()).unwrap().unwrap())
+    Done::of(
+        node.run(|| Command::new(FERROXY).args(arguments).stdin(Stdio::null()).output()).unwrap().unwrap(),
+    )
 }
 
 /// What `nft` printed; it must succeed.
@@ -43,6 +50,14 @@ pub fn nft<S: AsRef<OsStr> + Sync + std::fmt::Debug>(node: &Namespace, arguments
     let done = Done::of(node.run(|| Command::new("nft").args(arguments).output()).unwrap().unwrap());
     assert_eq!(done.code, 0, "nft {arguments:?}: {}", done.stderr);
     done.stdout
+}
+
+/// All rules as the official tool shows them. Sorted, because chains come in the order in which they were made.
+pub fn listing(node: &Namespace) -> Vec<String> {
+    let ruleset = nft(node, &["--stateless", "list", "ruleset"]);
+    let mut lines: Vec<String> = ruleset.lines().map(str::to_owned).collect();
+    lines.sort();
+    lines
 }
 
 /// A command that has ended.
@@ -54,7 +69,7 @@ pub struct Done {
 }
 
 impl Done {
-    fn of(output: Output) -> Done {
+    pub fn of(output: Output) -> Done {
         Done {
             code: output.status.code().unwrap_or_else(|| panic!("ended by a signal: {output:?}")),
             stdout: String::from_utf8(output.stdout).unwrap(),

@@ -5,21 +5,21 @@ use std::io;
 use std::path::PathBuf;
 use std::{env, fs};
 
-use anyhow::Context;
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+use rustix::process::{getegid, geteuid};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 /// Moves this process, which must not have started a thread yet, away from the host. Returns a folder that only this
 /// process and its children see.
 pub fn leave_host() -> anyhow::Result<PathBuf> {
-    isolate().map_err(|error| {
-        let forbidden = [Errno::PERM, Errno::ACCESS, Errno::NOSPC, Errno::USERS].map(io::Error::from);
-        let forbidden = forbidden.iter().any(|known| known.raw_os_error() == error.raw_os_error());
-        let advice = if forbidden { "; run it as root" } else { "" };
-        anyhow::anyhow!("the demo needs network namespaces, and this system forbids them ({error}){advice}")
-    })?;
-    private_folder()
+    let is_root = geteuid().is_root();
+    isolate().and_then(|()| private_folder()).map_err(|error| match is_root {
+        true => anyhow::anyhow!("cannot make namespaces for the demo: {error}"),
+        false => anyhow::anyhow!(
+            "this system lets only root make network namespaces ({error}): run the demo as root"
+        ),
+    })
 }
 
 fn isolate() -> io::Result<()> {
@@ -29,7 +29,7 @@ fn isolate() -> io::Result<()> {
         done => return Ok(done?),
     }
     // Not root, or a root without CAP_SYS_ADMIN: root of a user namespace may do the same.
-    let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
+    let (user, group) = (geteuid(), getegid());
     unshare(own | UnshareFlags::NEWUSER)?;
     fs::write("/proc/self/uid_map", format!("0 {} 1", user.as_raw()))?;
     // The kernel lets an ordinary user map groups only after giving up setgroups(2).
@@ -44,12 +44,10 @@ fn unshare(namespaces: UnshareFlags) -> rustix::io::Result<()> {
 
 /// A file system in memory, over the temporary folder, in our mount namespace only: it leaves nothing behind even
 /// when we are killed.
-fn private_folder() -> anyhow::Result<PathBuf> {
+fn private_folder() -> io::Result<PathBuf> {
     let folder = env::temp_dir();
     // Otherwise the host, with which mounts may be shared, would see it.
-    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
-        .context("cannot keep mounts to ourselves (run it as root)")?;
-    mount("ferroxy-demo", &folder, "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, None)
-        .with_context(|| format!("cannot mount a private folder over {} (run it as root)", folder.display()))?;
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
+    mount("ferroxy-demo", &folder, "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, None)?;
     Ok(folder)
 }

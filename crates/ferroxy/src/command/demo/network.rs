@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use ferroxy_lab::{Network, Result, prefixes};
 use ferroxy_netlink::route::Route;
 
-/// The second number of its addresses says who it is: node 1 has 172.18.0.11 and the pods 10.244.1.0/24.
+/// All its addresses follow from its number: node 1 is 172.18.0.11 and has the pods 10.244.1.0/24.
 #[derive(Debug)]
 pub struct Node {
     pub name: &'static str,
@@ -41,7 +41,7 @@ pub const VISITOR: (&str, &str) = ("visitor", "172.18.0.100");
 pub const OFFICE: (&str, &str) = ("office", "172.18.0.50");
 
 /// All pod addresses.
-pub const CLUSTER_CIDR: &str = "10.244.0.0/16,fd00:10:244::/48";
+pub const CLUSTER_CIDR: &str = "10.244.0.0/16,fd00:244::/32";
 
 impl Node {
     pub fn ipv4(&self) -> Ipv4Addr {
@@ -66,7 +66,7 @@ impl Node {
     }
 
     fn pod_ipv6(&self, number: u8) -> Ipv6Addr {
-        Ipv6Addr::new(0xfd00, 0x10, 0x244, self.number.into(), 0, 0, 0, number.into())
+        Ipv6Addr::new(0xfd00, 0x244, self.number.into(), 0, 0, 0, 0, number.into())
     }
 }
 
@@ -110,9 +110,11 @@ pub fn build() -> Result<Network> {
 fn send_everything_through_the_node(network: &Network, pod: &Pod) -> Result<()> {
     let namespace = network.namespace(pod.name)?;
     // The node would tell them of the direct way.
-    for key in
-        ["ipv4/conf/all/accept_redirects", "ipv4/conf/eth0/accept_redirects", "ipv6/conf/eth0/accept_redirects"]
-    {
+    for key in [
+        "ipv4/conf/all/accept_redirects",
+        "ipv4/conf/eth0/accept_redirects",
+        "ipv6/conf/eth0/accept_redirects",
+    ] {
         namespace.set_sysctl(&format!("net/{key}"), "0")?;
     }
     let (v4, v6) = pod.node.gateways();
@@ -132,24 +134,22 @@ fn send_everything_through_the_node(network: &Network, pod: &Pod) -> Result<()> 
 
 /// For the beginning of the story.
 pub fn picture() -> String {
-    let column = |node: &'static Node| {
-        let mut lines = vec!["|".to_owned(), format!("{}  {}", node.name, node.ipv4())];
+    let mut lines = vec![
+        [format!("{} {}", VISITOR.0, VISITOR.1), format!("{} {}", OFFICE.0, OFFICE.1)],
+        ["   |", "   |"].map(Into::into),
+        [format!("---+{:-<29}", "--- outside "), "---+--------------------------".into()],
+        ["   |", "   |"].map(Into::into),
+        NODES.each_ref().map(|node| format!("{} {}", node.name, node.ipv4())),
+    ];
+    let [left, right] = NODES.each_ref().map(|node| {
         let pods = PODS.iter().filter(|pod| pod.node.number == node.number);
-        lines.extend(pods.map(|pod| format!("  +-- {:10} {}", pod.name, pod.ipv4())));
-        lines
-    };
-    let (left, right) = (column(&NODES[0]), column(&NODES[1]));
-    let mut picture = format!(
-        "  {}  {:24}    {}  {}\n     |{:34}|\n  ---+---- the network outside -----------+---------------\n",
-        VISITOR.0, VISITOR.1, OFFICE.0, OFFICE.1, ""
-    );
-    for line in 0..left.len().max(right.len()) {
-        let cell = |column: &[String]| column.get(line).cloned().unwrap_or_default();
-        let text = format!("     {:35}{}", cell(&left), cell(&right));
-        picture.push_str(text.trim_end());
-        picture.push('\n');
+        pods.map(|pod| format!("   +-- {:9} {}", pod.name, pod.ipv4())).collect::<Vec<_>>()
+    });
+    for number in 0..left.len().max(right.len()) {
+        lines.push([&left, &right].map(|column| column.get(number).cloned().unwrap_or_default()));
     }
-    picture
+    let text = |[left, right]: &[String; 2]| format!("{}\n", format!("  {left:33}{right}").trim_end());
+    lines.iter().map(text).collect()
 }
 
 #[cfg(test)]
@@ -160,8 +160,8 @@ mod tests {
     fn addresses_follow_from_the_numbers() {
         assert_eq!(NODES[1].ipv4().to_string(), "172.18.0.12");
         assert_eq!(PODS[0].ipv4().to_string(), "10.244.1.11");
-        assert_eq!(PODS[8].ipv6().to_string(), "fd00:10:244:2::35");
-        assert_eq!(NODES[0].pod_ranges(), ["10.244.1.0/24", "fd00:10:244:1::/64"]);
+        assert_eq!(PODS[8].ipv6().to_string(), "fd00:244:2::35");
+        assert_eq!(NODES[0].pod_ranges(), ["10.244.1.0/24", "fd00:244:1::/64"]);
     }
 
     #[test]

@@ -65,7 +65,7 @@ impl Proxy {
                         return Ok(told);
                     }
                 }
-                Err(_) => bail!("the proxy of {} did not come into sync; it said:\n{}", self.node, self.said()),
+                Err(_) => bail!("the proxy of {} did not come into sync", self.node),
             }
         }
     }
@@ -125,4 +125,3 @@ fn end_with_parent(command: &mut Command) {
     // SAFETY: between fork and exec this makes two system calls and allocates nothing.
     unsafe { command.pre_exec(ask) };
 }
-

@@ -1,21 +1,15 @@
-//! Who asks which frontend, and which answers are right. The same questions make the tables people see and the test
-//! that `make demo` is. How the frontends come about stands in `shop.yaml`.
+//! Who asks which frontend, and which answers are right: the tables people see, and the test that `make demo` is. Why
+//! the frontends exist stands in `shop.yaml`; asking and comparing is `asking.rs`.
 
-use std::collections::BTreeSet;
-use std::net::SocketAddr;
-use std::time::Duration;
+use ferroxy_lab::Protocol;
 
-use anyhow::Context;
-use ferroxy_lab::{Effort, Network, Probe, Protocol, Seen};
-use serde::Serialize;
-
-use crate::output::{Paint, Table};
+use Expected::{All, Dropped, One, Refused};
 
 #[derive(Debug)]
 pub struct Question {
     pub from: &'static str,
-    pub frontend: &'static str,
     pub service: &'static str,
+    pub frontend: &'static str,
     pub protocol: Protocol,
     pub address: &'static str,
     pub expected: Expected,
@@ -35,167 +29,92 @@ pub enum Expected {
     Dropped,
 }
 
-/// A question with what came back.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Row {
-    pub from: &'static str,
-    pub frontend: &'static str,
-    pub service: String,
-    pub protocol: String,
-    pub address: &'static str,
-    pub answers: Vec<PodAnswer>,
-    /// `refused` or `timeout`, where there was no answer.
-    pub failures: Vec<String>,
-    pub why: &'static str,
-    pub as_expected: bool,
-    pub expected: String,
-}
-
-#[derive(Debug, Serialize, PartialEq, Eq)]
-pub struct PodAnswer {
-    pub pod: String,
-    /// The address the request came from, as the pod saw it.
-    pub source: String,
-    pub count: usize,
-}
-
-use Expected::{All, Dropped, One, Refused};
-use Protocol::{Tcp, Udp};
-
 pub const INSIDE: [Question; 7] = [
-    Question {
-        from: "cart-1",
-        frontend: "cluster IP",
-        service: "front",
-        protocol: Tcp,
-        address: "10.96.0.10:80",
-        expected: All(&[("web-1", "10.244.1.21"), ("web-2", "10.244.1.21")]),
-        why: "pods are seen as who they are",
-    },
-    Question {
-        from: "cart-1",
-        frontend: "load balancer",
-        service: "front",
-        protocol: Tcp,
-        address: "203.0.113.10:80",
-        expected: All(&[("web-1", "10.244.1.21"), ("web-2", "10.244.1.21")]),
-        why: "pods take a short cut: no way outside",
-    },
-    Question {
-        from: "node-1",
-        frontend: "cluster IP",
-        service: "api",
-        protocol: Tcp,
-        address: "10.96.0.30:80",
-        expected: All(&[("api-1", "10.244.1.1"), ("api-2", "172.18.0.11"), ("api-3", "172.18.0.11")]),
-        why: "the node's own address towards the pod",
-    },
-    Question {
-        from: "cart-1",
-        frontend: "cluster IP",
-        service: "dns",
-        protocol: Udp,
-        address: "10.96.0.53:53",
-        expected: All(&[("dns-1", "10.244.1.21")]),
-        why: "UDP",
-    },
-    Question {
-        from: "cart-1",
-        frontend: "cluster IP",
-        service: "dns",
-        protocol: Udp,
-        address: "[fd00:10:96::53]:53",
-        expected: All(&[("dns-1", "fd00:10:244:1::15")]),
-        why: "the same Service over IPv6",
-    },
-    Question {
-        from: "dns-1",
-        frontend: "cluster IP",
-        service: "dns",
-        protocol: Udp,
-        address: "10.96.0.53:53",
-        expected: All(&[("dns-1", "10.244.2.1")]),
-        why: "itself: answers must come back by the node",
-    },
-    Question {
-        from: "web-2",
-        frontend: "cluster IP",
-        service: "reviews",
-        protocol: Tcp,
-        address: "10.96.0.70:80",
-        expected: Refused,
-        why: "broken on purpose: explained below",
-    },
+    tcp("cart-1", "shop/front", "cluster IP", "10.96.0.10:80")
+        .reaches(All(&[("web-1", "10.244.1.21"), ("web-2", "10.244.1.21")]))
+        .because("source kept: from a pod"),
+    tcp("cart-1", "shop/front", "load balancer", "203.0.113.10:80")
+        .reaches(All(&[("web-1", "10.244.1.21"), ("web-2", "10.244.1.21")]))
+        .because("source kept: from a pod"),
+    tcp("node-1", "shop/api", "cluster IP", "10.96.0.30:80")
+        .reaches(All(&[("api-1", "10.244.1.1"), ("api-2", "172.18.0.11"), ("api-3", "172.18.0.11")]))
+        .because("masqueraded: from a node"),
+    udp("cart-1", "shop/dns", "cluster IP", "10.96.0.53:53")
+        .reaches(All(&[("dns-1", "10.244.1.21")]))
+        .because("source kept, over UDP"),
+    udp("cart-1", "shop/dns", "cluster IP", "[fd00:96::53]:53")
+        .reaches(All(&[("dns-1", "fd00:244:1::15")]))
+        .because("source kept, over IPv6"),
+    udp("dns-1", "shop/dns", "cluster IP", "10.96.0.53:53")
+        .reaches(All(&[("dns-1", "10.244.2.1")]))
+        .because("masqueraded: asks itself"),
+    tcp("web-2", "shop/reviews", "cluster IP", "10.96.0.70:80")
+        .reaches(Refused)
+        .because("broken: explained below"),
 ];
 
 pub const OUTSIDE: [Question; 7] = [
-    Question {
-        from: "visitor",
-        frontend: "load balancer",
-        service: "front",
-        protocol: Tcp,
-        address: "203.0.113.10:80",
-        expected: All(&[("web-1", "172.18.0.100")]),
-        why: "policy Local: source kept, pod on node-1",
-    },
-    Question {
-        from: "visitor",
-        frontend: "node port",
-        service: "front",
-        protocol: Tcp,
-        address: "172.18.0.12:30010",
-        expected: All(&[("web-2", "172.18.0.100")]),
-        why: "policy Local: source kept, pod on node-2",
-    },
-    Question {
-        from: "visitor",
-        frontend: "node port",
-        service: "api",
-        protocol: Tcp,
-        address: "172.18.0.12:30080",
-        expected: All(&[("api-1", "172.18.0.12"), ("api-2", "10.244.2.1"), ("api-3", "10.244.2.1")]),
-        why: "policy Cluster: any pod, source is node-2",
-    },
-    Question {
-        from: "visitor",
-        frontend: "external IP",
-        service: "partner",
-        protocol: Tcp,
-        address: "198.51.100.20:8080",
-        expected: All(&[("api-1", "10.244.1.1"), ("api-2", "172.18.0.11")]),
-        why: "policy Cluster: any pod, source is node-1",
-    },
-    Question {
-        from: "office",
-        frontend: "load balancer",
-        service: "admin",
-        protocol: Tcp,
-        address: "203.0.113.40:80",
-        expected: All(&[("api-1", "10.244.1.1")]),
-        why: "in loadBalancerSourceRanges",
-    },
-    Question {
-        from: "visitor",
-        frontend: "load balancer",
-        service: "admin",
-        protocol: Tcp,
-        address: "203.0.113.40:80",
-        expected: Dropped,
-        why: "not in loadBalancerSourceRanges",
-    },
-    Question {
-        from: "visitor",
-        frontend: "node port",
-        service: "admin",
-        protocol: Tcp,
-        address: "172.18.0.11:30040",
-        expected: All(&[("api-1", "10.244.1.1")]),
-        why: "source ranges bind the load balancer only",
-    },
+    tcp("visitor", "shop/front", "load balancer", "203.0.113.10:80")
+        .reaches(All(&[("web-1", "172.18.0.100")]))
+        .because("source kept: policy Local"),
+    tcp("visitor", "shop/front", "node port", "172.18.0.12:30010")
+        .reaches(All(&[("web-2", "172.18.0.100")]))
+        .because("source kept: policy Local"),
+    tcp("visitor", "shop/api", "node port", "172.18.0.12:30080")
+        .reaches(All(&[("api-1", "172.18.0.12"), ("api-2", "10.244.2.1"), ("api-3", "10.244.2.1")]))
+        .because("masqueraded: policy Cluster"),
+    tcp("visitor", "shop/partner", "external IP", "198.51.100.20:8080")
+        .reaches(All(&[("api-1", "10.244.1.1"), ("api-2", "172.18.0.11")]))
+        .because("masqueraded: policy Cluster"),
+    tcp("office", "shop/admin", "load balancer", "203.0.113.40:80")
+        .reaches(All(&[("api-1", "10.244.1.1")]))
+        .because("in the source ranges"),
+    tcp("visitor", "shop/admin", "load balancer", "203.0.113.40:80")
+        .reaches(Dropped)
+        .because("not in the source ranges"),
+    tcp("visitor", "shop/admin", "node port", "172.18.0.11:30040")
+        .reaches(All(&[("api-1", "10.244.1.1")]))
+        .because("node ports have no ranges"),
 ];
 
-/// Ten requests of each client.
-pub const AFFINITY: [Question; 3] = [sticky("web-1", "10.244.1.11"), sticky("api-2", "10.244.2.32"), {
-    Question { from: "dns-1", expected: One(&[("cart-1", "10.244.2.53"), ("cart-2", "10.244.2.53")]), ..sticky("", "") }
-}];
+/// `shop/cart` has the affinity ClientIP.
+pub const AFFINITY: [Question; 3] = [
+    tcp("web-1", "shop/cart", "cluster IP", "10.96.0.20:80")
+        .reaches(One(&[("cart-1", "10.244.1.11"), ("cart-2", "10.244.1.11")]))
+        .because("affinity ClientIP"),
+    tcp("api-2", "shop/cart", "cluster IP", "10.96.0.20:80")
+        .reaches(One(&[("cart-1", "10.244.2.32"), ("cart-2", "10.244.2.32")]))
+        .because("affinity ClientIP"),
+    tcp("dns-1", "shop/cart", "cluster IP", "10.96.0.20:80")
+        .reaches(One(&[("cart-1", "10.244.2.53"), ("cart-2", "10.244.2.53")]))
+        .because("affinity ClientIP"),
+];
+
+/// With `reaches` and `because`: a question as it is read.
+const fn tcp(
+    from: &'static str,
+    service: &'static str,
+    frontend: &'static str,
+    address: &'static str,
+) -> Question {
+    Question { from, service, frontend, protocol: Protocol::Tcp, address, expected: Refused, why: "" }
+}
+
+const fn udp(
+    from: &'static str,
+    service: &'static str,
+    frontend: &'static str,
+    address: &'static str,
+) -> Question {
+    Question { protocol: Protocol::Udp, ..tcp(from, service, frontend, address) }
+}
+
+impl Question {
+    const fn reaches(self, expected: Expected) -> Question {
+        Question { expected, ..self }
+    }
+
+    const fn because(self, why: &'static str) -> Question {
+        Question { why, ..self }
+    }
+}

@@ -1,0 +1,57 @@
+# Everything one does with this repository. `make help` lists it; the work is in scripts/ and cargo.
+
+SHELL := /bin/bash
+PREFIX ?= /usr/local
+FUZZ_SECONDS ?= 60
+
+.DEFAULT_GOAL := help
+
+help: ## This list
+	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: ## Show what Ferroxy does, in network namespaces of its own; leaves nothing behind
+	cargo build --locked --package ferroxy
+	target/debug/ferroxy demo
+
+test: ## Everything CI checks: tools, lint, a short fuzz run, all tests
+	scripts/ensure-tools
+	$(MAKE) lint
+	scripts/fuzz --seconds 10
+	scripts/test
+
+test-fast: ## The tests that need no privileges (ring 0)
+	scripts/test --fast
+
+lint: ## Formatting, clippy, the dependency policy (deny.toml)
+	cargo fmt --all --check
+	cargo fmt --manifest-path fuzz/Cargo.toml --check
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+	scripts/check-dependencies
+
+fmt: ## Format the code
+	cargo fmt --all
+	cargo fmt --manifest-path fuzz/Cargo.toml
+
+build: ## Build for debugging: target/debug/ferroxy
+	cargo build --locked --workspace
+
+release: ## Build for use: target/release/ferroxy
+	cargo build --locked --release --package ferroxy
+
+install: release ## Install the release build to $(DESTDIR)$(PREFIX)/bin (PREFIX=/usr/local)
+	install -D -m 755 target/release/ferroxy "$(DESTDIR)$(PREFIX)/bin/ferroxy"
+
+bench: release ## Measure a first sync and one change, with 1000 and 10000 Services
+	scripts/bench
+
+fuzz: ## Fuzz every target for FUZZ_SECONDS=60
+	scripts/fuzz --seconds $(FUZZ_SECONDS)
+
+doc: ## The code's documentation: target/doc/ferroxy/index.html
+	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps --document-private-items
+
+clean: ## Remove everything that was built
+	cargo clean
+	rm -rf fuzz/target fuzz/corpus fuzz/artifacts
+
+.PHONY: help demo test test-fast lint fmt build release install bench fuzz doc clean

@@ -1,0 +1,61 @@
+//! What the demo shows while it runs: headings and tables as they come, and what is being waited for.
+
+use std::fmt::Display;
+use std::io::{self, IsTerminal, Write};
+
+use crate::command::Output;
+use crate::output::Paint;
+
+#[derive(Debug, Clone, Copy)]
+pub struct Screen {
+    output: Output,
+    paint: Paint,
+}
+
+/// A line on the terminal, there until dropped.
+#[derive(Debug)]
+pub struct Waiting {
+    shown: bool,
+}
+
+impl Screen {
+    pub fn new(output: Output) -> Screen {
+        Screen { output, paint: Paint::stdout() }
+    }
+
+    pub fn paint(self) -> Paint {
+        self.paint
+    }
+
+    pub fn heading(self, text: &str) -> io::Result<()> {
+        self.print(format!("\n{}\n\n", self.paint.strong(text)))
+    }
+
+    /// Nothing where JSON is wanted: that comes at the end, in one piece.
+    pub fn print(self, text: impl Display) -> io::Result<()> {
+        if self.output == Output::Json {
+            return Ok(());
+        }
+        let mut out = io::stdout().lock();
+        write!(out, "{text}")?;
+        out.flush()
+    }
+
+    /// Says what takes its time, to a terminal.
+    pub fn waiting(self, what: &str) -> Waiting {
+        let shown = io::stderr().is_terminal();
+        if shown {
+            eprint!("  {what} ...");
+        }
+        Waiting { shown }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if self.shown {
+            // Back to the start of the line, and clear it.
+            eprint!("\r\x1b[K");
+        }
+    }
+}
