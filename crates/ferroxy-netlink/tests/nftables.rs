@@ -763,10 +763,14 @@ fn a_batch_may_have_many_megabytes() {
             batch.add_element(n, Family::Ip, TABLE, "m", element);
         }
         assert!(batch.bytes() > 10_000_000, "only {} bytes", batch.bytes());
-        assert!(
-            batch.bytes() <= connection.max_batch_bytes(),
-            "this test needs CAP_NET_ADMIN over the machine to force a large send buffer"
-        );
+        if batch.bytes() > connection.max_batch_bytes() {
+            // Root of a user namespace may not force a large send buffer.
+            let missing = "a_batch_may_have_many_megabytes: no CAP_NET_ADMIN over the machine";
+            assert!(std::env::var_os("CI").is_none(), "CI must run every test: {missing}");
+            // Not eprintln!, whose output the test harness keeps to itself when a test passes.
+            std::io::stderr().write_all(format!("SKIPPED: {missing}\n").as_bytes()).unwrap();
+            return;
+        }
         connection.commit(&batch).unwrap();
         let mut seen = vec![false; count as usize];
         connection

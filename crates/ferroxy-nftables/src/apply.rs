@@ -131,9 +131,16 @@ fn encode_object(batch: &mut Batch, tag: u32, op: &Op, table: &str) {
 
 type ElementWriter = fn(&mut Batch, u32, nl::Family, &str, &str, ElementRef<'_>);
 
-fn encode_element(batch: &mut Batch, tag: u32, op: &Op, table: &str, element: &Element, write: ElementWriter) {
+fn encode_element(
+    batch: &mut Batch,
+    tag: u32,
+    op: &Op,
+    table: &str,
+    element: &Element,
+    write: ElementWriter,
+) {
     let family = kernel_family(op.family);
-    element.with_data(|data, key_end| {
+    element.with_data(op.family, |data, key_end| {
         let encoded = ElementRef {
             key: element.key.as_bytes(),
             key_end,

@@ -41,7 +41,10 @@ pub struct Outcome {
 pub enum Programmed {
     /// There is no table of ours at all.
     Nothing,
-    Elements { right: usize, wanted: usize },
+    Elements {
+        right: usize,
+        wanted: usize,
+    },
 }
 
 /// What verification found.
@@ -197,7 +200,8 @@ impl Dataplane {
         elements(&place::onto_kernel(&seen, service), &mut |family, element| {
             if let Some(table) = seen.tables.get(&family) {
                 wanted += 1;
-                right += usize::from(table.get(element.set, &element.key).is_some_and(|e| e.is_same(&element)));
+                right +=
+                    usize::from(table.get(element.set, &element.key).is_some_and(|e| e.is_same(&element)));
             }
         });
         Ok(Programmed::Elements { right, wanted })

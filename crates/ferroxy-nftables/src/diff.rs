@@ -28,7 +28,8 @@ pub fn diff(seen: &State, wanted: &State) -> Plan {
 /// A set's declaration or a hook cannot be changed in place: then the table is replaced, in one transaction. That
 /// happens when a new version declares something differently, or a foreign hand has changed (or switched off) it.
 fn convertible(seen: &Table, wanted: &Table) -> bool {
-    let same_sets = wanted.sets.iter().all(|(name, set)| seen.sets.get(name).is_none_or(|other| other == set));
+    let same_sets =
+        wanted.sets.iter().all(|(name, set)| seen.sets.get(name).is_none_or(|other| other == set));
     let same_hook = |(name, chain): (&String, &Chain)| {
         seen.chains.get(name).is_none_or(|other| other.hook == chain.hook && other.comment == chain.comment)
     };

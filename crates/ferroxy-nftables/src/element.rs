@@ -4,10 +4,10 @@
 //! Which sets there are, and why, is in `program.rs`.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use ferroxy_core::Protocol;
+use ferroxy_core::{Family, Protocol};
 use ferroxy_netlink::nftables::{DataRef, VerdictRef};
 
 /// Local endpoints share a map with the others; their slots start here.
@@ -39,10 +39,11 @@ pub enum SetId {
     Firewalled,
     AllowedSources,
     Hairpins,
-    NoEndpoints(Scope),
+    Treatments(Pool),
     Frontends(Scope),
-    Picks(Scope),
-    LocalPicks(Scope),
+    LocalFrontends(Scope),
+    NoEndpoints(Scope),
+    NoLocalEndpoints(Scope),
     Endpoints(Scope),
     StickyEndpoints(Scope),
     StickyLocalEndpoints(Scope),
@@ -51,15 +52,21 @@ pub enum SetId {
 }
 
 impl SetId {
-    /// In the order of the listing.
     pub fn all() -> impl Iterator<Item = SetId> {
-        let single =
-            [SetId::ClusterIps, SetId::NodePortIps, SetId::Firewalled, SetId::AllowedSources, SetId::Hairpins];
+        let single = [
+            SetId::ClusterIps,
+            SetId::NodePortIps,
+            SetId::Firewalled,
+            SetId::AllowedSources,
+            SetId::Hairpins,
+            SetId::Treatments(Pool::Main),
+            SetId::Treatments(Pool::Local),
+        ];
         let scoped: [fn(Scope) -> SetId; 9] = [
             SetId::Frontends,
+            SetId::LocalFrontends,
             SetId::NoEndpoints,
-            SetId::Picks,
-            SetId::LocalPicks,
+            SetId::NoLocalEndpoints,
             SetId::Endpoints,
             SetId::StickyEndpoints,
             SetId::StickyLocalEndpoints,
@@ -77,14 +84,16 @@ impl SetId {
             SetId::Firewalled => "firewalled",
             SetId::AllowedSources => "allowed-sources",
             SetId::Hairpins => "hairpins",
+            SetId::Treatments(Pool::Main) => "treatments",
+            SetId::Treatments(Pool::Local) => "local-treatments",
             SetId::Frontends(Address) => "frontends",
             SetId::Frontends(NodePort) => "nodeports",
+            SetId::LocalFrontends(Address) => "local-frontends",
+            SetId::LocalFrontends(NodePort) => "local-nodeports",
             SetId::NoEndpoints(Address) => "no-endpoints",
             SetId::NoEndpoints(NodePort) => "nodeport-no-endpoints",
-            SetId::Picks(Address) => "picks",
-            SetId::Picks(NodePort) => "nodeport-picks",
-            SetId::LocalPicks(Address) => "local-picks",
-            SetId::LocalPicks(NodePort) => "nodeport-local-picks",
+            SetId::NoLocalEndpoints(Address) => "no-local-endpoints",
+            SetId::NoLocalEndpoints(NodePort) => "nodeport-no-local-endpoints",
             SetId::Endpoints(Address) => "endpoints",
             SetId::Endpoints(NodePort) => "nodeport-endpoints",
             SetId::StickyEndpoints(Address) => "sticky-endpoints",
@@ -113,58 +122,159 @@ impl SetId {
     }
 }
 
-/// Every chain that elements or rules lead to. A chain's rules lead only to chains before it in this order.
+/// A chain that exists while something leads to it. Its rules lead only to chains before it in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ChainId {
-    Reject,
-    External(Scope),
-    ExternalLocal(Scope),
-    ShortCut(Scope),
-    Recall(Scope),
-    RecallLocal(Scope),
-    Sticky(Scope),
-    StickyLocal(Scope),
-    StickyExternal(Scope),
-    StickyExternalLocal(Scope),
-    /// Picks one of this many endpoints.
-    Pick(Scope, u32),
-    LocalPick(Scope, u32),
-    /// Remembers a client for this many seconds.
-    Learn(Scope, u32),
     /// Translates to this port of the address that stands in the packet.
     To(u16),
+    /// Remembers a client for this many seconds.
+    Learn(Scope, u32),
+    /// Sends a client back to where it was.
+    Recall(Scope, Pool),
+    /// One of the treatments a frontend can ask for.
+    Treat(Treatment),
+}
+
+/// Which of a frontend's endpoints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Pool {
+    /// Those that serve the frontend; for policy Local outside, those that serve pods and this host.
+    Main,
+    /// Policy Local outside: those on this node.
+    Local,
+}
+
+/// What is done to a new connection. Also the value of a frontend's element, as a number the kernel takes for an
+/// address: see [`Treatment::code`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Treatment {
+    pub kind: Kind,
+    pub scope: Scope,
+    /// How many endpoints there are to pick from.
+    pub count: u16,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    Pick(Pool),
+    /// Policy Cluster outside: masqueraded, then picked.
+    External,
+    /// Policy Local outside: it depends on who asks.
+    ExternalLocal,
+    /// The same four with session affinity.
+    Sticky(Pool),
+    StickyExternal,
+    StickyExternalLocal,
+}
+
+impl Kind {
+    const ALL: [Kind; 8] = [
+        Kind::Pick(Pool::Main),
+        Kind::Pick(Pool::Local),
+        Kind::External,
+        Kind::ExternalLocal,
+        Kind::Sticky(Pool::Main),
+        Kind::Sticky(Pool::Local),
+        Kind::StickyExternal,
+        Kind::StickyExternalLocal,
+    ];
+
+    fn word(self) -> &'static str {
+        match self {
+            Kind::Pick(Pool::Main) => "pick",
+            Kind::Pick(Pool::Local) => "local-pick",
+            Kind::External => "external",
+            Kind::ExternalLocal => "external-local",
+            Kind::Sticky(Pool::Main) => "sticky",
+            Kind::Sticky(Pool::Local) => "sticky-local",
+            Kind::StickyExternal => "sticky-external",
+            Kind::StickyExternalLocal => "sticky-external-local",
+        }
+    }
+}
+
+impl Treatment {
+    pub fn new(kind: Kind, scope: Scope, count: usize) -> Treatment {
+        Treatment { kind, scope, count: count.min(u16::MAX.into()) as u16 }
+    }
+
+    /// The same scope and count, another kind.
+    pub fn with(self, kind: Kind) -> Treatment {
+        Treatment { kind, ..self }
+    }
+
+    /// `240.KIND.COUNT` (`::240.KIND.COUNT` for IPv6): an address no host can have, so it never means one.
+    pub fn code(self, family: Family) -> IpAddr {
+        let kind = Kind::ALL.iter().position(|kind| *kind == self.kind).unwrap_or(0) as u8;
+        let scope = if self.scope == Scope::Address { 0 } else { 100 };
+        let [high, low] = self.count.to_be_bytes();
+        let v4 = Ipv4Addr::new(240, scope + kind, high, low);
+        match family {
+            Family::V4 => v4.into(),
+            Family::V6 => Ipv6Addr::from_bits(v4.to_bits().into()).into(),
+        }
+    }
+
+    pub fn from_code(code: IpAddr) -> Option<Treatment> {
+        let bits = match code {
+            IpAddr::V4(v4) => v4.to_bits(),
+            IpAddr::V6(v6) => u32::try_from(v6.to_bits()).ok()?,
+        };
+        let [240, kind, high, low] = bits.to_be_bytes() else { return None };
+        let (scope, kind) = match kind {
+            0..100 => (Scope::Address, kind),
+            _ => (Scope::NodePort, kind - 100),
+        };
+        let kind = *Kind::ALL.get(usize::from(kind))?;
+        Some(Treatment { kind, scope, count: u16::from_be_bytes([high, low]) })
+    }
 }
 
 impl ChainId {
-    /// Exists only while something leads to it; the others are always there.
-    fn is_on_demand(self) -> bool {
-        !matches!(
-            self,
-            ChainId::Reject | ChainId::External(_) | ChainId::ExternalLocal(_) | ChainId::ShortCut(_)
-        )
+    /// The chains its own rules lead to.
+    fn leads_to(self) -> impl Iterator<Item = ChainId> {
+        let next = match self {
+            ChainId::Treat(treatment) => {
+                let scope = treatment.scope;
+                let then = |kind| Some(ChainId::Treat(treatment.with(kind)));
+                match treatment.kind {
+                    Kind::Pick(_) => [None, None],
+                    Kind::External | Kind::ExternalLocal => [then(Kind::Pick(Pool::Main)), None],
+                    Kind::Sticky(pool) => [Some(ChainId::Recall(scope, pool)), then(Kind::Pick(pool))],
+                    Kind::StickyExternal | Kind::StickyExternalLocal => {
+                        [then(Kind::Sticky(Pool::Main)), None]
+                    }
+                }
+            }
+            _ => [None, None],
+        };
+        next.into_iter().flatten()
     }
 
-    /// The on-demand chains that something leading here needs: this one, and those its rules lead to.
-    pub fn on_demand(self) -> impl Iterator<Item = ChainId> {
-        let of = |needs: &'static [fn(Scope) -> ChainId], scope| (needs, scope);
-        let (needs, scope) = match self {
-            ChainId::Sticky(scope) => of(&[ChainId::Recall], scope),
-            ChainId::StickyLocal(scope) => of(&[ChainId::RecallLocal], scope),
-            ChainId::StickyExternal(scope) => of(&[ChainId::Sticky, ChainId::Recall], scope),
-            ChainId::StickyExternalLocal(scope) => of(
-                &[ChainId::Sticky, ChainId::Recall, ChainId::StickyLocal, ChainId::RecallLocal],
-                scope,
-            ),
-            _ => of(&[], Scope::Address),
+    /// This chain and all that it needs.
+    pub fn with_needs(self) -> Vec<ChainId> {
+        let mut all = vec![self];
+        let mut next = 0;
+        while let Some(chain) = all.get(next) {
+            all.extend(chain.leads_to());
+            next += 1;
+        }
+        all
+    }
+
+    /// The element by which a treatment's chain is found.
+    pub fn element(self, family: Family) -> Option<Element> {
+        let ChainId::Treat(treatment) = self else { return None };
+        let key = Key::EMPTY.address(treatment.code(family));
+        // Two maps, because the kernel would see a loop in one: treatments of the local pool are asked for by others.
+        let set = match treatment.kind {
+            Kind::Pick(Pool::Local) | Kind::Sticky(Pool::Local) => SetId::Treatments(Pool::Local),
+            _ => SetId::Treatments(Pool::Main),
         };
-        let itself = std::iter::once(self).filter(|chain| chain.is_on_demand());
-        itself.chain(needs.iter().map(move |chain| chain(scope)))
+        Some(Element { set, key, value: Value::Goto(self), comment: None })
     }
 
     pub fn parse(name: &str) -> Option<ChainId> {
-        if name == "rejected" {
-            return Some(ChainId::Reject);
-        }
         if let Some(port) = name.strip_prefix("to-") {
             return canonical_number(port)?.try_into().ok().map(ChainId::To);
         }
@@ -172,24 +282,18 @@ impl ChainId {
             Some(rest) => (Scope::NodePort, rest),
             None => (Scope::Address, name),
         };
-        let number = |prefix: &str| rest.strip_prefix(prefix).and_then(canonical_number);
-        Some(match rest {
-            "external" => ChainId::External(scope),
-            "external-local" => ChainId::ExternalLocal(scope),
-            "short-cut" => ChainId::ShortCut(scope),
-            "recall" => ChainId::Recall(scope),
-            "local-recall" => ChainId::RecallLocal(scope),
-            "sticky" => ChainId::Sticky(scope),
-            "sticky-local" => ChainId::StickyLocal(scope),
-            "sticky-external" => ChainId::StickyExternal(scope),
-            "sticky-external-local" => ChainId::StickyExternalLocal(scope),
-            _ => match (number("pick-"), number("local-pick-"), number("learn-")) {
-                (Some(n), _, _) => ChainId::Pick(scope, n),
-                (_, Some(n), _) => ChainId::LocalPick(scope, n),
-                (_, _, Some(n)) => ChainId::Learn(scope, n),
-                _ => return None,
-            },
-        })
+        match rest {
+            "recall" => return Some(ChainId::Recall(scope, Pool::Main)),
+            "local-recall" => return Some(ChainId::Recall(scope, Pool::Local)),
+            _ => {}
+        }
+        let (word, number) = rest.rsplit_once('-')?;
+        let number = canonical_number(number)?;
+        if word == "learn" {
+            return Some(ChainId::Learn(scope, number));
+        }
+        let kind = *Kind::ALL.iter().find(|kind| kind.word() == word)?;
+        Some(ChainId::Treat(Treatment { kind, scope, count: number.try_into().ok()? }))
     }
 }
 
@@ -202,21 +306,13 @@ fn canonical_number(text: &str) -> Option<u32> {
 impl fmt::Display for ChainId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            // `reject` alone is a word of nft's language and cannot be a name there.
-            ChainId::Reject => f.write_str("rejected"),
-            ChainId::External(scope) => write!(f, "{}external", scope.prefix()),
-            ChainId::ExternalLocal(scope) => write!(f, "{}external-local", scope.prefix()),
-            ChainId::ShortCut(scope) => write!(f, "{}short-cut", scope.prefix()),
-            ChainId::Recall(scope) => write!(f, "{}recall", scope.prefix()),
-            ChainId::RecallLocal(scope) => write!(f, "{}local-recall", scope.prefix()),
-            ChainId::Sticky(scope) => write!(f, "{}sticky", scope.prefix()),
-            ChainId::StickyLocal(scope) => write!(f, "{}sticky-local", scope.prefix()),
-            ChainId::StickyExternal(scope) => write!(f, "{}sticky-external", scope.prefix()),
-            ChainId::StickyExternalLocal(scope) => write!(f, "{}sticky-external-local", scope.prefix()),
-            ChainId::Pick(scope, n) => write!(f, "{}pick-{n}", scope.prefix()),
-            ChainId::LocalPick(scope, n) => write!(f, "{}local-pick-{n}", scope.prefix()),
-            ChainId::Learn(scope, n) => write!(f, "{}learn-{n}", scope.prefix()),
             ChainId::To(port) => write!(f, "to-{port}"),
+            ChainId::Learn(scope, seconds) => write!(f, "{}learn-{seconds}", scope.prefix()),
+            ChainId::Recall(scope, Pool::Main) => write!(f, "{}recall", scope.prefix()),
+            ChainId::Recall(scope, Pool::Local) => write!(f, "{}local-recall", scope.prefix()),
+            ChainId::Treat(Treatment { kind, scope, count }) => {
+                write!(f, "{}{}-{count}", scope.prefix(), kind.word())
+            }
         }
     }
 }
@@ -292,8 +388,8 @@ pub enum Value {
     Member,
     /// A member that is a range of sources: its key holds the first, this is the last.
     UpTo(IpAddr),
-    Drop,
     Goto(ChainId),
+    Treatment(Treatment),
     Endpoint(IpAddr, u16),
     /// Something in our table that we did not write (and will not leave there).
     Foreign,
@@ -311,10 +407,12 @@ pub struct Element {
 
 impl Element {
     /// Hands the element to `write` in the kernel's form, without allocating for the common kinds.
-    pub fn with_data<R>(&self, write: impl FnOnce(DataRef<'_>, Option<&[u8]>) -> R) -> R {
+    pub fn with_data<R>(&self, family: Family, write: impl FnOnce(DataRef<'_>, Option<&[u8]>) -> R) -> R {
         match self.value {
             Value::Member | Value::Foreign => write(DataRef::None, None),
-            Value::Drop => write(DataRef::Verdict(VerdictRef::Drop), None),
+            Value::Treatment(treatment) => {
+                write(DataRef::Value(Key::EMPTY.address(treatment.code(family)).as_bytes()), None)
+            }
             Value::Goto(chain) => write(DataRef::Verdict(VerdictRef::Goto(&chain.to_string())), None),
             Value::Endpoint(address, port) => {
                 write(DataRef::Value(Key::EMPTY.address(address).port(port).as_bytes()), None)
@@ -341,30 +439,51 @@ mod tests {
             assert_eq!(SetId::parse(set.name()), Some(set));
         }
         for scope in Scope::ALL {
-            for chain in [
-                ChainId::External(scope),
-                ChainId::ExternalLocal(scope),
-                ChainId::ShortCut(scope),
-                ChainId::Recall(scope),
-                ChainId::RecallLocal(scope),
-                ChainId::Sticky(scope),
-                ChainId::StickyLocal(scope),
-                ChainId::StickyExternal(scope),
-                ChainId::StickyExternalLocal(scope),
-                ChainId::Pick(scope, 7),
-                ChainId::LocalPick(scope, 1),
-                ChainId::Learn(scope, 10800),
-                ChainId::To(8080),
-                ChainId::Reject,
-            ] {
+            let treatments = Kind::ALL.map(|kind| ChainId::Treat(Treatment { kind, scope, count: 7 }));
+            let recalls = [Pool::Main, Pool::Local].map(|pool| ChainId::Recall(scope, pool));
+            let others = [ChainId::Learn(scope, 10800), ChainId::To(8080)];
+            for chain in treatments.into_iter().chain(recalls).chain(others) {
                 assert_eq!(ChainId::parse(&chain.to_string()), Some(chain));
             }
         }
     }
 
     #[test]
+    fn every_treatment_is_a_number_of_its_own() {
+        for family in Family::ALL {
+            for scope in Scope::ALL {
+                for (kind, count) in Kind::ALL.into_iter().zip([1, 2, 255, 256, 1000, 65535, 3, 4]) {
+                    let treatment = Treatment { kind, scope, count };
+                    assert_eq!(Treatment::from_code(treatment.code(family)), Some(treatment));
+                }
+            }
+        }
+        for foreign in ["10.96.0.80", "240.8.0.1", "240.200.0.1", "fd00::1", "::1"] {
+            assert_eq!(Treatment::from_code(foreign.parse().unwrap()), None, "{foreign}");
+        }
+    }
+
+    #[test]
+    fn a_chain_comes_after_all_it_needs() {
+        for kind in Kind::ALL {
+            let chain = ChainId::Treat(Treatment { kind, scope: Scope::Address, count: 3 });
+            assert!(chain.with_needs().iter().skip(1).all(|needed| *needed < chain), "{chain}");
+        }
+    }
+
+    #[test]
     fn names_we_would_not_write_are_not_ours() {
-        for name in ["pick-0", "pick-01", "pick-", "pick", "learn-+3", "to-65536", "nodeport-rejected", "", "services"] {
+        for name in [
+            "pick-0",
+            "pick-01",
+            "pick-",
+            "pick",
+            "learn-+3",
+            "to-65536",
+            "nodeport-rejected",
+            "",
+            "services",
+        ] {
             assert_eq!(ChainId::parse(name), None, "{name}");
         }
     }

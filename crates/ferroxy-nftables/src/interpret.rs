@@ -307,8 +307,11 @@ impl<'a> Run<'a> {
         match (dreg, value) {
             (None, value) if value.is_some() != invert => Effect::On,
             (None, _) | (_, None) => Effect::Break,
-            (Some(0), Some(Value::Drop)) => Effect::Verdict(nl::Verdict::Drop),
             (Some(0), Some(Value::Goto(chain))) => Effect::Verdict(nl::Verdict::Goto(chain.to_string())),
+            (Some(dreg), Some(Value::Treatment(treatment))) => {
+                let number = treatment.code(Family::of(self.packet.destination));
+                self.store(dreg, &octets(number))
+            }
             (Some(dreg), Some(Value::Endpoint(address, port))) => {
                 let bytes = Key::EMPTY.address(address).port(port);
                 self.store(dreg, bytes.as_bytes())
@@ -344,7 +347,9 @@ impl<'a> Run<'a> {
             nl::Family::Ip => 4,
             nl::Family::Ip6 => 16,
         };
-        let Some(address) = self.slice(address_reg, width).and_then(address_from) else { return Effect::Break };
+        let Some(address) = self.slice(address_reg, width).and_then(address_from) else {
+            return Effect::Break;
+        };
         let port = u16::from_be_bytes(self.array(port_reg));
         (self.destination, self.port) = (address, port);
         self.translated = Some(SocketAddr::new(address, port));

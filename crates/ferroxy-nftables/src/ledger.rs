@@ -14,7 +14,7 @@ use crate::element::{ChainId, Element, Key, SetId, Value};
 use crate::place;
 use crate::plan::{Action, Op, Plan};
 use crate::program;
-use crate::render::{add_on_demand_chains, elements, empty_table, on_demand, render};
+use crate::render::{add_on_demand_chains, chains_of, elements, empty_table, render};
 use crate::state::State;
 
 /// A Service as it shall be; `None` removes it.
@@ -183,12 +183,14 @@ impl Ledger {
 
     /// Removes the chains that nothing leads to any more. Not part of a change: they may be wanted again soon.
     pub fn plan_tidy(&self) -> Plan {
-        let remove = |(family, chain): &(Family, ChainId)| Op {
-            family: *family,
-            action: Action::RemoveChain(chain.to_string()),
-        };
+        let mut plan = Plan::default();
         // Backwards: whoever leads to a chain comes after it in their order.
-        Plan { changes: Vec::new(), tidy: self.idle.iter().rev().map(remove).collect() }
+        for (family, chain) in self.idle.iter().rev() {
+            let op = |action| Op { family: *family, action };
+            plan.changes.extend(chain.element(*family).map(|element| op(Action::Remove(element))));
+            plan.tidy.push(op(Action::RemoveChain(chain.to_string())));
+        }
+        plan
     }
 
     pub fn settle_tidy(&mut self) {
@@ -203,7 +205,8 @@ fn chain_ops(family: Family, chain: ChainId, node: &NodeIntent) -> impl Iterator
         .rules
         .into_iter()
         .map(move |rule| Action::AddRule { chain: name.clone(), rule: Box::new(rule) });
-    std::iter::once(add).chain(rules).map(move |action| Op { family, action })
+    let found_by = chain.element(family).map(Action::Add);
+    std::iter::once(add).chain(rules).chain(found_by).map(move |action| Op { family, action })
 }
 
 /// The elements of some Services before and after: first everything goes, then what comes is held against it.
@@ -240,7 +243,7 @@ impl Comparison<'_> {
 
     /// Counts the users of what is shared; says whether the element itself is.
     fn count(&mut self, family: Family, element: &Element, step: i32) -> bool {
-        for chain in on_demand(element) {
+        for chain in chains_of(element) {
             *self.users.entry(Shared::Chain(family, chain)).or_insert(0) += step;
         }
         let is_shared = element.set.is_shared();

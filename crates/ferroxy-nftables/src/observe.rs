@@ -7,7 +7,7 @@ use ferroxy_netlink::error::Error;
 use ferroxy_netlink::nftables::{self as nl, Connection};
 
 use crate::TABLE;
-use crate::element::{ChainId, Element, Key, SetId, Value};
+use crate::element::{ChainId, Element, Key, SetId, Treatment, Value};
 use crate::program;
 use crate::rule::{Rule, kernel_family};
 use crate::state::{Chain, State, Table};
@@ -56,14 +56,21 @@ fn decode(set: SetId, family: Family, element: nl::Element) -> Option<Element> {
     let value = match (element.data, element.key_end) {
         (nl::Data::None, None) => Value::Member,
         (nl::Data::None, Some(end)) => last_address(&end, family).map_or(Value::Foreign, Value::UpTo),
-        (nl::Data::Verdict(nl::Verdict::Drop), _) => Value::Drop,
         (nl::Data::Verdict(nl::Verdict::Goto(chain)), _) => {
             ChainId::parse(&chain).map_or(Value::Foreign, Value::Goto)
         }
         (nl::Data::Verdict(_), _) => Value::Foreign,
-        (nl::Data::Value(bytes), _) => endpoint(&bytes).unwrap_or(Value::Foreign),
+        (nl::Data::Value(bytes), _) => match set {
+            SetId::Frontends(_) | SetId::LocalFrontends(_) => treatment(&bytes),
+            _ => endpoint(&bytes),
+        }
+        .unwrap_or(Value::Foreign),
     };
     Some(Element { set, key, value, comment: element.comment.map(Into::into) })
+}
+
+fn treatment(bytes: &[u8]) -> Option<Value> {
+    Treatment::from_code(address_from(bytes)?).map(Value::Treatment)
 }
 
 fn endpoint(bytes: &[u8]) -> Option<Value> {

@@ -14,11 +14,8 @@ use crate::state::State;
 /// `wanted`, in an order that moves as little as possible against `previous`.
 pub fn place(previous: &[Endpoint], wanted: &[Endpoint]) -> Vec<Endpoint> {
     let mut unplaced: FxHashMap<_, Endpoint> = wanted.iter().map(|e| ((e.ip, e.port), *e)).collect();
-    let mut slots: Vec<Option<Endpoint>> = previous
-        .iter()
-        .take(wanted.len())
-        .map(|old| unplaced.remove(&(old.ip, old.port)))
-        .collect();
+    let mut slots: Vec<Option<Endpoint>> =
+        previous.iter().take(wanted.len()).map(|old| unplaced.remove(&(old.ip, old.port))).collect();
     slots.resize(wanted.len(), None);
     let mut newcomers = wanted.iter().filter(|e| unplaced.contains_key(&(e.ip, e.port)));
     slots.iter().filter_map(|slot| slot.or_else(|| newcomers.next().copied())).collect()
@@ -42,7 +39,8 @@ pub fn onto_previous(previous: &ServiceIntent, mut wanted: ServiceIntent) -> Ser
 pub fn onto_kernel(seen: &State, service: &Arc<ServiceIntent>) -> Arc<ServiceIntent> {
     let mut placed = ServiceIntent::clone(service);
     for port in &mut placed.ports {
-        let Some(frontend) = port.frontends.iter().find(|f| !matches!(f.route, Route::Reject | Route::Drop)) else {
+        let Some(frontend) = port.frontends.iter().find(|f| !matches!(f.route, Route::Reject | Route::Drop))
+        else {
             continue;
         };
         let first = kernel_pool(seen, port, frontend, 0);
@@ -90,7 +88,7 @@ mod tests {
     fn those_that_stay_keep_their_slots() {
         let cases: [(&[u8], &[u8], &[u8]); 6] = [
             (&[], &[1, 2], &[1, 2]),
-            (&[1, 2, 3], &[1, 3], &[1, 3]),       // 2 left: the last moves down
+            (&[1, 2, 3], &[1, 3], &[1, 3]), // 2 left: the last moves down
             (&[1, 2, 3, 4], &[2, 3, 4], &[4, 2, 3]),
             (&[1, 2, 3], &[1, 2, 3, 9], &[1, 2, 3, 9]),
             (&[1, 2, 3], &[0, 1, 3], &[1, 0, 3]), // a newcomer takes the free slot

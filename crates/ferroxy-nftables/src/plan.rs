@@ -29,14 +29,23 @@ pub enum Action {
     RemoveTable,
     AddSet(Box<Set>),
     RemoveSet(String),
-    AddChain { name: String, hook: Option<Hook> },
+    AddChain {
+        name: String,
+        hook: Option<Hook>,
+    },
     RemoveChain(String),
     FlushChain(String),
-    AddRule { chain: String, rule: Box<Rule> },
+    AddRule {
+        chain: String,
+        rule: Box<Rule>,
+    },
     Add(Element),
     Remove(Element),
     /// The same key with another value: never a moment without it.
-    Replace { old: Element, new: Element },
+    Replace {
+        old: Element,
+        new: Element,
+    },
 }
 
 impl Plan {
@@ -62,7 +71,9 @@ impl Action {
     /// The element an operation is about, as it will be (or, for a removal, was).
     pub fn element(&self) -> Option<&Element> {
         match self {
-            Action::Add(element) | Action::Remove(element) | Action::Replace { new: element, .. } => Some(element),
+            Action::Add(element) | Action::Remove(element) | Action::Replace { new: element, .. } => {
+                Some(element)
+            }
             _ => None,
         }
     }
@@ -87,5 +98,8 @@ impl Action {
 
 /// Elements that send packets somewhere, as opposed to those they meet there.
 fn directs_traffic(set: SetId) -> bool {
-    matches!(set, SetId::Frontends(_) | SetId::NoEndpoints(_) | SetId::Firewalled | SetId::AffinityTimeouts(_))
+    matches!(
+        set,
+        SetId::Frontends(_) | SetId::NoEndpoints(_) | SetId::Firewalled | SetId::AffinityTimeouts(_)
+    )
 }

@@ -1,41 +1,52 @@
 //! The constant program: the chains and sets that are there whatever Services exist.
 //!
 //! ```text
-//!   prerouting, output  -110   firewall ─────────── source ranges: drop
-//!   prerouting, output  -100   services ─┬─ frontends ──┐ cluster IPs, external and load-balancer IPs
-//!                                        └─ nodeports ──┤ node ports (the same again, prefixed "nodeport-")
-//!            ┌──────────────────────────────────────────┘
-//!            ├─▶ pick-N                        one of N endpoints          (cluster IPs)
-//!            ├─▶ external       ─▶ picks ──▶ pick-N                        (policy Cluster: masquerade)
-//!            ├─▶ external-local ─┬▶ short-cut ─▶ picks ──▶ pick-N          (pods, this host)
-//!            │                   └▶ local-picks ──▶ local-pick-N           (policy Local: everybody else)
-//!            └─▶ sticky…: the same three with session affinity
-//!   input, postrouting         learn ────────────── session affinity: who went where
-//!   input, forward, output  0  no-endpoints ─────── reject or drop what found no endpoint
-//!   forward, output         0  cluster-ips-check ── unused ports: reject; unallocated addresses: drop
-//!   postrouting            100 masquerading ─────── marked packets, and pods that reached themselves
+//!   prerouting, output  -110   firewall ────────── source ranges: drop
+//!   prerouting, output  -100   services ─┬─ frontends ─┐ cluster IPs, external and load-balancer IPs
+//!                                        └─ nodeports ─┤ node ports (the same again, prefixed "nodeport-")
+//!                                          treatments ◀┘
+//!            ┌─────────────────────────────────┘
+//!            ├─▶ pick-N                          one of N endpoints        (cluster IPs)
+//!            ├─▶ external-N       ─▶ pick-N                                (policy Cluster: masquerade)
+//!            ├─▶ external-local-N ─┬▶ pick-N                               (policy Local: pods, this host)
+//!            │                     └▶ local-frontends ─▶ local-pick-M      (policy Local: everybody else)
+//!            └─▶ sticky…: the same with session affinity
+//!   input, postrouting         learn ───────────── session affinity: who went where
+//!   input, forward, output  0  no-endpoints-check  reject or drop what found no endpoint
+//!   forward, output         0  cluster-ips-check ─ unused ports: reject; unallocated addresses: drop
+//!   postrouting            100 masquerading ────── marked packets, and pods that reached themselves
 //! ```
 //!
-//! A Service is elements of the maps named here; `render.rs` writes them. The only chains that come and go are
-//! `pick-N` (one for each *number* of endpoints in use) and, while a Service has affinity, `sticky…`, `learn-T` and
-//! `to-P` (one for each timeout and each endpoint port in use).
+//! A Service is elements of the maps named here; `render.rs` writes them. Chains that come and go: one for each
+//! treatment and *number* of endpoints in use, and for affinity one for each timeout and endpoint port in use.
 //!
-//! **Session affinity.** A client's endpoint address is learnt after translation (`learn`), where the packet's own
-//! destination is the endpoint and `ct original` the frontend. A new connection of a known client gets that
-//! address written into the packet (`ip daddr set … map @affinity jump recall`), and then only `sticky-endpoints`, which
+//! **The destination address is our register.** The obvious form is a verdict map, `frontend : goto pick-2`. But the
+//! kernel validates a table from its hooks down, every element of every reachable verdict map, whenever an element
+//! with a `goto` is added: at 44,000 Services that made one endpoint change 6 ms instead of 30 µs (Linux 6.18). So
+//! the map of frontends holds plain data, the number of a treatment (`240.0.0.2`), which is written over the packet's
+//! destination address; a second, tiny map leads from numbers to chains. `ct original` still knows the real
+//! destination, translation puts the endpoint's in place of the number, and whoever leaves untranslated restores
+//! it. Nobody else sees the number: all of it happens within one hook, for the first packet of a connection.
+//!
+//! **Session affinity** uses the same register. A client's endpoint address is learnt after translation (`learn`),
+//! where the packet's own destination is the endpoint. A new connection of a known client gets that address
+//! written into the packet (`ip daddr set … map @affinity jump recall`), and then only `sticky-endpoints`, which
 //! holds a frontend's endpoints of this moment, lets it be translated to that address (`to-P`, with the endpoint's
 //! port). So an endpoint that has left gets no new connection from the commit that removed it, with no clean-up of
-//! client entries: the stale one is deleted by the first packet that meets it, the destination is put back, and
-//! the packet goes on to a fresh pick. The header field serves as the register that nft's language does not give
-//! us; why not one map lookup for address and port: with IPv6 keys `nft -f` runs out of registers and aborts (1.0.6).
+//! client entries: the stale one is deleted by the first packet that meets it, which goes on to a fresh pick. (Not
+//! one map with address and port: loading such IPv6 rules, `nft -f` 1.0.6 runs out of registers and aborts.)
 
 use ferroxy_core::intent::{FamilyIntent, LocalDetector, NodePortAddresses};
 use ferroxy_core::{Family, NodeIntent, Protocol};
 use ferroxy_netlink::nftables::{ChainType, Datatype, Hook, HookPoint, Set, SetData};
 
-use crate::element::{ChainId, Scope, SetId};
-use crate::rule::{Field, Rule, RuleWriter, frontend_fields, original_frontend_fields};
+use crate::element::{ChainId, Kind, Pool, Scope, SetId, Treatment};
+use crate::rule::{Field, Rule, RuleWriter, frontend_fields, original_frontend_fields, treated_fields};
 use crate::state::Chain;
+
+/// The chains that do what the number in the destination address says.
+const TREATMENT: &str = "treatment";
+const LOCAL_TREATMENT: &str = "local-treatment";
 
 /// How many clients' affinity one scope remembers; beyond that a client is balanced like any other.
 const AFFINITY_CLIENTS: u32 = 524_288;
@@ -51,9 +62,8 @@ pub fn chains(node: &NodeIntent, family: Family) -> Vec<(String, Chain)> {
     let mut chains = program.base_chains();
     chains.extend(program.checks());
     chains.push(("services".into(), program.services()));
-    for scope in Scope::ALL {
-        chains.extend(program.treatments(scope));
-    }
+    chains.push((TREATMENT.into(), program.treatment(Pool::Main)));
+    chains.push((LOCAL_TREATMENT.into(), program.treatment(Pool::Local)));
     chains.push(("learn".into(), program.learn()));
     chains.push(("masquerading".into(), program.masquerading()));
     chains
@@ -62,35 +72,18 @@ pub fn chains(node: &NodeIntent, family: Family) -> Vec<(String, Chain)> {
 /// A chain that exists while something leads to it.
 pub fn on_demand_chain(chain: ChainId, node: &NodeIntent, family: Family) -> Chain {
     let program = Program { node, intent: node.family(family), family };
-    let rule = || program.rule();
     // nft knows what a port is only when the rule names the protocol: hence one rule for each.
     let for_each_protocol = |rule: &dyn Fn(RuleWriter) -> RuleWriter| -> Vec<Rule> {
         Protocol::ALL.map(|protocol| rule(program.rule().protocol(protocol)).done()).into()
     };
     Chain::plain(match chain {
-        ChainId::Pick(scope, count) => vec![rule().pick(count, false, scope).done()],
-        ChainId::LocalPick(scope, count) => vec![rule().pick(count, true, scope).done()],
+        ChainId::Treat(treatment) => program.treat(treatment),
+        ChainId::Recall(scope, pool) => program.recall(scope, pool),
         ChainId::Learn(scope, seconds) => {
-            let mut client = vec![Field::OriginalSaddr];
-            client.extend_from_slice(original_frontend_fields(scope));
+            let client = [&[Field::OriginalSaddr], original_frontend_fields(scope)].concat();
             for_each_protocol(&|rule| rule.remember(&client, SetId::Affinity(scope), seconds))
         }
         ChainId::To(port) => for_each_protocol(&|rule| rule.translate_to_port(port)),
-        ChainId::Recall(scope) => program.recall(scope, SetId::StickyEndpoints(scope)),
-        ChainId::RecallLocal(scope) => program.recall(scope, SetId::StickyLocalEndpoints(scope)),
-        ChainId::Sticky(scope) => program.sticky(scope, ChainId::Recall(scope), SetId::Picks(scope)),
-        ChainId::StickyLocal(scope) => {
-            program.sticky(scope, ChainId::RecallLocal(scope), SetId::LocalPicks(scope))
-        }
-        ChainId::StickyExternal(scope) => {
-            vec![rule().set_mark(node.masquerade_mark).done(), rule().goto(ChainId::Sticky(scope)).done()]
-        }
-        ChainId::StickyExternalLocal(scope) => {
-            let mut rules = program.near_sources(ChainId::Sticky(scope));
-            rules.push(rule().goto(ChainId::StickyLocal(scope)).done());
-            rules
-        }
-        ChainId::Reject | ChainId::External(_) | ChainId::ExternalLocal(_) | ChainId::ShortCut(_) => Vec::new(),
     })
 }
 
@@ -147,12 +140,21 @@ impl Program<'_> {
                 .drop()
                 .done_with("source not in loadBalancerSourceRanges"),
         ];
-        let no_endpoints = vec![self.rule().dispatch(frontend, SetId::NoEndpoints(Scope::Address)).done()];
-        let nodeport_no_endpoints = vec![
-            self.to_node_port()
-                .dispatch(frontend_fields(Scope::NodePort), SetId::NoEndpoints(Scope::NodePort))
-                .done(),
-        ];
+        let by_port = frontend_fields(Scope::NodePort);
+        let no_endpoints =
+            self.rule().is_in(frontend, SetId::NoEndpoints(Scope::Address)).goto("no-endpoints").done();
+        let nodeport_no_endpoints = self
+            .to_node_port()
+            .is_in(by_port, SetId::NoEndpoints(Scope::NodePort))
+            .goto("nodeport-no-endpoints")
+            .done();
+        let refuse = |key, scope| {
+            let elsewhere = self.rule().is_in(key, SetId::NoLocalEndpoints(scope)).drop();
+            vec![
+                elsewhere.done_with("policy Local, and all endpoints are elsewhere"),
+                self.rule().reject().done(),
+            ]
+        };
         let mut cluster_ips = vec![
             self.rule()
                 .is_in(&[Field::Daddr], SetId::ClusterIps)
@@ -163,13 +165,13 @@ impl Program<'_> {
             let rule = self.rule().address_in(Field::Daddr, *cidr).drop();
             cluster_ips.push(rule.done_with("a cluster IP no Service has"));
         }
-        let reject = vec![self.rule().reject().done()];
         [
             ("firewall", firewall),
-            ("no-endpoints-check", no_endpoints),
-            ("nodeport-no-endpoints-check", nodeport_no_endpoints),
+            ("no-endpoints-check", vec![no_endpoints]),
+            ("nodeport-no-endpoints-check", vec![nodeport_no_endpoints]),
+            ("no-endpoints", refuse(frontend, Scope::Address)),
+            ("nodeport-no-endpoints", refuse(by_port, Scope::NodePort)),
             ("cluster-ips-check", cluster_ips),
-            ("rejected", reject),
         ]
         .map(|(name, rules)| (name.to_string(), Chain::plain(rules)))
         .into()
@@ -186,61 +188,72 @@ impl Program<'_> {
             rules.push(outside.done_with("masquerade cluster IP traffic that no pod sent"));
         }
         let by_address = frontend_fields(Scope::Address);
-        rules.push(self.rule().dispatch(by_address, SetId::Frontends(Scope::Address)).done());
+        let address = self.rule().put_destination_from(by_address, SetId::Frontends(Scope::Address));
+        rules.push(address.goto(TREATMENT).done());
         let by_port = frontend_fields(Scope::NodePort);
-        rules.push(self.to_node_port().dispatch(by_port, SetId::Frontends(Scope::NodePort)).done());
+        let node_port = self.to_node_port().put_destination_from(by_port, SetId::Frontends(Scope::NodePort));
+        rules.push(node_port.goto(TREATMENT).done());
         Chain::plain(rules)
     }
 
-    /// The kinds of treatment a frontend's element can ask for, besides the sticky ones.
-    fn treatments(&self, scope: Scope) -> Vec<(String, Chain)> {
-        let key = frontend_fields(scope);
-        let pick = || self.rule().dispatch(key, SetId::Picks(scope)).done();
-        let masquerade = self.rule().set_mark(self.node.masquerade_mark).done();
-        let mut external_local = self.near_sources(ChainId::ShortCut(scope));
-        external_local.push(self.rule().dispatch(key, SetId::LocalPicks(scope)).done());
-        [
-            (ChainId::External(scope), vec![masquerade, pick()]),
-            (ChainId::ShortCut(scope), vec![pick()]),
-            (ChainId::ExternalLocal(scope), external_local),
-        ]
-        .map(|(chain, rules)| (chain.to_string(), Chain::plain(rules)))
-        .into()
+    /// From the number in the destination address to the chain it stands for.
+    fn treatment(&self, pool: Pool) -> Chain {
+        let dispatch = self.rule().dispatch(&[Field::Daddr], SetId::Treatments(pool));
+        Chain::plain(vec![dispatch.done(), self.restore()])
     }
 
-    /// Policy Local does not bind those inside: pods go on as they are, this host masqueraded.
-    fn near_sources(&self, chain: ChainId) -> Vec<Rule> {
+    fn treat(&self, treatment: Treatment) -> Vec<Rule> {
+        let Treatment { kind, scope, count } = treatment;
+        let masquerade = || self.rule().set_mark(self.node.masquerade_mark).done();
+        let goto = |kind| self.rule().goto(&ChainId::Treat(treatment.with(kind)).to_string()).done();
+        match kind {
+            Kind::Pick(pool) => vec![self.rule().pick(count, pool, scope).done(), self.restore()],
+            Kind::External => vec![masquerade(), goto(Kind::Pick(Pool::Main))],
+            Kind::ExternalLocal => self.near_or_local(treatment.with(Kind::Pick(Pool::Main))),
+            Kind::Sticky(pool) => {
+                let known = self.rule().put_destination_from(&client_fields(scope), SetId::Affinity(scope));
+                let recall = ChainId::Recall(scope, pool).to_string();
+                vec![known.jump(&recall).done(), goto(Kind::Pick(pool))]
+            }
+            Kind::StickyExternal => vec![masquerade(), goto(Kind::Sticky(Pool::Main))],
+            Kind::StickyExternalLocal => self.near_or_local(treatment.with(Kind::Sticky(Pool::Main))),
+        }
+    }
+
+    /// Policy Local does not bind those inside: pods go on as they are, this host masqueraded. All others get the
+    /// treatment for endpoints on this node; where there is none, the packet stays as it came and is dropped later.
+    fn near_or_local(&self, near: Treatment) -> Vec<Rule> {
+        let chain = ChainId::Treat(near).to_string();
         let mut rules = Vec::new();
         if let Some(detector) = &self.intent.local_detector {
-            rules.push(from_pod(self.rule(), detector).goto(chain).done_with("pods may go anywhere"));
+            rules.push(from_pod(self.rule(), detector).goto(&chain).done_with("pods may go anywhere"));
         }
         let from_host = || self.rule().is_local(Field::Saddr);
         rules.push(from_host().set_mark(self.node.masquerade_mark).done());
-        rules.push(from_host().goto(chain).done_with("this host may go anywhere"));
+        rules.push(from_host().goto(&chain).done_with("this host may go anywhere"));
+        let key = treated_fields(near.scope);
+        let local = self.rule().put_destination_from(key, SetId::LocalFrontends(near.scope));
+        rules.push(local.goto(LOCAL_TREATMENT).done());
+        rules.push(self.restore());
         rules
     }
 
-    /// Known clients are recalled; unknown ones, and those whose endpoint has left, go to a pick.
-    fn sticky(&self, scope: Scope, recall: ChainId, picks: SetId) -> Vec<Rule> {
-        let known = self.rule().put_destination_from(&client_fields(scope), SetId::Affinity(scope));
+    /// The destination in the packet is the remembered endpoint now. If it is no endpoint of the frontend any more,
+    /// it is forgotten; the pick that follows needs no destination.
+    fn recall(&self, scope: Scope, pool: Pool) -> Vec<Rule> {
+        let endpoints = match pool {
+            Pool::Main => SetId::StickyEndpoints(scope),
+            Pool::Local => SetId::StickyLocalEndpoints(scope),
+        };
+        let remembered = [treated_fields(scope), &[Field::Daddr]].concat();
         vec![
-            known.jump(&recall.to_string()).done(),
-            self.rule().dispatch(frontend_fields(scope), picks).done(),
+            self.rule().dispatch(&remembered, endpoints).done(),
+            self.rule().forget(&client_fields(scope), SetId::Affinity(scope)).done(),
         ]
     }
 
-    /// The destination in the packet is the remembered endpoint now, and the frontend's is in `ct original`. If it is
-    /// no endpoint of the frontend any more, all is put back as it was.
-    fn recall(&self, scope: Scope, endpoints: SetId) -> Vec<Rule> {
-        let remembered: &[Field] = match scope {
-            Scope::Address => &[Field::OriginalDaddr, Field::L4proto, Field::Dport, Field::Daddr],
-            Scope::NodePort => &[Field::L4proto, Field::Dport, Field::Daddr],
-        };
-        vec![
-            self.rule().dispatch(remembered, endpoints).done(),
-            self.rule().restore_destination().done(),
-            self.rule().forget(&client_fields(scope), SetId::Affinity(scope)).done(),
-        ]
+    fn restore(&self) -> Rule {
+        self.rule().restore_destination().done()
     }
 
     /// Which affinity timeout the frontend of this connection has, if any.
@@ -251,7 +264,8 @@ impl Program<'_> {
                 .dispatch(original_frontend_fields(scope), SetId::AffinityTimeouts(scope))
                 .done()
         };
-        let all = Scope::ALL.into_iter().flat_map(|scope| Protocol::ALL.map(|protocol| rule(scope, protocol)));
+        let all =
+            Scope::ALL.into_iter().flat_map(|scope| Protocol::ALL.map(|protocol| rule(scope, protocol)));
         Chain::plain(all.collect())
     }
 
@@ -284,7 +298,7 @@ impl Program<'_> {
 
 /// What a client's endpoint is remembered by.
 fn client_fields(scope: Scope) -> Vec<Field> {
-    [&[Field::Saddr], frontend_fields(scope)].concat()
+    [&[Field::Saddr], treated_fields(scope)].concat()
 }
 
 fn from_pod(rule: RuleWriter, detector: &LocalDetector) -> RuleWriter {
@@ -325,6 +339,8 @@ fn declaration(set: SetId, family: Family) -> Set {
     };
     let endpoint = || Some(SetData::Value(vec![address, InetService]));
     let verdict = || Some(SetData::Verdict);
+    // A treatment's number, or an endpoint: either way what is written over the destination.
+    let number = || Some(SetData::Value(vec![address]));
     let (key, data, comment) = match set {
         SetId::ClusterIps => (vec![address], None, "cluster IPs in use"),
         SetId::NodePortIps => (vec![address], None, "addresses of this host that answer on node ports"),
@@ -335,18 +351,19 @@ fn declaration(set: SetId, family: Family) -> Set {
         SetId::Hairpins => {
             (vec![address, address, InetProto, InetService], None, "pods here that are endpoints")
         }
-        SetId::Frontends(scope) => (frontend(scope), verdict(), "how a Service is treated"),
-        SetId::NoEndpoints(scope) => (frontend(scope), verdict(), "frontends that lead nowhere"),
-        SetId::Picks(scope) => (frontend(scope), verdict(), "how many endpoints there are to pick from"),
-        SetId::LocalPicks(scope) => (frontend(scope), verdict(), "how many of them are on this node"),
-        SetId::Endpoints(scope) => (around(&[Integer32], scope, &[]), endpoint(), "slot, frontend : endpoint"),
+        SetId::Treatments(_) => (vec![address], verdict(), "what a treatment's number stands for"),
+        SetId::Frontends(scope) => (frontend(scope), number(), "how a Service is treated"),
+        SetId::LocalFrontends(scope) => (frontend(scope), number(), "and if endpoints must be on this node"),
+        SetId::NoEndpoints(scope) => (frontend(scope), None, "frontends that lead nowhere"),
+        SetId::NoLocalEndpoints(scope) => (frontend(scope), None, "those that do elsewhere"),
+        SetId::Endpoints(scope) => {
+            (around(&[Integer32], scope, &[]), endpoint(), "slot, frontend : endpoint")
+        }
         SetId::StickyEndpoints(scope) | SetId::StickyLocalEndpoints(scope) => {
             (around(&[], scope, &[address]), verdict(), "endpoints a client may stick to")
         }
         SetId::AffinityTimeouts(scope) => (frontend(scope), verdict(), "frontends with session affinity"),
-        SetId::Affinity(scope) => {
-            (around(&[address], scope, &[]), Some(SetData::Value(vec![address])), "client, frontend : endpoint")
-        }
+        SetId::Affinity(scope) => (around(&[address], scope, &[]), number(), "client, frontend : endpoint"),
     };
     Set {
         name: set.name().into(),

@@ -12,7 +12,7 @@ use ferroxy_core::{Endpoint, Family, Frontend, Intent, NodeIntent, PortIntent, R
 use ferroxy_netlink::nftables::COMMENT_MAX;
 use ipnet::IpNet;
 
-use crate::element::{ChainId, Element, Key, LOCAL_SLOTS, Scope, SetId, Value};
+use crate::element::{ChainId, Element, Key, Kind, LOCAL_SLOTS, Pool, Scope, SetId, Treatment, Value};
 use crate::place::frontend_key;
 use crate::program;
 use crate::state::{State, Table};
@@ -31,7 +31,7 @@ pub fn render(intent: &Intent, families: &[Family]) -> State {
         });
     }
     for (family, table) in &mut state.tables {
-        let wanted: BTreeSet<ChainId> = table.elements().flat_map(|element| on_demand(&element)).collect();
+        let wanted: BTreeSet<ChainId> = table.elements().flat_map(|element| chains_of(&element)).collect();
         add_on_demand_chains(table, wanted, &intent.node, *family);
     }
     state
@@ -88,16 +88,17 @@ pub fn add_on_demand_chains(
 ) {
     for chain in wanted {
         table.chains.insert(chain.to_string(), program::on_demand_chain(chain, node, family));
+        chain.element(family).into_iter().for_each(|element| table.insert(element));
     }
 }
 
-/// The chains an element needs and that are not always there.
-pub fn on_demand(element: &Element) -> impl Iterator<Item = ChainId> + use<> {
-    let chain = match element.value {
-        Value::Goto(chain) => Some(chain),
-        _ => None,
-    };
-    chain.into_iter().flat_map(ChainId::on_demand)
+/// The chains an element needs.
+pub fn chains_of(element: &Element) -> Vec<ChainId> {
+    match element.value {
+        Value::Goto(chain) => chain.with_needs(),
+        Value::Treatment(treatment) => ChainId::Treat(treatment).with_needs(),
+        _ => Vec::new(),
+    }
 }
 
 fn member(set: SetId, key: Key) -> Element {
@@ -109,108 +110,93 @@ struct PortWriter<'a> {
     comment: Arc<str>,
 }
 
-/// Which endpoints: where they are put, and how they are picked.
-struct Pool<'a> {
-    endpoints: &'a [Endpoint],
-    first_slot: u32,
-    picks: SetId,
-    sticky: SetId,
-    pick: ChainId,
-}
-
 impl PortWriter<'_> {
     fn frontend(&self, frontend: &Frontend, emit: &mut dyn FnMut(Element)) {
         let (scope, key) = frontend_key(self.port, frontend);
+        let (cluster, local) = (&self.port.cluster, &self.port.local);
+        let cluster_ip = self.either(Kind::Pick(Pool::Main), Kind::Sticky(Pool::Main));
         self.source_ranges(frontend, key, emit);
-        let cluster = Pool {
-            endpoints: &self.port.cluster,
-            first_slot: 0,
-            picks: SetId::Picks(scope),
-            sticky: SetId::StickyEndpoints(scope),
-            pick: ChainId::Pick(scope, self.port.cluster.len() as u32),
-        };
         match frontend.route {
-            Route::Reject => self.nowhere(scope, key, Value::Goto(ChainId::Reject), emit),
-            Route::Drop => self.nowhere(scope, key, Value::Drop, emit),
-            Route::Cluster => self.cluster_ip(scope, key, &cluster, emit),
-            Route::Local => {
-                // The only pool of this frontend: it takes the place of the cluster-wide one.
-                let endpoints: &[Endpoint] = &self.port.local;
-                let pick = ChainId::Pick(scope, endpoints.len() as u32);
-                self.cluster_ip(scope, key, &Pool { endpoints, pick, ..cluster }, emit);
-            }
+            Route::Reject => return self.nowhere(scope, key, emit),
+            Route::Drop => return self.elsewhere(scope, key, emit),
+            Route::Cluster => self.treated(scope, key, cluster_ip, cluster, emit),
+            // The only pool of this frontend: it takes the place of the cluster-wide one.
+            Route::Local => self.treated(scope, key, cluster_ip, local, emit),
             Route::ExternalCluster => {
-                let treatment = self.either(ChainId::External(scope), ChainId::StickyExternal(scope));
-                self.treated(scope, key, treatment, emit);
-                self.pool(scope, key, &cluster, true, emit);
+                self.treated(scope, key, self.either(Kind::External, Kind::StickyExternal), cluster, emit);
             }
             Route::ExternalLocal => {
-                let treatment = self.either(ChainId::ExternalLocal(scope), ChainId::StickyExternalLocal(scope));
-                self.treated(scope, key, treatment, emit);
-                self.pool(scope, key, &cluster, true, emit);
-                if self.port.local.is_empty() {
-                    return self.nowhere(scope, key, Value::Drop, emit);
+                let kind = self.either(Kind::ExternalLocal, Kind::StickyExternalLocal);
+                self.treated(scope, key, kind, cluster, emit);
+                if local.is_empty() {
+                    self.elsewhere(scope, key, emit);
+                } else {
+                    self.treated_locally(scope, key, local, emit);
                 }
-                let local = Pool {
-                    endpoints: &self.port.local,
-                    first_slot: LOCAL_SLOTS,
-                    picks: SetId::LocalPicks(scope),
-                    sticky: SetId::StickyLocalEndpoints(scope),
-                    pick: ChainId::LocalPick(scope, self.port.local.len() as u32),
-                };
-                self.pool(scope, key, &local, true, emit);
             }
         }
-        let reached = !matches!(frontend.route, Route::Reject | Route::Drop);
-        if let (Some(seconds), true) = (self.port.affinity, reached) {
+        if let Some(seconds) = self.port.affinity {
             let value = Value::Goto(ChainId::Learn(scope, seconds));
             emit(Element { set: SetId::AffinityTimeouts(scope), key, value, comment: None });
         }
     }
 
-    /// A cluster IP without affinity needs no treatment: its element leads straight to the pick.
-    fn cluster_ip(&self, scope: Scope, key: Key, pool: &Pool<'_>, emit: &mut dyn FnMut(Element)) {
-        let treatment = self.either(pool.pick, ChainId::Sticky(scope));
-        self.treated(scope, key, treatment, emit);
-        self.pool(scope, key, pool, self.port.affinity.is_some(), emit);
-    }
-
-    fn either(&self, plain: ChainId, sticky: ChainId) -> ChainId {
+    fn either(&self, plain: Kind, sticky: Kind) -> Kind {
         if self.port.affinity.is_some() { sticky } else { plain }
     }
 
-    fn treated(&self, scope: Scope, key: Key, treatment: ChainId, emit: &mut dyn FnMut(Element)) {
+    fn treated(&self, scope: Scope, key: Key, kind: Kind, pool: &[Endpoint], emit: &mut dyn FnMut(Element)) {
+        let value = Value::Treatment(Treatment::new(kind, scope, pool.len()));
+        emit(Element { set: SetId::Frontends(scope), key, value, comment: Some(self.comment.clone()) });
+        self.endpoints(SetId::Endpoints(scope), SetId::StickyEndpoints(scope), key, 0, pool, emit);
+    }
+
+    fn treated_locally(&self, scope: Scope, key: Key, pool: &[Endpoint], emit: &mut dyn FnMut(Element)) {
+        let kind = self.either(Kind::Pick(Pool::Local), Kind::Sticky(Pool::Local));
+        let value = Value::Treatment(Treatment::new(kind, scope, pool.len()));
+        emit(Element { set: SetId::LocalFrontends(scope), key, value, comment: None });
+        let sticky = SetId::StickyLocalEndpoints(scope);
+        self.endpoints(SetId::Endpoints(scope), sticky, key, LOCAL_SLOTS, pool, emit);
+    }
+
+    fn nowhere(&self, scope: Scope, key: Key, emit: &mut dyn FnMut(Element)) {
         let comment = Some(self.comment.clone());
-        emit(Element { set: SetId::Frontends(scope), key, value: Value::Goto(treatment), comment });
+        emit(Element { set: SetId::NoEndpoints(scope), key, value: Value::Member, comment });
     }
 
-    fn nowhere(&self, scope: Scope, key: Key, value: Value, emit: &mut dyn FnMut(Element)) {
-        emit(Element { set: SetId::NoEndpoints(scope), key, value, comment: Some(self.comment.clone()) });
+    fn elsewhere(&self, scope: Scope, key: Key, emit: &mut dyn FnMut(Element)) {
+        self.nowhere(scope, key, emit);
+        emit(member(SetId::NoLocalEndpoints(scope), key));
     }
 
-    fn pool(&self, scope: Scope, key: Key, pool: &Pool<'_>, picked_later: bool, emit: &mut dyn FnMut(Element)) {
-        if picked_later {
-            emit(Element { set: pool.picks, key, value: Value::Goto(pool.pick), comment: None });
-        }
-        for (slot, endpoint) in (pool.first_slot..).zip(pool.endpoints) {
+    fn endpoints(
+        &self,
+        set: SetId,
+        sticky: SetId,
+        frontend: Key,
+        first_slot: u32,
+        pool: &[Endpoint],
+        emit: &mut dyn FnMut(Element),
+    ) {
+        for (slot, endpoint) in (first_slot..).zip(pool) {
             let value = Value::Endpoint(endpoint.ip, endpoint.port);
-            let key = Key::EMPTY.slot(slot).then(&key);
-            emit(Element { set: SetId::Endpoints(scope), key, value, comment: None });
+            let key = Key::EMPTY.slot(slot).then(&frontend);
+            emit(Element { set, key, value, comment: None });
         }
         if self.port.affinity.is_some() {
-            self.sticky(key, pool, emit);
+            self.sticky(sticky, frontend, pool, emit);
         }
     }
 
     /// A client sticks to an address. Should an address serve one Service port on several ports (two pods on a
     /// host's network, say), its clients stick to the lowest of them.
-    fn sticky(&self, key: Key, pool: &Pool<'_>, emit: &mut dyn FnMut(Element)) {
-        let mut endpoints: Vec<&Endpoint> = pool.endpoints.iter().collect();
+    fn sticky(&self, set: SetId, frontend: Key, pool: &[Endpoint], emit: &mut dyn FnMut(Element)) {
+        let mut endpoints: Vec<&Endpoint> = pool.iter().collect();
         endpoints.sort_unstable();
         endpoints.dedup_by_key(|endpoint| endpoint.ip);
         for endpoint in endpoints {
             let value = Value::Goto(ChainId::To(endpoint.port));
-            emit(Element { set: pool.sticky, key: key.address(endpoint.ip), value, comment: None });
+            emit(Element { set, key: frontend.address(endpoint.ip), value, comment: None });
         }
     }
 

@@ -8,7 +8,7 @@ use ferroxy_netlink::nftables as nl;
 use ipnet::IpNet;
 use nl::{CmpOp, Expr, Verdict};
 
-use crate::element::{ChainId, LOCAL_SLOTS, Scope, SetId};
+use crate::element::{LOCAL_SLOTS, Pool, Scope, SetId};
 
 /// A rule of the program: for the kernel, and for people.
 #[derive(Debug, Clone)]
@@ -48,7 +48,15 @@ pub fn frontend_fields(scope: Scope) -> &'static [Field] {
     }
 }
 
-/// The same frontend, found again after the destination has been translated.
+/// The same frontend, found again when something else stands in the packet's destination address.
+pub fn treated_fields(scope: Scope) -> &'static [Field] {
+    match scope {
+        Scope::Address => &[Field::OriginalDaddr, Field::L4proto, Field::Dport],
+        Scope::NodePort => &[Field::L4proto, Field::Dport],
+    }
+}
+
+/// The same frontend, found again after address and port have been translated.
 pub fn original_frontend_fields(scope: Scope) -> &'static [Field] {
     match scope {
         Scope::Address => &[Field::OriginalDaddr, Field::L4proto, Field::OriginalDport],
@@ -232,8 +240,8 @@ impl RuleWriter {
         self.say(format!("jump {chain}"))
     }
 
-    pub fn goto(mut self, chain: ChainId) -> RuleWriter {
-        self.exprs.push(Expr::Immediate(Verdict::Goto(chain.to_string())));
+    pub fn goto(mut self, chain: &str) -> RuleWriter {
+        self.exprs.push(Expr::Immediate(Verdict::Goto(chain.into())));
         self.say(format!("goto {chain}"))
     }
 
@@ -262,12 +270,14 @@ impl RuleWriter {
     }
 
     /// Translates the destination to the endpoint in a random slot of `count`.
-    pub fn pick(mut self, count: u32, local: bool, scope: Scope) -> RuleWriter {
-        let offset = if local { LOCAL_SLOTS } else { 0 };
-        let fields = frontend_fields(scope);
-        self.exprs.push(Expr::Numgen { dreg: register(0), modulus: count, offset });
+    pub fn pick(mut self, count: u16, pool: Pool, scope: Scope) -> RuleWriter {
+        let (offset, shift) = match pool {
+            Pool::Main => (0, String::new()),
+            Pool::Local => (LOCAL_SLOTS, format!(" offset {LOCAL_SLOTS}")),
+        };
+        let fields = treated_fields(scope);
+        self.exprs.push(Expr::Numgen { dreg: register(0), modulus: count.into(), offset });
         self.load(fields, 1);
-        let shift = if local { format!(" offset {LOCAL_SLOTS}") } else { String::new() };
         let key = format!("numgen random mod {count}{shift} . {}", self.spell(fields));
         self.translate(SetId::Endpoints(scope), key)
     }
@@ -476,7 +486,8 @@ fn register(unit: u32) -> u32 {
 
 /// Seconds as `nft` writes them: `3h`, `1m30s`, `1d`.
 fn nft_duration(seconds: u32) -> String {
-    let parts = [(seconds / 86400, 'd'), (seconds / 3600 % 24, 'h'), (seconds / 60 % 60, 'm'), (seconds % 60, 's')];
+    let parts =
+        [(seconds / 86400, 'd'), (seconds / 3600 % 24, 'h'), (seconds / 60 % 60, 'm'), (seconds % 60, 's')];
     parts.iter().filter(|(n, _)| *n > 0).map(|(n, unit)| format!("{n}{unit}")).collect()
 }
 

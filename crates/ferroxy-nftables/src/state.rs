@@ -107,9 +107,9 @@ impl Table {
 
     /// Every element, set by set.
     pub fn elements(&self) -> impl Iterator<Item = Element> {
-        self.elements.iter().flat_map(|(set, entries)| {
-            entries.iter().map(|(key, entry)| entry.element(*set, *key))
-        })
+        self.elements
+            .iter()
+            .flat_map(|(set, entries)| entries.iter().map(|(key, entry)| entry.element(*set, *key)))
     }
 
     fn apply(&mut self, action: &Action) -> Result<(), Refused> {

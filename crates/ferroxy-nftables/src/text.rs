@@ -155,7 +155,8 @@ pub fn hook_text(hook: &Hook) -> String {
 fn spell_type(family: Family, set: &Set) -> String {
     let by_example = set.key.contains(&Datatype::Integer32);
     let spell = |types: &[Datatype]| {
-        let words: Vec<&str> = types.iter().map(|datatype| spell_datatype(family, *datatype, by_example)).collect();
+        let words: Vec<&str> =
+            types.iter().map(|datatype| spell_datatype(family, *datatype, by_example)).collect();
         words.join(" . ")
     };
     let data = match &set.data {
@@ -189,12 +190,14 @@ pub fn element_text(family: Family, element: &Element) -> String {
     }
     match element.value {
         Value::Member | Value::UpTo(_) => {}
-        Value::Drop => text.push_str(" : drop"),
+        Value::Treatment(treatment) => {
+            let _ = write!(text, " : {}", address_text(treatment.code(family)));
+        }
         Value::Goto(chain) => {
             let _ = write!(text, " : goto {chain}");
         }
         Value::Endpoint(address, port) => {
-            let _ = write!(text, " : {address} . {port}");
+            let _ = write!(text, " : {} . {port}", address_text(address));
         }
         Value::Foreign => text.push_str(" : (not ours)"),
     }
@@ -222,13 +225,24 @@ fn spell_field(datatype: Datatype, bytes: &[u8]) -> String {
     match datatype {
         Datatype::Ipv4Addr => Ipv4Addr::from(word).to_string(),
         Datatype::Ipv6Addr => {
-            <[u8; 16]>::try_from(bytes).map(|b| Ipv6Addr::from(b).to_string()).unwrap_or_default()
+            <[u8; 16]>::try_from(bytes).map(|b| address_text(Ipv6Addr::from(b).into())).unwrap_or_default()
         }
         Datatype::InetProto => {
             Protocol::from_number(word[0]).map_or_else(|| word[0].to_string(), |p| p.lowercase().to_string())
         }
         Datatype::InetService => u16::from_be_bytes([word[0], word[1]]).to_string(),
         Datatype::Integer32 | Datatype::Unknown(_) => u32::from_ne_bytes(word).to_string(),
+    }
+}
+
+/// As the C library writes it, and so `nft`: it shows addresses such as `::240.0.0.2` in the old mixed form.
+fn address_text(address: IpAddr) -> String {
+    match address {
+        IpAddr::V6(v6) => match u32::try_from(v6.to_bits()) {
+            Ok(bits) if bits > 0xffff => format!("::{}", Ipv4Addr::from_bits(bits)),
+            _ => v6.to_string(),
+        },
+        IpAddr::V4(v4) => v4.to_string(),
     }
 }
 

@@ -31,6 +31,11 @@ fn nft(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("nft prints UTF-8")
 }
 
+fn start(dataplane: &mut Dataplane, intent: &Intent) {
+    let outcome = dataplane.start(intent).unwrap();
+    assert_eq!(outcome.failed, [], "the kernel takes every Service");
+}
+
 fn endpoints(family: Family, numbers: &[u16]) -> Vec<Endpoint> {
     let address = |n: u16| match family {
         Family::V4 => std::net::Ipv4Addr::new(10, 244, 1, n as u8).into(),
@@ -163,7 +168,7 @@ fn nft_lists_what_we_print() {
         in_namespace(move || {
             let state = render(&intent, &Family::ALL);
             let mut dataplane = Dataplane::open(&Family::ALL).unwrap();
-            dataplane.start(&intent).unwrap();
+            start(&mut dataplane, &intent);
             let listed = nft(&["list", "ruleset"]);
             pretty_compare(&normalised(&listed), &normalised(&state.to_string()));
         });
@@ -198,7 +203,7 @@ fn what_we_read_back_is_what_we_wrote() {
     for intent in variants() {
         in_namespace(move || {
             let mut dataplane = Dataplane::open(&Family::ALL).unwrap();
-            dataplane.start(&intent).unwrap();
+            start(&mut dataplane, &intent);
             let mut connection = ferroxy_netlink::nftables::Connection::open().unwrap();
             let seen = observe(&mut connection).unwrap();
             assert_eq!(seen, render(&intent, &Family::ALL));
@@ -215,7 +220,7 @@ fn cleanup_leaves_nothing_and_touches_nothing_else() {
         nft(&["add", "table", "ip6", "kube-proxy"]);
         let before = nft(&["list", "ruleset"]);
         let mut dataplane = Dataplane::open(&Family::ALL).unwrap();
-        dataplane.start(&sample()).unwrap();
+        start(&mut dataplane, &sample());
         assert!(dataplane.cleanup().unwrap());
         assert_eq!(nft(&["list", "ruleset"]), before);
         assert!(!dataplane.cleanup().unwrap(), "there is nothing left to clean up");

@@ -135,7 +135,8 @@ mod one_endpoint {
     fn service(number: u16, endpoints: impl Iterator<Item = u16>) -> (ServiceName, Arc<ServiceIntent>) {
         let name = ServiceName::new("default", &format!("s{number}"));
         let address = [10, 96, (number >> 8) as u8, number as u8].into();
-        let endpoint = |n: u16| Endpoint { ip: [10, 244, (n >> 8) as u8, n as u8].into(), port: 80, is_local: false };
+        let endpoint =
+            |n: u16| Endpoint { ip: [10, 244, (n >> 8) as u8, n as u8].into(), port: 80, is_local: false };
         let port = PortIntent {
             name: "http".into(),
             family: Family::V4,
@@ -151,8 +152,12 @@ mod one_endpoint {
                 allowed_sources: None,
             }],
         };
-        let intent =
-            ServiceIntent { name: name.clone(), cluster_ips: vec![address], ports: vec![port], health_check: None };
+        let intent = ServiceIntent {
+            name: name.clone(),
+            cluster_ips: vec![address],
+            ports: vec![port],
+            health_check: None,
+        };
         (name, Arc::new(intent))
     }
 
@@ -177,12 +182,12 @@ mod one_endpoint {
 
     #[test]
     fn costs_a_handful_of_operations_whatever_the_size() {
-        // Gone: another takes its slot, the last slot goes, the pick changes. Back: a slot, the pick. The first time
-        // there is also the chain for the new number of endpoints, with its rule.
+        // Gone: another takes its slot, the last slot goes, the treatment's number changes. Back: a slot, the number.
+        // The first time there is also the chain for that many endpoints: itself, two rules, and its number.
         let (small, large) = (costs(2, 10), costs(2_000, 10));
         assert_eq!(small, large, "the number of Services is no matter");
-        assert!(small[0] <= 5, "{small:?}");
+        assert!(small[0] <= 7, "{small:?}");
         assert!(small[1..].iter().all(|cost| *cost <= 3), "{small:?}");
-        assert!(costs(2, 200).iter().all(|cost| *cost <= 5), "nor is the number of endpoints");
+        assert!(costs(2, 200).iter().all(|cost| *cost <= 7), "nor is the number of endpoints");
     }
 }

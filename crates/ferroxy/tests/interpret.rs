@@ -2,6 +2,13 @@
 //!
 //! The lab's network is known (`conformance/README.md`), so what a pod would see follows from the verdict.
 
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "the functions that tests share are tests too; clippy does not know"
+)]
+
 use std::net::{IpAddr, SocketAddr};
 
 use ferroxy::config::{Config, Mode};

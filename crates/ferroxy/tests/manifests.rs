@@ -227,12 +227,12 @@ fn node_ports_follow_the_addresses_of_the_host() {
     let link = connection.link("eth0").unwrap().index;
     let new = Address { link, ip: "172.18.0.77".parse().unwrap(), prefix_length: 16 };
     for round in 0..2 {
-        connection.add_address(new.clone()).unwrap();
+        connection.add_address(new).unwrap();
         wait_until("the new address answers", DEADLINE, || answers("172.18.0.77:30080") != "refused");
         assert_eq!(answers("172.18.0.77:30080"), "b1:8080 172.18.0.2");
         assert_eq!(answers("172.18.0.2:30080"), "b1:8080 172.18.0.2", "the old one goes on");
 
-        connection.remove_address(new.clone()).unwrap();
+        connection.remove_address(new).unwrap();
         let ips = || nft(ka, &["list", "set", "ip", "ferroxy", "nodeport-ips"]);
         wait_until("the address is forgotten", DEADLINE, || !ips().contains("172.18.0.77"));
         assert!(ips().contains("172.18.0.2"), "{}", ips());

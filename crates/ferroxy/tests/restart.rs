@@ -44,7 +44,7 @@ const LONG_CONNECTIONS: [(&str, &str); 3] =
 impl Traffic {
     fn start(network: &Network) -> Traffic {
         // Paced: what is tested is the moment of change, not the speed, and the tests beside this want to run too.
-        let interval = Duration::from_millis(4);
+        let interval = Duration::from_millis(10);
         // An answer that comes late on a busy machine is an answer.
         let timeout = Duration::from_secs(10);
         let loads = LOADS.iter().map(|(from, protocol, target)| {
@@ -92,7 +92,7 @@ fn a_restart_of_the_agent_goes_unnoticed() {
     for round in 0..6 {
         match round % 2 {
             0 => drop(agent.terminate()),
-            _ => agent.kill(),
+            _ => drop(agent.kill()),
         }
         // With no agent at all for a while.
         std::thread::sleep(Duration::from_millis(100));
@@ -196,13 +196,14 @@ fn killed_in_the_middle_of_a_large_change() {
     println!("3,000 Services from the rename to the kernel: {whole:?}");
 
     let on_the_way =
-        (0..=8).map(|eighth| (format!("{eighth}/8 of that time"), Moment::After(whole * eighth / 8)));
+        (0..=4).map(|quarter| (format!("{quarter}/4 of that time"), Moment::After(whole * quarter / 4)));
     let at_first_sign = (0..3).map(|_| ("the first change in the kernel".to_owned(), Moment::FirstChange));
     for (version, (words, moment)) in (1..).zip(on_the_way.chain(at_first_sign)) {
         let monitor = ka.run(Monitor::open).unwrap().unwrap();
         cluster.write("many.yaml", &many(version));
         moment.wait(monitor);
-        agent.kill();
+        let log = agent.kill();
+        assert!(!log.contains("drift repaired"), "its own changes are no drift:\n{log}");
         // What the kernel has now is some state on the way. The next agent starts from it.
         agent = Agent::start(ka, &cluster);
         let log = agent.log();

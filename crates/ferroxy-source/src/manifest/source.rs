@@ -58,7 +58,8 @@ impl ManifestSource {
             directories: BTreeSet::new(),
             troubles: None,
         };
-        let batch = source.take_in(tree);
+        let files = next_files(BTreeMap::new(), &tree);
+        let batch = source.take_in(tree, files);
         Ok((source, batch.events, batch.diagnostics))
     }
 
@@ -69,11 +70,19 @@ impl ManifestSource {
     /// Looks again, and reads the files that may have changed. `None`: nothing did, and nothing is newly wrong.
     pub fn refresh(&mut self) -> Option<Batch> {
         let before = self.diagnostics.clone();
-        let batch = match tree::find(&self.path) {
-            Ok(tree) => self.take_in(tree),
+        let batch = match self.look() {
+            Ok((tree, files)) => self.take_in(tree, files),
             Err(error) => self.keep_all(&error),
         };
         (!batch.events.is_empty() || batch.diagnostics != before).then_some(batch)
+    }
+
+    /// Fails if the path is not there, also if it went away while its files were read: they seem removed then.
+    fn look(&self) -> io::Result<(Tree, BTreeMap<PathBuf, ReadFile>)> {
+        let tree = tree::find(&self.path)?;
+        let files = next_files(self.files.clone(), &tree);
+        tree.is_still_at(&self.path)?;
+        Ok((tree, files))
     }
 
     /// Resolved directories that show every change when watched.

@@ -17,6 +17,8 @@ const SETTLED_AFTER: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Default)]
 pub(super) struct Tree {
+    /// The directory that was walked; none if the path is a file.
+    walked: Option<Identity>,
     /// Every manifest, in path order, by the path it was found under.
     pub(super) files: BTreeMap<PathBuf, Stamp>,
     /// Resolved directories whose entries matter: watching them shows every change.
@@ -58,6 +60,7 @@ pub(super) fn find(root: &Path) -> io::Result<Tree> {
     let mut walk = Walk { tree: Tree::default(), entered: HashSet::new(), now: SystemTime::now() };
     if metadata.is_dir() {
         fs::read_dir(root)?;
+        walk.tree.walked = Some(identity(&metadata));
         walk.directory(root, &metadata, 0);
     } else if metadata.is_file() {
         walk.tree.directories.extend(entry_of(root).and_then(|it| it.parent().map(Path::to_path_buf)));
@@ -66,6 +69,17 @@ pub(super) fn find(root: &Path) -> io::Result<Tree> {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "neither a file nor a directory"));
     }
     Ok(walk.tree)
+}
+
+impl Tree {
+    /// Fails if the path was taken away or replaced since: what seems removed from it then is not.
+    pub(super) fn is_still_at(&self, root: &Path) -> io::Result<()> {
+        let now = identity(&fs::metadata(root)?);
+        match self.walked {
+            Some(walked) if walked != now => Err(io::Error::other("was replaced while it was read")),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// The path with its directory resolved but its own name left alone: what a watch of that directory reports.
@@ -237,6 +251,19 @@ mod tests {
     fn what_is_neither_file_nor_directory_is_refused() {
         assert_eq!(find(Path::new("/dev/null")).unwrap_err().kind(), io::ErrorKind::InvalidInput);
         assert_eq!(find(Path::new("/nonexistent")).unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn a_directory_that_moved_away_meanwhile_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("root");
+        write(&root, "a.yaml");
+        let tree = find(&root).unwrap();
+        tree.is_still_at(&root).unwrap();
+        fs::rename(&root, dir.path().join("elsewhere")).unwrap();
+        assert_eq!(tree.is_still_at(&root).unwrap_err().kind(), io::ErrorKind::NotFound);
+        write(&root, "a.yaml");
+        tree.is_still_at(&root).unwrap_err();
     }
 
     #[test]

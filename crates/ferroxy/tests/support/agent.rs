@@ -133,10 +133,10 @@ impl Agent {
         log
     }
 
-    /// SIGKILL, whatever it is doing.
-    pub fn kill(self) {
+    /// SIGKILL, whatever it is doing. Returns the log.
+    pub fn kill(self) -> String {
         self.signal(Signal::KILL);
-        self.wait();
+        self.wait().1
     }
 }
 
