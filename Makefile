@@ -48,7 +48,7 @@ fuzz: ## Fuzz every target for FUZZ_SECONDS=60
 	scripts/fuzz --seconds $(FUZZ_SECONDS)
 
 doc: ## The code's documentation: target/doc/ferroxy/index.html
-	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps --document-private-items
+	cargo doc --locked --workspace --no-deps --document-private-items
 
 clean: ## Remove everything that was built
 	cargo clean

@@ -58,8 +58,7 @@ impl ManifestSource {
             directories: BTreeSet::new(),
             troubles: None,
         };
-        let files = next_files(BTreeMap::new(), &tree);
-        let batch = source.take_in(tree, files);
+        let batch = source.take_in(tree);
         Ok((source, batch.events, batch.diagnostics))
     }
 
@@ -70,19 +69,11 @@ impl ManifestSource {
     /// Looks again, and reads the files that may have changed. `None`: nothing did, and nothing is newly wrong.
     pub fn refresh(&mut self) -> Option<Batch> {
         let before = self.diagnostics.clone();
-        let batch = match self.look() {
-            Ok((tree, files)) => self.take_in(tree, files),
+        let batch = match tree::find(&self.path) {
+            Ok(tree) => self.take_in(tree),
             Err(error) => self.keep_all(&error),
         };
         (!batch.events.is_empty() || batch.diagnostics != before).then_some(batch)
-    }
-
-    /// Fails if the path is not there, also if it went away while its files were read: they seem removed then.
-    fn look(&self) -> io::Result<(Tree, BTreeMap<PathBuf, ReadFile>)> {
-        let tree = tree::find(&self.path)?;
-        let files = next_files(self.files.clone(), &tree);
-        tree.is_still_at(&self.path)?;
-        Ok((tree, files))
     }
 
     /// Resolved directories that show every change when watched.
@@ -141,7 +132,7 @@ fn next_files(mut before: BTreeMap<PathBuf, ReadFile>, tree: &Tree) -> (BTreeMap
             Some(same) if same.stamp == stamp && stamp.settled => Some(same),
             previous => {
                 changed = true;
-                read_file(path, stamp, previous)
+                read_file(path, stamp, previous, tree)
             }
         };
         files.extend(next.map(|file| (path.clone(), file)));
@@ -149,16 +140,18 @@ fn next_files(mut before: BTreeMap<PathBuf, ReadFile>, tree: &Tree) -> (BTreeMap
     let lost_sight_of =
         |path: &Path| tree.troubles.iter().any(|it| it.may_exist && path.starts_with(&it.path));
     let missing = before.len();
-    files.extend(before.into_iter().filter(|(path, _)| lost_sight_of(path)));
+    // Nothing was removed from a directory that was itself taken away while we looked.
+    let keep_all = missing > 0 && !tree.is_still_there();
+    files.extend(before.into_iter().filter(|(path, _)| keep_all || lost_sight_of(path)));
     (files, changed || missing > 0)
 }
 
 /// `None`: the file has just been removed.
-fn read_file(path: &Path, mut stamp: Stamp, previous: Option<ReadFile>) -> Option<ReadFile> {
+fn read_file(path: &Path, mut stamp: Stamp, previous: Option<ReadFile>, tree: &Tree) -> Option<ReadFile> {
     let name = path.display().to_string();
     let had_objects = previous.as_ref().is_some_and(|it| !it.objects.is_empty());
     let reading = match contents(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+        Err(error) if error.kind() == io::ErrorKind::NotFound && tree.is_still_there() => return None,
         Err(error) => {
             // Reading may work the next time, though nothing about the file changes: so try.
             stamp.settled = false;

@@ -17,7 +17,8 @@ const SETTLED_AFTER: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Default)]
 pub(super) struct Tree {
-    /// The directory that was walked; none if the path is a file.
+    root: PathBuf,
+    /// The directory that was walked; none if the root is a file.
     walked: Option<Identity>,
     /// Every manifest, in path order, by the path it was found under.
     pub(super) files: BTreeMap<PathBuf, Stamp>,
@@ -57,7 +58,8 @@ pub(super) fn identity(metadata: &Metadata) -> Identity {
 /// shows each of its files once. Fails only if the path itself cannot be looked at.
 pub(super) fn find(root: &Path) -> io::Result<Tree> {
     let metadata = fs::metadata(root)?;
-    let mut walk = Walk { tree: Tree::default(), entered: HashSet::new(), now: SystemTime::now() };
+    let tree = Tree { root: root.to_path_buf(), ..Tree::default() };
+    let mut walk = Walk { tree, entered: HashSet::new(), now: SystemTime::now() };
     if metadata.is_dir() {
         fs::read_dir(root)?;
         walk.tree.walked = Some(identity(&metadata));
@@ -72,13 +74,10 @@ pub(super) fn find(root: &Path) -> io::Result<Tree> {
 }
 
 impl Tree {
-    /// Fails if the path was taken away or replaced since: what seems removed from it then is not.
-    pub(super) fn is_still_at(&self, root: &Path) -> io::Result<()> {
-        let now = identity(&fs::metadata(root)?);
-        match self.walked {
-            Some(walked) if walked != now => Err(io::Error::other("was replaced while it was read")),
-            _ => Ok(()),
-        }
+    /// Whether the root is still what was looked at. If not, what seems removed from it is not.
+    pub(super) fn is_still_there(&self) -> bool {
+        let now = fs::metadata(&self.root).map(|metadata| identity(&metadata));
+        now.is_ok_and(|now| self.walked.is_none_or(|walked| walked == now))
     }
 }
 
@@ -254,16 +253,16 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_moved_away_meanwhile_is_told() {
+    fn a_directory_that_moved_away_meanwhile_is_not_still_there() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().join("root");
         write(&root, "a.yaml");
         let tree = find(&root).unwrap();
-        tree.is_still_at(&root).unwrap();
+        assert!(tree.is_still_there());
         fs::rename(&root, dir.path().join("elsewhere")).unwrap();
-        assert_eq!(tree.is_still_at(&root).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert!(!tree.is_still_there());
         write(&root, "a.yaml");
-        tree.is_still_at(&root).unwrap_err();
+        assert!(!tree.is_still_there(), "another directory");
     }
 
     #[test]

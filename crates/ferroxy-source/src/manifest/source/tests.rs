@@ -196,6 +196,23 @@ fn while_the_path_is_away_everything_stays() {
 }
 
 #[test]
+fn a_path_taken_away_while_it_is_looked_at_removes_nothing() {
+    let parent = tempfile::tempdir().unwrap();
+    let path = parent.path().join("manifests");
+    fs::create_dir(&path).unwrap();
+    fs::write(path.join("a.yaml"), service("web", "10.96.0.1")).unwrap();
+    let (mut source, _, _) = ManifestSource::open(&path).unwrap();
+    let before_reading = tree::find(&path).unwrap();
+    let mut while_walking = tree::find(&path).unwrap();
+    while_walking.files.clear();
+    fs::rename(&path, parent.path().join("elsewhere")).unwrap();
+    for tree in [while_walking, before_reading] {
+        assert_eq!(told(&source.take_in(tree).events), nothing());
+        assert_eq!(source.in_force.len(), 1);
+    }
+}
+
+#[test]
 fn what_is_no_text_or_too_large_is_refused() {
     let (mut bench, _, _) = Bench::new(&[("a.yaml", &service("a", "x1"))]);
     fs::write(bench.path("a.yaml"), b"\xff\xfe").unwrap();
