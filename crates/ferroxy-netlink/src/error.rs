@@ -81,6 +81,16 @@ impl Error {
         }
     }
 
+    /// Why it failed, without what: `Operation not supported (kernel says: …)`.
+    pub fn reason(&self) -> String {
+        let errno = Words(self.errno);
+        match (&self.explanation, self.kind) {
+            (Some(words), Kind::Refused) => format!("{errno} (kernel says: {words})"),
+            (Some(words), _) => format!("{errno} ({words})"),
+            (None, _) => errno.to_string(),
+        }
+    }
+
     #[must_use]
     pub fn explained(mut self, words: Option<String>) -> Self {
         self.explanation = words;
@@ -94,12 +104,7 @@ impl fmt::Display for Error {
         if !self.object.is_empty() {
             write!(f, " {}", self.object)?;
         }
-        write!(f, ": {}", Words(self.errno))?;
-        match (&self.explanation, self.kind) {
-            (Some(words), Kind::Refused) => write!(f, " (kernel says: {words})"),
-            (Some(words), _) => write!(f, " ({words})"),
-            (None, _) => Ok(()),
-        }
+        write!(f, ": {}", self.reason())
     }
 }
 

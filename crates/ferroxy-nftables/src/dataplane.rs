@@ -6,17 +6,17 @@
 use std::sync::Arc;
 
 use ferroxy_core::{Family, Intent, NodeIntent, ServiceIntent, ServiceName};
-use ferroxy_netlink::error::Error;
+use ferroxy_netlink::error::{Error, Kind};
 use ferroxy_netlink::nftables::Connection;
 use rustix::io::Errno;
 
 use crate::apply::{ApplyError, Receipt, apply, check};
 use crate::diff::diff;
-use crate::ledger::{Change, Ledger};
+use crate::ledger::{Change, Ledger, Settlement};
 use crate::observe::observe;
 use crate::place;
 use crate::plan::{Op, Plan};
-use crate::render::elements;
+use crate::render::{elements, render};
 use crate::state::State;
 
 #[derive(Debug)]
@@ -34,6 +34,16 @@ pub struct Outcome {
     pub operations: usize,
     /// The Services it did not take, with its words. All others are in force.
     pub failed: Vec<(ServiceName, String)>,
+}
+
+impl Outcome {
+    fn add(&mut self, other: Outcome) {
+        self.receipt.transactions += other.receipt.transactions;
+        self.receipt.messages += other.receipt.messages;
+        self.receipt.bytes += other.receipt.bytes;
+        self.operations += other.operations;
+        self.failed.extend(other.failed);
+    }
 }
 
 /// How much of a Service the kernel has.
@@ -86,72 +96,72 @@ impl Dataplane {
     /// Brings the kernel from whatever it has of ours to this Intent, sending the difference only.
     pub fn start(&mut self, intent: &Intent) -> Result<Outcome, ApplyError> {
         let seen = observe(&mut self.connection).map_err(not_an_operation)?;
+        let wanted = |(name, service): (&ServiceName, &Arc<ServiceIntent>)| {
+            (name.clone(), Some(place::onto_kernel(&seen, service)))
+        };
+        let changes = intent.services.iter().map(wanted).collect();
         self.ledger = Ledger::new(&self.families, intent.node.clone());
-        if seen.is_empty() {
-            let program = self.ledger.plan_program();
-            let changes = intent.services.iter().map(|(name, s)| (name.clone(), Some(s.clone()))).collect();
-            return self.try_changes(changes, program);
-        }
-        self.adopt(&seen, intent)
-    }
-
-    /// Takes over rules that are there already: of an earlier run, or of an earlier version.
-    fn adopt(&mut self, seen: &State, intent: &Intent) -> Result<Outcome, ApplyError> {
-        let mut outcome = Outcome::default();
-        let mut changes: Vec<Change> = intent
-            .services
-            .iter()
-            .map(|(name, service)| (name.clone(), Some(place::onto_kernel(seen, service))))
-            .collect();
-        loop {
-            let mut ledger = Ledger::new(&self.families, intent.node.clone());
-            let (_, settlement) = ledger.plan(&changes);
-            ledger.settle(settlement);
-            let plan = diff(seen, &ledger.state());
-            match apply(&mut self.connection, &plan) {
-                Ok(receipt) => {
-                    self.ledger = ledger;
-                    return Ok(Outcome { receipt, operations: plan.len(), ..outcome });
-                }
-                Err(error) => {
-                    let guilty = guilty(&error, &changes, &Ledger::default());
-                    if guilty.is_empty() {
-                        return Err(error);
-                    }
-                    changes.retain(|(name, _)| !guilty.iter().any(|(g, _)| g == name));
-                    outcome.failed.extend(guilty);
-                }
+        self.attempt(changes, |ledger, changes| {
+            let (mut plan, settlement) = ledger.plan(changes);
+            if seen.is_empty() {
+                // The usual first start: what is planned for the Services is all there is to do.
+                plan.changes.extend(ledger.plan_program().changes);
+                plan.sort();
+                return (plan, settlement);
             }
-        }
+            let services =
+                changes.iter().filter_map(|(name, service)| Some((name.clone(), service.clone()?)));
+            let wanted = Intent { node: intent.node.clone(), services: services.collect() };
+            (diff(&seen, &render(&wanted, ledger.families())), settlement)
+        })
     }
 
     /// Changes some Services. Those the kernel refuses are named; the others are in force.
     pub fn change(&mut self, changes: Vec<Change>) -> Result<Outcome, ApplyError> {
-        self.try_changes(changes, Plan::default())
+        match self.attempt(changes.clone(), Ledger::plan) {
+            Err(error) if changes.len() > 1 && is_refusal(&error) && !suggests_drift(&error) => {
+                Ok(self.one_by_one(changes))
+            }
+            result => result,
+        }
     }
 
-    fn try_changes(&mut self, mut changes: Vec<Change>, program: Plan) -> Result<Outcome, ApplyError> {
-        let mut outcome = Outcome::default();
-        loop {
-            let (mut plan, settlement) = self.ledger.plan(&changes);
-            if !program.is_empty() {
-                plan.changes.splice(0..0, program.changes.iter().cloned());
-                plan.sort();
+    /// The kernel refused something and did not say what (before 5.16 it names no element): find out by trying.
+    fn one_by_one(&mut self, changes: Vec<Change>) -> Outcome {
+        let mut total = Outcome::default();
+        for change in changes {
+            let name = change.0.clone();
+            match self.attempt(vec![change], Ledger::plan) {
+                Ok(outcome) => total.add(outcome),
+                Err(error) => total.failed.push((name, error.to_string())),
             }
-            match apply(&mut self.connection, &plan) {
+        }
+        total
+    }
+
+    /// Carries out what `plan` says for these changes. Services whose elements the kernel refuses are left out and
+    /// named, and the rest is tried again without them.
+    fn attempt(
+        &mut self,
+        mut changes: Vec<Change>,
+        plan: impl Fn(&Ledger, &[Change]) -> (Plan, Settlement),
+    ) -> Result<Outcome, ApplyError> {
+        let mut failed = Vec::new();
+        loop {
+            let (plan, settlement) = plan(&self.ledger, &changes);
+            let error = match apply(&mut self.connection, &plan) {
                 Ok(receipt) => {
                     self.ledger.settle(settlement);
-                    return Ok(Outcome { receipt, operations: plan.len(), ..outcome });
+                    return Ok(Outcome { receipt, operations: plan.len(), failed });
                 }
-                Err(error) => {
-                    let guilty = guilty(&error, &changes, &self.ledger);
-                    if guilty.is_empty() {
-                        return Err(error);
-                    }
-                    changes.retain(|(name, _)| !guilty.iter().any(|(g, _)| g == name));
-                    outcome.failed.extend(guilty);
-                }
+                Err(error) => error,
+            };
+            let guilty = guilty(&error, &changes, &self.ledger);
+            if guilty.is_empty() {
+                return Err(error);
             }
+            changes.retain(|(name, _)| !guilty.iter().any(|(g, _)| g == name));
+            failed.extend(guilty);
         }
     }
 
@@ -187,7 +197,7 @@ impl Dataplane {
         };
         let services = intent.services.iter().map(placed).collect();
         let placed = Intent { node: intent.node.clone(), services };
-        Ok(diff(&seen, &crate::render(&placed, &self.families)))
+        Ok(diff(&seen, &render(&placed, &self.families)))
     }
 
     /// Whether the kernel has a Service as it should be.
@@ -222,6 +232,11 @@ pub fn suggests_drift(error: &ApplyError) -> bool {
     error.refused.iter().map(|(_, error)| error).chain(&error.other).any(drifted)
 }
 
+/// The kernel said no, as opposed to: we could not ask.
+fn is_refusal(error: &ApplyError) -> bool {
+    !error.refused.is_empty() || error.other.as_ref().is_some_and(|error| error.kind == Kind::Refused)
+}
+
 fn not_an_operation(error: Error) -> ApplyError {
     ApplyError { refused: Vec::new(), other: Some(error) }
 }
@@ -237,10 +252,17 @@ fn guilty(error: &ApplyError, changes: &[Change], ledger: &Ledger) -> Vec<(Servi
         if let Some((name, _)) = owner
             && !guilty.iter().any(|(known, _)| known == name)
         {
-            guilty.push((name.clone(), error.to_string()));
+            guilty.push((name.clone(), refusal(op, error)));
         }
     }
     guilty
+}
+
+/// The operation in nft's words, and what the kernel said to it.
+fn refusal(op: &Op, error: &Error) -> String {
+    let op = op.to_string();
+    let last_step = op.lines().last().unwrap_or_default();
+    format!("the kernel refuses `{last_step}`: {}", error.reason())
 }
 
 fn owns(service: &ServiceIntent, op: &Op) -> bool {

@@ -41,14 +41,15 @@ pub fn trace(state: &State, packet: &Packet) -> Trace {
     let (Some(table), true) = (state.tables.get(&family), Family::of(packet.source) == family) else {
         return Trace { verdict: Verdict::Pass, steps: Vec::new() };
     };
-    let first = Run::new(table, packet, 0).through();
+    let mut first = Run::new(table, packet, 0).through();
+    without_idle_jumps(&mut first.steps);
     let mut endpoints = BTreeMap::new();
     // Every number the random pick could give: each is a run of its own.
     for choice in 0..first.choices {
         let run = if choice == 0 { first.clone() } else { Run::new(table, packet, choice).through() };
         match (run.end, run.translated) {
-            (Some(End::Drop), _) => return Trace { verdict: Verdict::Drop, steps: run.steps },
-            (Some(End::Reject), _) => return Trace { verdict: Verdict::Reject, steps: run.steps },
+            (Some(End::Drop), _) => return Trace { verdict: Verdict::Drop, steps: first.steps },
+            (Some(End::Reject), _) => return Trace { verdict: Verdict::Reject, steps: first.steps },
             (_, Some(to)) => {
                 endpoints.insert(to, run.masqueraded);
             }
@@ -57,6 +58,17 @@ pub fn trace(state: &State, packet: &Packet) -> Trace {
     }
     let verdict = if endpoints.is_empty() { Verdict::Pass } else { Verdict::Endpoints(endpoints) };
     Trace { verdict, steps: first.steps }
+}
+
+/// A jump into a chain where nothing happened tells a reader nothing.
+fn without_idle_jumps(steps: &mut Vec<Step>) {
+    for index in (0..steps.len()).rev() {
+        let next = steps.get(index + 1).map(|step| step.chain.as_str());
+        let target = steps[index].effect.strip_prefix("jump ");
+        if target.is_some_and(|target| next != Some(target)) {
+            steps.remove(index);
+        }
+    }
 }
 
 /// How a packet's life ended before it left.

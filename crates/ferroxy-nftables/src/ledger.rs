@@ -50,6 +50,10 @@ impl Ledger {
         Ledger { families: families.to_vec(), node, ..Ledger::default() }
     }
 
+    pub fn families(&self) -> &[Family] {
+        &self.families
+    }
+
     pub fn node(&self) -> &NodeIntent {
         &self.node
     }

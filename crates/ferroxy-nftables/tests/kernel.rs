@@ -1,5 +1,12 @@
 //! Ring 1 and 2: what we write, `nft` lists as we print it, and we read back as we meant it.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that cannot go on has failed"
+)]
+
 use std::collections::BTreeMap;
 use std::process::Command;
 use std::sync::Arc;
@@ -224,6 +231,55 @@ fn cleanup_leaves_nothing_and_touches_nothing_else() {
         assert!(dataplane.cleanup().unwrap());
         assert_eq!(nft(&["list", "ruleset"]), before);
         assert!(!dataplane.cleanup().unwrap(), "there is nothing left to clean up");
+    });
+}
+
+/// One Service with one cluster IP and two endpoints.
+fn plain(name: &str, address: &str) -> (ServiceName, Option<Arc<ServiceIntent>>) {
+    let name = ServiceName::new("default", name);
+    let mut port = port(Family::V4, None, "http", 80);
+    port.frontends.truncate(1);
+    port.frontends[0].address = Some(address.parse().unwrap());
+    let service =
+        ServiceIntent { name: name.clone(), cluster_ips: Vec::new(), ports: vec![port], health_check: None };
+    (name, Some(Arc::new(service)))
+}
+
+#[test]
+fn what_the_kernel_refuses_is_named_and_holds_back_nothing_else() {
+    in_namespace(|| {
+        let mut dataplane = Dataplane::open(&[Family::V4]).unwrap();
+        start(&mut dataplane, &Intent { node: sample().node, services: BTreeMap::new() });
+        // A foreign hand has put something else where the second Service must go.
+        nft(&["add", "element", "ip", "ferroxy", "frontends", "{ 10.96.0.2 . tcp . 80 : 240.0.0.9 }"]);
+        let changes = vec![plain("one", "10.96.0.1"), plain("two", "10.96.0.2"), plain("three", "10.96.0.3")];
+
+        let outcome = dataplane.change(changes.clone()).unwrap();
+        let [(name, words)] = outcome.failed.as_slice() else { panic!("one fails: {:?}", outcome.failed) };
+        assert_eq!(name.as_str(), "default/two");
+        let expected = "the kernel refuses `add element ip ferroxy frontends { 10.96.0.2 . tcp . 80 comment \
+                        \"default/two:http\" : 240.0.0.3 }`: File exists";
+        assert_eq!(words, expected);
+        let listed = nft(&["list", "map", "ip", "ferroxy", "frontends"]);
+        assert!(listed.contains("10.96.0.1 . tcp") && listed.contains("10.96.0.3 . tcp"), "{listed}");
+
+        // It is nowhere entered as done: once the obstacle is gone, the same change goes through.
+        assert!(!dataplane.verify().unwrap().plan.is_empty());
+        let again = dataplane.change(changes).unwrap();
+        assert_eq!(again.failed, []);
+        assert!(again.operations > 0);
+        assert!(dataplane.verify().unwrap().plan.is_empty(), "the kernel has what it should have");
+    });
+}
+
+#[test]
+fn a_table_that_was_switched_off_is_made_anew() {
+    in_namespace(|| {
+        let mut dataplane = Dataplane::open(&[Family::V4]).unwrap();
+        start(&mut dataplane, &sample());
+        nft(&["add", "table", "ip", "ferroxy", "{ flags dormant; }"]);
+        assert!(!dataplane.verify().unwrap().plan.is_empty());
+        assert!(!nft(&["list", "table", "ip", "ferroxy"]).contains("dormant"));
     });
 }
 

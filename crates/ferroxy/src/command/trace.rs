@@ -40,7 +40,10 @@ impl Trace {
         let path = ferroxy_nftables::trace(&ferroxy_nftables::render(&intent, &Family::ALL), &packet);
         let mut out = io::stdout().lock();
         match self.output {
-            Output::Text => out.write_all(text(&packet, &path, Paint::stdout()).as_bytes())?,
+            Output::Text => {
+                let who = sender(&packet, intent.node.family(Family::of(packet.source)).local_detector.as_ref());
+                out.write_all(text(&packet, &who, &path, Paint::stdout()).as_bytes())?;
+            }
             Output::Json => writeln!(out, "{:#}", to_json(&packet, &path))?,
         }
         Ok(if matches!(path.verdict, Verdict::Endpoints(_)) { Answer::Yes } else { Answer::No })
@@ -121,14 +124,28 @@ fn destination(text: &str, protocol: Protocol, intent: &Intent) -> anyhow::Resul
     frontend.with_context(|| format!("TO: Service {name} has no port {port}/{protocol}"))
 }
 
-fn text(packet: &Packet, path: &Path, paint: Paint) -> String {
-    let way_in = match &packet.origin {
-        Origin::Host => "sent by this node".to_owned(),
-        Origin::Interface(name) => format!("came in on {name}"),
-    };
+/// Who sends the packet, as the rules tell it.
+fn sender(packet: &Packet, detector: Option<&LocalDetector>) -> String {
+    match (&packet.origin, detector) {
+        (Origin::Host, _) => "sent by this node".to_owned(),
+        (Origin::Interface(name), Some(LocalDetector::Interface(pods))) if name == pods => {
+            format!("from a pod (it comes in on {name})")
+        }
+        (Origin::Interface(name), Some(LocalDetector::InterfacePrefix(pods))) if name.starts_with(pods) => {
+            format!("from a pod (it comes in on {name})")
+        }
+        (_, Some(LocalDetector::SourceIn(net))) if net.contains(&packet.source) => {
+            format!("from a pod (of {net})")
+        }
+        (Origin::Interface(_), Some(_)) => "from outside the cluster".to_owned(),
+        (Origin::Interface(_), None) => "from somewhere (pods are not told apart: no detector)".to_owned(),
+    }
+}
+
+fn text(packet: &Packet, who: &str, path: &Path, paint: Paint) -> String {
     let to = SocketAddr::new(packet.destination, packet.port);
     let mut text =
-        format!("{} {} -> {to}/{}, {way_in}\n\n", paint.strong("packet "), packet.source, packet.protocol);
+        format!("{} {} -> {to}/{}, {who}\n\n", paint.strong("packet "), packet.source, packet.protocol);
     let mut steps = Table::indented(2);
     for step in &path.steps {
         steps.row([paint.strong(&step.chain), step.effect.clone(), paint.faint(&step.rule)]);
