@@ -15,6 +15,7 @@ pub(crate) mod local_detection;
 pub(crate) mod node_ips;
 pub(crate) mod node_port_addresses;
 pub(crate) mod ownership;
+pub(crate) mod pool_size;
 pub(crate) mod routes;
 pub(crate) mod selection;
 pub(crate) mod service_cidrs;
@@ -145,6 +146,9 @@ fn ours(facts: &Facts, service: &Service, diagnostics: &mut Vec<Diagnostic>) -> 
     diagnostics.extend(cluster_ips::diagnostics(service));
     diagnostics.extend(frontends::stranded(service, facts.policy()));
     diagnostics.extend(settled.diagnostics(service));
+    diagnostics.extend(
+        ports.iter().filter_map(|port| pool_size::diagnostic(service, port.port, port.selection.beyond)),
+    );
     let health_check = health_check::resolve(facts, service, &ports, diagnostics);
     let ports: Vec<PortIntent> = ports.into_iter().map(|port| port.intent).collect();
     (!ports.is_empty()).then(|| ServiceIntent {
@@ -185,7 +189,8 @@ fn resolve_port<'f>(
     let spec = &service.ports[port];
     let uses = Uses::of(service, wanted);
     let candidates = candidates::find(facts, service, spec, family);
-    let selection = selection::select(&candidates.usable, uses, &facts.policy().node_name, facts.zone());
+    let mut selection = selection::select(&candidates.usable, uses, &facts.policy().node_name, facts.zone());
+    pool_size::limit(&mut selection);
     let allowed_sources = source_ranges::allowed(service, family, node_ips(facts)[family as usize]);
     let frontend = |wanted: &&Wanted| Frontend {
         kind: wanted.kind,

@@ -33,6 +33,8 @@ pub(crate) struct Selection {
     /// Somebody, on whatever node, could serve.
     pub(crate) somewhere: bool,
     pub(crate) preference: Preference,
+    /// How many were too many: see `pool_size.rs`.
+    pub(crate) beyond: usize,
 }
 
 pub(crate) fn select(candidates: &[Candidate<'_>], uses: Uses, node: &str, zone: Option<&str>) -> Selection {
@@ -47,6 +49,7 @@ pub(crate) fn select(candidates: &[Candidate<'_>], uses: Uses, node: &str, zone:
         local: if uses.local { ready_or_leaving(candidates, is_local, is_local) } else { Vec::new() },
         somewhere: candidates.iter().any(|candidate| candidate.conditions.ready() || is_leaving(candidate)),
         preference,
+        beyond: 0,
     }
 }
 
