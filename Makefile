@@ -41,8 +41,8 @@ release: ## Build for use: target/release/ferroxy
 install: release ## Install the release build to $(DESTDIR)$(PREFIX)/bin (PREFIX=/usr/local)
 	install -D -m 755 target/release/ferroxy "$(DESTDIR)$(PREFIX)/bin/ferroxy"
 
-bench: release ## Measure a first sync and one change, with 1000 and 10000 Services
-	scripts/bench
+bench: ## Measure the dataplane against nft on the same kernel, and the agent's memory (2 minutes)
+	cargo bench --locked --package ferroxy --bench dataplane
 
 fuzz: ## Fuzz every target for FUZZ_SECONDS=60
 	scripts/fuzz --seconds $(FUZZ_SECONDS)

@@ -1,21 +1,23 @@
 //! `make bench`: the nftables dataplane against the `nft` tool doing the same work on the same kernel, in one run.
 //!
 //! Ratios are what counts: the machine may be noisy, but both sides are measured within seconds of each other, each in
-//! a network namespace of its own. Memory is measured in a process of its own for each size.
+//! a network namespace of its own. Memory is that of the agent itself, run on the same cluster as a manifest.
 
 use std::error::Error;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::net::Ipv4Addr;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ferroxy::output::Table;
-use ferroxy_core::event::{EndpointSlice, Event, Service, ServicePort, SliceEndpoint, SlicePort};
 use ferroxy_core::{Facts, Family, Intent, Policy, ServiceIntent, ServiceName, resolve};
 use ferroxy_lab::Namespace;
 use ferroxy_nftables::ledger::{Change, Ledger};
 use ferroxy_nftables::{Dataplane, render};
+use ferroxy_source::manifest::read_str;
+use serde_json::json;
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
@@ -25,12 +27,6 @@ const ROUNDS: usize = 3;
 const CHANGES: u32 = 60;
 
 fn main() -> Result<()> {
-    let arguments: Vec<String> = std::env::args().collect();
-    if let Some(at) = arguments.iter().position(|argument| argument == "--memory") {
-        let size =
-            |offset: usize| -> Result<u32> { Ok(arguments.get(at + offset).ok_or("a size")?.parse()?) };
-        return report_memory(size(1)?, size(2)?);
-    }
     println!("Ferroxy against nft {}, Linux {}\n", nft_version()?, kernel_release()?);
     loading()?;
     changing()?;
@@ -43,7 +39,7 @@ fn loading() -> Result<()> {
     table.row(["applying a whole cluster", "ours", "nft -f", "ours / nft", "goal", "sent"]);
     for (services, endpoints) in SIZES {
         progress(&format!("applying {services} x {endpoints}"));
-        let intent = intent(services, endpoints);
+        let intent = intent(services, endpoints)?;
         let text = render(&intent, &FAMILIES).to_string();
         let (mut ours, mut theirs, mut bytes) = (Vec::new(), Vec::new(), 0);
         for _ in 0..ROUNDS {
@@ -76,7 +72,7 @@ fn changing() -> Result<()> {
     let mut small = None;
     for services in [100, 44_000] {
         progress(&format!("one change among {services}"));
-        let intent = intent(services, 3);
+        let intent = intent(services, 3)?;
         let (ours, messages, theirs) = in_namespace(|| measure_changes(&intent))?;
         table.row([
             format!("among {services} Services"),
@@ -103,7 +99,7 @@ fn measure_changes(intent: &Intent) -> Result<(Duration, usize, Duration)> {
     dataplane.start(intent)?;
     let (name, service) = intent.services.iter().next().ok_or("a Service")?;
     let mut fewer = ServiceIntent::clone(service);
-    fewer.ports.iter_mut().for_each(|port| drop(port.cluster.pop()));
+    fewer.ports.iter_mut().for_each(|port| port.cluster.truncate(2));
     let (full, fewer) = (service.clone(), Arc::new(fewer));
     let change = |service: &Arc<ServiceIntent>| vec![(name.clone(), Some(service.clone()))];
     let (mut times, mut messages) = (Vec::new(), 0);
@@ -138,17 +134,15 @@ fn as_text(intent: &Intent, name: &ServiceName, away: Vec<Change>, back: Vec<Cha
     })
 }
 
+/// The real agent, with the cluster in a manifest, after its first sync.
 fn memory() -> Result<()> {
     let mut table = Table::default();
-    table.row(["memory of the agent's data", "resident", "peak", "goal"]);
+    table.row(["memory of the agent", "resident", "peak", "goal"]);
     for (services, endpoints) in SIZES {
         progress(&format!("memory at {services} x {endpoints}"));
-        let output = Command::new(std::env::current_exe()?)
-            .args(["--memory", &services.to_string(), &endpoints.to_string()])
-            .stderr(Stdio::inherit())
-            .output()?;
-        let text = String::from_utf8(output.stdout)?;
-        let (resident, peak) = text.trim().split_once(' ').ok_or("the child said nothing")?;
+        let folder = tempfile::tempdir()?;
+        std::fs::write(folder.path().join("cluster.json"), manifest(services, endpoints))?;
+        let (resident, peak) = in_namespace(|| agent_memory(folder.path()))?;
         let goal = if (services, endpoints) == (10_000, 10) { "< 60 MB resident" } else { "" };
         table.row([
             format!("{services} Services x {endpoints}"),
@@ -161,67 +155,71 @@ fn memory() -> Result<()> {
     Ok(())
 }
 
-/// In a process of its own: what the agent keeps (facts and ledger), after the kernel has been programmed.
-fn report_memory(services: u32, endpoints: u32) -> Result<()> {
-    let facts = facts(services, endpoints);
-    let dataplane = in_namespace(|| {
-        let mut dataplane = Dataplane::open(&FAMILIES)?;
-        dataplane.start(&resolve::all(&facts).0)?;
-        Ok(dataplane)
-    })?;
-    ferroxy::agent::give_memory_back();
-    let status = std::fs::read_to_string("/proc/self/status")?;
+fn agent_memory(manifests: &Path) -> Result<(u64, u64)> {
+    let mut agent = Command::new(env!("CARGO_BIN_EXE_ferroxy"))
+        .args(["run", "--proxy-mode=nftables", "--hostname-override=node-1", "--manifests"])
+        .arg(manifests)
+        .stderr(Stdio::piped())
+        .spawn()?;
+    let log = BufReader::new(agent.stderr.take().ok_or("the agent has no log")?);
+    let in_sync = log.lines().map_while(|line| line.ok()).any(|line| line.contains("in sync"));
+    // What the start has freed is given back right after that line.
+    std::thread::sleep(Duration::from_millis(500));
+    let status = std::fs::read_to_string(format!("/proc/{}/status", agent.id()))?;
+    agent.kill()?;
+    agent.wait()?;
+    if !in_sync {
+        return Err("the agent never was in sync".into());
+    }
     let megabytes = |field: &str| -> Result<u64> {
         let line = status.lines().find(|line| line.starts_with(field)).ok_or("no such field")?;
         let kilobytes: u64 = line.split_whitespace().nth(1).ok_or("no number")?.parse()?;
         Ok(kilobytes.div_ceil(1024))
     };
-    println!("{} {}", megabytes("VmRSS:")?, megabytes("VmHWM:")?);
-    drop((facts, dataplane));
-    Ok(())
+    Ok((megabytes("VmRSS:")?, megabytes("VmHWM:")?))
 }
 
 // === the cluster ===
 
-fn facts(services: u32, endpoints: u32) -> Facts {
-    let mut facts = Facts::new(Policy { node_name: "node-1".into(), ..Policy::default() });
-    for number in 0..services {
-        let name = format!("service-{number}");
-        facts.apply(Event::Service(Service {
-            namespace: "default".into(),
-            name: name.clone(),
-            kind: "ClusterIP".into(),
-            cluster_ip: Ipv4Addr::from_bits(0x0a60_0000 + number).to_string(),
-            cluster_ips: vec![Ipv4Addr::from_bits(0x0a60_0000 + number).to_string()],
-            ip_families: vec!["IPv4".into()],
-            ports: vec![ServicePort {
-                name: "http".into(),
-                protocol: "TCP".into(),
-                port: 80,
-                ..ServicePort::default()
-            }],
-            ..Service::default()
-        }));
-        let endpoint = |slot: u32| SliceEndpoint {
-            addresses: vec![Ipv4Addr::from_bits(0x0b00_0000 + number * endpoints + slot).to_string()],
-            ready: Some(true),
-            node_name: Some(format!("node-{}", slot % 1_000)),
-            ..SliceEndpoint::default()
-        };
-        facts.apply(Event::Slice(EndpointSlice {
-            namespace: "default".into(),
-            name: format!("{name}-abcde"),
-            service: Some(name),
-            address_type: "IPv4".into(),
-            ports: vec![SlicePort { name: Some("http".into()), protocol: "TCP".into(), port: Some(8080) }],
-            endpoints: (0..endpoints).map(endpoint).collect(),
-        }));
-    }
-    facts
+fn manifest(services: u32, endpoints: u32) -> String {
+    let endpoint = |number: u32, slot: u32| {
+        let address = Ipv4Addr::from_bits(0x0b00_0000 + number * endpoints + slot);
+        json!({ "addresses": [address], "conditions": { "ready": true }, "nodeName": format!("node-{}", slot % 1_000) })
+    };
+    let both = |number: u32| {
+        let (name, address) = (format!("service-{number}"), Ipv4Addr::from_bits(0x0a60_0000 + number));
+        let endpoints: Vec<_> = (0..endpoints).map(|slot| endpoint(number, slot)).collect();
+        [
+            json!({
+                "apiVersion": "v1", "kind": "Service", "metadata": { "namespace": "default", "name": name },
+                "spec": {
+                    "type": "ClusterIP", "clusterIP": address, "clusterIPs": [address], "ipFamilies": ["IPv4"],
+                    "ports": [{ "name": "http", "protocol": "TCP", "port": 80, "targetPort": 8080 }],
+                },
+            }),
+            json!({
+                "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+                "metadata": {
+                    "namespace": "default", "name": format!("{name}-abcde"),
+                    "labels": { "kubernetes.io/service-name": name },
+                },
+                "ports": [{ "name": "http", "protocol": "TCP", "port": 8080 }],
+                "endpoints": endpoints,
+            }),
+        ]
+    };
+    let items: Vec<String> = (0..services).flat_map(both).map(|item| item.to_string()).collect();
+    format!(r#"{{"apiVersion":"v1","kind":"List","items":[{}]}}"#, items.join(","))
 }
 
-fn intent(services: u32, endpoints: u32) -> Intent {
-    resolve::all(&facts(services, endpoints)).0
+fn intent(services: u32, endpoints: u32) -> Result<Intent> {
+    let (objects, diagnostics) = read_str("cluster.json", &manifest(services, endpoints));
+    if let Some(diagnostic) = diagnostics.first() {
+        return Err(diagnostic.to_string().into());
+    }
+    let mut facts = Facts::new(Policy { node_name: "node-1".into(), ..Policy::default() });
+    objects.into_iter().for_each(|object| drop(facts.apply(object.into())));
+    Ok(resolve::all(&facts).0)
 }
 
 // === tools ===
@@ -257,7 +255,7 @@ fn median(mut times: Vec<Duration>) -> Duration {
 }
 
 fn millis(time: Duration) -> String {
-    format!("{:.1} ms", time.as_secs_f64() * 1e3)
+    format!("{:.3} ms", time.as_secs_f64() * 1e3)
 }
 
 fn ratio(ours: Duration, theirs: Duration) -> String {

@@ -46,7 +46,7 @@ impl Default for Periods {
     fn default() -> Periods {
         Periods {
             verify: Duration::from_secs(30),
-            tidy: Duration::from_secs(5),
+            tidy: Duration::from_secs(1),
             settle: Duration::from_millis(100),
         }
     }
@@ -400,7 +400,7 @@ fn describe(outcome: &Outcome) -> String {
 }
 
 /// glibc keeps what was freed; on other systems this does nothing.
-pub fn give_memory_back() {
+fn give_memory_back() {
     #[cfg(target_env = "gnu")]
     // SAFETY: malloc_trim only releases free memory of the allocator; it has no preconditions.
     unsafe {

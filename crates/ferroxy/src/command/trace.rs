@@ -41,7 +41,8 @@ impl Trace {
         let mut out = io::stdout().lock();
         match self.output {
             Output::Text => {
-                let who = sender(&packet, intent.node.family(Family::of(packet.source)).local_detector.as_ref());
+                let who =
+                    sender(&packet, intent.node.family(Family::of(packet.source)).local_detector.as_ref());
                 out.write_all(text(&packet, &who, &path, Paint::stdout()).as_bytes())?;
             }
             Output::Json => writeln!(out, "{:#}", to_json(&packet, &path))?,
