@@ -6,7 +6,7 @@
 use std::net::IpAddr;
 
 /// One change of the cluster or of this host, from any source.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Hash)]
 // Events pass by one at a time and are never kept: their size does not matter, an extra allocation for each would.
 #[allow(clippy::large_enum_variant)]
 pub enum Event {
@@ -32,7 +32,7 @@ pub enum Event {
     HostAddresses(Vec<IpAddr>),
 }
 
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Hash, Default)]
 pub struct Service {
     pub namespace: String,
     pub name: String,
@@ -56,7 +56,7 @@ pub struct Service {
     pub ingress: Vec<Ingress>,
 }
 
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Hash, Default)]
 pub struct ServicePort {
     pub name: String,
     /// Empty means TCP.
@@ -68,14 +68,14 @@ pub struct ServicePort {
 }
 
 /// One entry of `status.loadBalancer.ingress`.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Hash, Default)]
 pub struct Ingress {
     pub ip: String,
     /// `VIP`, `Proxy`, or empty (which means VIP).
     pub ip_mode: String,
 }
 
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Hash, Default)]
 pub struct EndpointSlice {
     pub namespace: String,
     pub name: String,
@@ -87,7 +87,7 @@ pub struct EndpointSlice {
     pub endpoints: Vec<SliceEndpoint>,
 }
 
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Hash, Default)]
 pub struct SlicePort {
     /// `None` when the field is absent, which makes the port unusable; the empty name is a name.
     pub name: Option<String>,
@@ -95,7 +95,7 @@ pub struct SlicePort {
     pub port: Option<i64>,
 }
 
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Hash, Default)]
 pub struct SliceEndpoint {
     pub addresses: Vec<String>,
     pub ready: Option<bool>,
@@ -109,7 +109,7 @@ pub struct SliceEndpoint {
     pub target: Option<String>,
 }
 
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Hash, Default)]
 pub struct Node {
     pub name: String,
     pub zone: Option<String>,
@@ -120,7 +120,7 @@ pub struct Node {
     pub taints: Vec<String>,
 }
 
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Hash, Default)]
 pub struct ServiceCidr {
     pub name: String,
     pub cidrs: Vec<String>,

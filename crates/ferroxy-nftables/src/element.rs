@@ -4,11 +4,13 @@
 //! Which sets there are, and why, is in `program.rs`.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use ferroxy_core::{Family, Protocol};
 use ferroxy_netlink::nftables::{DataRef, VerdictRef};
+
+use crate::chain::{ChainId, Pool, Treatment};
 
 /// Local endpoints share a map with the others; their slots start here.
 pub const LOCAL_SLOTS: u32 = 1_000_000;
@@ -23,7 +25,7 @@ pub enum Scope {
 impl Scope {
     pub const ALL: [Scope; 2] = [Scope::Address, Scope::NodePort];
 
-    fn prefix(self) -> &'static str {
+    pub fn prefix(self) -> &'static str {
         match self {
             Scope::Address => "",
             Scope::NodePort => "nodeport-",
@@ -119,201 +121,6 @@ impl SetId {
     /// Several Services may need the same element; it goes when the last of them goes.
     pub fn is_shared(self) -> bool {
         matches!(self, SetId::ClusterIps | SetId::Hairpins)
-    }
-}
-
-/// A chain that exists while something leads to it. Its rules lead only to chains before it in this order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum ChainId {
-    /// Translates to this port of the address that stands in the packet.
-    To(u16),
-    /// Remembers a client for this many seconds.
-    Learn(Scope, u32),
-    /// Sends a client back to where it was.
-    Recall(Scope, Pool),
-    /// One of the treatments a frontend can ask for.
-    Treat(Treatment),
-}
-
-/// Which of a frontend's endpoints.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Pool {
-    /// Those that serve the frontend; for policy Local outside, those that serve pods and this host.
-    Main,
-    /// Policy Local outside: those on this node.
-    Local,
-}
-
-/// What is done to a new connection. Also the value of a frontend's element, as a number the kernel takes for an
-/// address: see [`Treatment::code`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Treatment {
-    pub kind: Kind,
-    pub scope: Scope,
-    /// How many endpoints there are to pick from.
-    pub count: u16,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Kind {
-    Pick(Pool),
-    /// Policy Cluster outside: masqueraded, then picked.
-    External,
-    /// Policy Local outside: it depends on who asks.
-    ExternalLocal,
-    /// The same four with session affinity.
-    Sticky(Pool),
-    StickyExternal,
-    StickyExternalLocal,
-}
-
-impl Kind {
-    const ALL: [Kind; 8] = [
-        Kind::Pick(Pool::Main),
-        Kind::Pick(Pool::Local),
-        Kind::External,
-        Kind::ExternalLocal,
-        Kind::Sticky(Pool::Main),
-        Kind::Sticky(Pool::Local),
-        Kind::StickyExternal,
-        Kind::StickyExternalLocal,
-    ];
-
-    fn word(self) -> &'static str {
-        match self {
-            Kind::Pick(Pool::Main) => "pick",
-            Kind::Pick(Pool::Local) => "local-pick",
-            Kind::External => "external",
-            Kind::ExternalLocal => "external-local",
-            Kind::Sticky(Pool::Main) => "sticky",
-            Kind::Sticky(Pool::Local) => "sticky-local",
-            Kind::StickyExternal => "sticky-external",
-            Kind::StickyExternalLocal => "sticky-external-local",
-        }
-    }
-}
-
-impl Treatment {
-    pub fn new(kind: Kind, scope: Scope, count: usize) -> Treatment {
-        Treatment { kind, scope, count: count.min(u16::MAX.into()) as u16 }
-    }
-
-    /// The same scope and count, another kind.
-    pub fn with(self, kind: Kind) -> Treatment {
-        Treatment { kind, ..self }
-    }
-
-    /// `240.KIND.COUNT` (`::240.KIND.COUNT` for IPv6): an address no host can have, so it never means one.
-    pub fn code(self, family: Family) -> IpAddr {
-        let kind = Kind::ALL.iter().position(|kind| *kind == self.kind).unwrap_or(0) as u8;
-        let scope = if self.scope == Scope::Address { 0 } else { 100 };
-        let [high, low] = self.count.to_be_bytes();
-        let v4 = Ipv4Addr::new(240, scope + kind, high, low);
-        match family {
-            Family::V4 => v4.into(),
-            Family::V6 => Ipv6Addr::from_bits(v4.to_bits().into()).into(),
-        }
-    }
-
-    pub fn from_code(code: IpAddr) -> Option<Treatment> {
-        let bits = match code {
-            IpAddr::V4(v4) => v4.to_bits(),
-            IpAddr::V6(v6) => u32::try_from(v6.to_bits()).ok()?,
-        };
-        let [240, kind, high, low] = bits.to_be_bytes() else { return None };
-        let (scope, kind) = match kind {
-            0..100 => (Scope::Address, kind),
-            _ => (Scope::NodePort, kind - 100),
-        };
-        let kind = *Kind::ALL.get(usize::from(kind))?;
-        Some(Treatment { kind, scope, count: u16::from_be_bytes([high, low]) })
-    }
-}
-
-impl ChainId {
-    /// The chains its own rules lead to.
-    fn leads_to(self) -> impl Iterator<Item = ChainId> {
-        let next = match self {
-            ChainId::Treat(treatment) => {
-                let scope = treatment.scope;
-                let then = |kind| Some(ChainId::Treat(treatment.with(kind)));
-                match treatment.kind {
-                    Kind::Pick(_) => [None, None],
-                    Kind::External | Kind::ExternalLocal => [then(Kind::Pick(Pool::Main)), None],
-                    Kind::Sticky(pool) => [Some(ChainId::Recall(scope, pool)), then(Kind::Pick(pool))],
-                    Kind::StickyExternal | Kind::StickyExternalLocal => {
-                        [then(Kind::Sticky(Pool::Main)), None]
-                    }
-                }
-            }
-            _ => [None, None],
-        };
-        next.into_iter().flatten()
-    }
-
-    /// This chain and all that it needs.
-    pub fn with_needs(self) -> Vec<ChainId> {
-        let mut all = vec![self];
-        let mut next = 0;
-        while let Some(chain) = all.get(next) {
-            all.extend(chain.leads_to());
-            next += 1;
-        }
-        all
-    }
-
-    /// The element by which a treatment's chain is found.
-    pub fn element(self, family: Family) -> Option<Element> {
-        let ChainId::Treat(treatment) = self else { return None };
-        let key = Key::EMPTY.address(treatment.code(family));
-        // Two maps, because the kernel would see a loop in one: treatments of the local pool are asked for by others.
-        let set = match treatment.kind {
-            Kind::Pick(Pool::Local) | Kind::Sticky(Pool::Local) => SetId::Treatments(Pool::Local),
-            _ => SetId::Treatments(Pool::Main),
-        };
-        Some(Element { set, key, value: Value::Goto(self), comment: None })
-    }
-
-    pub fn parse(name: &str) -> Option<ChainId> {
-        if let Some(port) = name.strip_prefix("to-") {
-            return canonical_number(port)?.try_into().ok().map(ChainId::To);
-        }
-        let (scope, rest) = match name.strip_prefix(Scope::NodePort.prefix()) {
-            Some(rest) => (Scope::NodePort, rest),
-            None => (Scope::Address, name),
-        };
-        match rest {
-            "recall" => return Some(ChainId::Recall(scope, Pool::Main)),
-            "local-recall" => return Some(ChainId::Recall(scope, Pool::Local)),
-            _ => {}
-        }
-        let (word, number) = rest.rsplit_once('-')?;
-        let number = canonical_number(number)?;
-        if word == "learn" {
-            return Some(ChainId::Learn(scope, number));
-        }
-        let kind = *Kind::ALL.iter().find(|kind| kind.word() == word)?;
-        Some(ChainId::Treat(Treatment { kind, scope, count: number.try_into().ok()? }))
-    }
-}
-
-/// `7`, but not `07` or `+7`: a name must be the one we would write.
-fn canonical_number(text: &str) -> Option<u32> {
-    let number: u32 = text.parse().ok()?;
-    (number > 0 && number.to_string() == text).then_some(number)
-}
-
-impl fmt::Display for ChainId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ChainId::To(port) => write!(f, "to-{port}"),
-            ChainId::Learn(scope, seconds) => write!(f, "{}learn-{seconds}", scope.prefix()),
-            ChainId::Recall(scope, Pool::Main) => write!(f, "{}recall", scope.prefix()),
-            ChainId::Recall(scope, Pool::Local) => write!(f, "{}local-recall", scope.prefix()),
-            ChainId::Treat(Treatment { kind, scope, count }) => {
-                write!(f, "{}{}-{count}", scope.prefix(), kind.word())
-            }
-        }
     }
 }
 
@@ -434,57 +241,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_set_and_chain_name_reads_back() {
+    fn every_set_name_reads_back() {
         for set in SetId::all() {
             assert_eq!(SetId::parse(set.name()), Some(set));
-        }
-        for scope in Scope::ALL {
-            let treatments = Kind::ALL.map(|kind| ChainId::Treat(Treatment { kind, scope, count: 7 }));
-            let recalls = [Pool::Main, Pool::Local].map(|pool| ChainId::Recall(scope, pool));
-            let others = [ChainId::Learn(scope, 10800), ChainId::To(8080)];
-            for chain in treatments.into_iter().chain(recalls).chain(others) {
-                assert_eq!(ChainId::parse(&chain.to_string()), Some(chain));
-            }
-        }
-    }
-
-    #[test]
-    fn every_treatment_is_a_number_of_its_own() {
-        for family in Family::ALL {
-            for scope in Scope::ALL {
-                for (kind, count) in Kind::ALL.into_iter().zip([1, 2, 255, 256, 1000, 65535, 3, 4]) {
-                    let treatment = Treatment { kind, scope, count };
-                    assert_eq!(Treatment::from_code(treatment.code(family)), Some(treatment));
-                }
-            }
-        }
-        for foreign in ["10.96.0.80", "240.8.0.1", "240.200.0.1", "fd00::1", "::1"] {
-            assert_eq!(Treatment::from_code(foreign.parse().unwrap()), None, "{foreign}");
-        }
-    }
-
-    #[test]
-    fn a_chain_comes_after_all_it_needs() {
-        for kind in Kind::ALL {
-            let chain = ChainId::Treat(Treatment { kind, scope: Scope::Address, count: 3 });
-            assert!(chain.with_needs().iter().skip(1).all(|needed| *needed < chain), "{chain}");
-        }
-    }
-
-    #[test]
-    fn names_we_would_not_write_are_not_ours() {
-        for name in [
-            "pick-0",
-            "pick-01",
-            "pick-",
-            "pick",
-            "learn-+3",
-            "to-65536",
-            "nodeport-rejected",
-            "",
-            "services",
-        ] {
-            assert_eq!(ChainId::parse(name), None, "{name}");
         }
     }
 

@@ -9,8 +9,9 @@ use std::sync::Arc;
 use ferroxy_core::{Family, Intent, NodeIntent, ServiceIntent, ServiceName};
 use rustc_hash::FxHashMap;
 
+use crate::chain::ChainId;
 use crate::diff::diff;
-use crate::element::{ChainId, Element, Key, SetId, Value};
+use crate::element::{Element, Key, SetId, Value};
 use crate::place;
 use crate::plan::{Action, Op, Plan};
 use crate::program;

@@ -5,6 +5,7 @@
 //! Service. What the rules mean is drawn in `program.rs`; how one is spelled is in `rule.rs`.
 
 pub mod apply;
+pub mod chain;
 pub mod dataplane;
 pub mod diff;
 pub mod element;

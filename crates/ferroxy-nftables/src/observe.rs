@@ -7,7 +7,8 @@ use ferroxy_netlink::error::Error;
 use ferroxy_netlink::nftables::{self as nl, Connection};
 
 use crate::TABLE;
-use crate::element::{ChainId, Element, Key, SetId, Treatment, Value};
+use crate::chain::{ChainId, Treatment};
+use crate::element::{Element, Key, SetId, Value};
 use crate::program;
 use crate::rule::{Rule, kernel_family};
 use crate::state::{Chain, State, Table};

@@ -40,7 +40,8 @@ use ferroxy_core::intent::{FamilyIntent, LocalDetector, NodePortAddresses};
 use ferroxy_core::{Family, NodeIntent, Protocol};
 use ferroxy_netlink::nftables::{ChainType, Datatype, Hook, HookPoint, Set, SetData};
 
-use crate::element::{ChainId, Kind, Pool, Scope, SetId, Treatment};
+use crate::chain::{ChainId, Kind, Pool, Treatment};
+use crate::element::{Scope, SetId};
 use crate::rule::{Field, Rule, RuleWriter, frontend_fields, original_frontend_fields, treated_fields};
 use crate::state::Chain;
 

@@ -12,7 +12,8 @@ use ferroxy_core::{Endpoint, Family, Frontend, Intent, NodeIntent, PortIntent, R
 use ferroxy_netlink::nftables::COMMENT_MAX;
 use ipnet::IpNet;
 
-use crate::element::{ChainId, Element, Key, Kind, LOCAL_SLOTS, Pool, Scope, SetId, Treatment, Value};
+use crate::chain::{ChainId, Kind, Pool, Treatment};
+use crate::element::{Element, Key, LOCAL_SLOTS, Scope, SetId, Value};
 use crate::place::frontend_key;
 use crate::program;
 use crate::state::{State, Table};

@@ -8,7 +8,8 @@ use ferroxy_netlink::nftables as nl;
 use ipnet::IpNet;
 use nl::{CmpOp, Expr, Verdict};
 
-use crate::element::{LOCAL_SLOTS, Pool, Scope, SetId};
+use crate::chain::Pool;
+use crate::element::{LOCAL_SLOTS, Scope, SetId};
 
 /// A rule of the program: for the kernel, and for people.
 #[derive(Debug, Clone)]

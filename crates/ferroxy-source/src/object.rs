@@ -1,10 +1,10 @@
-//! One object of a kind a proxy reads, and its name: what a source keeps to tell what changed. Not a wire type.
+//! One object of a kind a proxy reads, and its name. Not a wire type.
 
 use ferroxy_core::event::{EndpointSlice, Event, Node, Service, ServiceCidr};
 use ferroxy_core::{Object as Subject, diagnostic};
 
-#[derive(Debug, Clone, PartialEq)]
-#[allow(clippy::large_enum_variant, reason = "made once, then kept behind an Arc")]
+#[derive(Debug, Clone, PartialEq, Hash)]
+#[allow(clippy::large_enum_variant, reason = "passes by one at a time and is never kept, like the events")]
 pub enum Object {
     Service(Service),
     Slice(EndpointSlice),
@@ -12,7 +12,7 @@ pub enum Object {
     ServiceCidr(ServiceCidr),
 }
 
-/// The kinds a proxy reads. Their order is the order events are told in: what others refer to comes first.
+/// The kinds a proxy reads. Their order is the order changes are told in: what others refer to comes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
     Node,

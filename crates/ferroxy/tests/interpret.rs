@@ -26,10 +26,10 @@ fn intent(case: &Case) -> Intent {
         ..Flags::default()
     };
     let (config, _) = Config::load(&flags).expect("the case's configuration is valid");
-    let (_, events, diagnostics) = ManifestSource::open(&case.folder).expect("the case can be read");
-    assert_eq!(diagnostics, [], "the case's objects are fine");
     let mut facts = Facts::new(config.policy(Mode::Nftables, "ka".into()));
-    events.into_iter().for_each(|event| drop(facts.apply(event)));
+    let (_, diagnostics) =
+        ManifestSource::open(&case.folder, |event| drop(facts.apply(event))).expect("the case can be read");
+    assert_eq!(diagnostics, [], "the case's objects are fine");
     resolve::all(&facts).0
 }
 

@@ -1,13 +1,15 @@
 //! Objects from files: a manifest, or a directory of them, read whole and then followed.
 //!
 //! ```text
-//! tree (which files) ──▶ document (YAML or JSON) ──▶ read (objects) ──▶ source (what changed) ──▶ watch (when)
+//! tree (which files) ──▶ document (YAML or JSON) ──▶ read (objects) ──▶ file, source (what changed) ──▶ watch (when)
 //! ```
 //!
 //! A file that is being written, broken or gone for a moment must never take a Service down: what was last read from
 //! it stays in force until the file reads well again or is really removed.
 
 mod document;
+mod file;
+mod list;
 mod read;
 mod source;
 mod tree;
@@ -19,6 +21,8 @@ pub use watch::ManifestWatch;
 
 /// A file larger than this is refused: manifests of 100,000 Services are smaller.
 const MAX_FILE_BYTES: u64 = 64 << 20;
+/// A document larger than this is not parsed into one tree of values if it is a list.
+const LARGE_BYTES: usize = 64 << 10;
 /// More objects than this are refused, in one file and in all files together.
 const MAX_OBJECTS: usize = 1_000_000;
 /// Values in one document: bounds the memory that 64 MiB of `[[[],[],…` would take.

@@ -5,21 +5,23 @@ use serde_json::Value;
 use tracing::debug;
 
 use super::document::{self, Document, Unreadable};
+use super::list::{EachItem, Outline};
 use super::{MAX_DEPTH, MAX_OBJECTS};
 use crate::object::{Kind, Object};
-use crate::wire::field::{Note, Notes};
+use crate::wire::field::{Field, Note, Notes};
 use crate::wire::{self, Decoded};
 
 /// Reads a manifest. The name is where it came from: diagnostics show it, and `.json` at its end makes it JSON.
 /// Objects come in the order of the text, two of the same name both.
 pub fn read_str(name: &str, text: &str) -> (Vec<Object>, Vec<Diagnostic>) {
-    let reading = read(name, text);
-    (reading.objects, reading.diagnostics)
+    let mut objects = Vec::new();
+    let reading = read(name, text, &mut |object| objects.push(object));
+    (objects, reading.diagnostics)
 }
 
+/// What there is to say about a text besides its objects.
 #[derive(Debug, Default)]
 pub(super) struct Reading {
-    pub(super) objects: Vec<Object>,
     pub(super) diagnostics: Vec<Diagnostic>,
     /// Something in the text could not be read at all: there may be objects in it that are not seen here.
     pub(super) incomplete: bool,
@@ -48,18 +50,25 @@ pub(super) fn file(name: &str) -> Subject {
     Subject { kind: "File", name: name.to_owned() }
 }
 
-pub(super) fn read(name: &str, text: &str) -> Reading {
-    let mut reader = Reader { name, reading: Reading::default(), full: false };
+/// Reads a manifest and hands over each object as it is read: all of them at once would take a lot of memory.
+pub(super) fn read(name: &str, text: &str, each: &mut dyn FnMut(Object)) -> Reading {
+    let mut reader = Reader { name, each, count: 0, reading: Reading::default(), full: false };
     if name.ends_with(".json") {
-        document::json(text).for_each(|document| reader.document(document));
+        document::json(text).for_each(|document| match document {
+            Ok(document) => reader.document(&document),
+            Err((number, unreadable)) => reader.unreadable(number, unreadable),
+        });
     } else {
-        document::yaml(text).for_each(|document| reader.document(document));
+        document::yaml(text).for_each(|document| reader.document(&document));
     }
     reader.reading
 }
 
 struct Reader<'a> {
     name: &'a str,
+    each: &'a mut dyn FnMut(Object),
+    /// How many objects there were so far.
+    count: usize,
     reading: Reading,
     /// There were more objects than we take; that has been said.
     full: bool,
@@ -75,15 +84,41 @@ struct Item<'a> {
 }
 
 impl Reader<'_> {
-    fn document(&mut self, document: Document) {
-        let place = format!("document {}", document.number);
-        match document.content {
-            Ok(value) => self.item(Item { value: &value, place, api_version: "", kind: "" }, 0),
-            Err(Unreadable { at: Some((line, column)), reason }) => {
-                self.reading.lost(self.name, format!("{place}, line {line} column {column}"), reason);
-            }
-            Err(Unreadable { at: None, reason }) => self.reading.lost(self.name, place, reason),
+    fn document(&mut self, document: &Document<'_>) {
+        let read = if document.is_large() { self.large(document) } else { self.whole(document) };
+        if let Err(unreadable) = read {
+            self.unreadable(document.number, unreadable);
         }
+    }
+
+    fn unreadable(&mut self, number: usize, Unreadable { at, reason }: Unreadable) {
+        let place = match at {
+            Some((line, column)) => format!("document {number}, line {line} column {column}"),
+            None => format!("document {number}"),
+        };
+        self.reading.lost(self.name, place, reason);
+    }
+
+    fn whole(&mut self, document: &Document<'_>) -> Result<(), Unreadable> {
+        let (value, place) = (document.parse()?, format!("document {}", document.number));
+        self.item(Item { value: &value, place, api_version: "", kind: "" }, 0);
+        Ok(())
+    }
+
+    /// A large list is parsed twice: for its outline, which also shows that all of it can be parsed, and then item by
+    /// item.
+    fn large(&mut self, document: &Document<'_>) -> Result<(), Unreadable> {
+        let Field::Is(Outline { kind: Field::Is(kind), api_version, items: Field::Is(_) }) =
+            document.parse()?
+        else {
+            return self.whole(document);
+        };
+        let Some(kind) = kind.strip_suffix("List") else { return self.whole(document) };
+        let api_version = if let Field::Is(text) = api_version { text } else { String::new() };
+        document.parse_with(EachItem(|i, value: Value| {
+            let place = format!("document {}, items[{i}]", document.number);
+            self.item(Item { value: &value, place, api_version: &api_version, kind }, 1);
+        }))
     }
 
     fn item(&mut self, item: Item<'_>, depth: usize) {
@@ -106,7 +141,7 @@ impl Reader<'_> {
     fn object(&mut self, item: &Item<'_>, api_version: &str, kind: &str) {
         let known = wire::known_kind(api_version, kind);
         match known {
-            Some(_) if self.reading.objects.len() >= MAX_OBJECTS => self.too_many(item),
+            Some(_) if self.count >= MAX_OBJECTS => self.too_many(item),
             Some(kind) => self.decode(item, kind),
             None if api_version.is_empty() && is_one_of_ours(kind) => {
                 self.reading.diagnostics.push(Diagnostic {
@@ -132,7 +167,8 @@ impl Reader<'_> {
                     effect: "it is treated as absent".to_owned(),
                 };
                 self.reading.diagnostics.extend(notes.0.into_iter().map(diagnostic));
-                self.reading.objects.push(object);
+                self.count += 1;
+                (self.each)(object);
             }
             Ok(Decoded::LeftOut) => debug!(file = self.name, at = item.place, "left out by its labels"),
             Ok(Decoded::Nameless) => self.reading.lost(
@@ -159,6 +195,7 @@ fn is_one_of_ours(kind: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::LARGE_BYTES;
     use super::*;
     use crate::object::Key;
 
@@ -170,6 +207,10 @@ mod tests {
 
     fn shown(name: &str, text: &str) -> Vec<String> {
         read_str(name, text).1.iter().map(ToString::to_string).collect()
+    }
+
+    fn incomplete(text: &str) -> bool {
+        read("a.yaml", text, &mut drop).incomplete
     }
 
     #[test]
@@ -230,9 +271,8 @@ items:
     fn a_broken_document_is_named_by_place_and_leaves_its_neighbours() {
         let text = "{kind: Node, apiVersion: v1, metadata: {name: a}}\n---\nkind: [\n---\n\
                     {kind: Node, apiVersion: v1, metadata: {name: b}}\n";
-        let reading = read("a.yaml", text);
-        assert!(reading.incomplete);
-        let names: Vec<Key> = reading.objects.iter().map(Object::key).collect();
+        assert!(incomplete(text));
+        let names: Vec<Key> = read_str("a.yaml", text).0.iter().map(Object::key).collect();
         assert_eq!(names.iter().map(|key| key.name.as_str()).collect::<Vec<_>>(), ["a", "b"]);
         let shown = shown("a.yaml", text);
         assert_eq!(shown.len(), 1);
@@ -246,7 +286,7 @@ items:
         let expected =
             ["Service default/a: spec.clusterIP: must be text, but is a list; it is treated as absent"];
         assert_eq!(shown("a.yaml", text), expected);
-        assert!(!read("a.yaml", text).incomplete);
+        assert!(!incomplete(text));
     }
 
     #[test]
@@ -255,7 +295,7 @@ items:
             "File a.yaml: document 1, metadata.name: this Service has no name; the objects in it are not seen",
         ];
         assert_eq!(shown("a.yaml", "{kind: Service, apiVersion: v1}"), expected);
-        assert!(read("a.yaml", "{kind: Service, apiVersion: v1}").incomplete);
+        assert!(incomplete("{kind: Service, apiVersion: v1}"));
     }
 
     #[test]
@@ -267,5 +307,44 @@ items:
             shown("a.json", "{,")[0].split(';').next(),
             Some("File a.json: document 1, line 1 column 2: key must be a string")
         );
+    }
+
+    /// The same text, so long that it is read item by item.
+    fn made_large(text: &str) -> String {
+        text.replacen('{', &format!("{{{}", " ".repeat(LARGE_BYTES)), 1)
+    }
+
+    #[test]
+    fn large_documents_mean_what_small_ones_mean() {
+        let service = r#"{"kind": "Service", "apiVersion": "v1", "metadata": {"name": "a"}}"#;
+        let node = r#"{"metadata": {"name": "b"}, "spec": 7}"#;
+        let nested = format!(r#"{{"kind": "NodeList", "apiVersion": "v1", "items": [{node}, 8]}}"#);
+        let texts = [
+            format!(r#"{{"kind": "List", "apiVersion": "v1", "items": [{service}, {nested}, null]}}"#),
+            format!(r#"{{"apiVersion": "v1", "items": [{service}, {nested}], "kind": "List"}}"#),
+            format!(r#"{{"items": [{node}, {node}, {service}], "kind": "NodeList", "apiVersion": "v1"}}"#),
+            format!(r#"{{"items": [{node}, {service}], "kind": "NodeList"}}"#),
+            format!(r#"{{"items": [{service}], "kind": "Gadget", "apiVersion": "v1"}}"#),
+            format!(r#"{{"items": [{service}]}}"#),
+            format!(r#"{{"kind": "List", "items": {service}}}"#),
+            r#"{"kind": "ServiceList", "apiVersion": "v1", "items": [{}]}"#.to_owned(),
+            r#"{"kind": ["List"], "items": [1]}"#.to_owned(),
+            service.to_owned(),
+            format!(r#"[{service}]"#),
+        ];
+        for text in texts {
+            for name in ["a.json", "a.yaml"] {
+                assert_eq!(read_str(name, &made_large(&text)), read_str(name, &text), "{name}: {text}");
+            }
+        }
+    }
+
+    #[test]
+    fn of_a_large_list_that_is_broken_nothing_is_seen() {
+        let text = r#"{"kind": "NodeList", "apiVersion": "v1", "items": [{"metadata": {"name": "b"}}, {]}"#;
+        for name in ["a.json", "a.yaml"] {
+            let (objects, diagnostics) = read_str(name, &made_large(text));
+            assert_eq!((objects.len(), diagnostics.len()), (0, 1), "{diagnostics:?}");
+        }
     }
 }

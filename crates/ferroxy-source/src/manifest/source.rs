@@ -1,17 +1,16 @@
 //! The manifests as a whole: which objects are in force, and what each new look at the files changes about that.
 //! When to look is decided in `watch.rs`.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::fs::File;
-use std::io::{self, Read};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ferroxy_core::{Diagnostic, Event};
 
-use super::read::{self, Reading};
-use super::tree::{self, Stamp, Tree, Trouble};
-use super::{MAX_FILE_BYTES, MAX_OBJECTS};
+use super::MAX_OBJECTS;
+use super::file::{self, Held, ReadFile, about};
+use super::tree::{self, Tree, Trouble};
 use crate::object::{Key, Object};
 
 /// A manifest or a directory of manifests, as it was when last looked at.
@@ -19,7 +18,8 @@ use crate::object::{Key, Object};
 pub struct ManifestSource {
     path: PathBuf,
     files: BTreeMap<PathBuf, ReadFile>,
-    in_force: BTreeMap<Key, Arc<Object>>,
+    /// The digest of each object that was told last.
+    in_force: BTreeMap<Arc<Key>, u64>,
     diagnostics: Vec<Diagnostic>,
     directories: BTreeSet<PathBuf>,
     /// What could not be looked at last time. `None`: nothing could, or this is the first time.
@@ -44,22 +44,28 @@ pub struct OpenError {
 }
 
 impl ManifestSource {
-    /// Reads everything once. Later the path may come and go; here it must exist.
+    /// Reads everything once, and tells of each object as it is read: the whole of a large cluster is never in
+    /// memory. Later the path may come and go; here it must exist.
     pub fn open(
         path: impl Into<PathBuf>,
-    ) -> Result<(ManifestSource, Vec<Event>, Vec<Diagnostic>), OpenError> {
+        mut on_event: impl FnMut(Event),
+    ) -> Result<(ManifestSource, Vec<Diagnostic>), OpenError> {
         let path = path.into();
         let tree = tree::find(&path).map_err(|reason| OpenError { path: path.clone(), reason })?;
-        let mut source = ManifestSource {
-            path,
-            files: BTreeMap::new(),
-            in_force: BTreeMap::new(),
-            diagnostics: Vec::new(),
-            directories: BTreeSet::new(),
-            troubles: None,
-        };
-        let batch = source.take_in(tree);
-        Ok((source, batch.events, batch.diagnostics))
+        // Files are read in path order: of two objects with one name, the first that is read counts.
+        let mut told = HashSet::new();
+        let (files, _) = next_files(BTreeMap::new(), &tree, &mut |held, object| {
+            if told.len() < MAX_OBJECTS && told.insert(Arc::clone(&held.key)) {
+                on_event(object.into());
+            }
+        });
+        let merge = Merge::new(&tree.troubles, &files);
+        let in_force = merge.objects.into_iter().map(|(key, winner)| (key, winner.digest)).collect();
+        let diagnostics = merge.diagnostics;
+        let (directories, troubles) = (tree.directories, Some(tree.troubles));
+        let source =
+            ManifestSource { path, files, in_force, diagnostics: diagnostics.clone(), directories, troubles };
+        Ok((source, diagnostics))
     }
 
     pub fn path(&self) -> &Path {
@@ -82,29 +88,46 @@ impl ManifestSource {
     }
 
     fn take_in(&mut self, tree: Tree) -> Batch {
-        let before = std::mem::take(&mut self.files);
-        let (files, changed) = next_files(before, &tree);
+        let mut fresh = Fresh::new();
+        let (files, changed) = next_files(std::mem::take(&mut self.files), &tree, &mut |held, object| {
+            if self.in_force.get(&held.key) != Some(&held.digest) {
+                fresh.insert(held.digest, object);
+            }
+        });
         self.files = files;
         self.directories = tree.directories;
         // Looking happens all the time: when nothing is new, it must not cost a walk through all objects.
-        if !changed && self.troubles.as_ref() == Some(&tree.troubles) {
-            return Batch { events: Vec::new(), diagnostics: self.diagnostics.clone() };
+        if changed || self.troubles.as_ref() != Some(&tree.troubles) {
+            let events = self.compare(&tree.troubles, fresh);
+            self.troubles = Some(tree.troubles);
+            return Batch { events, diagnostics: self.diagnostics.clone() };
         }
-        let mut merge = Merge::default();
-        for trouble in &tree.troubles {
-            let effect = if trouble.may_exist {
-                "what was last read from it stays in force"
-            } else {
-                "it is not read"
-            };
-            merge.diagnostics.push(about(&trouble.path, "path", trouble.reason.clone(), effect));
+        Batch { events: Vec::new(), diagnostics: self.diagnostics.clone() }
+    }
+
+    /// Puts all files together again and tells the difference to what was in force.
+    fn compare(&mut self, troubles: &[Trouble], mut fresh: Fresh) -> Vec<Event> {
+        let Merge { objects: mut after, mut diagnostics, .. } = Merge::new(troubles, &self.files);
+        read_what_is_missing(&self.in_force, &after, &mut fresh);
+        let mut unreadable = Vec::new();
+        after.retain(|key, winner| {
+            let before = self.in_force.get(key);
+            if before == Some(&winner.digest) || fresh.contains_key(&winner.digest) {
+                return true;
+            }
+            diagnostics.push(unreadable_winner(key, winner.path));
+            unreadable.push(winner.path.to_path_buf());
+            before.inspect(|digest| winner.digest = **digest).is_some()
+        });
+        let after = after.into_iter().map(|(key, winner)| (key, winner.digest)).collect();
+        let events = difference(&self.in_force, &after, fresh);
+        // Tried again at the next look, though nothing about the file changes.
+        for path in unreadable {
+            self.files.entry(path).and_modify(|file| file.stamp.settled = false);
         }
-        self.files.iter().for_each(|(path, file)| merge.file(path, file));
-        let events = difference(&self.in_force, &merge.objects);
-        self.in_force = merge.objects;
-        self.diagnostics = merge.diagnostics;
-        self.troubles = Some(tree.troubles);
-        Batch { events, diagnostics: self.diagnostics.clone() }
+        self.in_force = after;
+        self.diagnostics = diagnostics;
+        events
     }
 
     fn keep_all(&mut self, error: &io::Error) -> Batch {
@@ -115,16 +138,12 @@ impl ManifestSource {
     }
 }
 
-/// What was last read from one file.
-#[derive(Debug, Clone)]
-struct ReadFile {
-    stamp: Stamp,
-    objects: Vec<Arc<Object>>,
-    diagnostics: Vec<Diagnostic>,
-}
-
 /// Reads what may have changed, keeps what has not, and drops what is no longer there. `true`: some of it did.
-fn next_files(mut before: BTreeMap<PathBuf, ReadFile>, tree: &Tree) -> (BTreeMap<PathBuf, ReadFile>, bool) {
+fn next_files(
+    mut before: BTreeMap<PathBuf, ReadFile>,
+    tree: &Tree,
+    each: &mut dyn FnMut(&Held, Object),
+) -> (BTreeMap<PathBuf, ReadFile>, bool) {
     let mut files = BTreeMap::new();
     let mut changed = false;
     for (path, &stamp) in &tree.files {
@@ -132,7 +151,7 @@ fn next_files(mut before: BTreeMap<PathBuf, ReadFile>, tree: &Tree) -> (BTreeMap
             Some(same) if same.stamp == stamp && stamp.settled => Some(same),
             previous => {
                 changed = true;
-                read_file(path, stamp, previous, tree)
+                ReadFile::read(path, stamp, previous, tree, each)
             }
         };
         files.extend(next.map(|file| (path.clone(), file)));
@@ -146,88 +165,51 @@ fn next_files(mut before: BTreeMap<PathBuf, ReadFile>, tree: &Tree) -> (BTreeMap
     (files, changed || missing > 0)
 }
 
-/// `None`: the file has just been removed.
-fn read_file(path: &Path, mut stamp: Stamp, previous: Option<ReadFile>, tree: &Tree) -> Option<ReadFile> {
-    let name = path.display().to_string();
-    let had_objects = previous.as_ref().is_some_and(|it| !it.objects.is_empty());
-    let reading = match contents(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound && tree.is_still_there() => return None,
-        Err(error) => {
-            // Reading may work the next time, though nothing about the file changes: so try.
-            stamp.settled = false;
-            Reading::refused(&name, "contents", error.to_string())
-        }
-        // Writing a file in place empties it first. To remove its objects, remove it.
-        Ok(text) if had_objects && text.trim().is_empty() => {
-            Reading::refused(&name, "contents", "the file is empty, as if being written".to_owned())
-        }
-        Ok(text) => read::read(&name, &text),
-    };
-    Some(settle(path, stamp, reading, previous))
-}
-
-/// If something in the file could not be read, what it held before and does not show now stays in force.
-fn settle(path: &Path, stamp: Stamp, reading: Reading, previous: Option<ReadFile>) -> ReadFile {
-    let mut file = ReadFile {
-        stamp,
-        objects: reading.objects.into_iter().map(Arc::new).collect(),
-        diagnostics: reading.diagnostics,
-    };
-    if reading.incomplete {
-        let seen: HashSet<Key> = file.objects.iter().map(|it| it.key()).collect();
-        let earlier = previous.map(|it| it.objects).unwrap_or_default();
-        let kept: Vec<_> = earlier.into_iter().filter(|it| !seen.contains(&it.key())).collect();
-        if !kept.is_empty() {
-            let reason = "not all of the file can be read".to_owned();
-            let effect = format!(
-                "objects last read from it and not seen now ({}) stay in force until it reads well again or is removed",
-                kept.len()
-            );
-            file.diagnostics.push(about(path, "contents", reason, &effect));
-            file.objects.extend(kept);
-        }
-    }
-    file
-}
-
-fn contents(path: &Path) -> io::Result<String> {
-    let mut bytes = Vec::new();
-    // The size is not asked for first: the file may grow, and in some file systems it is not told.
-    File::open(path)?.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > MAX_FILE_BYTES {
-        let reason = format!("the file is larger than {} MiB", MAX_FILE_BYTES >> 20);
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, reason));
-    }
-    String::from_utf8(bytes)
-        .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "the file is not UTF-8 text"))
-}
+/// Objects that were read just now and are not the ones in force, by their digest.
+type Fresh = HashMap<u64, Object>;
 
 /// All files put together, in path order: of two objects with one name, the first counts.
 #[derive(Default)]
 struct Merge<'a> {
-    objects: BTreeMap<Key, Arc<Object>>,
-    from: BTreeMap<Key, &'a Path>,
+    objects: BTreeMap<Arc<Key>, Winner<'a>>,
     diagnostics: Vec<Diagnostic>,
     full: bool,
 }
 
+struct Winner<'a> {
+    digest: u64,
+    path: &'a Path,
+}
+
 impl<'a> Merge<'a> {
+    fn new(troubles: &[Trouble], files: &'a BTreeMap<PathBuf, ReadFile>) -> Merge<'a> {
+        let mut merge = Merge::default();
+        for trouble in troubles {
+            let effect = if trouble.may_exist {
+                "what was last read from it stays in force"
+            } else {
+                "it is not read"
+            };
+            merge.diagnostics.push(about(&trouble.path, "path", trouble.reason.clone(), effect));
+        }
+        files.iter().for_each(|(path, file)| merge.file(path, file));
+        merge
+    }
+
     fn file(&mut self, path: &'a Path, file: &ReadFile) {
         self.diagnostics.extend_from_slice(&file.diagnostics);
-        for object in &file.objects {
-            let key = object.key();
-            if let Some(first) = self.from.get(&key) {
+        for Held { key, digest } in &file.objects {
+            if let Some(first) = self.objects.get(key) {
                 self.diagnostics.push(Diagnostic {
                     object: key.subject(),
                     field: "metadata.name".to_owned(),
-                    reason: format!("is already taken by an object in {}", first.display()),
+                    reason: format!("is already taken by an object in {}", first.path.display()),
                     effect: format!("the one in {} is not seen", path.display()),
                 });
             } else if self.objects.len() >= MAX_OBJECTS {
                 self.too_many(path);
             } else {
-                self.objects.insert(key.clone(), Arc::clone(object));
-                self.from.insert(key, path);
+                self.objects.insert(Arc::clone(key), Winner { digest: *digest, path });
             }
         }
     }
@@ -241,15 +223,42 @@ impl<'a> Merge<'a> {
     }
 }
 
-fn difference(before: &BTreeMap<Key, Arc<Object>>, after: &BTreeMap<Key, Arc<Object>>) -> Vec<Event> {
-    let gone = before.keys().filter(|key| !after.contains_key(key)).map(|key| key.clone().gone());
-    let new = after.iter().filter(|(key, object)| before.get(key) != Some(object));
-    gone.chain(new.map(|(_, object)| Event::from(Object::clone(object)))).collect()
+/// An object that comes into force because the one before it in path order went away may be in a file that was not
+/// read just now: it is read again.
+fn read_what_is_missing(
+    before: &BTreeMap<Arc<Key>, u64>,
+    after: &BTreeMap<Arc<Key>, Winner<'_>>,
+    fresh: &mut Fresh,
+) {
+    let changed = after.iter().filter(|(key, winner)| before.get(*key) != Some(&winner.digest));
+    let missing = changed.map(|(_, winner)| winner).filter(|winner| !fresh.contains_key(&winner.digest));
+    let (digests, paths): (HashSet<u64>, BTreeSet<&Path>) = missing.map(|it| (it.digest, it.path)).unzip();
+    for path in paths {
+        file::read_again(path, &mut |held, object| {
+            if digests.contains(&held.digest) {
+                fresh.insert(held.digest, object);
+            }
+        });
+    }
 }
 
-fn about(path: &Path, field: &str, reason: String, effect: &str) -> Diagnostic {
-    let object = read::file(&path.display().to_string());
-    Diagnostic { object, field: field.to_owned(), reason, effect: effect.to_owned() }
+fn unreadable_winner(key: &Key, path: &Path) -> Diagnostic {
+    Diagnostic {
+        object: key.subject(),
+        field: "metadata.name".to_owned(),
+        reason: format!("is now that of the object in {}, which cannot be read", path.display()),
+        effect: "what was in force before stays".to_owned(),
+    }
+}
+
+fn difference(
+    before: &BTreeMap<Arc<Key>, u64>,
+    after: &BTreeMap<Arc<Key>, u64>,
+    mut fresh: Fresh,
+) -> Vec<Event> {
+    let gone = before.keys().filter(|key| !after.contains_key(*key)).map(|key| Key::clone(key).gone());
+    let changed = after.iter().filter(|(key, digest)| before.get(*key) != Some(digest));
+    gone.chain(changed.filter_map(|(_, digest)| fresh.remove(digest).map(Event::from))).collect()
 }
 
 #[cfg(test)]

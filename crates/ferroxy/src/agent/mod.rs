@@ -5,8 +5,8 @@
 
 pub mod inputs;
 pub mod queue;
+mod report;
 
-use std::collections::{BTreeSet, HashMap};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,7 @@ use ferroxy_nftables::dataplane::{Outcome, suggests_drift};
 use tracing::{debug, error, info, warn};
 
 use queue::{Queue, backoff};
+use report::Reports;
 
 /// Everything the agent reacts to.
 #[derive(Debug)]
@@ -74,9 +75,7 @@ pub struct Agent {
     /// The generation of the kernel's rules if nobody but us has changed anything.
     generation: u32,
     counters: Counters,
-    /// What has been said already, so that it is said once.
-    known: HashMap<ServiceName, BTreeSet<Diagnostic>>,
-    known_of_source: BTreeSet<Diagnostic>,
+    reports: Reports,
 }
 
 impl Agent {
@@ -92,8 +91,7 @@ impl Agent {
             next_period: Instant::now() + periods.verify,
             generation: 0,
             counters: Counters::default(),
-            known: HashMap::new(),
-            known_of_source: BTreeSet::new(),
+            reports: Reports::default(),
         }
     }
 
@@ -119,7 +117,7 @@ impl Agent {
                             Ok(Input::Events(events)) => {
                                 events.into_iter().for_each(|event| drop(self.facts.apply(event)));
                             }
-                            Ok(Input::SourceDiagnostics(found)) => self.report_source(found),
+                            Ok(Input::SourceDiagnostics(found)) => self.reports.source(found),
                             Ok(Input::Drift(_)) | Err(_) => {}
                         }
                     }
@@ -131,7 +129,7 @@ impl Agent {
     fn try_start(&mut self) -> Result<(), ApplyError> {
         let began = Instant::now();
         let (intent, diagnostics) = resolve::all(&self.facts);
-        self.report_all(diagnostics);
+        self.reports.all(diagnostics);
         let outcome = self.dataplane.start(&intent)?;
         self.finished(&outcome, intent.services.keys().cloned().collect(), began);
         self.generation = self.dataplane.generation().unwrap_or_default();
@@ -173,7 +171,7 @@ impl Agent {
         let now = Instant::now();
         match input {
             Input::Stop(why) => return Some(why),
-            Input::SourceDiagnostics(found) => self.report_source(found),
+            Input::SourceDiagnostics(found) => self.reports.source(found),
             Input::Drift(what) => {
                 debug!("{what}: looking into it");
                 self.verify_due.get_or_insert(now + self.periods.settle);
@@ -233,7 +231,7 @@ impl Agent {
         let mut changes = Vec::with_capacity(due.len());
         for name in &due {
             let resolution = resolve::service(&self.facts, name);
-            self.report(name, resolution.diagnostics);
+            self.reports.service(name, resolution.diagnostics);
             changes.push((name.clone(), resolution.intent.map(Into::into)));
         }
         match self.dataplane.change(changes) {
@@ -277,7 +275,7 @@ impl Agent {
     fn change_node(&mut self, failures: u32) {
         self.node_due = None;
         let (node, diagnostics) = resolve::node(&self.facts);
-        self.report_source_of_node(diagnostics);
+        self.reports.node(diagnostics);
         if node == *self.dataplane.ledger().node() {
             return;
         }
@@ -346,42 +344,6 @@ impl Agent {
             Err(error) => {
                 debug!("unused chains are still there: {error}");
                 self.tidy_due = Some(Instant::now() + self.periods.tidy);
-            }
-        }
-    }
-
-    fn report_all(&mut self, diagnostics: Vec<Diagnostic>) {
-        let mut by_service: HashMap<ServiceName, Vec<Diagnostic>> = HashMap::new();
-        for diagnostic in diagnostics {
-            match ServiceName::parse(&diagnostic.object.name).filter(|_| diagnostic.object.kind == "Service")
-            {
-                Some(name) => by_service.entry(name).or_default().push(diagnostic),
-                None => self.report_source_of_node(vec![diagnostic]),
-            }
-        }
-        by_service.into_iter().for_each(|(name, found)| self.report(&name, found));
-    }
-
-    /// Says what is new about a Service; forgets what is no longer so.
-    fn report(&mut self, name: &ServiceName, found: Vec<Diagnostic>) {
-        let found: BTreeSet<Diagnostic> = found.into_iter().collect();
-        let known = self.known.remove(name).unwrap_or_default();
-        found.difference(&known).for_each(|diagnostic| warn!("{diagnostic}"));
-        if !found.is_empty() {
-            self.known.insert(name.clone(), found);
-        }
-    }
-
-    fn report_source(&mut self, found: Vec<Diagnostic>) {
-        let found: BTreeSet<Diagnostic> = found.into_iter().collect();
-        found.difference(&self.known_of_source).for_each(|diagnostic| warn!("{diagnostic}"));
-        self.known_of_source = found;
-    }
-
-    fn report_source_of_node(&mut self, found: Vec<Diagnostic>) {
-        for diagnostic in found {
-            if self.known_of_source.insert(diagnostic.clone()) {
-                warn!("{diagnostic}");
             }
         }
     }

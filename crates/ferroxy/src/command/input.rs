@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use clap::Args;
-use ferroxy_core::{Diagnostic, Event, Facts};
+use ferroxy_core::{Diagnostic, Facts};
 use ferroxy_source::manifest::ManifestSource;
 
 use crate::config::{Config, Mode, Periods};
@@ -61,10 +61,9 @@ impl Input {
         let path = self.manifests.as_ref().context(
             "--manifests: name a manifest or a directory of them (watching the Kubernetes API is not there yet)",
         )?;
-        let (source, events, diagnostics) =
-            ManifestSource::open(path).map_err(|error| anyhow::anyhow!("--manifests: {error}"))?;
         let mut facts = Facts::new(settings.config.policy(MODE, settings.node_name.clone()));
-        events.into_iter().for_each(|event: Event| drop(facts.apply(event)));
+        let (source, diagnostics) = ManifestSource::open(path, |event| drop(facts.apply(event)))
+            .map_err(|error| anyhow::anyhow!("--manifests: {error}"))?;
         Ok(Cluster { facts, source, diagnostics })
     }
 

@@ -91,12 +91,11 @@ impl Agent {
         }
     }
 
-    /// Waits until the kernel has what the manifests say now, but for chains left unused: those go later.
+    /// Waits until the kernel has what the manifests say now, but for what is left unused: that goes later.
     pub fn settle(&self, node: &Namespace) {
-        let unused =
-            |operation: &String| ["flush chain", "delete chain"].iter().any(|it| operation.starts_with(it));
-        let settled = || self.differences(node).iter().all(unused);
-        wait_until("`ferroxy diff` finds nothing", DEADLINE, settled);
+        wait_until("`ferroxy diff` finds nothing", DEADLINE, || {
+            self.differences(node).iter().all(|it| is_tidying(it))
+        });
     }
 
     /// The operations `ferroxy diff` prints.
@@ -161,6 +160,12 @@ pub fn arguments(manifests: &Path, config: &Path) -> [OsString; 6] {
         "--hostname-override".into(),
         "ka".into(),
     ]
+}
+
+/// Chains that nothing leads to any more, and the numbers that stood for them.
+fn is_tidying(operation: &str) -> bool {
+    let chain = operation.starts_with("flush chain") || operation.starts_with("delete chain");
+    chain || operation.starts_with("delete element") && operation.contains("treatments {")
 }
 
 fn count(text: &str, words: &str) -> usize {

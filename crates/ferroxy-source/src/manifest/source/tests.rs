@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 
 use super::*;
+use crate::manifest::MAX_FILE_BYTES;
 
 /// A directory of manifests, and the source that reads it.
 struct Bench {
@@ -15,7 +16,7 @@ impl Bench {
     fn new(files: &[(&str, &str)]) -> (Bench, Vec<String>, Vec<String>) {
         let dir = tempfile::tempdir().unwrap();
         files.iter().for_each(|(name, text)| fs::write(dir.path().join(name), text).unwrap());
-        let (source, events, diagnostics) = ManifestSource::open(dir.path()).unwrap();
+        let (source, events, diagnostics) = open(dir.path());
         let bench = Bench { dir, source };
         let diagnostics = bench.shown(&diagnostics);
         (bench, told(&events), diagnostics)
@@ -35,10 +36,21 @@ impl Bench {
         Some((told(&batch.events), self.shown(&batch.diagnostics)))
     }
 
+    /// As if nobody had touched the files for a while: what has not changed since is not read.
+    fn trust_stamps(&mut self) {
+        self.source.files.values_mut().for_each(|file| file.stamp.settled = true);
+    }
+
     fn shown(&self, diagnostics: &[Diagnostic]) -> Vec<String> {
         let prefix = format!("{}/", self.dir.path().display());
         diagnostics.iter().map(|it| it.to_string().replace(&prefix, "")).collect()
     }
+}
+
+fn open(path: &Path) -> (ManifestSource, Vec<Event>, Vec<Diagnostic>) {
+    let mut events = Vec::new();
+    let (source, diagnostics) = ManifestSource::open(path, |event| events.push(event)).unwrap();
+    (source, events, diagnostics)
 }
 
 fn told(events: &[Event]) -> Vec<String> {
@@ -179,11 +191,45 @@ fn the_first_of_two_with_one_name_counts() {
 }
 
 #[test]
+fn a_shadowed_object_is_read_again_when_it_comes_into_force() {
+    let both = service("a", "x2") + &service("b", "x3") + &service("c", "x4");
+    let (mut bench, events, _) =
+        Bench::new(&[("a.yaml", &(service("a", "x1") + &service("b", "x3"))), ("b.yaml", &both)]);
+    assert_eq!(events, ["a x1", "b x3", "c x4"]);
+    bench.trust_stamps();
+    assert_eq!(bench.refresh(), None);
+    fs::remove_file(bench.path("a.yaml")).unwrap();
+    let events = vec!["a x2".into()];
+    assert_eq!(bench.refresh(), Some((events, nothing())), "of equal objects there is nothing to tell");
+    assert_eq!(bench.refresh(), None);
+}
+
+#[test]
+fn a_shadowed_object_that_cannot_be_read_again_replaces_nothing_until_it_can() {
+    let (mut bench, _, _) = Bench::new(&[("a.yaml", &service("a", "x1")), ("b.yaml", &service("a", "x2"))]);
+    bench.write("b.yaml", "kind: {");
+    assert_eq!(bench.refresh().unwrap().0, nothing());
+    bench.trust_stamps();
+    fs::remove_file(bench.path("a.yaml")).unwrap();
+    let (events, diagnostics) = bench.refresh().unwrap();
+    assert_eq!(events, nothing());
+    let expected = "Service default/a: metadata.name: is now that of the object in b.yaml, which cannot be read; \
+                    what was in force before stays";
+    assert_eq!(diagnostics.last().unwrap(), expected);
+    assert_eq!(bench.refresh(), None, "it has been said");
+
+    bench.write("b.yaml", &service("a", "x3"));
+    assert_eq!(bench.refresh(), Some((vec!["a x3".into()], nothing())));
+    bench.write("b.yaml", &service("a", "x1"));
+    assert_eq!(bench.refresh(), Some((vec!["a x1".into()], nothing())));
+}
+
+#[test]
 fn while_the_path_is_away_everything_stays() {
     let (mut bench, _, _) = Bench::new(&[]);
     fs::create_dir(bench.path("m")).unwrap();
     bench.write("m/a.yaml", &service("a", "x1"));
-    bench.source = ManifestSource::open(bench.path("m")).unwrap().0;
+    bench.source = open(&bench.path("m")).0;
     fs::rename(bench.path("m"), bench.path("away")).unwrap();
     let (events, diagnostics) = bench.refresh().unwrap();
     assert_eq!(events, nothing());
@@ -201,7 +247,7 @@ fn a_path_taken_away_while_it_is_looked_at_removes_nothing() {
     let path = parent.path().join("manifests");
     fs::create_dir(&path).unwrap();
     fs::write(path.join("a.yaml"), service("web", "10.96.0.1")).unwrap();
-    let (mut source, _, _) = ManifestSource::open(&path).unwrap();
+    let (mut source, _, _) = open(&path);
     let before_reading = tree::find(&path).unwrap();
     let mut while_walking = tree::find(&path).unwrap();
     while_walking.files.clear();
@@ -232,7 +278,7 @@ fn a_path_that_comes_back_unchanged_clears_its_diagnostic() {
     let (mut bench, _, _) = Bench::new(&[]);
     fs::create_dir(bench.path("m")).unwrap();
     bench.write("m/a.yaml", &service("a", "x1"));
-    bench.source = ManifestSource::open(bench.path("m")).unwrap().0;
+    bench.source = open(&bench.path("m")).0;
     fs::rename(bench.path("m"), bench.path("away")).unwrap();
     assert!(bench.refresh().is_some());
     fs::rename(bench.path("away"), bench.path("m")).unwrap();
@@ -242,7 +288,7 @@ fn a_path_that_comes_back_unchanged_clears_its_diagnostic() {
 #[test]
 fn a_path_that_is_not_there_cannot_be_opened() {
     let dir = tempfile::tempdir().unwrap();
-    let error = ManifestSource::open(dir.path().join("none")).unwrap_err();
+    let error = ManifestSource::open(dir.path().join("none"), drop).unwrap_err();
     assert!(error.to_string().starts_with("cannot read manifests from "), "{error}");
 }
 
@@ -252,7 +298,7 @@ fn every_case_of_the_corpus_loads_without_a_word() {
     let mut count = 0;
     for case in fs::read_dir(cases).unwrap() {
         let path = case.unwrap().path();
-        let (_, events, diagnostics) = ManifestSource::open(&path).unwrap();
+        let (_, events, diagnostics) = open(&path);
         assert_eq!(diagnostics, [], "{}", path.display());
         let services = events.iter().filter(|event| matches!(event, Event::Service(_))).count();
         let nodes = events.iter().filter(|event| matches!(event, Event::Node(_))).count();

@@ -29,7 +29,7 @@ impl Bench {
     ) -> Bench {
         let dir = tempfile::tempdir().unwrap();
         prepare(dir.path());
-        let (source, _, _) = ManifestSource::open(dir.path().join("m")).unwrap();
+        let (source, _) = ManifestSource::open(dir.path().join("m"), drop).unwrap();
         let (send, batches) = mpsc::channel();
         let watch = source.watch_with(look_every, watches, move |batch| send.send(batch).unwrap()).unwrap();
         Bench { dir, batches, watch }
@@ -182,7 +182,7 @@ fn without_inotify_looking_suffices() {
 fn what_happened_before_the_watch_began_is_not_missed() {
     let dir = tempfile::tempdir().unwrap();
     directory(dir.path());
-    let (source, _, _) = ManifestSource::open(dir.path().join("m")).unwrap();
+    let (source, _) = ManifestSource::open(dir.path().join("m"), drop).unwrap();
     fs::write(dir.path().join("m/a.yaml"), service("x1")).unwrap();
     let (send, batches) = mpsc::channel();
     let watch = source.watch_with(NEVER, Watches::new, move |batch| send.send(batch).unwrap()).unwrap();

@@ -117,7 +117,8 @@ mod tests {
     fn the_shop_has_no_mistake_but_the_one_on_purpose() {
         let folder = tempfile::tempdir().unwrap();
         write(folder.path()).unwrap();
-        let (_, events, diagnostics) = ManifestSource::open(folder.path()).unwrap();
+        let mut events = Vec::new();
+        let (_, diagnostics) = ManifestSource::open(folder.path(), |event| events.push(event)).unwrap();
         assert_eq!(diagnostics, []);
         // Services, slices, nodes, and that the source is complete.
         assert!(events.len() >= 7 + 8 + 2, "{events:?}");

@@ -1,0 +1,52 @@
+//! What is wrong with objects, said once: a Diagnostic is logged when it is new, and may be said again after it is gone.
+
+use std::collections::{BTreeSet, HashMap};
+
+use ferroxy_core::{Diagnostic, ServiceName};
+use tracing::warn;
+
+#[derive(Debug, Default)]
+pub(super) struct Reports {
+    of_services: HashMap<ServiceName, BTreeSet<Diagnostic>>,
+    of_source: BTreeSet<Diagnostic>,
+    of_node: BTreeSet<Diagnostic>,
+}
+
+impl Reports {
+    /// Everything at once: Services by name, the rest as the node's.
+    pub(super) fn all(&mut self, found: Vec<Diagnostic>) {
+        let mut by_service: HashMap<ServiceName, Vec<Diagnostic>> = HashMap::new();
+        let mut others = Vec::new();
+        for diagnostic in found {
+            match ServiceName::parse(&diagnostic.object.name).filter(|_| diagnostic.object.kind == "Service")
+            {
+                Some(name) => by_service.entry(name).or_default().push(diagnostic),
+                None => others.push(diagnostic),
+            }
+        }
+        by_service.into_iter().for_each(|(name, found)| self.service(&name, found));
+        self.node(others);
+    }
+
+    pub(super) fn service(&mut self, name: &ServiceName, found: Vec<Diagnostic>) {
+        let mut known = self.of_services.remove(name).unwrap_or_default();
+        say_what_is_new(&mut known, found);
+        if !known.is_empty() {
+            self.of_services.insert(name.clone(), known);
+        }
+    }
+
+    pub(super) fn source(&mut self, found: Vec<Diagnostic>) {
+        say_what_is_new(&mut self.of_source, found);
+    }
+
+    pub(super) fn node(&mut self, found: Vec<Diagnostic>) {
+        say_what_is_new(&mut self.of_node, found);
+    }
+}
+
+fn say_what_is_new(known: &mut BTreeSet<Diagnostic>, found: Vec<Diagnostic>) {
+    let found: BTreeSet<Diagnostic> = found.into_iter().collect();
+    found.difference(known).for_each(|diagnostic| warn!("{diagnostic}"));
+    *known = found;
+}
