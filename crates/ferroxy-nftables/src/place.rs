@@ -39,18 +39,17 @@ pub fn onto_previous(previous: &ServiceIntent, mut wanted: ServiceIntent) -> Ser
 pub fn onto_kernel(seen: &State, service: &Arc<ServiceIntent>) -> Arc<ServiceIntent> {
     let mut placed = ServiceIntent::clone(service);
     for port in &mut placed.ports {
-        let Some(frontend) = port.frontends.iter().find(|f| !matches!(f.route, Route::Reject | Route::Drop))
-        else {
-            continue;
+        // Any frontend that uses a pool shows its order: they were all written alike.
+        let first = |uses: &[(Route, u32)]| {
+            port.frontends.iter().find_map(|frontend| {
+                let (_, slot) = uses.iter().find(|(route, _)| *route == frontend.route)?;
+                Some(kernel_pool(seen, port, frontend, *slot))
+            })
         };
-        let first = kernel_pool(seen, port, frontend, 0);
-        match frontend.route {
-            Route::Local => port.local = place(&first, &port.local),
-            _ => port.cluster = place(&first, &port.cluster),
-        }
-        if let Some(frontend) = port.frontends.iter().find(|f| f.route == Route::ExternalLocal) {
-            port.local = place(&kernel_pool(seen, port, frontend, LOCAL_SLOTS), &port.local);
-        }
+        let cluster = first(&[(Route::Cluster, 0), (Route::ExternalCluster, 0), (Route::ExternalLocal, 0)]);
+        let local = first(&[(Route::Local, 0), (Route::ExternalLocal, LOCAL_SLOTS)]);
+        port.cluster = place(&cluster.unwrap_or_default(), &port.cluster);
+        port.local = place(&local.unwrap_or_default(), &port.local);
     }
     if placed == **service { service.clone() } else { Arc::new(placed) }
 }

@@ -302,3 +302,43 @@ fn pretty_compare(listed: &[String], printed: &[String]) {
     assert!(differences.is_empty(), "{}", differences.join("\n"));
     assert_eq!(listed, printed);
 }
+
+/// The laws of `laws.rs` once more, with the real kernel in place of our model of it.
+#[test]
+fn following_changes_leaves_the_kernel_with_what_it_should_have() {
+    use ferroxy_core::testing::{Cluster, clusters};
+    use ferroxy_core::{Facts, resolve};
+    use proptest::test_runner::{Config, TestRunner};
+
+    fn follow(cluster: Cluster) {
+        let mut facts = Facts::new(cluster.policy.clone());
+        let mut intent = resolve::all(&facts).0;
+        let mut dataplane = Dataplane::open(&Family::ALL).unwrap();
+        start(&mut dataplane, &intent);
+        for event in cluster.events {
+            let before = intent.clone();
+            let touched = facts.apply(event);
+            resolve::update(&facts, &touched, &mut intent);
+            dataplane.change_node(intent.node.clone()).unwrap();
+            let names: std::collections::BTreeSet<_> =
+                before.services.keys().chain(intent.services.keys()).cloned().collect();
+            let changes = names.into_iter().map(|name| (name.clone(), intent.services.get(&name).cloned()));
+            let outcome = dataplane.change(changes.collect()).unwrap();
+            assert_eq!(outcome.failed, [], "the kernel takes every change");
+        }
+        dataplane.tidy().unwrap();
+        let mut connection = ferroxy_netlink::nftables::Connection::open().unwrap();
+        assert_eq!(observe(&mut connection).unwrap(), dataplane.ledger().state());
+        let restarted = Dataplane::open(&Family::ALL).unwrap().start(&intent).unwrap();
+        assert_eq!(restarted.operations, 0, "a restart finds everything in place");
+    }
+
+    let config = Config { cases: 96, failure_persistence: None, ..Config::default() };
+    let result = TestRunner::new(config).run(&clusters(), |cluster| {
+        in_namespace(move || follow(cluster));
+        Ok(())
+    });
+    if let Err(failure) = result {
+        panic!("{failure}");
+    }
+}

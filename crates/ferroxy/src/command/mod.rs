@@ -92,6 +92,10 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Ok(Answer::Yes) => ExitCode::SUCCESS,
         Ok(Answer::No) => ExitCode::from(2),
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) if is_not_permitted(&error) => {
+            eprintln!("ferroxy: {error:#}; run it as root, or with CAP_NET_ADMIN");
+            ExitCode::FAILURE
+        }
         Err(error) => {
             eprintln!("ferroxy: {error:#}");
             ExitCode::FAILURE
@@ -102,6 +106,14 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 /// Whoever read our output has enough of it (`ferroxy render | head`).
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
+}
+
+/// The kernel let us not even ask.
+fn is_not_permitted(error: &anyhow::Error) -> bool {
+    let asked = error.downcast_ref::<ferroxy_netlink::error::Error>();
+    let applied =
+        error.downcast_ref::<ferroxy_nftables::apply::ApplyError>().and_then(|it| it.other.as_ref());
+    asked.or(applied).is_some_and(|error| error.errno == rustix::io::Errno::PERM)
 }
 
 /// `--version`, as the original prints it.

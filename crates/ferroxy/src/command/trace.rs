@@ -111,8 +111,12 @@ fn destination(text: &str, protocol: Protocol, intent: &Intent) -> anyhow::Resul
     if let Ok(address) = text.parse() {
         return Ok(address);
     }
+    let no_port = |it: &str| it.parse::<IpAddr>().is_ok();
     let form = "write `10.96.0.80:80`, `[fd00::80]:80`, or `namespace/name:80`";
-    let (name, port) = text.rsplit_once(':').with_context(|| format!("TO: `{text}` has no port; {form}"))?;
+    let (name, port) = text
+        .rsplit_once(':')
+        .filter(|_| !no_port(text))
+        .with_context(|| format!("TO: `{text}` has no port; {form}"))?;
     let name = ServiceName::parse(name).with_context(|| format!("TO: `{text}` is not understood; {form}"))?;
     let service = intent.services.get(&name).with_context(|| {
         format!("TO: Service {name} has nothing on this node; `ferroxy explain {name}` says why")
