@@ -1,6 +1,9 @@
 //! What this host is able to do.
 
 use std::fs;
+use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
 
 use ferroxy_core::Family;
 use ferroxy_nftables::apply::ApplyError;
@@ -13,6 +16,25 @@ pub fn families() -> Vec<Family> {
         Family::ALL.to_vec()
     } else {
         vec![Family::V4]
+    }
+}
+
+/// Being the one that programs this network namespace.
+///
+/// It is a name in the namespace's own list of abstract sockets: nothing on disk, and gone with the process.
+#[derive(Debug)]
+pub struct Claim {
+    _socket: UnixListener,
+}
+
+impl Claim {
+    /// `None` while another process has it.
+    pub fn take() -> io::Result<Option<Claim>> {
+        match UnixListener::bind_addr(&SocketAddr::from_abstract_name("ferroxy/agent")?) {
+            Ok(socket) => Ok(Some(Claim { _socket: socket })),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 }
 

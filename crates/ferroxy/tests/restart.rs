@@ -13,7 +13,7 @@ use ferroxy_lab::{Load, LongConnection, Network, Protocol};
 use ferroxy_netlink::nftables::Monitor;
 use serde_json::Value;
 
-use support::{Agent, Cluster, DEADLINE, Service, ask_from, ferroxy, pod_from};
+use support::{Agent, Cluster, DEADLINE, Service, ask_from, ferroxy, pod_from, run_arguments};
 
 /// The Service that nobody touches.
 fn web() -> Service {
@@ -127,6 +127,21 @@ fn a_restart_brings_what_changed_meanwhile_and_nothing_else() {
     // Its address is of no Service any more: dropped. (Asked last, as it takes the whole timeout.)
     assert_eq!(ask_from(&network, "a1", Protocol::Tcp, "10.96.0.82:80").to_string(), "timeout");
     traffic.was_undisturbed();
+}
+
+#[test]
+fn a_second_agent_waits_for_the_first_to_end() {
+    let Some(network) = support::network() else { return };
+    let ka = network.namespace("ka").unwrap();
+    let cluster = Cluster::new();
+    cluster.write_service(&web());
+    let first = Agent::start(ka, &cluster);
+    let second = Agent::spawn(ka, run_arguments(&cluster.manifests(), &cluster.config()));
+    second.wait_for("another Ferroxy programs this network namespace");
+    assert_eq!(second.said("in sync"), 0, "{}", second.log());
+    first.terminate();
+    second.wait_for("nothing to send");
+    second.terminate();
 }
 
 #[test]

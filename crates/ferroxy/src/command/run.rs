@@ -1,6 +1,7 @@
 //! `ferroxy run`: the node agent.
 
 use std::sync::mpsc;
+use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
@@ -38,6 +39,7 @@ impl Run {
         }
         log::start(&settings.config.logging);
         warnings.iter().for_each(|warning| warn!("{warning}"));
+        agent::keep_memory_small();
         let cluster = self.input.cluster(&settings)?;
         serve(settings, cluster, flags.init_only == Some(true))
     }
@@ -47,8 +49,6 @@ fn serve(settings: Settings, cluster: Cluster, only_look: bool) -> anyhow::Resul
     let (sender, receiver) = mpsc::channel();
     inputs::watch_signals(sender.clone()).context("cannot listen for signals")?;
     let Cluster { mut facts, source, diagnostics } = cluster;
-    let _ = sender.send(agent::Input::SourceDiagnostics(diagnostics));
-
     let families = host::families();
     if !families.contains(&Family::V6) {
         info!("IPv6 is switched off on this host: only IPv4 is programmed");
@@ -62,6 +62,9 @@ fn serve(settings: Settings, cluster: Cluster, only_look: bool) -> anyhow::Resul
         return Ok(Answer::Yes);
     }
 
+    let Some(_claim) = claim(&receiver)? else { return Ok(Answer::Yes) };
+
+    let _ = sender.send(agent::Input::SourceDiagnostics(diagnostics));
     inputs::watch_rules(dataplane.port_id(), sender.clone())?;
     inputs::watch_addresses(sender.clone())?;
     info!(
@@ -88,4 +91,24 @@ fn serve(settings: Settings, cluster: Cluster, only_look: bool) -> anyhow::Resul
     };
     info!("{why}: the rules stay in place (`ferroxy cleanup` removes them)");
     Ok(Answer::Yes)
+}
+
+/// Waits until no other Ferroxy programs this network namespace: two would undo each other's work. `None`: told to stop.
+fn claim(inputs: &mpsc::Receiver<agent::Input>) -> anyhow::Result<Option<host::Claim>> {
+    let mut told = false;
+    loop {
+        if let Some(claim) =
+            host::Claim::take().context("cannot find out whether another Ferroxy runs here")?
+        {
+            return Ok(Some(claim));
+        }
+        if !told {
+            warn!("another Ferroxy programs this network namespace: waiting for it to end");
+            told = true;
+        }
+        if let Ok(agent::Input::Stop(why)) = inputs.recv_timeout(Duration::from_millis(200)) {
+            info!("{why} while waiting: nothing was changed");
+            return Ok(None);
+        }
+    }
 }
