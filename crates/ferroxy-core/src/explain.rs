@@ -120,7 +120,11 @@ fn explain_port(facts: &Facts, service: &Service, port: &ResolvedPort<'_>) -> Po
         family: port.intent.family,
         protocol: spec.protocol,
         port: spec.port,
-        target_port: spec.target_port.to_string(),
+        target_port: match spec.target_port.is_empty() {
+            // The API's default.
+            true => spec.port.to_string(),
+            false => spec.target_port.to_string(),
+        },
         affinity: port.intent.affinity,
         frontends: port.intent.frontends.iter().map(frontend).collect(),
         endpoints: endpoints::explain(facts, service, port),

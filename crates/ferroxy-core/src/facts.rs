@@ -205,6 +205,11 @@ impl Facts {
         let before = self.seen_by_services();
         let old = match new {
             Some(new) => self.nodes.insert(name.clone(), new),
+            // Our own Node's object may go while the host works on, with the addresses it had.
+            None if is_own => match self.nodes.get_mut(&name) {
+                Some(node) => Some(std::mem::replace(node, Node { gone: true, ..node.clone() })),
+                None => None,
+            },
             None => self.nodes.remove(&name),
         };
         if !is_own || old.as_ref() == self.nodes.get(&name) {
@@ -325,10 +330,14 @@ impl Facts {
     /// What is wrong with the fields of all objects, and slices whose Service is missing. Sorted. What is wrong
     /// *between* objects (conflicts) comes from `resolve`.
     pub fn diagnostics(&self) -> Vec<Diagnostic> {
-        let orphans = self.slices.values().filter_map(|slice| self.orphan(slice));
-        let mut all: Vec<_> = self.field_diagnostics().cloned().chain(orphans).collect();
+        let mut all: Vec<_> = self.field_diagnostics().cloned().chain(self.orphans()).collect();
         all.sort();
         all
+    }
+
+    /// The slices whose Service is missing.
+    pub fn orphans(&self) -> impl Iterator<Item = Diagnostic> {
+        self.slices.values().filter_map(|slice| self.orphan(slice))
     }
 
     pub(crate) fn field_diagnostics(&self) -> impl Iterator<Item = &Diagnostic> {

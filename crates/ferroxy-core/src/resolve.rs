@@ -19,6 +19,7 @@ pub(crate) mod pool_size;
 pub(crate) mod routes;
 pub(crate) mod selection;
 pub(crate) mod service_cidrs;
+pub(crate) mod serving;
 pub(crate) mod source_ranges;
 pub(crate) mod topology;
 
@@ -31,6 +32,7 @@ use frontends::Wanted;
 pub(crate) use node_ips::node_ips;
 pub use ownership::NotOurs;
 use selection::{Selection, Uses};
+pub use serving::serving;
 
 use crate::diagnostic::{Diagnostic, Object};
 use crate::facts::{Claim, Facts, Service, Touched};
@@ -80,11 +82,20 @@ pub fn node(facts: &Facts) -> (NodeIntent, Vec<Diagnostic>) {
 }
 
 fn missing_node(facts: &Facts) -> Option<Diagnostic> {
-    facts.own_node().is_none().then(|| Diagnostic {
+    let (reason, effect) = match facts.own_node() {
+        Some(node) if !node.gone => return None,
+        Some(_) => ("the object was deleted", "its last known addresses, zone and pod ranges stay in use"),
+        None => (
+            "there is no Node of that name",
+            "its addresses and its zone are not known; zone hints are not used, and node ports that would answer on its \
+             primary address answer on all",
+        ),
+    };
+    Some(Diagnostic {
         object: Object { kind: "Node", name: facts.policy().node_name.clone() },
         field: "metadata.name".to_owned(),
-        reason: "there is no Node of that name".to_owned(),
-        effect: "its addresses and its zone are not known; zone hints are not used".to_owned(),
+        reason: reason.to_owned(),
+        effect: effect.to_owned(),
     })
 }
 
@@ -284,6 +295,18 @@ pub(crate) mod tests {
         assert_eq!(diagnostics[0].reason, "there is no Node of that name");
         facts.apply(Event::Node(event::Node { name: "ka".into(), ..Default::default() }));
         assert_eq!(node(&facts).1, []);
+    }
+
+    #[test]
+    fn a_node_that_is_deleted_keeps_what_it_had() {
+        let mut facts = Facts::new(Policy { node_name: "ka".into(), ..Policy::default() });
+        let addresses = vec![("InternalIP".into(), "172.18.0.2".into())];
+        facts.apply(Event::Node(event::Node { name: "ka".into(), addresses, ..Default::default() }));
+        let before = node(&facts).0;
+        facts.apply(Event::NodeGone { name: "ka".into() });
+        let (after, diagnostics) = node(&facts);
+        assert_eq!(after, before);
+        assert_eq!(diagnostics[0].reason, "the object was deleted");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! [`codec`] turns attributes into bytes and back, [`socket`] carries them, and each protocol has a module of its own.
 
 pub mod codec;
+pub mod conntrack;
 pub mod error;
 pub mod nftables;
 pub mod route;

@@ -151,6 +151,18 @@ impl Socket {
         Err(Error::unstable(request.operation, request.object))
     }
 
+    /// Lists, and hands each message on as it comes, keeping none: for listings that may be larger than our memory should
+    /// be. True when changes cut the listing short; what was handed on is then not all there is.
+    pub fn stream(
+        &mut self,
+        request: Request<'_>,
+        fill: impl FnOnce(&mut Encoder),
+        each: &mut dyn FnMut(&Message<'_>) -> Result<(), Malformed>,
+    ) -> Result<bool, Error> {
+        let sequence = self.prepare(request, flag::DUMP, fill)?;
+        self.follow(request, sequence, each)
+    }
+
     /// Sends bytes as one datagram.
     pub fn send(&self, parts: &[IoSlice<'_>]) -> Result<(), Errno> {
         let kernel = SocketAddrNetlink::new(0, 0);
@@ -229,23 +241,35 @@ impl Socket {
     /// Collects the answer to `sequence` up to its end; true when the kernel says that it was interrupted.
     fn exchange(&mut self, request: Request<'_>, sequence: u32) -> Result<(Answer, bool), Error> {
         let mut answer = Answer::default();
+        let interrupted = self.follow(request, sequence, &mut |message| {
+            keep(&mut answer.bytes, message);
+            Ok(())
+        })?;
+        Ok((answer, interrupted))
+    }
+
+    /// Hands on each message of the answer to `sequence`; true when the kernel says that it was interrupted.
+    fn follow(
+        &mut self,
+        request: Request<'_>,
+        sequence: u32,
+        each: &mut dyn FnMut(&Message<'_>) -> Result<(), Malformed>,
+    ) -> Result<bool, Error> {
+        let malformed = |found| Error::malformed(request.operation, request.object, found);
         let mut interrupted = false;
         let port_id = self.port_id;
         loop {
             let bytes = self.receive_answer(request)?;
             for message in Messages::new(bytes) {
-                let message =
-                    message.map_err(|found| Error::malformed(request.operation, request.object, found))?;
+                let message = message.map_err(malformed)?;
                 if message.sequence != sequence || message.port_id != port_id {
                     continue; // A notification, or left over from an exchange that failed.
                 }
                 interrupted |= message.flags & flag::DUMP_INTR != 0;
                 match Ack::from_message(&message) {
-                    None => keep(&mut answer.bytes, &message),
+                    None => each(&message).map_err(malformed)?,
                     Some(ack) => {
-                        let ack =
-                            ack.map_err(|found| Error::malformed(request.operation, request.object, found))?;
-                        return ack.into_result(request).map(|()| (answer, interrupted));
+                        return ack.map_err(malformed)?.into_result(request).map(|()| interrupted);
                     }
                 }
             }

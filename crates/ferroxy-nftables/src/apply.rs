@@ -63,7 +63,7 @@ pub fn check(connection: &mut Connection, plan: &Plan, table: &str) -> Result<()
 
 /// No operation is larger than a rule with a long comment; elements are far smaller.
 fn ops_per_transaction(connection: &Connection) -> usize {
-    const LARGEST_OP_BYTES: usize = 1024;
+    const LARGEST_OP_BYTES: usize = 512;
     (connection.max_batch_bytes() / LARGEST_OP_BYTES).max(1)
 }
 

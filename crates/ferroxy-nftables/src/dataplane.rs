@@ -11,7 +11,7 @@ use ferroxy_netlink::nftables::Connection;
 use rustix::io::Errno;
 
 use crate::apply::{ApplyError, Receipt, apply, check};
-use crate::diff::diff;
+use crate::diff::{diff, keeping_the_unknown};
 use crate::ledger::{Change, Ledger, Settlement};
 use crate::observe::observe;
 use crate::place;
@@ -24,6 +24,8 @@ pub struct Dataplane {
     connection: Connection,
     families: Vec<Family>,
     ledger: Ledger,
+    /// Not all of the cluster can be seen: what is there and not asked for may be asked for by what is unseen.
+    keep_unknown: bool,
 }
 
 /// What came of an attempt.
@@ -34,6 +36,8 @@ pub struct Outcome {
     pub operations: usize,
     /// The Services it did not take, with its words. All others are in force.
     pub failed: Vec<(ServiceName, String)>,
+    /// What it said means that it no longer has what we think it has: verify.
+    pub drift: bool,
 }
 
 impl Outcome {
@@ -43,6 +47,7 @@ impl Outcome {
         self.receipt.bytes += other.receipt.bytes;
         self.operations += other.operations;
         self.failed.extend(other.failed);
+        self.drift |= other.drift;
     }
 }
 
@@ -71,7 +76,13 @@ impl Dataplane {
             connection: Connection::open()?,
             families: families.to_vec(),
             ledger: Ledger::default(),
+            keep_unknown: false,
         })
+    }
+
+    /// While this is on, `start` and `verify` remove nothing that they do not know.
+    pub fn keep_unknown(&mut self, keep: bool) {
+        self.keep_unknown = keep;
     }
 
     /// The netlink port our own changes carry, to tell them from others' in notifications.
@@ -101,6 +112,7 @@ impl Dataplane {
         };
         let changes = intent.services.iter().map(wanted).collect();
         self.ledger = Ledger::new(&self.families, intent.node.clone());
+        let keep_unknown = self.keep_unknown;
         self.attempt(changes, |ledger, changes| {
             let (mut plan, settlement) = ledger.plan(changes);
             if seen.is_empty() {
@@ -112,7 +124,7 @@ impl Dataplane {
             let services =
                 changes.iter().filter_map(|(name, service)| Some((name.clone(), service.clone()?)));
             let wanted = Intent { node: intent.node.clone(), services: services.collect() };
-            (diff(&seen, &render(&wanted, ledger.families())), settlement)
+            (difference(&seen, render(&wanted, ledger.families()), keep_unknown), settlement)
         })
     }
 
@@ -146,13 +158,13 @@ impl Dataplane {
         mut changes: Vec<Change>,
         plan: impl Fn(&Ledger, &[Change]) -> (Plan, Settlement),
     ) -> Result<Outcome, ApplyError> {
-        let mut failed = Vec::new();
+        let mut outcome = Outcome::default();
         loop {
             let (plan, settlement) = plan(&self.ledger, &changes);
             let error = match apply(&mut self.connection, &plan) {
                 Ok(receipt) => {
                     self.ledger.settle(settlement);
-                    return Ok(Outcome { receipt, operations: plan.len(), failed });
+                    return Ok(Outcome { receipt, operations: plan.len(), ..outcome });
                 }
                 Err(error) => error,
             };
@@ -161,7 +173,8 @@ impl Dataplane {
                 return Err(error);
             }
             changes.retain(|(name, _)| !guilty.iter().any(|(g, _)| g == name));
-            failed.extend(guilty);
+            outcome.drift |= suggests_drift(&error);
+            outcome.failed.extend(guilty);
         }
     }
 
@@ -184,7 +197,7 @@ impl Dataplane {
     /// Compares the kernel with what it should have, and mends what differs.
     pub fn verify(&mut self) -> Result<Repair, ApplyError> {
         let seen = observe(&mut self.connection).map_err(not_an_operation)?;
-        let plan = diff(&seen, &self.ledger.state());
+        let plan = difference(&seen, self.ledger.state(), self.keep_unknown);
         let receipt = apply(&mut self.connection, &plan)?;
         Ok(Repair { receipt, plan })
     }
@@ -230,6 +243,11 @@ impl Dataplane {
 pub fn suggests_drift(error: &ApplyError) -> bool {
     let drifted = |error: &Error| matches!(error.errno, Errno::NOENT | Errno::EXIST | Errno::BUSY);
     error.refused.iter().map(|(_, error)| error).chain(&error.other).any(drifted)
+}
+
+fn difference(seen: &State, wanted: State, keep_unknown: bool) -> Plan {
+    let wanted = if keep_unknown { keeping_the_unknown(seen, wanted) } else { wanted };
+    diff(seen, &wanted)
 }
 
 /// The kernel said no, as opposed to: we could not ask.

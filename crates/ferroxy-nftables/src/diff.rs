@@ -25,6 +25,25 @@ pub fn diff(seen: &State, wanted: &State) -> Plan {
     plan
 }
 
+/// What is wanted, and whatever else is there: turning `seen` into it removes nothing.
+pub fn keeping_the_unknown(seen: &State, mut wanted: State) -> State {
+    for (family, table) in &mut wanted.tables {
+        let Some(seen) = seen.tables.get(family) else { continue };
+        for (name, chain) in &seen.chains {
+            table.chains.entry(name.clone()).or_insert_with(|| chain.clone());
+        }
+        for (name, set) in &seen.sets {
+            table.sets.entry(name.clone()).or_insert_with(|| set.clone());
+        }
+        for element in seen.elements() {
+            if table.get(element.set, &element.key).is_none() {
+                table.insert(element);
+            }
+        }
+    }
+    wanted
+}
+
 /// A set's declaration or a hook cannot be changed in place: then the table is replaced, in one transaction. That
 /// happens when a new version declares something differently, or a foreign hand has changed (or switched off) it.
 fn convertible(seen: &Table, wanted: &Table) -> bool {

@@ -37,6 +37,9 @@ pub fn onto_previous(previous: &ServiceIntent, mut wanted: ServiceIntent) -> Ser
 
 /// A Service in slot order, against what the kernel has.
 pub fn onto_kernel(seen: &State, service: &Arc<ServiceIntent>) -> Arc<ServiceIntent> {
+    if seen.is_empty() {
+        return service.clone();
+    }
     let mut placed = ServiceIntent::clone(service);
     for port in &mut placed.ports {
         // Any frontend that uses a pool shows its order: they were all written alike.

@@ -11,7 +11,7 @@
 //!            ├─▶ external-local-N ─┬▶ pick-N                               (policy Local: pods, this host)
 //!            │                     └▶ local-frontends ─▶ local-pick-M      (policy Local: everybody else)
 //!            └─▶ sticky…: the same with session affinity
-//!   input, postrouting         learn ───────────── session affinity: who went where
+//!   input, postrouting      0  learn ───────────── session affinity: who went where
 //!   input, forward, output  0  no-endpoints-check  reject or drop what found no endpoint
 //!   forward, output         0  cluster-ips-check ─ unused ports: reject; unallocated addresses: drop
 //!   postrouting            100 masquerading ────── marked packets, and pods that reached themselves
@@ -105,7 +105,7 @@ impl Program<'_> {
         use HookPoint::{Forward, Input, Output, Postrouting, Prerouting};
         let new = |chain: &str| self.rule().is_new().jump(chain).done();
         let all = |chain: &str| self.rule().jump(chain).done();
-        let learn = || self.rule().is_translated().jump("learn").done();
+        let learn = || self.rule().is_new().is_translated().jump("learn").done();
         let base = |name: &str, kind, point, priority, rules| {
             (name.to_string(), Chain { hook: Some(Hook { kind, point, priority }), rules, comment: None })
         };
@@ -120,12 +120,13 @@ impl Program<'_> {
                 Filter,
                 Input,
                 0,
-                vec![new("nodeport-no-endpoints-check"), new("no-endpoints-check")],
+                vec![new("nodeport-no-endpoints-check"), new("no-endpoints-check"), learn()],
             ),
             base("filter-forward", Filter, Forward, 0, checks()),
             base("filter-output", Filter, Output, 0, checks()),
-            base("nat-input", Nat, Input, 100, vec![learn()]),
-            base("nat-postrouting", Nat, Postrouting, 100, vec![learn(), all("masquerading")]),
+            // Not in a nat chain: the kernel leaves those out once another table's has decided on the source.
+            base("filter-postrouting", Filter, Postrouting, 0, vec![learn()]),
+            base("nat-postrouting", Nat, Postrouting, 100, vec![all("masquerading")]),
         ]
     }
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener};
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 
 use ferroxy_core::Family;
 use ferroxy_nftables::apply::ApplyError;
@@ -24,18 +24,34 @@ pub fn families() -> Vec<Family> {
 /// It is a name in the namespace's own list of abstract sockets: nothing on disk, and gone with the process.
 #[derive(Debug)]
 pub struct Claim {
-    _socket: UnixListener,
+    socket: Option<UnixListener>,
 }
 
 impl Claim {
-    /// `None` while another process has it.
+    /// `None` while another agent has it. Anybody may take a name, so only those count who could be an agent: root, or
+    /// the user we are. From others it cannot be had, and must not keep us from working.
     pub fn take() -> io::Result<Option<Claim>> {
-        match UnixListener::bind_addr(&SocketAddr::from_abstract_name("ferroxy/agent")?) {
-            Ok(socket) => Ok(Some(Claim { _socket: socket })),
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => Ok(None),
+        let name = SocketAddr::from_abstract_name("ferroxy/agent")?;
+        match UnixListener::bind_addr(&name) {
+            Ok(socket) => Ok(Some(Claim { socket: Some(socket) })),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => match holder(&name) {
+                Some(user) if user.is_root() || user == rustix::process::geteuid() => Ok(None),
+                _ => Ok(Some(Claim { socket: None })),
+            },
             Err(error) => Err(error),
         }
     }
+
+    /// False when a stranger has taken the name: then a second agent would not notice us.
+    pub fn is_exclusive(&self) -> bool {
+        self.socket.is_some()
+    }
+}
+
+/// Who listens under a name; `None` when nobody does.
+fn holder(name: &SocketAddr) -> Option<rustix::process::Uid> {
+    let stream = UnixStream::connect_addr(name).ok()?;
+    rustix::net::sockopt::socket_peercred(&stream).ok().map(|peer| peer.uid)
 }
 
 /// What a kernel that refuses the program lacks, in words a person can act on.

@@ -149,6 +149,26 @@ fn a_restart_forgets_no_client() {
 }
 
 #[test]
+fn clients_stick_although_another_table_decides_on_their_source() {
+    let Some(network) = support::network() else { return };
+    let ka = network.namespace("ka").unwrap();
+    // As some pod networks do: masquerade on their own, earlier than we would.
+    for family in ["ip", "ip6"] {
+        support::nft(ka, &[format!("add table {family} other")]);
+        let chain = "{ type nat hook postrouting priority srcnat - 1; }";
+        support::nft(ka, &[format!("add chain {family} other early {chain}")]);
+        support::nft(ka, &[format!("add rule {family} other early masquerade fully-random")]);
+    }
+    let cluster = Cluster::new();
+    cluster.write_service(&sticky(LONG).endpoints(&PODS));
+    let _agent = Agent::start(ka, &cluster);
+    for (from, protocol, target) in WAYS {
+        let met: BTreeSet<String> = (0..12).map(|_| pod_from(&network, from, protocol, target)).collect();
+        assert_eq!(met.len(), 1, "from {from} to {target}: {met:?}");
+    }
+}
+
+#[test]
 fn clients_are_independent() {
     let Some(mut network) = support::network() else { return };
     let clients: Vec<String> = (1..=12).map(|number| format!("ext{number}")).collect();

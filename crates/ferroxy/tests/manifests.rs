@@ -106,6 +106,29 @@ fn a_broken_file_keeps_what_it_last_said() {
 }
 
 #[test]
+fn a_restart_over_a_broken_file_removes_nothing_until_it_reads_well() {
+    let Some(node) = support::lonely_node() else { return };
+    let cluster = Cluster::new();
+    cluster.write_service(&service("web", "10.96.0.80", "a1"));
+    cluster.write_service(&service("api", "10.96.0.81", "a1"));
+    let agent = Agent::start(&node, &cluster);
+    drop(agent.terminate());
+
+    std::fs::write(cluster.manifests().join("web.yaml"), "kind: Service\nmetadata: [").unwrap();
+    cluster.remove("api.yaml");
+    let agent = Agent::start(&node, &cluster);
+    agent.wait_for("nothing that is in the kernel is removed");
+    for cluster_ip in ["10.96.0.80", "10.96.0.81"] {
+        assert_eq!(endpoint_of(&node, cluster_ip).as_deref(), Some("10.244.1.5"), "{cluster_ip}");
+    }
+
+    cluster.write_service(&service("web", "10.96.0.80", "a2"));
+    becomes(&node, "10.96.0.80", Some("10.244.1.6"));
+    becomes(&node, "10.96.0.81", None);
+    agent.settle(&node);
+}
+
+#[test]
 fn the_whole_directory_may_vanish_and_return() {
     let Some(node) = support::lonely_node() else { return };
     let cluster = Cluster::new();

@@ -139,6 +139,9 @@ fn a_second_agent_waits_for_the_first_to_end() {
     let second = Agent::spawn(ka, run_arguments(&cluster.manifests(), &cluster.config()));
     second.wait_for("another Ferroxy programs this network namespace");
     assert_eq!(second.said("in sync"), 0, "{}", second.log());
+    let cleanup = ferroxy(ka, &["cleanup"]);
+    assert_eq!(cleanup.code, 1, "{cleanup:?}");
+    assert!(cleanup.stderr.contains("stop it first"), "{cleanup:?}");
     first.terminate();
     second.wait_for("nothing to send");
     second.terminate();

@@ -143,9 +143,9 @@ fn no_candidates(service: &Service, port: &ResolvedPort<'_>, family: Family, sli
     let own = port_words(&spec.name, spec.protocol.lowercase());
     finding(
         format!("The Service has a {own}, but its slices only have: {others}."),
-        match spec.target_port.parse::<u16>() {
-            Ok(_) => "Name the ports alike in the Service and in its slices.".to_owned(),
-            Err(_) => format!("Does a container of the pods have a port named `{}`?", spec.target_port),
+        match spec.target_port.is_empty() || spec.target_port.parse::<u16>().is_ok() {
+            true => "Name the ports alike in the Service and in its slices.".to_owned(),
+            false => format!("Does a container of the pods have a port named `{}`?", spec.target_port),
         },
     )
 }

@@ -19,6 +19,8 @@ pub struct Node {
     /// Being deleted, and the keys of its taints: what `/healthz` wants to know.
     pub deleting: bool,
     pub taints: Vec<String>,
+    /// The object was deleted; this is what it last said.
+    pub gone: bool,
     pub diagnostics: Box<[Diagnostic]>,
 }
 
@@ -52,6 +54,7 @@ impl Node {
             pod_cidrs: object.pod_cidrs.iter().enumerate().filter_map(read_cidr).collect(),
             deleting: object.deleting,
             taints: object.taints,
+            gone: false,
             diagnostics: notes.finish(),
         }
     }

@@ -6,12 +6,14 @@
 pub mod inputs;
 pub mod queue;
 mod report;
+mod sweep;
 
+use std::collections::BTreeSet;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use ferroxy_core::facts::Touched;
-use ferroxy_core::{Diagnostic, Event, Facts, Intent, ServiceName, resolve};
+use ferroxy_core::{Diagnostic, Event, Facts, ServiceName, resolve};
 use ferroxy_nftables::Dataplane;
 use ferroxy_nftables::apply::{ApplyError, Receipt};
 use ferroxy_nftables::dataplane::{Outcome, suggests_drift};
@@ -19,6 +21,7 @@ use tracing::{debug, error, info, warn};
 
 use queue::{Queue, backoff};
 use report::Reports;
+use sweep::Sweeper;
 
 /// Everything the agent reacts to.
 #[derive(Debug)]
@@ -62,6 +65,8 @@ pub struct Counters {
     pub syncs: u64,
     pub failures: u64,
     pub drift_repairs: u64,
+    /// Stale UDP connections removed from the kernel's table.
+    pub connections_removed: u64,
 }
 
 #[derive(Debug)]
@@ -79,6 +84,9 @@ pub struct Agent {
     generation: u32,
     counters: Counters,
     reports: Reports,
+    sweeper: Sweeper,
+    /// Everything the source holds could be read at least once.
+    source_was_whole: bool,
 }
 
 impl Agent {
@@ -95,11 +103,21 @@ impl Agent {
             generation: 0,
             counters: Counters::default(),
             reports: Reports::default(),
+            sweeper: Sweeper::start(),
+            source_was_whole: true,
         }
     }
 
+    /// The source could not be read in whole: until it can, nothing is removed from the kernel that may belong to what
+    /// is unseen. Call it before `start`.
+    pub fn distrust_source(&mut self) {
+        warn!("not everything could be read: nothing that is in the kernel is removed until it can");
+        self.source_was_whole = false;
+        self.dataplane.keep_unknown(true);
+    }
+
     pub fn counters(&self) -> Counters {
-        self.counters
+        Counters { connections_removed: self.sweeper.removed(), ..self.counters }
     }
 
     /// Brings the kernel to the facts known so far. Until that succeeds nothing else is done.
@@ -132,7 +150,7 @@ impl Agent {
     fn try_start(&mut self) -> Result<(), ApplyError> {
         let began = Instant::now();
         let (intent, diagnostics) = resolve::all(&self.facts);
-        self.reports.all(diagnostics);
+        self.reports.all(diagnostics.into_iter().chain(self.facts.orphans()).collect());
         let outcome = self.dataplane.start(&intent)?;
         self.finished(&outcome, intent.services.keys().cloned().collect(), began);
         self.generation = self.dataplane.generation().unwrap_or_default();
@@ -174,7 +192,15 @@ impl Agent {
         let now = Instant::now();
         match input {
             Input::Stop(why) => return Some(why),
-            Input::SourceDiagnostics(found) => self.reports.source(found),
+            Input::SourceDiagnostics(found) => {
+                if !self.source_was_whole && is_whole(&found) {
+                    info!("everything could be read: what nobody asks for is removed from the kernel");
+                    self.source_was_whole = true;
+                    self.dataplane.keep_unknown(false);
+                    self.verify_due = Some(now);
+                }
+                self.reports.source(found);
+            }
             Input::Drift(what) => {
                 debug!("{what}: looking into it");
                 self.verify_due.get_or_insert(now + self.periods.settle);
@@ -237,6 +263,7 @@ impl Agent {
             self.reports.service(name, resolution.diagnostics);
             changes.push((name.clone(), resolution.intent.map(Into::into)));
         }
+        self.sweeper.pause();
         match self.dataplane.change(changes) {
             Ok(outcome) => {
                 self.generation = self.generation.wrapping_add(outcome.receipt.transactions as u32);
@@ -261,6 +288,7 @@ impl Agent {
                 }
             }
         }
+        self.sweeper.resume();
     }
 
     /// Takes what succeeded off the queue, puts what failed off, and remembers to tidy up.
@@ -273,6 +301,12 @@ impl Agent {
             self.counters.failures += 1;
             let wait = self.queue.failed(name.clone(), now);
             warn!("cannot program Service {name}: {words}; trying again in {wait:?}");
+        }
+        let failed: BTreeSet<&ServiceName> = outcome.failed.iter().map(|(name, _)| name).collect();
+        let programmed = tried.iter().filter(|name| !failed.contains(name));
+        self.sweeper.touched(&self.facts, self.dataplane.ledger(), programmed);
+        if outcome.drift {
+            self.verify_due = Some(now);
         }
         if outcome.operations > 0 {
             self.tidy_due.get_or_insert(now + self.periods.tidy);
@@ -290,6 +324,8 @@ impl Agent {
             Ok(outcome) => {
                 self.generation = self.generation.wrapping_add(outcome.receipt.transactions as u32);
                 info!("the node's own settings changed: {}", describe(&outcome));
+                // Their node ports answer on other addresses now.
+                self.sweeper.services().for_each(|name| self.queue.add(name.clone(), Instant::now()));
             }
             Err(error) => {
                 let wait = backoff(failures);
@@ -322,6 +358,7 @@ impl Agent {
                 self.generation = generation.unwrap_or_default().wrapping_add(transactions as u32);
                 if !repair.plan.is_empty() {
                     self.counters.drift_repairs += 1;
+                    self.sweeper.rules_were_missing();
                     let examples: Vec<String> = repair.plan.ops().take(3).map(ToString::to_string).collect();
                     warn!(
                         "drift repaired ({} so far): {} operations, such as: {}",
@@ -354,11 +391,11 @@ impl Agent {
             }
         }
     }
+}
 
-    /// What the kernel should have, as an Intent: for tests and people.
-    pub fn intent(&self) -> Intent {
-        resolve::all(&self.facts).0
-    }
+/// No file is unreadable, in whole or in part.
+pub fn is_whole(diagnostics: &[Diagnostic]) -> bool {
+    diagnostics.iter().all(|diagnostic| diagnostic.object.kind != "File")
 }
 
 fn describe(outcome: &Outcome) -> String {
@@ -368,15 +405,15 @@ fn describe(outcome: &Outcome) -> String {
     }
 }
 
-/// Makes glibc give large blocks back when they are freed, and keep the rest in one place. Left to itself it raises
-/// the size it calls large with each such block, and gives threads pools of their own, each with its own leftovers:
-/// with 10,000 Services that costs 20 MiB. Call it before anything large is made.
+/// Makes glibc give large blocks back as soon as they are freed: by default the size that counts as large grows with
+/// each of them, and the text of a large manifest stays. Call it before one is read.
 pub fn keep_memory_small() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: mallopt sets numbers of the allocator, under its lock; one it does not like it ignores.
+    // SAFETY: mallopt sets a number of the allocator, under its lock; one it does not like it ignores.
     unsafe {
+        // Threads keep their own pools (M_ARENA_MAX is left alone): one pool for all would save 3 MiB, but what the
+        // manifests leave behind in it would slow the agent's next change down by milliseconds.
         libc::mallopt(libc::M_MMAP_THRESHOLD, 256 << 10);
-        libc::mallopt(libc::M_ARENA_MAX, 1);
     }
 }
 

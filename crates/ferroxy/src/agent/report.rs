@@ -3,29 +3,31 @@
 use std::collections::{BTreeSet, HashMap};
 
 use ferroxy_core::{Diagnostic, ServiceName};
-use tracing::warn;
+use tracing::{info, warn};
 
 #[derive(Debug, Default)]
 pub(super) struct Reports {
     of_services: HashMap<ServiceName, BTreeSet<Diagnostic>>,
     of_source: BTreeSet<Diagnostic>,
     of_node: BTreeSet<Diagnostic>,
+    of_others: BTreeSet<Diagnostic>,
 }
 
 impl Reports {
-    /// Everything at once: Services by name, the rest as the node's.
+    /// Everything at once.
     pub(super) fn all(&mut self, found: Vec<Diagnostic>) {
         let mut by_service: HashMap<ServiceName, Vec<Diagnostic>> = HashMap::new();
-        let mut others = Vec::new();
+        let (mut node, mut others) = (Vec::new(), Vec::new());
         for diagnostic in found {
-            match ServiceName::parse(&diagnostic.object.name).filter(|_| diagnostic.object.kind == "Service")
-            {
-                Some(name) => by_service.entry(name).or_default().push(diagnostic),
-                None => others.push(diagnostic),
+            match (diagnostic.object.kind, ServiceName::parse(&diagnostic.object.name)) {
+                ("Service", Some(name)) => by_service.entry(name).or_default().push(diagnostic),
+                ("Node", _) => node.push(diagnostic),
+                _ => others.push(diagnostic),
             }
         }
         by_service.into_iter().for_each(|(name, found)| self.service(&name, found));
-        self.node(others);
+        self.node(node);
+        say_what_is_new(&mut self.of_others, others);
     }
 
     pub(super) fn service(&mut self, name: &ServiceName, found: Vec<Diagnostic>) {
@@ -37,6 +39,9 @@ impl Reports {
     }
 
     pub(super) fn source(&mut self, found: Vec<Diagnostic>) {
+        if found.is_empty() && !self.of_source.is_empty() {
+            info!("the manifests read well again");
+        }
         say_what_is_new(&mut self.of_source, found);
     }
 

@@ -1,10 +1,12 @@
 //! `ferroxy cleanup`: everything of ours leaves the kernel.
 
+use anyhow::bail;
 use clap::Args;
 use ferroxy_core::Family;
 use ferroxy_nftables::Dataplane;
 
 use super::Answer;
+use crate::host;
 
 #[derive(Debug, Args)]
 pub struct Cleanup {}
@@ -15,8 +17,13 @@ impl Cleanup {
     }
 }
 
-/// A diff to nothing.
+/// A diff to nothing. With an agent at work it would last a moment only.
 pub fn cleanup() -> anyhow::Result<Answer> {
+    let Some(_claim) = host::Claim::take()? else {
+        bail!(
+            "a Ferroxy agent is running in this network namespace and would put everything back; stop it first"
+        );
+    };
     let removed = Dataplane::open(&Family::ALL)?.cleanup()?;
     println!("{}", if removed { "removed the tables of Ferroxy" } else { "nothing of Ferroxy was there" });
     Ok(Answer::Yes)

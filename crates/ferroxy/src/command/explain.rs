@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use anyhow::Context;
 use clap::Args;
-use ferroxy_core::explain::{Explanation, PortExplanation, Standing, explain};
+use ferroxy_core::explain::{Explanation, Finding, PortExplanation, Standing, explain};
 use ferroxy_core::intent::{Frontend, FrontendKind};
 use ferroxy_core::{ServiceName, resolve};
 use ferroxy_nftables::dataplane::{Dataplane, Programmed};
@@ -32,8 +32,10 @@ impl Explain {
         let name = ServiceName::parse(&self.service)
             .with_context(|| format!("`{}` is not of the form NAMESPACE/SERVICE", self.service))?;
         let (_, cluster) = self.input.look()?;
-        let explanation = explain(&cluster.facts, &name);
+        let mut explanation = explain(&cluster.facts, &name);
         let kernel = resolve::service(&cluster.facts, &name).intent.map(|intent| in_kernel(&intent.into()));
+        let (kernel, problem) = kernel.map(|it| (it.words, it.problem)).unzip();
+        explanation.findings.extend(problem.flatten());
         let mut out = io::stdout().lock();
         match self.output {
             Output::Text => {
@@ -50,22 +52,38 @@ fn is_fine(explanation: &Explanation) -> bool {
     explanation.standing == Standing::Ours && troubles == 0
 }
 
-/// Whether the kernel of this machine has the Service, in words.
-pub(super) fn in_kernel(service: &std::sync::Arc<ferroxy_core::ServiceIntent>) -> String {
+/// What the kernel of this machine has of the Service.
+#[derive(Debug)]
+pub(super) struct InKernel {
+    pub(super) words: String,
+    /// It was looked at, and is not as it should be.
+    problem: Option<Finding>,
+}
+
+pub(super) fn in_kernel(service: &std::sync::Arc<ferroxy_core::ServiceIntent>) -> InKernel {
+    let fine = |words: String| InKernel { words, problem: None };
+    let wrong = |words: String, problem: &str, fix: &str| {
+        let problem = Some(Finding { problem: problem.into(), fix: fix.into() });
+        InKernel { words, problem }
+    };
     match Dataplane::open(&host::families()).and_then(|mut dataplane| dataplane.programmed(service)) {
-        Ok(Programmed::Nothing) => "no: nothing of Ferroxy is in this kernel (is it running here?)".into(),
+        Ok(Programmed::Nothing) => wrong(
+            "no".into(),
+            "Nothing of Ferroxy is in this kernel: no Service works here.",
+            "Is `ferroxy run` at work in this network namespace? Its log says what it waits for.",
+        ),
         Ok(Programmed::Elements { right, wanted }) if right == wanted => {
-            format!("yes, all {wanted} elements of it")
+            fine(format!("yes, all {wanted} elements of it"))
         }
-        Ok(Programmed::Elements { right, wanted }) => {
-            format!(
-                "not as it should be: {right} of {wanted} elements are right (`ferroxy diff` shows the rest)"
-            )
-        }
+        Ok(Programmed::Elements { right, wanted }) => wrong(
+            format!("not as it should be: {right} of {wanted} elements are right"),
+            "The kernel does not have what these manifests ask for.",
+            "`ferroxy diff` shows what is missing; if `ferroxy run` is at work here, its log says why.",
+        ),
         Err(error) if error.errno == rustix::io::Errno::PERM => {
-            "not looked at: that needs CAP_NET_ADMIN".into()
+            fine("not looked at: that needs CAP_NET_ADMIN".into())
         }
-        Err(error) => format!("not known: {error}"),
+        Err(error) => fine(format!("not known: {error}")),
     }
 }
 

@@ -38,6 +38,13 @@ pub struct Cluster {
 /// The only mode there is so far.
 const MODE: Mode = Mode::Nftables;
 
+impl Settings {
+    /// No facts yet, to be judged by these settings.
+    pub fn facts(&self) -> Facts {
+        Facts::new(self.config.policy(MODE, self.node_name.clone()))
+    }
+}
+
 impl Input {
     /// Reads flags and configuration file; warnings go to `warn`.
     pub fn settings(&self, warn: &mut dyn FnMut(String)) -> anyhow::Result<Settings> {
@@ -61,7 +68,7 @@ impl Input {
         let path = self.manifests.as_ref().context(
             "--manifests: name a manifest or a directory of them (watching the Kubernetes API is not there yet)",
         )?;
-        let mut facts = Facts::new(settings.config.policy(MODE, settings.node_name.clone()));
+        let mut facts = settings.facts();
         let (source, diagnostics) = ManifestSource::open(path, |event| drop(facts.apply(event)))
             .map_err(|error| anyhow::anyhow!("--manifests: {error}"))?;
         Ok(Cluster { facts, source, diagnostics })

@@ -23,7 +23,7 @@ impl Render {
     pub fn run(self) -> anyhow::Result<Answer> {
         let (_, cluster) = self.input.look()?;
         let (intent, diagnostics) = resolve::all(&cluster.facts);
-        for diagnostic in diagnostics {
+        for diagnostic in diagnostics.into_iter().chain(cluster.facts.orphans()) {
             eprintln!("ferroxy: {diagnostic}");
         }
         let state = ferroxy_nftables::render(&intent, &Family::ALL);

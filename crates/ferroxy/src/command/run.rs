@@ -12,6 +12,7 @@ use tracing::{info, warn};
 use super::input::{Cluster, Input, Settings};
 use super::{Answer, cleanup, version};
 use crate::agent::{self, Agent, inputs};
+use crate::config::LogFormat;
 use crate::{host, log};
 
 #[derive(Debug, Args)]
@@ -39,13 +40,28 @@ impl Run {
         }
         log::start(&settings.config.logging);
         warnings.iter().for_each(|warning| warn!("{warning}"));
+        if settings.config.logging.format == LogFormat::Json {
+            warn!("--logging-format: JSON is not there yet; this is text");
+        }
         agent::keep_memory_small();
+        if flags.init_only == Some(true) {
+            return init_only(&settings);
+        }
         let cluster = self.input.cluster(&settings)?;
-        serve(settings, cluster, flags.init_only == Some(true))
+        serve(settings, cluster)
     }
 }
 
-fn serve(settings: Settings, cluster: Cluster, only_look: bool) -> anyhow::Result<Answer> {
+/// Only what needs privileges: for this mode, finding out whether the kernel can do it.
+fn init_only(settings: &Settings) -> anyhow::Result<Answer> {
+    let (node, _) = resolve::node(&settings.facts());
+    let mut dataplane = Dataplane::open(&host::families())?;
+    dataplane.probe(&node).map_err(|error| host::explain_missing(&error))?;
+    info!("this kernel can do all that nftables mode needs");
+    Ok(Answer::Yes)
+}
+
+fn serve(settings: Settings, cluster: Cluster) -> anyhow::Result<Answer> {
     let (sender, receiver) = mpsc::channel();
     inputs::watch_signals(sender.clone()).context("cannot listen for signals")?;
     let Cluster { mut facts, source, diagnostics } = cluster;
@@ -54,19 +70,16 @@ fn serve(settings: Settings, cluster: Cluster, only_look: bool) -> anyhow::Resul
         info!("IPv6 is switched off on this host: only IPv4 is programmed");
     }
     let mut dataplane = Dataplane::open(&families)?;
-    facts.apply(inputs::host_addresses()?);
     let (node, _) = resolve::node(&facts);
     dataplane.probe(&node).map_err(|error| host::explain_missing(&error))?;
-    if only_look {
-        info!("this kernel can do all that nftables mode needs");
-        return Ok(Answer::Yes);
-    }
-
     let Some(_claim) = claim(&receiver)? else { return Ok(Answer::Yes) };
 
+    let source_is_whole = agent::is_whole(&diagnostics);
     let _ = sender.send(agent::Input::SourceDiagnostics(diagnostics));
     inputs::watch_rules(dataplane.port_id(), sender.clone())?;
+    // First the watch, then the look: no change is missed between them.
     inputs::watch_addresses(sender.clone())?;
+    facts.apply(inputs::host_addresses()?);
     info!(
         "ferroxy {} runs in nftables mode as node {}, with the manifests in {}",
         env!("CARGO_PKG_VERSION"),
@@ -85,6 +98,9 @@ fn serve(settings: Settings, cluster: Cluster, only_look: bool) -> anyhow::Resul
 
     let periods = agent::Periods { verify: settings.periods.sync, ..agent::Periods::default() };
     let mut agent = Agent::new(facts, dataplane, periods);
+    if !source_is_whole {
+        agent.distrust_source();
+    }
     let why = match agent.start(&receiver) {
         Some(why) => why,
         None => agent.run(&receiver),
@@ -100,6 +116,11 @@ fn claim(inputs: &mpsc::Receiver<agent::Input>) -> anyhow::Result<Option<host::C
         if let Some(claim) =
             host::Claim::take().context("cannot find out whether another Ferroxy runs here")?
         {
+            if !claim.is_exclusive() {
+                warn!(
+                    "another user's process has the name by which agents notice each other; going on without"
+                );
+            }
             return Ok(Some(claim));
         }
         if !told {

@@ -165,6 +165,9 @@ fn text(packet: &Packet, who: &str, path: &Path, paint: Paint) -> String {
                 1 => "one endpoint".to_owned(),
                 n => format!("one of {n} endpoints, with equal chance"),
             }));
+            if path.steps.iter().any(|step| step.effect.contains("sticky")) {
+                text.push_str("; a client that was here before goes where it went (session affinity)");
+            }
             text.push('\n');
             let mut rows = Table::indented(2);
             for (endpoint, masqueraded) in endpoints {

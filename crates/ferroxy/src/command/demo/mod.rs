@@ -165,7 +165,7 @@ impl Stage {
         let kernel = match resolve::service(&cluster.facts, &name).intent {
             Some(intent) => {
                 let node = self.network.namespace(NODES[0].name)?;
-                Some(node.run(|| explain_command::in_kernel(&intent.into()))?)
+                Some(node.run(|| explain_command::in_kernel(&intent.into()).words)?)
             }
             None => None,
         };

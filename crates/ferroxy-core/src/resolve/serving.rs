@@ -1,0 +1,126 @@
+//! Rule: which endpoints may go on with the connections they have. All that serve, on whatever node: being unready, leaving,
+//! and every policy and hint decide about new connections only.
+
+use std::net::SocketAddr;
+
+use crate::facts::{Conditions, Facts, Slice};
+use crate::intent::PortIntent;
+use crate::name::ServiceName;
+
+/// Sorted, each once.
+pub fn serving(facts: &Facts, service: &ServiceName, port: &PortIntent) -> Vec<SocketAddr> {
+    let mut all: Vec<SocketAddr> = facts
+        .slices_of(service)
+        .filter(|slice| slice.family() == port.family)
+        .flat_map(|slice| endpoints(slice, port))
+        .collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+fn endpoints<'f>(slice: &'f Slice, port: &PortIntent) -> impl Iterator<Item = SocketAddr> + use<'f> {
+    let target = slice.ports.iter().find(|it| *it.name == *port.name && it.protocol == port.protocol);
+    let target = target.map(|it| it.port);
+    let serves = |index: &usize| slice.conditions(*index).is_some_and(may_hold_connections);
+    (0..slice.len())
+        .filter(serves)
+        .filter_map(move |index| Some(SocketAddr::new(slice.address(index)?, target?)))
+}
+
+/// A ready endpoint that does not serve exists (`publishNotReadyAddresses`) and is given new connections: it keeps them.
+fn may_hold_connections(conditions: Conditions) -> bool {
+    conditions.serving() || conditions.ready()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{self, EndpointSlice, Event, SliceEndpoint, SlicePort};
+    use crate::policy::Policy;
+    use crate::resolve;
+
+    fn endpoint(ip: &str, ready: bool, serving: bool, terminating: bool) -> SliceEndpoint {
+        SliceEndpoint {
+            addresses: vec![ip.into()],
+            ready: Some(ready),
+            serving: Some(serving),
+            terminating: Some(terminating),
+            hint_zones: vec!["elsewhere".into()],
+            ..Default::default()
+        }
+    }
+
+    fn slice(name: &str, family: &str, port: (&str, i64), endpoints: Vec<SliceEndpoint>) -> Event {
+        let number = |name: &str, protocol: &str, port| SlicePort {
+            name: Some(name.into()),
+            protocol: protocol.into(),
+            port: Some(port),
+        };
+        Event::Slice(EndpointSlice {
+            namespace: "default".into(),
+            name: name.into(),
+            service: Some("dns".into()),
+            address_type: family.into(),
+            ports: vec![number(port.0, "UDP", port.1), number(port.0, "TCP", 9)],
+            endpoints,
+        })
+    }
+
+    /// Who may hold connections to the first port of the Service `dns`.
+    fn holders(slices: Vec<Event>) -> Vec<String> {
+        let mut facts = Facts::new(Policy::default());
+        let udp =
+            event::ServicePort { name: "dns".into(), protocol: "UDP".into(), port: 53, ..Default::default() };
+        facts.apply(Event::Service(event::Service {
+            namespace: "default".into(),
+            name: "dns".into(),
+            cluster_ip: "10.96.0.10".into(),
+            internal_traffic_policy: "Local".into(),
+            ports: vec![udp],
+            ..Default::default()
+        }));
+        slices.into_iter().for_each(|slice| drop(facts.apply(slice)));
+        let name = ServiceName::new("default", "dns");
+        let intent = resolve::service(&facts, &name).intent.unwrap();
+        serving(&facts, &name, &intent.ports[0]).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn whoever_serves_or_is_given_connections_counts() {
+        let all = vec![
+            endpoint("10.0.0.1", true, true, false),
+            endpoint("10.0.0.2", false, true, false),
+            endpoint("10.0.0.3", false, true, true),
+            endpoint("10.0.0.4", true, false, false),
+            endpoint("10.0.0.5", false, false, true),
+            endpoint("10.0.0.6", false, false, false),
+        ];
+        assert_eq!(
+            holders(vec![slice("dns-1", "IPv4", ("dns", 5353), all)]),
+            ["10.0.0.1:5353", "10.0.0.2:5353", "10.0.0.3:5353", "10.0.0.4:5353"]
+        );
+    }
+
+    #[test]
+    fn slices_are_put_together_and_others_passed_over() {
+        let ready = |ip| vec![endpoint(ip, true, true, false)];
+        let slices = vec![
+            slice("dns-1", "IPv4", ("dns", 53), ready("10.0.0.2")),
+            slice("dns-2", "IPv4", ("dns", 5353), ready("10.0.0.1")),
+            slice("dns-3", "IPv4", ("dns", 53), ready("10.0.0.2")),
+            slice("dns-4", "IPv4", ("other", 53), ready("10.0.0.3")),
+            slice("dns-5", "IPv6", ("dns", 53), ready("fd00::1")),
+        ];
+        assert_eq!(holders(slices), ["10.0.0.1:5353", "10.0.0.2:53"]);
+    }
+
+    #[test]
+    fn an_endpoint_listed_twice_serves_if_one_entry_says_so() {
+        let slices = vec![
+            slice("dns-1", "IPv4", ("dns", 53), vec![endpoint("10.0.0.1", false, false, false)]),
+            slice("dns-2", "IPv4", ("dns", 53), vec![endpoint("10.0.0.1", false, true, true)]),
+        ];
+        assert_eq!(holders(slices), ["10.0.0.1:53"]);
+    }
+}
