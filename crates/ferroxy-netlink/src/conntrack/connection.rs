@@ -12,6 +12,10 @@ use crate::codec::{Encoder, Messages, flag};
 use crate::error::{Error, Kind};
 use crate::socket::{Ack, Protocol, Request, Socket};
 
+/// What is tried, for errors.
+const LIST: &str = "list connections";
+const DELETE: &str = "delete connections";
+
 /// Deletions in one datagram: their acknowledgements fit any receive queue.
 const BATCH: usize = 128;
 
@@ -44,7 +48,7 @@ impl Connection {
         put_filter: fn(&mut Encoder, &Filter),
         each: &mut dyn FnMut(Entry),
     ) -> Result<(), Error> {
-        let request = Request { operation: "list connections", object: "", kind: message::GET, flags: 0 };
+        let request = Request { operation: LIST, object: "", kind: message::GET, flags: 0 };
         let fill = |out: &mut Encoder| {
             out.put_raw(&header(wanted.family));
             put_filter(out, &wanted);
@@ -66,8 +70,8 @@ impl Connection {
 
     fn delete_batch(&mut self, batch: &[Entry]) -> Result<usize, Error> {
         let failed = |errno| match errno {
-            Errno::NOBUFS => Error::lost("delete connections", ""),
-            errno => Error::refused("delete connections", "", errno),
+            Errno::NOBUFS => Error::lost(DELETE, ""),
+            errno => Error::refused(DELETE, "", errno),
         };
         let mut out = Encoder::new();
         for (sequence, entry) in (1..).zip(batch) {
@@ -85,10 +89,10 @@ impl Connection {
     }
 }
 
-/// True when an error of listing means that this kernel has no ctnetlink at all (or not this way of listing).
+/// True for an error that says that this kernel has no ctnetlink: it then refuses even to list everything.
 pub fn is_missing(error: &Error) -> bool {
-    error.kind == Kind::Refused
-        && matches!(error.errno, Errno::INVAL | Errno::OPNOTSUPP | Errno::PROTONOSUPPORT)
+    let refused = error.kind == Kind::Refused && error.operation == LIST;
+    refused && matches!(error.errno, Errno::INVAL | Errno::OPNOTSUPP)
 }
 
 /// The kernel's answers to a batch of deletions, one for each.
@@ -101,7 +105,7 @@ struct Answers {
 
 impl Answers {
     fn read(&mut self, batch: &[Entry], bytes: &[u8]) -> Result<(), Error> {
-        let malformed = |found| Error::malformed("delete connections", "", found);
+        let malformed = |found| Error::malformed(DELETE, "", found);
         for message in Messages::new(bytes) {
             let Some(ack) = Ack::from_message(&message.map_err(malformed)?) else { continue };
             let ack = ack.map_err(malformed)?;
@@ -127,7 +131,7 @@ impl Answers {
     fn conclude(self, batch: &[Entry]) -> Result<usize, Error> {
         match self.refusal {
             Some(error) => Err(error),
-            None if self.count < batch.len() => Err(Error::unanswered("delete connections", "")),
+            None if self.count < batch.len() => Err(Error::unanswered(DELETE, "")),
             None => Ok(self.removed),
         }
     }

@@ -33,8 +33,8 @@ pub(super) enum Rule {
     Gone { endpoints: Endpoints },
 }
 
-/// A frontend for which a few connections are listed is asked for by name; for more of them all of UDP is listed once,
-/// because the kernel walks its whole table for every question.
+/// Up to so many frontends are asked for by name. For more of them all of UDP is listed once: the kernel walks its whole
+/// table for every question.
 const FEW: usize = 8;
 
 /// The Service whose frontend the connection uses, if it is stale.
