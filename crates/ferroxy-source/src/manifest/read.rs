@@ -143,11 +143,15 @@ impl Reader<'_> {
         match known {
             Some(_) if self.count >= MAX_OBJECTS => self.too_many(item),
             Some(kind) => self.decode(item, kind),
-            None if api_version.is_empty() && is_one_of_ours(kind) => {
+            None if is_another_version(api_version, kind) => {
+                let reason = match api_version {
+                    "" => "is missing".to_owned(),
+                    other => format!("{other:?} is not a version that is read here"),
+                };
                 self.reading.diagnostics.push(Diagnostic {
                     object: file(self.name),
                     field: format!("{}, apiVersion", item.place),
-                    reason: "is missing".to_owned(),
+                    reason,
                     effect: format!("this {kind} is not seen"),
                 });
             }
@@ -189,8 +193,14 @@ impl Reader<'_> {
     }
 }
 
-fn is_one_of_ours(kind: &str) -> bool {
-    [Kind::Node, Kind::ServiceCidr, Kind::Service, Kind::Slice].iter().any(|known| known.as_str() == kind)
+/// One of our kinds, but of no version, or of one that nobody has taught us.
+fn is_another_version(api_version: &str, kind: &str) -> bool {
+    let groups = match api_version.split_once('/') {
+        Some((group, _)) => vec![group],
+        None if api_version.is_empty() => vec!["", "discovery.k8s.io", "networking.k8s.io"],
+        None => vec![""],
+    };
+    groups.into_iter().any(|group| wire::kind_in_group(group, kind).is_some())
 }
 
 #[cfg(test)]
@@ -265,6 +275,14 @@ items:
     fn our_kinds_without_a_version_are_pointed_out() {
         let expected = ["File a.yaml: document 1, apiVersion: is missing; this Service is not seen"];
         assert_eq!(shown("a.yaml", "{kind: Service, metadata: {name: a}}"), expected);
+        for (version, kind) in [("v2", "Service"), ("discovery.k8s.io/v1beta1", "EndpointSlice")] {
+            let expected = format!(
+                "File a.yaml: document 1, apiVersion: {version:?} is not a version that is read here; \
+                 this {kind} is not seen"
+            );
+            let text = format!("{{apiVersion: {version}, kind: {kind}, metadata: {{name: a}}}}");
+            assert_eq!(shown("a.yaml", &text), [expected]);
+        }
     }
 
     #[test]

@@ -27,13 +27,18 @@ pub(crate) enum Decoded {
     Nameless,
 }
 
-/// The kind a proxy reads that goes by this name, in the group it belongs to. (Others use the name `Service` too.)
+/// The kind a proxy reads that goes by this name, in the group and version it is read in. (Others use the name
+/// `Service` too.)
 pub(crate) fn known_kind(api_version: &str, kind: &str) -> Option<Kind> {
-    let group = match api_version.split_once('/') {
-        Some((group, _version)) => group,
-        None if api_version == "v1" => "",
-        None => return None,
-    };
+    let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+    let known = kind_in_group(group, kind)?;
+    // ServiceCIDRs had their present form one version earlier.
+    let read = version == "v1" || (known == Kind::ServiceCidr && version == "v1beta1");
+    read.then_some(known)
+}
+
+/// The same, whatever the version.
+pub(crate) fn kind_in_group(group: &str, kind: &str) -> Option<Kind> {
     match (group, kind) {
         ("", "Node") => Some(Kind::Node),
         ("", "Service") => Some(Kind::Service),
