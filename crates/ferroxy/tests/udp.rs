@@ -13,6 +13,7 @@ use std::time::Duration;
 use ferroxy_lab::pod::ECHO_PORT;
 use ferroxy_lab::{LongConnection, Namespace, Network, Protocol};
 use ferroxy_netlink::conntrack::{Connection, Entry, Family, Filter, status};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use support::{Agent, Cluster, DEADLINE, Service, nft, pod_of, wait_until};
@@ -303,18 +304,39 @@ fn a_client_that_sent_before_the_service_was_there_finds_it() {
     clients.iter().for_each(|client| client.reaches("b2"));
 }
 
+/// Somebody's rule that makes the kernel track connections without any of ours.
+fn track_connections(node: &Namespace) {
+    nft(node, &["add table inet t; add chain inet t c { type filter hook prerouting priority 0; }"]);
+    nft(node, &["add rule inet t c ct state invalid drop"]);
+}
+
 #[test]
 fn a_client_that_sent_before_the_agent_ran_finds_the_service() {
     let Some(network) = support::network() else { return };
     let ka = network.namespace("ka").unwrap();
     let cluster = Cluster::new();
     write(&cluster, &dns().endpoints(&["b1"]), &[]);
-    // Somebody's rule that makes the kernel track connections.
-    nft(ka, &["add table inet t; add chain inet t c { type filter hook prerouting priority 0; }"]);
-    nft(ka, &["add rule inet t c ct state invalid drop"]);
+    track_connections(ka);
     let clients = OPEN_WAYS.map(|(from, target)| Client::new(&network, from, target));
     send_in_vain(&clients, ka);
     let _agent = Agent::start(ka, &cluster);
+    clients.iter().for_each(|client| client.reaches("b1"));
+}
+
+#[test]
+fn a_client_that_sent_while_the_rules_were_missing_finds_the_service() {
+    let Some(network) = support::network() else { return };
+    let ka = network.namespace("ka").unwrap();
+    let cluster = Cluster::new();
+    write(&cluster, &dns().endpoints(&["b1"]), &[]);
+    track_connections(ka);
+    let agent = Agent::start(ka, &cluster);
+    // As if the node were too busy to let it repair them at once.
+    agent.signal(Signal::STOP);
+    nft(ka, &["delete table ip ferroxy; delete table ip6 ferroxy"]);
+    let clients = OPEN_WAYS.map(|(from, target)| Client::new(&network, from, target));
+    send_in_vain(&clients, ka);
+    agent.signal(Signal::CONT);
     clients.iter().for_each(|client| client.reaches("b1"));
 }
 
