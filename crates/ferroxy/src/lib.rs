@@ -7,3 +7,4 @@ pub mod flags;
 pub mod host;
 pub mod log;
 pub mod output;
+pub mod serve;

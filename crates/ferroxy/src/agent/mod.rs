@@ -7,6 +7,7 @@ pub mod inputs;
 pub mod queue;
 mod report;
 
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,9 @@ use ferroxy_nftables::apply::{ApplyError, Receipt};
 use ferroxy_nftables::dataplane::{Outcome, suggests_drift};
 use tracing::{debug, error, info, warn};
 
+use crate::serve::Status;
+use crate::serve::health::Step;
+use crate::serve::status::changes_in;
 use queue::{Queue, backoff};
 use report::Reports;
 
@@ -76,10 +80,11 @@ pub struct Agent {
     generation: u32,
     counters: Counters,
     reports: Reports,
+    status: Arc<Status>,
 }
 
 impl Agent {
-    pub fn new(facts: Facts, dataplane: Dataplane, periods: Periods) -> Agent {
+    pub fn new(facts: Facts, dataplane: Dataplane, periods: Periods, status: Arc<Status>) -> Agent {
         Agent {
             facts,
             dataplane,
@@ -92,6 +97,7 @@ impl Agent {
             generation: 0,
             counters: Counters::default(),
             reports: Reports::default(),
+            status,
         }
     }
 
@@ -102,6 +108,8 @@ impl Agent {
     /// Brings the kernel to the facts known so far. Until that succeeds nothing else is done.
     pub fn start(&mut self, inputs: &Receiver<Input>) -> Option<&'static str> {
         let mut failures = 0;
+        self.status.heard(0, 0, self.facts.own_node());
+        self.status.queued();
         loop {
             match self.try_start() {
                 Ok(()) => return None,
@@ -109,14 +117,13 @@ impl Agent {
                     let wait = backoff(failures);
                     failures += 1;
                     self.counters.failures += 1;
+                    self.status.failed(Step::Start, &error);
                     error!("cannot program the kernel: {error}; trying again in {wait:?}");
                     let deadline = Instant::now() + wait;
                     while let Some(left) = deadline.checked_duration_since(Instant::now()) {
                         match inputs.recv_timeout(left) {
                             Ok(Input::Stop(why)) => return Some(why),
-                            Ok(Input::Events(events)) => {
-                                events.into_iter().for_each(|event| drop(self.facts.apply(event)));
-                            }
+                            Ok(Input::Events(events)) => drop(self.apply(events)),
                             Ok(Input::SourceDiagnostics(found)) => self.reports.source(found),
                             Ok(Input::Drift(_)) | Err(_) => {}
                         }
@@ -131,7 +138,9 @@ impl Agent {
         let (intent, diagnostics) = resolve::all(&self.facts);
         self.reports.all(diagnostics);
         let outcome = self.dataplane.start(&intent)?;
+        self.status.node(self.dataplane.ledger().node());
         self.finished(&outcome, intent.services.keys().cloned().collect(), began);
+        self.status.done(Step::Start, began, &outcome.receipt);
         self.generation = self.dataplane.generation().unwrap_or_default();
         let counts = self.facts.counts();
         info!(
@@ -177,12 +186,19 @@ impl Agent {
                 self.verify_due.get_or_insert(now + self.periods.settle);
             }
             Input::Events(events) => {
-                let mut touched = Touched::default();
-                events.into_iter().for_each(|event| touched.merge(self.facts.apply(event)));
+                let touched = self.apply(events);
                 self.touch(touched, now);
             }
         }
         None
+    }
+
+    fn apply(&mut self, events: Vec<Event>) -> Touched {
+        let (services, slices) = changes_in(&events);
+        let mut touched = Touched::default();
+        events.into_iter().for_each(|event| touched.merge(self.facts.apply(event)));
+        self.status.heard(services, slices, self.facts.own_node());
+        touched
     }
 
     fn touch(&mut self, touched: Touched, now: Instant) {
@@ -196,6 +212,9 @@ impl Agent {
             known.into_iter().chain(programmed).for_each(|name| self.queue.add(name, now));
         }
         touched.services.into_iter().for_each(|name| self.queue.add(name, now));
+        if self.node_due.is_some() || !self.queue.is_empty() {
+            self.status.queued();
+        }
     }
 
     fn next_deadline(&self) -> Instant {
@@ -221,6 +240,7 @@ impl Agent {
         if self.tidy_due.is_some_and(|due| due <= now) {
             self.tidy();
         }
+        self.status.queue_length(self.queue.len());
     }
 
     fn change_services(&mut self, now: Instant) {
@@ -243,9 +263,11 @@ impl Agent {
                     info!("{names} changed: {} in {:.1?}", describe(&outcome), now.elapsed());
                 }
                 self.finished(&outcome, due, now);
+                self.status.done(Step::Services, now, &outcome.receipt);
             }
             Err(error) => {
                 self.counters.failures += 1;
+                self.status.failed(Step::Services, &error);
                 let waits = due.into_iter().map(|name| self.queue.failed(name, now));
                 let wait = waits.min().unwrap_or_default();
                 warn!("cannot program the change: {error}; trying again in {wait:?}");
@@ -267,6 +289,7 @@ impl Agent {
             let wait = self.queue.failed(name.clone(), now);
             warn!("cannot program Service {name}: {words}; trying again in {wait:?}");
         }
+        self.status.services(&tried, &outcome.failed, self.dataplane.ledger());
         if outcome.operations > 0 {
             self.tidy_due.get_or_insert(now + self.periods.tidy);
         }
@@ -274,19 +297,24 @@ impl Agent {
 
     fn change_node(&mut self, failures: u32) {
         self.node_due = None;
+        let began = Instant::now();
         let (node, diagnostics) = resolve::node(&self.facts);
         self.reports.node(diagnostics);
         if node == *self.dataplane.ledger().node() {
+            self.status.done(Step::Node, began, &Receipt::default());
             return;
         }
         match self.dataplane.change_node(node) {
             Ok(outcome) => {
                 self.generation = self.generation.wrapping_add(outcome.receipt.transactions as u32);
                 info!("the node's own settings changed: {}", describe(&outcome));
+                self.status.node(self.dataplane.ledger().node());
+                self.status.done(Step::Node, began, &outcome.receipt);
             }
             Err(error) => {
                 let wait = backoff(failures);
                 self.counters.failures += 1;
+                self.status.failed(Step::Node, &error);
                 warn!("cannot program the node's settings: {error}; trying again in {wait:?}");
                 self.node_due = Some((Instant::now() + wait, failures + 1));
                 if suggests_drift(&error) {
@@ -307,14 +335,17 @@ impl Agent {
 
     fn verify(&mut self) {
         self.verify_due = None;
+        let began = Instant::now();
         // Asked for before: what changes while we look makes us look again at the next period.
         let generation = self.dataplane.generation();
         match self.dataplane.verify() {
             Ok(repair) => {
                 let Receipt { transactions, .. } = repair.receipt;
+                self.status.done(Step::Verify, began, &repair.receipt);
                 self.generation = generation.unwrap_or_default().wrapping_add(transactions as u32);
                 if !repair.plan.is_empty() {
                     self.counters.drift_repairs += 1;
+                    self.status.drift_repaired();
                     let examples: Vec<String> = repair.plan.ops().take(3).map(ToString::to_string).collect();
                     warn!(
                         "drift repaired ({} so far): {} operations, such as: {}",
@@ -326,6 +357,7 @@ impl Agent {
             }
             Err(error) => {
                 self.counters.failures += 1;
+                self.status.failed(Step::Verify, &error);
                 warn!("cannot verify the kernel's rules: {error}; trying again");
                 self.verify_due = Some(Instant::now() + Duration::from_millis(500));
             }
@@ -334,14 +366,17 @@ impl Agent {
 
     fn tidy(&mut self) {
         self.tidy_due = None;
+        let began = Instant::now();
         match self.dataplane.tidy() {
             Ok(outcome) => {
                 self.generation = self.generation.wrapping_add(outcome.receipt.transactions as u32);
+                self.status.done(Step::Tidy, began, &outcome.receipt);
                 if outcome.operations > 0 {
                     debug!("removed {} unused chains", outcome.operations);
                 }
             }
             Err(error) => {
+                self.status.failed(Step::Tidy, &error);
                 debug!("unused chains are still there: {error}");
                 self.tidy_due = Some(Instant::now() + self.periods.tidy);
             }

@@ -1,6 +1,6 @@
 //! `ferroxy run`: the node agent.
 
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 
 use anyhow::Context;
 use clap::Args;
@@ -11,6 +11,9 @@ use tracing::{info, warn};
 use super::input::{Cluster, Input, Settings};
 use super::{Answer, cleanup, version};
 use crate::agent::{self, Agent, inputs};
+use crate::config::Mode;
+use crate::flags::Flags;
+use crate::serve::Status;
 use crate::{host, log};
 
 #[derive(Debug, Args)]
@@ -39,11 +42,11 @@ impl Run {
         log::start(&settings.config.logging);
         warnings.iter().for_each(|warning| warn!("{warning}"));
         let cluster = self.input.cluster(&settings)?;
-        serve(settings, cluster, flags.init_only == Some(true))
+        serve(settings, cluster, flags)
     }
 }
 
-fn serve(settings: Settings, cluster: Cluster, only_look: bool) -> anyhow::Result<Answer> {
+fn serve(settings: Settings, cluster: Cluster, flags: &Flags) -> anyhow::Result<Answer> {
     let (sender, receiver) = mpsc::channel();
     inputs::watch_signals(sender.clone()).context("cannot listen for signals")?;
     let Cluster { mut facts, source, diagnostics } = cluster;
@@ -57,11 +60,13 @@ fn serve(settings: Settings, cluster: Cluster, only_look: bool) -> anyhow::Resul
     facts.apply(inputs::host_addresses()?);
     let (node, _) = resolve::node(&facts);
     dataplane.probe(&node).map_err(|error| host::explain_missing(&error))?;
-    if only_look {
+    if flags.init_only == Some(true) {
         info!("this kernel can do all that nftables mode needs");
         return Ok(Answer::Yes);
     }
 
+    let status = Arc::new(Status::new(&families, settings.periods.sync));
+    crate::serve::start(&settings.config, Mode::Nftables.as_str(), flags.given(), &status)?;
     inputs::watch_rules(dataplane.port_id(), sender.clone())?;
     inputs::watch_addresses(sender.clone())?;
     info!(
@@ -71,8 +76,10 @@ fn serve(settings: Settings, cluster: Cluster, only_look: bool) -> anyhow::Resul
         source.path().display(),
     );
     let events = sender.clone();
+    let listening = Listening::new(Arc::clone(&status));
     let _watch = source
         .watch(move |batch| {
+            listening.status.source_spoke();
             // The agent ends by ending the process; there is nobody left to tell.
             let _ = events.send(agent::Input::Events(batch.events));
             let _ = events.send(agent::Input::SourceDiagnostics(batch.diagnostics));
@@ -81,11 +88,30 @@ fn serve(settings: Settings, cluster: Cluster, only_look: bool) -> anyhow::Resul
     drop(sender);
 
     let periods = agent::Periods { verify: settings.periods.sync, ..agent::Periods::default() };
-    let mut agent = Agent::new(facts, dataplane, periods);
+    let mut agent = Agent::new(facts, dataplane, periods, status);
     let why = match agent.start(&receiver) {
         Some(why) => why,
         None => agent.run(&receiver),
     };
     info!("{why}: the rules stay in place (`ferroxy cleanup` removes them)");
     Ok(Answer::Yes)
+}
+
+/// Held by whoever listens to the source: when that ends, however it ends, the status says so.
+struct Listening {
+    status: Arc<Status>,
+}
+
+impl Listening {
+    /// The source has been read once.
+    fn new(status: Arc<Status>) -> Listening {
+        status.source_spoke();
+        Listening { status }
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.status.source_ended();
+    }
 }
