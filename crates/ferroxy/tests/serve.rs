@@ -1,7 +1,11 @@
 //! What the node serves over HTTP, asked by a client that reads the bytes itself: health, health-check node ports,
 //! metrics.
 
-#![allow(clippy::unwrap_used, reason = "the functions that tests share are tests too; clippy does not know")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "the functions that tests share are tests too; clippy does not know"
+)]
 
 mod support;
 
@@ -400,6 +404,15 @@ fn garbage_and_silence_hurt_nobody_else() {
     let more: Vec<TcpStream> =
         ka.run(|| (0..64).map(|_| TcpStream::connect(address).unwrap()).collect()).unwrap();
     assert_eq!(code(&ka, HEALTHZ, "/healthz"), Some(200));
+    // One that has been answered, and then has nothing more to say, is closed as well.
+    let closed = ka.run(|| {
+        let mut idle = TcpStream::connect(METRICS).unwrap();
+        idle.set_read_timeout(Some(DEADLINE)).unwrap();
+        idle.write_all(b"GET /healthz HTTP/1.1\r\nHost: node\r\n\r\n").unwrap();
+        let mut said = String::new();
+        idle.read_to_string(&mut said).map(|_| said)
+    });
+    assert!(closed.unwrap().unwrap().ends_with("\r\n\r\nok"));
     drop((silent, more));
     assert_eq!(agent.said("WARN cannot"), 0, "{}", agent.log());
 }

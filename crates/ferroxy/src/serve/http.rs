@@ -28,8 +28,9 @@ use tracing::{debug, error, info, warn};
 pub type Answer = Response<Full<Bytes>>;
 pub type Handler = Arc<dyn Fn(&Parts) -> Answer + Send + Sync>;
 
-/// How long a request's head may take; also how long a connection may be idle.
-const SLOWEST_HEAD: Duration = Duration::from_secs(10);
+/// How long a request's head may take; also how long a connection may be idle. Those who ask every ten seconds, as many
+/// health checkers do, must not find theirs just closed.
+const SLOWEST_HEAD: Duration = Duration::from_secs(12);
 const LARGEST_HEAD: usize = 16 * 1024;
 /// How long a connection may live, whatever happens on it.
 const LONGEST_CONNECTION: Duration = Duration::from_secs(600);
