@@ -202,6 +202,7 @@ impl Agent {
     }
 
     fn touch(&mut self, touched: Touched, now: Instant) {
+        let is_news = !touched.is_empty();
         if touched.node {
             self.node_due = Some((now, 0));
         }
@@ -212,7 +213,7 @@ impl Agent {
             known.into_iter().chain(programmed).for_each(|name| self.queue.add(name, now));
         }
         touched.services.into_iter().for_each(|name| self.queue.add(name, now));
-        if self.node_due.is_some() || !self.queue.is_empty() {
+        if is_news && (self.node_due.is_some() || !self.queue.is_empty()) {
             self.status.queued();
         }
     }

@@ -1,7 +1,7 @@
 //! Whether this proxy does its work: the original's rule, as a value. No clock: time comes in as an argument.
 //!
 //! Healthy is who has nothing waiting for the kernel, or nothing that waits for long. Both IP families are programmed
-//! in one transaction, so one state stands for both. A Service that the kernel refuses does not make the whole proxy
+//! in one transaction, so one state stands for both. A Service that the kernel refuses by name does not make the proxy
 //! unhealthy: the others are in force, and a load balancer that leaves this node because of one would hurt them.
 
 use std::collections::BTreeMap;

@@ -61,7 +61,7 @@ impl Service {
         };
         match TcpListener::from_std(bound) {
             Ok(listener) => {
-                info!("{} is served on {address}", self.name);
+                info!("serving {} on {address}", self.name);
                 self.serve(listener, handler).await;
             }
             Err(error) => error!("cannot serve {} on {address}: {error}", self.name),

@@ -42,13 +42,12 @@ pub fn start(
 ) -> anyhow::Result<()> {
     allow_many_sockets();
     let about = About { config: config.clone(), mode, flags, started: Moment::now() };
-    let metrics = (config.metrics, metrics_server::handler(Arc::clone(status), about));
-    let healthz = config.healthz.map(|address| (address, healthz::handler(Arc::clone(status))));
-    let service = http::Service::new("metrics", METRICS_CONNECTIONS);
-    let mut servers = vec![(first_bind(&service, metrics.0, config)?, service, metrics)];
-    if let Some(healthz) = healthz {
-        let service = http::Service::new("healthz", HEALTHZ_CONNECTIONS);
-        servers.push((first_bind(&service, healthz.0, config)?, service, healthz));
+    let metrics = http::Service::new("metrics", METRICS_CONNECTIONS);
+    let handler = metrics_server::handler(Arc::clone(status), about);
+    let mut servers = vec![Server::prepare(metrics, config.metrics, handler, config)?];
+    if let Some(address) = config.healthz {
+        let healthz = http::Service::new("healthz", HEALTHZ_CONNECTIONS);
+        servers.push(Server::prepare(healthz, address, healthz::handler(Arc::clone(status)), config)?);
     }
     let node_ports = service_health::run(
         Arc::clone(status),
@@ -61,7 +60,7 @@ pub fn start(
         .context("cannot prepare to serve health and metrics")?;
     let serve = move || {
         runtime.block_on(async {
-            for (bound, service, (address, handler)) in servers {
+            for Server { service, address, bound, handler } in servers {
                 tokio::spawn(service.run(address, bound, handler));
             }
             node_ports.await;
@@ -74,21 +73,34 @@ pub fn start(
     Ok(())
 }
 
-/// `None` when it failed and may be tried again.
-fn first_bind(
-    service: &http::Service,
+/// A service of one address.
+struct Server {
+    service: http::Service,
     address: SocketAddr,
-    config: &Config,
-) -> anyhow::Result<Option<TcpListener>> {
-    match http::bind(address) {
-        Ok(listener) => Ok(Some(listener)),
-        Err(error) if config.bind_address_hard_fail => {
-            Err(error).with_context(|| format!("cannot serve {} on {address}", service.name))
-        }
-        Err(error) => {
-            service.complain(address, &error);
-            Ok(None)
-        }
+    /// `None` when the first attempt failed and there may be others.
+    bound: Option<TcpListener>,
+    handler: http::Handler,
+}
+
+impl Server {
+    /// Binds here and now, so that a failure can end the program.
+    fn prepare(
+        service: http::Service,
+        address: SocketAddr,
+        handler: http::Handler,
+        config: &Config,
+    ) -> anyhow::Result<Server> {
+        let bound = match http::bind(address) {
+            Ok(listener) => Some(listener),
+            Err(error) if config.bind_address_hard_fail => {
+                return Err(error).with_context(|| format!("cannot serve {} on {address}", service.name));
+            }
+            Err(error) => {
+                service.complain(address, &error);
+                None
+            }
+        };
+        Ok(Server { service, address, bound, handler })
     }
 }
 

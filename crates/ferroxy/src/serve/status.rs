@@ -251,3 +251,85 @@ pub fn changes_in(events: &[Event]) -> (u64, u64) {
 fn is_eligible(node: &Node) -> bool {
     !node.deleting && node.taints.iter().all(|taint| taint != GOING_AWAY)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ferroxy_core::{Facts, event};
+
+    fn status() -> Status {
+        Status::new(&Family::ALL, Duration::from_secs(30))
+    }
+
+    /// Whether the node is eligible, once we have heard of it in this state.
+    fn eligible(node: Option<event::Node>) -> bool {
+        let policy = ferroxy_core::Policy { node_name: "ka".into(), ..Default::default() };
+        let (mut facts, status) = (Facts::new(policy), status());
+        if let Some(node) = node {
+            facts.apply(Event::Node(node));
+        }
+        status.heard(0, 0, facts.own_node());
+        status.now().node_eligible
+    }
+
+    #[test]
+    fn a_node_is_eligible_while_it_is_known_and_stays() {
+        let node = event::Node { name: "ka".into(), ..Default::default() };
+        let tainted = |key: &str| event::Node { taints: vec![key.into()], ..node.clone() };
+        assert!(!eligible(None));
+        assert!(eligible(Some(node.clone())));
+        assert!(eligible(Some(tainted("node.kubernetes.io/unschedulable"))));
+        assert!(!eligible(Some(tainted(GOING_AWAY))));
+        assert!(!eligible(Some(event::Node { deleting: true, ..node.clone() })));
+        assert!(!eligible(Some(event::Node { name: "kb".into(), ..node })));
+    }
+
+    #[test]
+    fn changes_are_pending_until_the_kernel_has_them() {
+        let status = status();
+        let gone = || (String::from("default"), String::from("web"));
+        let ((namespace, name), (slice_namespace, slice)) = (gone(), gone());
+        let events = [
+            Event::ServiceGone { namespace, name },
+            Event::SliceGone { namespace: slice_namespace, name: slice },
+            Event::HostAddresses(Vec::new()),
+        ];
+        let (services, slices) = changes_in(&events);
+        status.heard(services, slices, None);
+        let pending = || {
+            let counts = &status.now().counts;
+            (counts.service_changes.pending, counts.endpoint_changes.pending)
+        };
+        assert_eq!(pending(), (1, 1));
+        status.failed(Step::Services, &"no memory");
+        assert_eq!(pending(), (1, 1));
+        let receipt = Receipt { transactions: 1, messages: 3, bytes: 100 };
+        status.done(Step::Services, Instant::now(), &receipt);
+        assert_eq!(pending(), (0, 0));
+        let now = status.now();
+        assert_eq!((now.counts.service_changes.total, now.counts.sync_failures), (1, 1));
+        assert_eq!((now.counts.kernel_messages, now.counts.kernel_bytes), (3, 100));
+    }
+
+    #[test]
+    fn a_refused_service_is_remembered_until_it_is_not() {
+        let (status, ledger) = (status(), Ledger::default());
+        let name = ServiceName::new("default", "web");
+        status.services(std::slice::from_ref(&name), &[(name.clone(), "too large".into())], &ledger);
+        assert_eq!(status.now().refused[&name], "too large");
+        assert!(status.now().health.is_healthy(Moment::now()));
+        status.services(&[name], &[], &ledger);
+        assert!(status.now().refused.is_empty());
+        assert_eq!(status.now().counts.sync_failures, 1);
+    }
+
+    #[test]
+    fn untidiness_is_no_failed_sync() {
+        let status = status();
+        status.failed(Step::Tidy, &"busy");
+        status.done(Step::Tidy, Instant::now(), &Receipt::default());
+        let now = status.now();
+        assert_eq!((now.counts.sync_failures, now.counts.cleanup_failures), (0, 1));
+        assert!(now.counts.last_sync.is_none());
+    }
+}
