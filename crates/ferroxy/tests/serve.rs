@@ -353,7 +353,9 @@ fn metrics_have_the_names_and_types_of_the_original() {
     let partial = "kubeproxy_sync_partial_proxy_rules_duration_seconds_count{ip_family=\"IPv4\"}";
     wait_until("the change is counted", DEADLINE, || metrics(&ka)[partial] > before[partial]);
     let after = metrics(&ka);
-    assert_eq!(after["kubeproxy_sync_proxy_rules_endpoint_changes_total"], 1.0);
+    // One at the start, one now.
+    assert_eq!(after["kubeproxy_sync_proxy_rules_endpoint_changes_total"], 2.0);
+    assert_eq!(after["kubeproxy_sync_proxy_rules_service_changes_total"], 1.0);
     assert_eq!(after["kubeproxy_sync_proxy_rules_endpoint_changes_pending"], 0.0);
     code(&ka, HEALTHZ, "/healthz");
     assert_eq!(metrics(&ka)["kubeproxy_proxy_healthz_total{code=\"200\"}"], 1.0);

@@ -108,7 +108,8 @@ impl Agent {
     /// Brings the kernel to the facts known so far. Until that succeeds nothing else is done.
     pub fn start(&mut self, inputs: &Receiver<Input>) -> Option<&'static str> {
         let mut failures = 0;
-        self.status.heard(0, 0, self.facts.own_node());
+        let known = self.facts.counts();
+        self.status.heard(known.services as u64, known.slices as u64, self.facts.own_node());
         self.status.queued();
         loop {
             match self.try_start() {
