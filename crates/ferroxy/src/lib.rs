@@ -6,4 +6,6 @@ pub mod config;
 pub mod flags;
 pub mod host;
 pub mod log;
+pub mod memory;
 pub mod output;
+pub mod serve;

@@ -82,8 +82,7 @@ fn play(name: &str) {
     let arguments = run_arguments(&case.folder, &case.folder.join("config.yaml"));
 
     let agent = Agent::start_with(ka, arguments.clone());
-    // The recordings of health-check node ports (`case.health_checks`) are not compared: Ferroxy does not serve
-    // those ports yet.
+    // The recordings of health-check node ports (`case.health_checks`) are compared in serve.rs.
     compare_all(&case, &network);
     let mut diff = vec!["diff".into()];
     diff.extend(arguments.clone());

@@ -9,6 +9,7 @@ mod report;
 mod sweep;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
@@ -19,6 +20,10 @@ use ferroxy_nftables::apply::{ApplyError, Receipt};
 use ferroxy_nftables::dataplane::{Outcome, suggests_drift};
 use tracing::{debug, error, info, warn};
 
+use crate::memory::give_memory_back;
+use crate::serve::Status;
+use crate::serve::health::Step;
+use crate::serve::status::changes_in;
 use queue::{Queue, backoff};
 use report::Reports;
 use sweep::Sweeper;
@@ -87,10 +92,11 @@ pub struct Agent {
     sweeper: Sweeper,
     /// Everything the source holds could be read at least once.
     source_was_whole: bool,
+    status: Arc<Status>,
 }
 
 impl Agent {
-    pub fn new(facts: Facts, dataplane: Dataplane, periods: Periods) -> Agent {
+    pub fn new(facts: Facts, dataplane: Dataplane, periods: Periods, status: Arc<Status>) -> Agent {
         Agent {
             facts,
             dataplane,
@@ -105,6 +111,7 @@ impl Agent {
             reports: Reports::default(),
             sweeper: Sweeper::start(),
             source_was_whole: true,
+            status,
         }
     }
 
@@ -123,6 +130,9 @@ impl Agent {
     /// Brings the kernel to the facts known so far. Until that succeeds nothing else is done.
     pub fn start(&mut self, inputs: &Receiver<Input>) -> Option<&'static str> {
         let mut failures = 0;
+        let known = self.facts.counts();
+        self.status.heard(known.services as u64, known.slices as u64, self.facts.own_node());
+        self.status.queued();
         loop {
             match self.try_start() {
                 Ok(()) => return None,
@@ -130,14 +140,13 @@ impl Agent {
                     let wait = backoff(failures);
                     failures += 1;
                     self.counters.failures += 1;
+                    self.status.failed(Step::Start, &error);
                     error!("cannot program the kernel: {error}; trying again in {wait:?}");
                     let deadline = Instant::now() + wait;
                     while let Some(left) = deadline.checked_duration_since(Instant::now()) {
                         match inputs.recv_timeout(left) {
                             Ok(Input::Stop(why)) => return Some(why),
-                            Ok(Input::Events(events)) => {
-                                events.into_iter().for_each(|event| drop(self.facts.apply(event)));
-                            }
+                            Ok(Input::Events(events)) => drop(self.apply(events)),
                             Ok(Input::SourceDiagnostics(found)) => self.reports.source(found),
                             Ok(Input::Drift(_)) | Err(_) => {}
                         }
@@ -152,7 +161,9 @@ impl Agent {
         let (intent, diagnostics) = resolve::all(&self.facts);
         self.reports.all(diagnostics.into_iter().chain(self.facts.orphans()).collect());
         let outcome = self.dataplane.start(&intent)?;
+        self.status.node(self.dataplane.ledger().node());
         self.finished(&outcome, intent.services.keys().cloned().collect(), began);
+        self.status.done(Step::Start, began, &outcome.receipt);
         self.generation = self.dataplane.generation().unwrap_or_default();
         let counts = self.facts.counts();
         info!(
@@ -206,15 +217,23 @@ impl Agent {
                 self.verify_due.get_or_insert(now + self.periods.settle);
             }
             Input::Events(events) => {
-                let mut touched = Touched::default();
-                events.into_iter().for_each(|event| touched.merge(self.facts.apply(event)));
+                let touched = self.apply(events);
                 self.touch(touched, now);
             }
         }
         None
     }
 
+    fn apply(&mut self, events: Vec<Event>) -> Touched {
+        let (services, slices) = changes_in(&events);
+        let mut touched = Touched::default();
+        events.into_iter().for_each(|event| touched.merge(self.facts.apply(event)));
+        self.status.heard(services, slices, self.facts.own_node());
+        touched
+    }
+
     fn touch(&mut self, touched: Touched, now: Instant) {
+        let is_news = !touched.is_empty();
         if touched.node {
             self.node_due = Some((now, 0));
         }
@@ -225,6 +244,9 @@ impl Agent {
             known.into_iter().chain(programmed).for_each(|name| self.queue.add(name, now));
         }
         touched.services.into_iter().for_each(|name| self.queue.add(name, now));
+        if is_news && (self.node_due.is_some() || !self.queue.is_empty()) {
+            self.status.queued();
+        }
     }
 
     fn next_deadline(&self) -> Instant {
@@ -250,6 +272,7 @@ impl Agent {
         if self.tidy_due.is_some_and(|due| due <= now) {
             self.tidy();
         }
+        self.status.queue_length(self.queue.len());
     }
 
     fn change_services(&mut self, now: Instant) {
@@ -277,9 +300,11 @@ impl Agent {
                 if many {
                     give_memory_back();
                 }
+                self.status.done(Step::Services, now, &outcome.receipt);
             }
             Err(error) => {
                 self.counters.failures += 1;
+                self.status.failed(Step::Services, &error);
                 let waits = due.into_iter().map(|name| self.queue.failed(name, now));
                 let wait = waits.min().unwrap_or_default();
                 warn!("cannot program the change: {error}; trying again in {wait:?}");
@@ -308,6 +333,7 @@ impl Agent {
         if outcome.drift {
             self.verify_due = Some(now);
         }
+        self.status.services(&tried, &outcome.failed, self.dataplane.ledger());
         if outcome.operations > 0 {
             self.tidy_due.get_or_insert(now + self.periods.tidy);
         }
@@ -315,9 +341,11 @@ impl Agent {
 
     fn change_node(&mut self, failures: u32) {
         self.node_due = None;
+        let began = Instant::now();
         let (node, diagnostics) = resolve::node(&self.facts);
         self.reports.node(diagnostics);
         if node == *self.dataplane.ledger().node() {
+            self.status.done(Step::Node, began, &Receipt::default());
             return;
         }
         match self.dataplane.change_node(node) {
@@ -326,10 +354,13 @@ impl Agent {
                 info!("the node's own settings changed: {}", describe(&outcome));
                 // Their node ports answer on other addresses now.
                 self.sweeper.services().for_each(|name| self.queue.add(name.clone(), Instant::now()));
+                self.status.node(self.dataplane.ledger().node());
+                self.status.done(Step::Node, began, &outcome.receipt);
             }
             Err(error) => {
                 let wait = backoff(failures);
                 self.counters.failures += 1;
+                self.status.failed(Step::Node, &error);
                 warn!("cannot program the node's settings: {error}; trying again in {wait:?}");
                 self.node_due = Some((Instant::now() + wait, failures + 1));
                 if suggests_drift(&error) {
@@ -350,15 +381,18 @@ impl Agent {
 
     fn verify(&mut self) {
         self.verify_due = None;
+        let began = Instant::now();
         // Asked for before: what changes while we look makes us look again at the next period.
         let generation = self.dataplane.generation();
         match self.dataplane.verify() {
             Ok(repair) => {
                 let Receipt { transactions, .. } = repair.receipt;
+                self.status.done(Step::Verify, began, &repair.receipt);
                 self.generation = generation.unwrap_or_default().wrapping_add(transactions as u32);
                 if !repair.plan.is_empty() {
                     self.counters.drift_repairs += 1;
                     self.sweeper.rules_were_missing();
+                    self.status.drift_repaired();
                     let examples: Vec<String> = repair.plan.ops().take(3).map(ToString::to_string).collect();
                     warn!(
                         "drift repaired ({} so far): {} operations, such as: {}",
@@ -370,6 +404,7 @@ impl Agent {
             }
             Err(error) => {
                 self.counters.failures += 1;
+                self.status.failed(Step::Verify, &error);
                 warn!("cannot verify the kernel's rules: {error}; trying again");
                 self.verify_due = Some(Instant::now() + Duration::from_millis(500));
             }
@@ -378,14 +413,17 @@ impl Agent {
 
     fn tidy(&mut self) {
         self.tidy_due = None;
+        let began = Instant::now();
         match self.dataplane.tidy() {
             Ok(outcome) => {
                 self.generation = self.generation.wrapping_add(outcome.receipt.transactions as u32);
+                self.status.done(Step::Tidy, began, &outcome.receipt);
                 if outcome.operations > 0 {
                     debug!("removed {} unused chains", outcome.operations);
                 }
             }
             Err(error) => {
+                self.status.failed(Step::Tidy, &error);
                 debug!("unused chains are still there: {error}");
                 self.tidy_due = Some(Instant::now() + self.periods.tidy);
             }
@@ -402,26 +440,5 @@ fn describe(outcome: &Outcome) -> String {
     match outcome.operations {
         0 => "nothing to send".into(),
         n => format!("{n} operations, {} bytes", outcome.receipt.bytes),
-    }
-}
-
-/// Makes glibc give large blocks back as soon as they are freed: by default the size that counts as large grows with
-/// each of them, and the text of a large manifest stays. Call it before one is read.
-pub fn keep_memory_small() {
-    #[cfg(target_env = "gnu")]
-    // SAFETY: mallopt sets a number of the allocator, under its lock; one it does not like it ignores.
-    unsafe {
-        // Threads keep their own pools (M_ARENA_MAX is left alone): one pool for all would save 3 MiB, but what the
-        // manifests leave behind in it would slow the agent's next change down by milliseconds.
-        libc::mallopt(libc::M_MMAP_THRESHOLD, 256 << 10);
-    }
-}
-
-/// glibc keeps what was freed; on other systems this does nothing.
-fn give_memory_back() {
-    #[cfg(target_env = "gnu")]
-    // SAFETY: malloc_trim only releases free memory of the allocator; it has no preconditions.
-    unsafe {
-        libc::malloc_trim(0);
     }
 }

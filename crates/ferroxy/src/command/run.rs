@@ -1,6 +1,6 @@
 //! `ferroxy run`: the node agent.
 
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -12,8 +12,10 @@ use tracing::{info, warn};
 use super::input::{Cluster, Input, Settings};
 use super::{Answer, cleanup, version};
 use crate::agent::{self, Agent, inputs};
-use crate::config::LogFormat;
-use crate::{host, log};
+use crate::config::{LogFormat, Mode};
+use crate::flags::Flags;
+use crate::serve::Status;
+use crate::{host, log, memory};
 
 #[derive(Debug, Args)]
 pub struct Run {
@@ -43,12 +45,12 @@ impl Run {
         if settings.config.logging.format == LogFormat::Json {
             warn!("--logging-format: JSON is not there yet; this is text");
         }
-        agent::keep_memory_small();
+        memory::keep_memory_small();
         if flags.init_only == Some(true) {
             return init_only(&settings);
         }
         let cluster = self.input.cluster(&settings)?;
-        serve(settings, cluster)
+        serve(settings, cluster, flags)
     }
 }
 
@@ -61,7 +63,7 @@ fn init_only(settings: &Settings) -> anyhow::Result<Answer> {
     Ok(Answer::Yes)
 }
 
-fn serve(settings: Settings, cluster: Cluster) -> anyhow::Result<Answer> {
+fn serve(settings: Settings, cluster: Cluster, flags: &Flags) -> anyhow::Result<Answer> {
     let (sender, receiver) = mpsc::channel();
     inputs::watch_signals(sender.clone()).context("cannot listen for signals")?;
     let Cluster { mut facts, source, diagnostics } = cluster;
@@ -76,6 +78,8 @@ fn serve(settings: Settings, cluster: Cluster) -> anyhow::Result<Answer> {
 
     let source_is_whole = agent::is_whole(&diagnostics);
     let _ = sender.send(agent::Input::SourceDiagnostics(diagnostics));
+    let status = Arc::new(Status::new(&families, settings.periods.sync));
+    crate::serve::start(&settings.config, Mode::Nftables.as_str(), flags.given(), &status)?;
     inputs::watch_rules(dataplane.port_id(), sender.clone())?;
     // First the watch, then the look: no change is missed between them.
     inputs::watch_addresses(sender.clone())?;
@@ -87,8 +91,10 @@ fn serve(settings: Settings, cluster: Cluster) -> anyhow::Result<Answer> {
         source.path().display(),
     );
     let events = sender.clone();
+    let listening = Listening::new(Arc::clone(&status));
     let _watch = source
         .watch(move |batch| {
+            listening.status.source_spoke();
             // The agent ends by ending the process; there is nobody left to tell.
             let _ = events.send(agent::Input::Events(batch.events));
             let _ = events.send(agent::Input::SourceDiagnostics(batch.diagnostics));
@@ -97,7 +103,7 @@ fn serve(settings: Settings, cluster: Cluster) -> anyhow::Result<Answer> {
     drop(sender);
 
     let periods = agent::Periods { verify: settings.periods.sync, ..agent::Periods::default() };
-    let mut agent = Agent::new(facts, dataplane, periods);
+    let mut agent = Agent::new(facts, dataplane, periods, status);
     if !source_is_whole {
         agent.distrust_source();
     }
@@ -131,5 +137,24 @@ fn claim(inputs: &mpsc::Receiver<agent::Input>) -> anyhow::Result<Option<host::C
             info!("{why} while waiting: nothing was changed");
             return Ok(None);
         }
+    }
+}
+
+/// Held by whoever listens to the source: when that ends, however it ends, the status says so.
+struct Listening {
+    status: Arc<Status>,
+}
+
+impl Listening {
+    /// The source has been read once.
+    fn new(status: Arc<Status>) -> Listening {
+        status.source_spoke();
+        Listening { status }
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.status.source_ended();
     }
 }

@@ -72,6 +72,19 @@ impl FeatureGates {
         self.set.get(name).or(group).copied().unwrap_or(default)
     }
 
+    /// Every gate with its stage (as metrics spell it) and whether it is on.
+    pub fn all(&self) -> impl Iterator<Item = (&'static str, &'static str, bool)> {
+        KNOWN.into_iter().map(|(name, stage, _)| {
+            let stage = match stage {
+                Alpha => "ALPHA",
+                Beta => "BETA",
+                Deprecated => "DEPRECATED",
+                Stable | Locked => "",
+            };
+            (name, stage, self.enabled(name))
+        })
+    }
+
     pub fn given(&self) -> &BTreeMap<String, bool> {
         &self.set
     }

@@ -194,6 +194,12 @@ impl Config {
         serde_saphyr::to_string(&write::to_file(self)).map_err(|error| error.to_string())
     }
 
+    /// The same as JSON.
+    pub fn to_json(&self) -> serde_json::Value {
+        // A struct of plain values always becomes JSON.
+        serde_json::to_value(write::to_file(self)).unwrap_or_default()
+    }
+
     /// The name this node goes by: what was asked for, or the host's name.
     pub fn node_name(&self) -> Result<String, String> {
         if !self.hostname_override.is_empty() {

@@ -1,0 +1,232 @@
+//! `/healthz` and `/livez` as the original answers them, `/readyz`, and what its users miss: under the key `ferroxy`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use hyper::StatusCode;
+use serde::Serialize;
+
+use super::http::{self, Answer, Handler};
+use super::moment::Moment;
+use super::status::{Now, Status};
+
+/// More failing objects than this are counted, not listed.
+const MOST_LISTED: usize = 20;
+
+pub fn handler(status: Arc<Status>) -> Handler {
+    Arc::new(move |request| {
+        let mut now = status.now();
+        let (path, question) = match request.uri.path() {
+            "/healthz" => ("/healthz", Question::Healthy),
+            "/livez" => ("/livez", Question::Alive),
+            "/readyz" => ("/readyz", Question::Ready),
+            _ => return http::not_found(),
+        };
+        let (code, answer) = answer(&now, question, Moment::now());
+        *now.counts.health_answers.entry((path, code.as_u16())).or_default() += 1;
+        answer
+    })
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Question {
+    /// May traffic be sent to this node?
+    Healthy,
+    /// Does the proxy do its work?
+    Alive,
+    /// Has it begun to, and does it hear of changes?
+    Ready,
+}
+
+/// The first five fields are the original's.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Body {
+    last_updated: String,
+    current_time: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node_eligible: Option<bool>,
+    healthy: bool,
+    status: BTreeMap<String, FamilyBody>,
+    ferroxy: More,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct FamilyBody {
+    last_updated: String,
+    healthy: bool,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct More {
+    ready: bool,
+    first_sync_done: bool,
+    /// Since the kernel last took something from us; null before the first sync.
+    last_apply_age_seconds: Option<f64>,
+    source_alive: bool,
+    /// Since whoever tells us about the cluster last told something.
+    source_age_seconds: Option<f64>,
+    queue_length: usize,
+    failing_count: usize,
+    failing: Vec<Failing>,
+}
+
+#[derive(Debug, Serialize)]
+struct Failing {
+    object: String,
+    reason: String,
+}
+
+fn answer(now: &Now, question: Question, moment: Moment) -> (StatusCode, Answer) {
+    let healthy = now.health.is_healthy(moment);
+    let is_well = match question {
+        Question::Healthy => healthy && now.node_eligible,
+        Question::Alive => healthy,
+        Question::Ready => now.is_ready(),
+    };
+    let updated = now.health.updated();
+    // The original says "now" when all is well: once upon a time it updated whether anything had changed or not.
+    let last_updated = if is_well && question != Question::Ready { moment } else { updated };
+    let of_family = || FamilyBody { last_updated: updated.rfc3339(), healthy };
+    let body = Body {
+        last_updated: last_updated.rfc3339(),
+        current_time: moment.rfc3339(),
+        node_eligible: (question == Question::Healthy).then_some(now.node_eligible),
+        healthy,
+        status: now.families.iter().map(|family| (family.to_string(), of_family())).collect(),
+        ferroxy: more(now, moment),
+    };
+    let code = if is_well { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    // A struct of plain values always becomes JSON.
+    let json = serde_json::to_vec(&body).unwrap_or_default();
+    (code, http::answer(code, http::JSON, json))
+}
+
+fn more(now: &Now, moment: Moment) -> More {
+    let services = now.refused.iter().map(|(name, reason)| (format!("Service {name}"), reason));
+    let steps = now.health.failing().iter().map(|(step, reason)| (step.words().to_owned(), reason));
+    let listed = steps.chain(services).take(MOST_LISTED);
+    let seconds = |since: Moment| since.age(moment).as_secs_f64();
+    More {
+        ready: now.is_ready(),
+        first_sync_done: now.health.first_sync_done(),
+        last_apply_age_seconds: now.health.first_sync_done().then(|| seconds(now.health.updated())),
+        source_alive: now.source.is_alive,
+        source_age_seconds: now.source.last_word.map(seconds),
+        queue_length: now.queue_length,
+        failing_count: now.refused.len() + now.health.failing().len(),
+        failing: listed.map(|(object, reason)| Failing { object, reason: reason.clone() }).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::serve::health::Step;
+    use ferroxy_core::{Family, ServiceName};
+    use http_body_util::BodyExt;
+    use serde_json::{Value, json};
+    use std::time::{Duration, Instant, UNIX_EPOCH};
+
+    /// A proxy that has started at 2026-11-15T21:48:56Z on an eligible node.
+    struct Proxy {
+        status: Status,
+        started: Moment,
+    }
+
+    impl Proxy {
+        fn new() -> Proxy {
+            let wall = UNIX_EPOCH + Duration::from_secs(1_794_779_336);
+            let started = Moment { instant: Instant::now(), wall };
+            let status = Status::new(&Family::ALL, Duration::from_secs(30));
+            let mut now = status.now();
+            now.health = crate::serve::health::Health::new(Duration::from_secs(30), started);
+            now.node_eligible = true;
+            drop(now);
+            Proxy { status, started }
+        }
+
+        fn at(&self, seconds: u64) -> Moment {
+            let later = Duration::from_secs(seconds);
+            Moment { instant: self.started.instant + later, wall: self.started.wall + later }
+        }
+
+        fn ask(&self, question: Question, seconds: u64) -> (u16, Value) {
+            let (code, answer) = answer(&self.status.now(), question, self.at(seconds));
+            assert_eq!(answer.headers()["content-type"], "application/json");
+            assert_eq!(answer.headers()["x-content-type-options"], "nosniff");
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            let body = runtime.block_on(answer.into_body().collect()).unwrap().to_bytes();
+            (code.as_u16(), serde_json::from_slice(&body).unwrap())
+        }
+    }
+
+    fn without_ours(mut body: Value) -> Value {
+        body.as_object_mut().unwrap().remove("ferroxy");
+        body
+    }
+
+    #[test]
+    fn healthy_from_the_start_and_ready_later() {
+        let proxy = Proxy::new();
+        let (code, body) = proxy.ask(Question::Healthy, 5);
+        let family = json!({ "lastUpdated": "2026-11-15T21:48:56Z", "healthy": true });
+        let expected = json!({
+            "lastUpdated": "2026-11-15T21:49:01Z", "currentTime": "2026-11-15T21:49:01Z",
+            "nodeEligible": true, "healthy": true, "status": { "IPv4": family, "IPv6": family },
+        });
+        assert_eq!((code, without_ours(body)), (200, expected));
+        assert_eq!(proxy.ask(Question::Ready, 5).0, 503);
+        proxy.status.now().health.done(Step::Start, proxy.at(6));
+        assert_eq!(proxy.ask(Question::Ready, 7).0, 503, "nobody has told us anything");
+        proxy.status.source_spoke();
+        assert_eq!(proxy.ask(Question::Ready, 7).0, 200);
+        proxy.status.source_ended();
+        assert_eq!(proxy.ask(Question::Ready, 7).0, 503);
+        assert_eq!(proxy.ask(Question::Healthy, 7).0, 200, "as the original");
+    }
+
+    #[test]
+    fn late_is_unhealthy_and_says_since_when() {
+        let proxy = Proxy::new();
+        proxy.status.now().health.done(Step::Start, proxy.at(1));
+        proxy.status.now().health.failed(Step::Services, "no memory".into(), proxy.at(10));
+        assert_eq!(proxy.ask(Question::Alive, 69).0, 200);
+        let (code, body) = proxy.ask(Question::Alive, 70);
+        let family = json!({ "lastUpdated": "2026-11-15T21:48:57Z", "healthy": false });
+        let expected = json!({
+            "lastUpdated": "2026-11-15T21:48:57Z", "currentTime": "2026-11-15T21:50:06Z",
+            "healthy": false, "status": { "IPv4": family, "IPv6": family },
+        });
+        let failing = json!([{ "object": "changes of Services", "reason": "no memory" }]);
+        assert_eq!(body["ferroxy"]["failing"], failing);
+        assert_eq!(body["ferroxy"]["lastApplyAgeSeconds"], json!(69.0));
+        assert_eq!((code, without_ours(body)), (503, expected));
+    }
+
+    #[test]
+    fn a_node_that_goes_away_is_only_unfit_for_traffic() {
+        let proxy = Proxy::new();
+        proxy.status.now().node_eligible = false;
+        let (code, body) = proxy.ask(Question::Healthy, 1);
+        assert_eq!((code, &body["nodeEligible"], &body["healthy"]), (503, &json!(false), &json!(true)));
+        assert_eq!(proxy.ask(Question::Alive, 1).0, 200);
+    }
+
+    #[test]
+    fn refused_services_are_listed_up_to_a_limit() {
+        let proxy = Proxy::new();
+        for i in 0..30 {
+            proxy.status.now().refused.insert(ServiceName::new("a", &format!("s{i:02}")), "too large".into());
+        }
+        let (code, body) = proxy.ask(Question::Healthy, 1);
+        assert_eq!((code, &body["ferroxy"]["failingCount"]), (200, &json!(30)));
+        assert_eq!(body["ferroxy"]["failing"].as_array().unwrap().len(), MOST_LISTED);
+        assert_eq!(
+            body["ferroxy"]["failing"][0],
+            json!({ "object": "Service a/s00", "reason": "too large" })
+        );
+    }
+}

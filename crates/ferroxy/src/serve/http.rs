@@ -1,0 +1,179 @@
+//! A small HTTP/1.1 server for many sockets on one thread: binding, limits, time-outs. What is answered is not known here.
+//!
+//! hyper reads and writes the protocol. Nobody who connects can hold much: a request's head must come soon and be
+//! small, its body is not read, and connections are bounded for each socket and for each service.
+
+use std::io;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
+use hyper::http::request::Parts;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use tracing::{debug, error, info, warn};
+
+pub type Answer = Response<Full<Bytes>>;
+pub type Handler = Arc<dyn Fn(&Parts) -> Answer + Send + Sync>;
+
+/// How long a request's head may take; also how long a connection may be idle. Those who ask every ten seconds, as many
+/// health checkers do, must not find theirs just closed.
+const SLOWEST_HEAD: Duration = Duration::from_secs(12);
+const LARGEST_HEAD: usize = 16 * 1024;
+/// How long a connection may live, whatever happens on it.
+const LONGEST_CONNECTION: Duration = Duration::from_secs(600);
+const MOST_CONNECTIONS_OF_A_SOCKET: usize = 64;
+const BIND_AGAIN: Duration = Duration::from_secs(5);
+/// What the kernel keeps for us while we are busy.
+const BACKLOG: i32 = 128;
+/// After an error of `accept`, such as too many open files, so that it does not take a core.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// One kind of service: its connections are bounded together.
+#[derive(Clone)]
+pub struct Service {
+    pub name: &'static str,
+    connections: Arc<Semaphore>,
+}
+
+impl Service {
+    pub fn new(name: &'static str, most_connections: usize) -> Service {
+        Service { name, connections: Arc::new(Semaphore::new(most_connections)) }
+    }
+
+    /// Serves on an address, as soon as it can be bound. `first` is what came of the first attempt.
+    pub async fn run(self, address: SocketAddr, first: Option<std::net::TcpListener>, handler: Handler) {
+        let bound = match first {
+            Some(listener) => listener,
+            None => self.bind_in_the_end(address).await,
+        };
+        match TcpListener::from_std(bound) {
+            Ok(listener) => {
+                info!("serving {} on {address}", self.name);
+                self.serve(listener, handler).await;
+            }
+            Err(error) => error!("cannot serve {} on {address}: {error}", self.name),
+        }
+    }
+
+    async fn bind_in_the_end(&self, address: SocketAddr) -> std::net::TcpListener {
+        loop {
+            sleep(BIND_AGAIN).await;
+            match bind(address) {
+                Ok(listener) => return listener,
+                Err(error) => self.complain(address, &error),
+            }
+        }
+    }
+
+    pub fn complain(&self, address: SocketAddr, error: &io::Error) {
+        warn!("cannot serve {} on {address}: {error}; trying again in {BIND_AGAIN:?}", self.name);
+    }
+
+    /// Serves until it is dropped, and its connections with it.
+    pub async fn serve(self, listener: TcpListener, handler: Handler) {
+        let mut connections = JoinSet::new();
+        loop {
+            while connections.try_join_next().is_some() {}
+            if connections.len() >= MOST_CONNECTIONS_OF_A_SOCKET {
+                connections.join_next().await;
+                continue;
+            }
+            let stream = match listener.accept().await {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    debug!("cannot accept a connection for {}: {error}", self.name);
+                    sleep(PAUSE).await;
+                    continue;
+                }
+            };
+            // The semaphore is never closed.
+            let Ok(permit) = Arc::clone(&self.connections).acquire_owned().await else { return };
+            let handler = Arc::clone(&handler);
+            connections.spawn(async move {
+                // Whatever goes wrong is the other side's doing, and of no interest.
+                let _ = timeout(LONGEST_CONNECTION, converse(stream, handler)).await;
+                drop(permit);
+            });
+        }
+    }
+}
+
+async fn converse(stream: TcpStream, handler: Handler) -> hyper::Result<()> {
+    let answer = |request: Request<Incoming>| {
+        let (head, _body) = request.into_parts();
+        let answer = handler(&head);
+        async { Ok::<_, std::convert::Infallible>(answer) }
+    };
+    http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(SLOWEST_HEAD)
+        .max_buf_size(LARGEST_HEAD)
+        // As the original writes them; some health checkers are that simple.
+        .title_case_headers(true)
+        .serve_connection(TokioIo::new(stream), service_fn(answer))
+        .await
+}
+
+/// A listening socket. An unspecified address means both families, whichever it is: that is what Go makes of it.
+pub fn bind(address: SocketAddr) -> io::Result<std::net::TcpListener> {
+    if !address.ip().is_unspecified() {
+        return bind_exactly(address);
+    }
+    let everywhere = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), address.port());
+    match listen(everywhere, false) {
+        // This host has no IPv6.
+        Err(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL) => bind_exactly(address),
+        result => Ok(result?),
+    }
+}
+
+/// A listening socket of the address' own family only.
+pub fn bind_exactly(address: SocketAddr) -> io::Result<std::net::TcpListener> {
+    Ok(listen(address, true)?)
+}
+
+fn listen(address: SocketAddr, only_v6: bool) -> Result<std::net::TcpListener, Errno> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket: OwnedFd = rustix::net::socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))?;
+    // A restart must not wait for the old process' connections to be forgotten.
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    if address.is_ipv6() {
+        sockopt::set_ipv6_v6only(&socket, only_v6)?;
+    }
+    rustix::net::bind(&socket, &address)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// An answer that no browser takes for anything but what it says it is.
+pub fn answer(code: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Answer {
+    let mut answer = Response::new(Full::new(body.into()));
+    *answer.status_mut() = code;
+    let headers = answer.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    headers.insert(NOSNIFF, HeaderValue::from_static("nosniff"));
+    answer
+}
+
+const NOSNIFF: HeaderName = HeaderName::from_static("x-content-type-options");
+
+pub const TEXT: &str = "text/plain; charset=utf-8";
+pub const JSON: &str = "application/json";
+
+pub fn not_found() -> Answer {
+    answer(StatusCode::NOT_FOUND, TEXT, "404 page not found\n")
+}

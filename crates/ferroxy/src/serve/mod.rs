@@ -1,0 +1,115 @@
+//! What the node serves over HTTP: health, health-check node ports, metrics. One thread; it reads the [`Status`] that the
+//! agent writes, and never asks the agent anything.
+
+mod exposition;
+pub mod health;
+mod healthz;
+mod http;
+mod metrics;
+mod metrics_server;
+mod moment;
+mod ports;
+mod process;
+mod service_health;
+pub mod status;
+mod without_local;
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+
+use anyhow::Context;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use serde_json::Value;
+use tracing::warn;
+
+use crate::config::Config;
+use metrics_server::About;
+use moment::Moment;
+pub use status::Status;
+
+/// Connections at once, for each service; see also `http.rs`.
+const METRICS_CONNECTIONS: usize = 64;
+const HEALTHZ_CONNECTIONS: usize = 64;
+const SERVICE_HEALTH_CONNECTIONS: usize = 1024;
+
+/// Starts to serve what the configuration asks for. An address that cannot be bound is tried again and again, or is an
+/// error when `bindAddressHardFail` is set.
+pub fn start(
+    config: &Config,
+    mode: &'static str,
+    flags: Vec<(String, Value)>,
+    status: &Arc<Status>,
+) -> anyhow::Result<()> {
+    allow_many_sockets();
+    let about = About { config: config.clone(), mode, flags, started: Moment::now() };
+    let metrics = http::Service::new("metrics", METRICS_CONNECTIONS);
+    let handler = metrics_server::handler(Arc::clone(status), about);
+    let mut servers = vec![Server::prepare(metrics, config.metrics, handler, config)?];
+    if let Some(address) = config.healthz {
+        let healthz = http::Service::new("healthz", HEALTHZ_CONNECTIONS);
+        servers.push(Server::prepare(healthz, address, healthz::handler(Arc::clone(status)), config)?);
+    }
+    let node_ports = service_health::run(
+        Arc::clone(status),
+        http::Service::new("health-check node ports", SERVICE_HEALTH_CONNECTIONS),
+    );
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .enable_time()
+        .build()
+        .context("cannot prepare to serve health and metrics")?;
+    let serve = move || {
+        runtime.block_on(async {
+            for Server { service, address, bound, handler } in servers {
+                tokio::spawn(service.run(address, bound, handler));
+            }
+            node_ports.await;
+        });
+    };
+    std::thread::Builder::new()
+        .name("serve".to_owned())
+        .spawn(serve)
+        .context("cannot start the thread that serves health and metrics")?;
+    Ok(())
+}
+
+/// A service of one address.
+struct Server {
+    service: http::Service,
+    address: SocketAddr,
+    /// `None` when the first attempt failed and there may be others.
+    bound: Option<TcpListener>,
+    handler: http::Handler,
+}
+
+impl Server {
+    /// Binds here and now, so that a failure can end the program.
+    fn prepare(
+        service: http::Service,
+        address: SocketAddr,
+        handler: http::Handler,
+        config: &Config,
+    ) -> anyhow::Result<Server> {
+        let bound = match http::bind(address) {
+            Ok(listener) => Some(listener),
+            Err(error) if config.bind_address_hard_fail => {
+                return Err(error).with_context(|| format!("cannot serve {} on {address}", service.name));
+            }
+            Err(error) => {
+                service.complain(address, &error);
+                None
+            }
+        };
+        Ok(Server { service, address, bound, handler })
+    }
+}
+
+/// Every health-check node port is an open file, and the usual limit is 1024. The soft limit is only there for programs
+/// that use `select`.
+fn allow_many_sockets() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        warn!("cannot raise the limit of open files above {:?}: {error}", limit.current);
+    }
+}

@@ -1,0 +1,448 @@
+//! What the node serves over HTTP, asked by a client that reads the bytes itself: health, health-check node ports,
+//! metrics.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "the functions that tests share are tests too; clippy does not know"
+)]
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use ferroxy_lab::Namespace;
+use ferroxy_lab::conformance::case;
+use serde_json::{Value, json};
+
+use support::{Agent, Cluster, DEADLINE, run_arguments, wait_until};
+
+const HEALTHZ: &str = "127.0.0.1:10256";
+const METRICS: &str = "127.0.0.1:10249";
+
+/// What came back.
+#[derive(Debug, PartialEq)]
+struct Reply {
+    code: u16,
+    /// `Name: value`, sorted, without the date.
+    headers: Vec<String>,
+    body: String,
+}
+
+impl Reply {
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error} in {self:?}"))
+    }
+}
+
+fn get(from: &Namespace, address: &str, path: &str) -> Option<Reply> {
+    request(from, address, &format!("GET {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n"))
+}
+
+/// None when nobody answers.
+fn request(from: &Namespace, address: &str, text: &str) -> Option<Reply> {
+    let address: SocketAddr = address.parse().unwrap();
+    let said = from
+        .run(|| {
+            let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(5)).ok()?;
+            stream.set_read_timeout(Some(DEADLINE)).unwrap();
+            // A server that has heard enough may have closed already.
+            let _ = stream.write_all(text.as_bytes());
+            let mut said = Vec::new();
+            let _ = stream.read_to_end(&mut said);
+            // Closed without a word: it was caught while its socket was being closed.
+            (!said.is_empty()).then_some(said)
+        })
+        .unwrap()?;
+    let said = String::from_utf8(said).unwrap();
+    let (head, body) = said.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no HTTP: {said:?}"));
+    let mut lines = head.split("\r\n");
+    let code = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
+    let told_by_our_request = |line: &&str| !line.starts_with("Date: ") && !line.starts_with("Connection: ");
+    let mut headers: Vec<String> = lines.filter(told_by_our_request).map(str::to_owned).collect();
+    headers.sort();
+    Some(Reply { code, headers, body: body.to_owned() })
+}
+
+fn code(from: &Namespace, address: &str, path: &str) -> Option<u16> {
+    get(from, address, path).map(|reply| reply.code)
+}
+
+fn wait_for_code(from: &Namespace, address: &str, path: &str, expected: Option<u16>) {
+    let what = format!("{address}{path} answers {expected:?}");
+    wait_until(&what, DEADLINE, || code(from, address, path) == expected);
+}
+
+/// A load balancer's Service with a health-check node port, and one slice.
+fn balanced(name: &str, number: u16, health_port: u16, endpoint_node: Option<&str>) -> Vec<Value> {
+    let (high, low) = (number / 250 + 1, number % 250 + 1);
+    let endpoint =
+        |node| json!({ "addresses": ["10.244.1.5"], "conditions": { "ready": true }, "nodeName": node });
+    let service = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": { "name": name, "namespace": "default" },
+        "spec": {
+            "type": "LoadBalancer", "clusterIP": format!("10.96.{high}.{low}"), "ipFamilies": ["IPv4"],
+            "externalTrafficPolicy": "Local", "healthCheckNodePort": health_port,
+            "ports": [{ "protocol": "TCP", "port": 80, "targetPort": 80 }],
+        },
+    });
+    let slice = json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+        "metadata": {
+            "name": format!("{name}-1"), "namespace": "default",
+            "labels": { "kubernetes.io/service-name": name },
+        },
+        "addressType": "IPv4", "endpoints": endpoint_node.map(endpoint).as_slice(),
+        "ports": [{ "name": "", "protocol": "TCP", "port": 80 }],
+    });
+    vec![service, slice]
+}
+
+/// Node ports, and health-check node ports with them, on every address.
+fn answer_everywhere(cluster: &Cluster) {
+    let text = fs::read_to_string(cluster.config()).unwrap();
+    let (from, to) = ("nodePortAddresses: []", "nodePortAddresses: [0.0.0.0/0]");
+    assert!(text.contains(from), "{text}");
+    fs::write(cluster.config(), text.replace(from, to)).unwrap();
+}
+
+fn node(taints: Value) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Node", "metadata": { "name": "ka" }, "spec": { "taints": taints },
+        "status": { "addresses": [{ "type": "InternalIP", "address": "172.18.0.2" }] },
+    })
+}
+
+fn answers_as_recorded(name: &str) {
+    let Some(network) = support::network() else { return };
+    let case = case(name).unwrap();
+    assert!(!case.health_checks.is_empty());
+    let ka = network.namespace("ka").unwrap();
+    let _agent = Agent::start_with(ka, run_arguments(&case.folder, &case.folder.join("config.yaml")));
+    for (port, recorded) in &case.health_checks {
+        let expected =
+            Reply { code: recorded.code, headers: recorded.headers.clone(), body: recorded.body.clone() };
+        let address = format!("172.18.0.2:{port}");
+        // From another node, as a load balancer asks.
+        let kb = network.namespace("kb").unwrap();
+        wait_until("the port is open", DEADLINE, || get(kb, &address, "/").is_some());
+        assert_eq!(get(kb, &address, "/").unwrap(), expected);
+        assert_eq!(get(kb, &address, "/any/path?at=all").unwrap(), expected);
+    }
+}
+
+#[test]
+fn health_check_node_ports_answer_as_recorded_with_an_endpoint() {
+    answers_as_recorded("lb-local");
+}
+
+#[test]
+fn health_check_node_ports_answer_as_recorded_without_an_endpoint() {
+    answers_as_recorded("lb-local-none");
+}
+
+#[test]
+fn health_check_node_ports_follow_their_service() {
+    let Some(ka) = support::lonely_node() else { return };
+    let cluster = Cluster::new();
+    let (port, other_port) = ("127.0.0.1:32000", "127.0.0.1:32001");
+    cluster.write("web.yaml", &balanced("web", 0, 32000, Some("ka")));
+    let manifests = format!("--manifests={}", cluster.manifests().display());
+    let everywhere = "--nodeport-addresses=0.0.0.0/0";
+    // Health serving is switched off: that is no reason to leave load balancers alone.
+    let without_healthz = "--healthz-bind-address=";
+    let flags = ["--proxy-mode=nftables", "--hostname-override=ka", everywhere, without_healthz, &manifests];
+    let _agent = Agent::start_with(&ka, flags);
+    assert_eq!(code(&ka, HEALTHZ, "/healthz"), None);
+    wait_for_code(&ka, port, "/", Some(200));
+
+    cluster.write("web.yaml", &balanced("web", 0, 32000, Some("kb")));
+    wait_for_code(&ka, port, "/", Some(503));
+    assert_eq!(get(&ka, port, "/").unwrap().json()["localEndpoints"], 0);
+    cluster.write("web.yaml", &balanced("web", 0, 32000, Some("ka")));
+    wait_for_code(&ka, port, "/", Some(200));
+
+    cluster.write("web.yaml", &balanced("web", 0, 32001, Some("ka")));
+    wait_for_code(&ka, other_port, "/", Some(200));
+    wait_for_code(&ka, port, "/", None);
+
+    // The same port for another Service, in one step.
+    cluster.write("web.yaml", &balanced("shop", 1, 32001, Some("kb")));
+    wait_for_code(&ka, other_port, "/", Some(503));
+    assert_eq!(get(&ka, other_port, "/").unwrap().json()["service"]["name"], "shop");
+    cluster.remove("web.yaml");
+    wait_for_code(&ka, other_port, "/", None);
+}
+
+#[test]
+fn a_health_check_node_port_that_is_taken_is_opened_later() {
+    let Some(ka) = support::lonely_node() else { return };
+    let cluster = Cluster::new();
+    answer_everywhere(&cluster);
+    cluster.write("web.yaml", &balanced("web", 0, 32000, Some("ka")));
+    let squatter = ka.run(|| TcpListener::bind("0.0.0.0:32000").unwrap()).unwrap();
+    let agent = Agent::start(&ka, &cluster);
+    agent.wait_for("cannot open health-check node port 0.0.0.0:32000 of Service default/web");
+    drop(squatter);
+    wait_for_code(&ka, "127.0.0.1:32000", "/", Some(200));
+    assert_eq!(agent.said("cannot open health-check node port"), 1, "it is said once");
+}
+
+#[test]
+fn a_thousand_health_check_node_ports_are_cheap() {
+    let Some(ka) = support::lonely_node() else { return };
+    let cluster = Cluster::new();
+    answer_everywhere(&cluster);
+    let agent = Agent::start(&ka, &cluster);
+    let before = metrics(&ka);
+    let all: Vec<Value> =
+        (0..1000).flat_map(|i| balanced(&format!("s{i}"), i, 31000 + i, Some("ka"))).collect();
+    cluster.write("many.yaml", &all);
+    wait_for_code(&ka, "127.0.0.1:31999", "/", Some(200));
+    for port in [31000, 31500, 31998] {
+        wait_for_code(&ka, &format!("127.0.0.1:{port}"), "/", Some(200));
+    }
+    let after = metrics(&ka);
+    let grew = |name: &str| after[name] - before[name];
+    assert_eq!(grew("process_threads"), 0.0);
+    assert_eq!(grew("process_open_fds"), 1000.0, "one socket for each");
+    let memory = grew("process_resident_memory_bytes");
+    println!("a thousand Services with their ports: {memory} bytes");
+    assert!(memory < 24e6, "{memory} bytes");
+    cluster.remove("many.yaml");
+    wait_until("all are closed", DEADLINE, || metrics(&ka)["process_open_fds"] == before["process_open_fds"]);
+    assert_eq!(agent.said("WARN cannot"), 0, "{}", agent.log());
+}
+
+#[test]
+fn health_follows_the_node_and_the_first_sync() {
+    let Some(ka) = support::lonely_node() else { return };
+    let cluster = Cluster::new();
+    cluster.write("cluster.yaml", &[]);
+    let _agent = Agent::start(&ka, &cluster);
+    let codes = || ["/healthz", "/livez", "/readyz"].map(|path| code(&ka, HEALTHZ, path).unwrap());
+    // There is no Node object yet.
+    wait_until("it is ready", DEADLINE, || codes() == [503, 200, 200]);
+
+    cluster.write("node.yaml", &[node(json!([]))]);
+    wait_for_code(&ka, HEALTHZ, "/healthz", Some(200));
+    let reply = get(&ka, HEALTHZ, "/healthz").unwrap();
+    let headers = ["Content-Type: application/json", "X-Content-Type-Options: nosniff"];
+    assert!(headers.iter().all(|header| reply.headers.iter().any(|it| it == header)), "{reply:?}");
+    let body = reply.json();
+    assert_eq!(body["lastUpdated"], body["currentTime"]);
+    assert_eq!((&body["nodeEligible"], &body["healthy"]), (&json!(true), &json!(true)));
+    assert_eq!(body["status"]["IPv4"]["healthy"], true);
+    assert_eq!(body["ferroxy"]["ready"], true);
+    assert_eq!(body["ferroxy"]["failing"], json!([]));
+    assert!(body["ferroxy"]["lastApplyAgeSeconds"].is_f64() && body["ferroxy"]["sourceAgeSeconds"].is_f64());
+    assert_eq!(get(&ka, HEALTHZ, "/livez").unwrap().json().get("nodeEligible"), None);
+
+    let taint = json!([{ "key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule" }]);
+    cluster.write("node.yaml", &[node(taint)]);
+    wait_until("the taint is seen", DEADLINE, || codes() == [503, 200, 200]);
+    assert_eq!(get(&ka, HEALTHZ, "/healthz").unwrap().json()["nodeEligible"], false);
+    cluster.write("node.yaml", &[node(json!([{ "key": "other", "effect": "NoSchedule" }]))]);
+    wait_until("the taint is gone", DEADLINE, || codes() == [200, 200, 200]);
+    assert_eq!(code(&ka, HEALTHZ, "/metrics"), Some(404));
+}
+
+#[test]
+fn nothing_is_ready_before_the_first_sync() {
+    let Some(ka) = support::lonely_node() else { return };
+    let cluster = Cluster::new();
+    // A table that belongs to a process is nobody else's to change: the first sync fails for as long as it lives.
+    let mut owner = ka.run(|| Command::new("nft").arg("-i").stdin(Stdio::piped()).spawn()).unwrap().unwrap();
+    let mut orders = owner.stdin.take().unwrap();
+    orders.write_all(b"add table ip ferroxy { flags owner; }\n").unwrap();
+    orders.flush().unwrap();
+    wait_until("the table is there", DEADLINE, || support::nft(&ka, &["list", "tables"]).contains("ferroxy"));
+    let agent = Agent::spawn(&ka, run_arguments(&cluster.manifests(), &cluster.config()));
+    agent.wait_for("cannot program the kernel");
+    let codes = || ["/healthz", "/livez", "/readyz"].map(|path| code(&ka, HEALTHZ, path).unwrap());
+    assert_eq!(codes(), [200, 200, 503]);
+    let body = get(&ka, HEALTHZ, "/readyz").unwrap().json();
+    assert_eq!(body["ferroxy"]["firstSyncDone"], false);
+    assert_eq!(body["ferroxy"]["lastApplyAgeSeconds"], Value::Null);
+    assert_eq!(body["ferroxy"]["failing"][0]["object"], "the first sync");
+
+    drop(orders);
+    owner.wait().unwrap();
+    wait_until("it is ready", DEADLINE, || codes() == [200, 200, 200]);
+    assert_eq!(get(&ka, HEALTHZ, "/readyz").unwrap().json()["ferroxy"]["failingCount"], 0);
+}
+
+/// Values by name and labels; every line must be one that Prometheus can read.
+fn metrics(from: &Namespace) -> BTreeMap<String, f64> {
+    let reply = get(from, METRICS, "/metrics").unwrap();
+    assert_eq!(reply.code, 200);
+    let mut values = BTreeMap::new();
+    let mut current = "";
+    for line in reply.body.lines() {
+        if let Some(comment) = line.strip_prefix("# ") {
+            let (keyword, rest) = comment.split_once(' ').unwrap();
+            let (name, words) = rest.split_once(' ').unwrap();
+            assert!(keyword == "HELP" || keyword == "TYPE" && name == current, "{line}");
+            if keyword == "TYPE" {
+                assert!(["counter", "gauge", "histogram"].contains(&words), "{line}");
+            }
+            current = name;
+            continue;
+        }
+        let (series, value) = line.rsplit_once(' ').unwrap_or_else(|| panic!("{line}"));
+        let name = series.split('{').next().unwrap();
+        let valid = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        assert!(name.starts_with(current) && name.chars().all(valid), "{line} after {current}");
+        if let Some((_, labels)) = series.split_once('{') {
+            for label in labels.strip_suffix('}').unwrap_or_else(|| panic!("{line}")).split(',') {
+                let (key, value) = label.split_once('=').unwrap_or_else(|| panic!("{line}"));
+                assert!(key.chars().all(valid) && value.starts_with('"') && value.ends_with('"'), "{line}");
+            }
+        }
+        let value = value.parse().unwrap_or_else(|error| panic!("{line}: {error}"));
+        assert_eq!(values.insert(series.to_owned(), value), None, "twice: {line}");
+    }
+    values
+}
+
+#[test]
+fn metrics_have_the_names_and_types_of_the_original() {
+    let Some(ka) = support::lonely_node() else { return };
+    let cluster = Cluster::new();
+    cluster.write("web.yaml", &balanced("web", 0, 32000, Some("kb")));
+    let agent = Agent::start(&ka, &cluster);
+    let page = get(&ka, METRICS, "/metrics").unwrap();
+    assert!(page.headers.contains(&"Content-Type: text/plain; version=0.0.4; charset=utf-8".to_owned()));
+    let types: [(&str, &str); 17] = [
+        ("kubeproxy_proxy_healthz_total", "counter"),
+        ("kubeproxy_proxy_livez_total", "counter"),
+        ("kubeproxy_sync_full_proxy_rules_duration_seconds", "histogram"),
+        ("kubeproxy_sync_partial_proxy_rules_duration_seconds", "histogram"),
+        ("kubeproxy_sync_proxy_rules_duration_seconds", "histogram"),
+        ("kubeproxy_sync_proxy_rules_endpoint_changes_pending", "gauge"),
+        ("kubeproxy_sync_proxy_rules_endpoint_changes_total", "counter"),
+        ("kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds", "gauge"),
+        ("kubeproxy_sync_proxy_rules_last_timestamp_seconds", "gauge"),
+        ("kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total", "counter"),
+        ("kubeproxy_sync_proxy_rules_nftables_sync_failures_total", "counter"),
+        ("kubeproxy_sync_proxy_rules_no_local_endpoints_total", "gauge"),
+        ("kubeproxy_sync_proxy_rules_service_changes_pending", "gauge"),
+        ("kubeproxy_sync_proxy_rules_service_changes_total", "counter"),
+        ("ferroxy_drift_repairs_total", "counter"),
+        ("ferroxy_kernel_bytes_total", "counter"),
+        ("process_resident_memory_bytes", "gauge"),
+    ];
+    for (name, kind) in types {
+        assert!(page.body.contains(&format!("\n# TYPE {name} {kind}\n")), "{name} in {}", page.body);
+    }
+    let before = metrics(&ka);
+    assert_eq!(before["kubeproxy_sync_full_proxy_rules_duration_seconds_count{ip_family=\"IPv4\"}"], 1.0);
+    let no_local =
+        "kubeproxy_sync_proxy_rules_no_local_endpoints_total{ip_family=\"IPv4\",traffic_policy=\"external\"}";
+    // It has no address from outside, so nobody can be missing an endpoint.
+    assert_eq!(before[no_local], 0.0);
+    assert!(before["ferroxy_kernel_messages_total"] > 100.0 && before["ferroxy_ready"] == 1.0);
+
+    cluster.write("web.yaml", &balanced("web", 0, 32000, Some("ka")));
+    agent.wait_for("default/web changed");
+    let partial = "kubeproxy_sync_partial_proxy_rules_duration_seconds_count{ip_family=\"IPv4\"}";
+    wait_until("the change is counted", DEADLINE, || metrics(&ka)[partial] > before[partial]);
+    let after = metrics(&ka);
+    // One at the start, one now.
+    assert_eq!(after["kubeproxy_sync_proxy_rules_endpoint_changes_total"], 2.0);
+    assert_eq!(after["kubeproxy_sync_proxy_rules_service_changes_total"], 1.0);
+    assert_eq!(after["kubeproxy_sync_proxy_rules_endpoint_changes_pending"], 0.0);
+    code(&ka, HEALTHZ, "/healthz");
+    assert_eq!(metrics(&ka)["kubeproxy_proxy_healthz_total{code=\"200\"}"], 1.0);
+    support::nft(&ka, &["flush table ip ferroxy"]);
+    wait_until("the repair is counted", DEADLINE, || metrics(&ka)["ferroxy_drift_repairs_total"] == 1.0);
+}
+
+#[test]
+fn the_metrics_address_has_the_pages_of_the_original() {
+    let Some(ka) = support::lonely_node() else { return };
+    let cluster = Cluster::new();
+    let _agent = Agent::start(&ka, &cluster);
+    let body = |path: &str| get(&ka, METRICS, path).unwrap().body;
+    assert_eq!(body("/healthz"), "ok");
+    assert_eq!(body("/proxyMode"), "nftables");
+    let config = get(&ka, METRICS, "/configz").unwrap().json();
+    assert_eq!(config["kubeproxy.config.k8s.io"]["mode"], "nftables");
+    assert_eq!(config["kubeproxy.config.k8s.io"]["healthzBindAddress"], "0.0.0.0:10256");
+    assert!(body("/flagz").contains("\nhostname-override=ka\n"), "{}", body("/flagz"));
+    assert!(body("/statusz").contains("/configz /flagz /healthz /metrics"), "{}", body("/statusz"));
+    let accept = "GET /statusz HTTP/1.1\r\nHost: n\r\nAccept: application/json\r\nConnection: close\r\n\r\n";
+    assert_eq!(request(&ka, METRICS, accept).unwrap().json()["mode"], "nftables");
+    assert_eq!(code(&ka, METRICS, "/metrics/slis"), Some(200));
+    for path in ["/", "/livez", "/debug/pprof/", "/metrics/"] {
+        assert_eq!(code(&ka, METRICS, path), Some(404), "{path}");
+    }
+    let post = "POST /metrics HTTP/1.1\r\nHost: n\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+    let refused = request(&ka, METRICS, post).unwrap();
+    assert_eq!(refused.code, 405);
+    assert!(refused.headers.contains(&"Allow: GET, HEAD".to_owned()), "{refused:?}");
+    let head = "HEAD /proxyMode HTTP/1.1\r\nHost: n\r\nConnection: close\r\n\r\n";
+    assert_eq!(request(&ka, METRICS, head).unwrap().body, "");
+}
+
+#[test]
+fn garbage_and_silence_hurt_nobody_else() {
+    let Some(ka) = support::lonely_node() else { return };
+    let cluster = Cluster::new();
+    let agent = Agent::start(&ka, &cluster);
+    // Half of the connections that may be open at once, and not a word.
+    let address: SocketAddr = HEALTHZ.parse().unwrap();
+    let silent: Vec<TcpStream> =
+        ka.run(|| (0..32).map(|_| TcpStream::connect(address).unwrap()).collect()).unwrap();
+    assert_eq!(request(&ka, HEALTHZ, "\x01\x02 this is not HTTP\r\n\r\n").unwrap().code, 400);
+    let endless = format!("GET /healthz HTTP/1.1\r\nX: {}", "x".repeat(100_000));
+    assert_eq!(request(&ka, HEALTHZ, &endless).unwrap().code, 431);
+    assert_eq!(code(&ka, HEALTHZ, "/healthz"), Some(200));
+    // And more of them than may be open: it is answered when the server has lost patience with the first.
+    let more: Vec<TcpStream> =
+        ka.run(|| (0..64).map(|_| TcpStream::connect(address).unwrap()).collect()).unwrap();
+    assert_eq!(code(&ka, HEALTHZ, "/healthz"), Some(200));
+    // One that has been answered, and then has nothing more to say, is closed as well.
+    let closed = ka.run(|| {
+        let mut idle = TcpStream::connect(METRICS).unwrap();
+        idle.set_read_timeout(Some(DEADLINE)).unwrap();
+        idle.write_all(b"GET /healthz HTTP/1.1\r\nHost: node\r\n\r\n").unwrap();
+        let mut said = String::new();
+        idle.read_to_string(&mut said).map(|_| said)
+    });
+    assert!(closed.unwrap().unwrap().ends_with("\r\n\r\nok"));
+    drop((silent, more));
+    assert_eq!(agent.said("WARN cannot"), 0, "{}", agent.log());
+}
+
+#[test]
+fn an_address_that_is_taken_is_tried_again() {
+    let Some(ka) = support::lonely_node() else { return };
+    let cluster = Cluster::new();
+    let squatter = ka.run(|| TcpListener::bind("0.0.0.0:10256").unwrap()).unwrap();
+    let agent = Agent::start(&ka, &cluster);
+    agent.wait_for("cannot serve healthz on 0.0.0.0:10256: Address already in use");
+    assert_eq!(code(&ka, METRICS, "/healthz"), Some(200));
+    drop(squatter);
+    agent.wait_for("serving healthz on 0.0.0.0:10256");
+    assert_eq!(code(&ka, HEALTHZ, "/healthz"), Some(200));
+    assert_eq!(code(&ka, "[::1]:10256", "/healthz"), Some(200), "an unspecified address means both families");
+}
+
+#[test]
+fn an_address_that_is_taken_is_fatal_when_asked_for() {
+    let Some(ka) = support::lonely_node() else { return };
+    let cluster = Cluster::new();
+    let config = fs::read_to_string(cluster.config()).unwrap();
+    fs::write(cluster.config(), format!("{config}bindAddressHardFail: true\n")).unwrap();
+    let _squatter = ka.run(|| TcpListener::bind(METRICS).unwrap()).unwrap();
+    let agent = Agent::spawn(&ka, run_arguments(&cluster.manifests(), &cluster.config()));
+    let (status, log) = agent.wait();
+    assert_eq!(status.code(), Some(1), "{log}");
+    assert!(log.contains("cannot serve metrics on 127.0.0.1:10249: Address already in use"), "{log}");
+}
