@@ -487,7 +487,10 @@ mod tests {
         assert!(facts.apply(node("kb", "z2", "")).is_empty());
         assert_eq!(facts.apply(node("ka", "z1", "")), Touched::all());
         assert_eq!(facts.apply(node("ka", "z1", "cold")), Touched { node: true, ..Touched::default() });
-        assert_eq!(facts.apply(Event::NodeGone { name: "ka".into() }), Touched::all());
+        // What Services read of it stays as it was.
+        let gone = facts.apply(Event::NodeGone { name: "ka".into() });
+        assert_eq!(gone, Touched { node: true, ..Touched::default() });
+        assert_eq!(facts.zone(), Some("z1"));
         assert!(facts.apply(Event::NodeGone { name: "ka".into() }).is_empty());
     }
 

@@ -196,10 +196,10 @@ fn nft_loads_what_we_print() {
         in_namespace(move || {
             let intent = without_ipv6_affinity(intent);
             let state = render(&intent, &Family::ALL);
-            let file = std::env::temp_dir().join(format!("ferroxy-{}.nft", std::process::id()));
+            let folder = tempfile::tempdir().unwrap();
+            let file = folder.path().join("rendered.nft");
             std::fs::write(&file, state.to_string()).unwrap();
             nft(&["-f", file.to_str().unwrap()]);
-            std::fs::remove_file(&file).unwrap();
             pretty_compare(&normalised(&nft(&["list", "ruleset"])), &normalised(&state.to_string()));
         });
     }

