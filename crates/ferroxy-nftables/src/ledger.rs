@@ -33,7 +33,7 @@ pub struct Ledger {
     idle: BTreeSet<(Family, ChainId)>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Shared {
     Element(Family, SetId, Key),
     Chain(Family, ChainId),
@@ -133,7 +133,10 @@ impl Ledger {
             }
         }
         let mut plan = Plan { changes: comparison.ops, tidy: Vec::new() };
-        for ((family, _, _), element) in comparison.leaving {
+        // By key, for the map has no order that means anything.
+        let mut leaving: Vec<_> = comparison.leaving.into_iter().collect();
+        leaving.sort_unstable_by_key(|(key, _)| *key);
+        for ((family, _, _), element) in leaving {
             plan.changes.push(Op { family, action: Action::Remove(element) });
         }
         settlement.users = comparison.users;
@@ -144,6 +147,8 @@ impl Ledger {
 
     /// Shared things come with their first user and go with their last.
     fn shared_ops(&self, users: &FxHashMap<Shared, i32>, plan: &mut Plan) {
+        let mut users: Vec<_> = users.iter().collect();
+        users.sort_unstable();
         for (shared, change) in users {
             let before = self.users.get(shared).copied().unwrap_or(0);
             let (used, will_be) = (before > 0, before + change > 0);
