@@ -229,6 +229,13 @@ impl Element {
     }
 }
 
+/// An address from the kernel's bytes; `None` if they are not as long as one.
+pub fn address_from(bytes: &[u8]) -> Option<IpAddr> {
+    let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
+    let v6 = <[u8; 16]>::try_from(bytes).map(IpAddr::from);
+    v4.or(v6).ok()
+}
+
 /// The key's fields with its last address replaced: the upper end of a range of sources.
 fn range_end(key: &Key, last: IpAddr) -> Key {
     let width = if last.is_ipv4() { 4 } else { 16 };

@@ -4,13 +4,13 @@
 //! were meant to say. `trace`, and half of the tests, are made of it.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 
 use ferroxy_core::{Family, Origin, Packet, Verdict};
 use ferroxy_netlink::nftables as nl;
 use nl::{Expr, HookPoint};
 
-use crate::element::{Key, SetId, Value};
+use crate::element::{Key, SetId, Value, address_from};
 use crate::rule::Rule;
 use crate::state::{Chain, State, Table};
 
@@ -426,13 +426,5 @@ fn octets(address: IpAddr) -> Vec<u8> {
     match address {
         IpAddr::V4(v4) => v4.octets().to_vec(),
         IpAddr::V6(v6) => v6.octets().to_vec(),
-    }
-}
-
-fn address_from(bytes: &[u8]) -> Option<IpAddr> {
-    match bytes.len() {
-        4 => <[u8; 4]>::try_from(bytes).ok().map(|b| Ipv4Addr::from(b).into()),
-        16 => <[u8; 16]>::try_from(bytes).ok().map(|b| Ipv6Addr::from(b).into()),
-        _ => None,
     }
 }

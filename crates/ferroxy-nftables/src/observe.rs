@@ -1,6 +1,6 @@
 //! What the kernel has of ours, read back into a State. Reads our tables and no others.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 use ferroxy_core::Family;
 use ferroxy_netlink::error::Error;
@@ -8,7 +8,7 @@ use ferroxy_netlink::nftables::{self as nl, Connection};
 
 use crate::TABLE;
 use crate::chain::{ChainId, Treatment};
-use crate::element::{Element, Key, SetId, Value};
+use crate::element::{Element, Key, SetId, Value, address_from};
 use crate::program;
 use crate::rule::{Rule, kernel_family};
 use crate::state::{Chain, State, Table};
@@ -85,10 +85,4 @@ fn last_address(key: &[u8], family: Family) -> Option<IpAddr> {
         Family::V6 => 16,
     };
     address_from(key.get(key.len().checked_sub(width)?..)?)
-}
-
-fn address_from(bytes: &[u8]) -> Option<IpAddr> {
-    let v4 = <[u8; 4]>::try_from(bytes).map(|b| IpAddr::from(Ipv4Addr::from(b)));
-    let v6 = <[u8; 16]>::try_from(bytes).map(|b| IpAddr::from(Ipv6Addr::from(b)));
-    v4.or(v6).ok()
 }

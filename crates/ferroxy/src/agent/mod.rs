@@ -64,16 +64,6 @@ impl Default for Periods {
     }
 }
 
-/// What has been done since the start.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Counters {
-    pub syncs: u64,
-    pub failures: u64,
-    pub drift_repairs: u64,
-    /// Stale UDP connections removed from the kernel's table.
-    pub connections_removed: u64,
-}
-
 #[derive(Debug)]
 pub struct Agent {
     facts: Facts,
@@ -87,7 +77,7 @@ pub struct Agent {
     next_period: Instant,
     /// The generation of the kernel's rules if nobody but us has changed anything.
     generation: u32,
-    counters: Counters,
+    drift_repairs: u64,
     reports: Reports,
     sweeper: Sweeper,
     /// Everything the source holds could be read at least once.
@@ -107,7 +97,7 @@ impl Agent {
             tidy_due: None,
             next_period: Instant::now() + periods.verify,
             generation: 0,
-            counters: Counters::default(),
+            drift_repairs: 0,
             reports: Reports::default(),
             sweeper: Sweeper::start(),
             source_was_whole: true,
@@ -123,10 +113,6 @@ impl Agent {
         self.dataplane.keep_unknown(true);
     }
 
-    pub fn counters(&self) -> Counters {
-        Counters { connections_removed: self.sweeper.removed(), ..self.counters }
-    }
-
     /// Brings the kernel to the facts known so far. Until that succeeds nothing else is done.
     pub fn start(&mut self, inputs: &Receiver<Input>) -> Option<&'static str> {
         let mut failures = 0;
@@ -139,7 +125,6 @@ impl Agent {
                 Err(error) => {
                     let wait = backoff(failures);
                     failures += 1;
-                    self.counters.failures += 1;
                     self.status.failed(Step::Start, &error);
                     error!("cannot program the kernel: {error}; trying again in {wait:?}");
                     let deadline = Instant::now() + wait;
@@ -147,13 +132,24 @@ impl Agent {
                         match inputs.recv_timeout(left) {
                             Ok(Input::Stop(why)) => return Some(why),
                             Ok(Input::Events(events)) => drop(self.apply(events)),
-                            Ok(Input::SourceDiagnostics(found)) => self.reports.source(found),
+                            Ok(Input::SourceDiagnostics(found)) => self.source_says(found),
                             Ok(Input::Drift(_)) | Err(_) => {}
                         }
                     }
                 }
             }
         }
+    }
+
+    /// The source's troubles as of now. When there are none for the first time, removing is safe from here on.
+    fn source_says(&mut self, found: Vec<Diagnostic>) {
+        if !self.source_was_whole && is_whole(&found) {
+            info!("everything could be read: what nobody asks for is removed from the kernel");
+            self.source_was_whole = true;
+            self.dataplane.keep_unknown(false);
+            self.verify_due = Some(Instant::now());
+        }
+        self.reports.source(found);
     }
 
     fn try_start(&mut self) -> Result<(), ApplyError> {
@@ -203,15 +199,7 @@ impl Agent {
         let now = Instant::now();
         match input {
             Input::Stop(why) => return Some(why),
-            Input::SourceDiagnostics(found) => {
-                if !self.source_was_whole && is_whole(&found) {
-                    info!("everything could be read: what nobody asks for is removed from the kernel");
-                    self.source_was_whole = true;
-                    self.dataplane.keep_unknown(false);
-                    self.verify_due = Some(now);
-                }
-                self.reports.source(found);
-            }
+            Input::SourceDiagnostics(found) => self.source_says(found),
             Input::Drift(what) => {
                 debug!("{what}: looking into it");
                 self.verify_due.get_or_insert(now + self.periods.settle);
@@ -303,7 +291,6 @@ impl Agent {
                 self.status.done(Step::Services, now, &outcome.receipt);
             }
             Err(error) => {
-                self.counters.failures += 1;
                 self.status.failed(Step::Services, &error);
                 let waits = due.into_iter().map(|name| self.queue.failed(name, now));
                 let wait = waits.min().unwrap_or_default();
@@ -318,12 +305,10 @@ impl Agent {
 
     /// Takes what succeeded off the queue, puts what failed off, and remembers to tidy up.
     fn finished(&mut self, outcome: &Outcome, tried: Vec<ServiceName>, now: Instant) {
-        self.counters.syncs += 1;
         for name in &tried {
             self.queue.done(name);
         }
         for (name, words) in &outcome.failed {
-            self.counters.failures += 1;
             let wait = self.queue.failed(name.clone(), now);
             warn!("cannot program Service {name}: {words}; trying again in {wait:?}");
         }
@@ -359,7 +344,6 @@ impl Agent {
             }
             Err(error) => {
                 let wait = backoff(failures);
-                self.counters.failures += 1;
                 self.status.failed(Step::Node, &error);
                 warn!("cannot program the node's settings: {error}; trying again in {wait:?}");
                 self.node_due = Some((Instant::now() + wait, failures + 1));
@@ -390,20 +374,19 @@ impl Agent {
                 self.status.done(Step::Verify, began, &repair.receipt);
                 self.generation = generation.unwrap_or_default().wrapping_add(transactions as u32);
                 if !repair.plan.is_empty() {
-                    self.counters.drift_repairs += 1;
+                    self.drift_repairs += 1;
                     self.sweeper.rules_were_missing();
                     self.status.drift_repaired();
                     let examples: Vec<String> = repair.plan.ops().take(3).map(ToString::to_string).collect();
                     warn!(
                         "drift repaired ({} so far): {} operations, such as: {}",
-                        self.counters.drift_repairs,
+                        self.drift_repairs,
                         repair.plan.len(),
                         examples.join("; "),
                     );
                 }
             }
             Err(error) => {
-                self.counters.failures += 1;
                 self.status.failed(Step::Verify, &error);
                 warn!("cannot verify the kernel's rules: {error}; trying again");
                 self.verify_due = Some(Instant::now() + Duration::from_millis(500));

@@ -76,11 +76,6 @@ impl Sweeper {
         Sweeper { known: HashMap::new(), of_service: HashMap::new(), shared }
     }
 
-    /// How many stale connections have been removed so far.
-    pub fn removed(&self) -> u64 {
-        self.shared.removed.load(Ordering::Relaxed)
-    }
-
     /// Rules are about to be programmed: from here to [`Sweeper::resume`] no connection is judged, for it may be one to an
     /// endpoint that we have not been told of.
     pub fn pause(&self) {
