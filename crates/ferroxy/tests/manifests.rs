@@ -5,13 +5,15 @@
 mod support;
 
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::symlink;
+use std::process::{Command, Stdio};
 
 use ferroxy_lab::{Namespace, Protocol};
 use ferroxy_netlink::route::Address;
 use serde_json::{Value, json};
 
-use support::{Agent, Cluster, DEADLINE, Service, ask_from, nft, pod_from, wait_until};
+use support::{Agent, Cluster, DEADLINE, Service, ask_from, nft, pod_from, run_arguments, wait_until};
 
 fn service(name: &str, cluster_ip: &str, endpoint: &str) -> Service {
     Service::new(name, &[cluster_ip]).port(Protocol::Tcp, 80, 8080).endpoints(&[endpoint])
@@ -125,6 +127,30 @@ fn a_restart_over_a_broken_file_removes_nothing_until_it_reads_well() {
     cluster.write_service(&service("web", "10.96.0.80", "a2"));
     becomes(&node, "10.96.0.80", Some("10.244.1.6"));
     becomes(&node, "10.96.0.81", None);
+    agent.settle(&node);
+}
+
+#[test]
+fn a_file_that_is_mended_before_the_first_sync_counts_as_read() {
+    let Some(node) = support::lonely_node() else { return };
+    let cluster = Cluster::new();
+    cluster.write_text("web.yaml", "kind: [");
+    // A table that belongs to a process is nobody else's to change: the first sync fails for as long as it lives.
+    let mut owner =
+        node.run(|| Command::new("nft").arg("-i").stdin(Stdio::piped()).spawn()).unwrap().unwrap();
+    let mut orders = owner.stdin.take().unwrap();
+    orders.write_all(b"add table ip ferroxy { flags owner; }\n").unwrap();
+    orders.flush().unwrap();
+    wait_until("the table is there", DEADLINE, || nft(&node, &["list", "tables"]).contains("ferroxy"));
+    let agent = Agent::spawn(&node, run_arguments(&cluster.manifests(), &cluster.config()));
+    agent.wait_for("cannot program the kernel");
+    cluster.write_service(&service("web", "10.96.0.80", "a1"));
+    agent.wait_for("everything could be read");
+    assert_eq!(agent.said("in sync"), 0, "{}", agent.log());
+
+    drop(orders);
+    owner.wait().unwrap();
+    becomes(&node, "10.96.0.80", A1);
     agent.settle(&node);
 }
 
