@@ -150,6 +150,7 @@ fn a_file_that_is_mended_before_the_first_sync_counts_as_read() {
 
     drop(orders);
     owner.wait().unwrap();
+    agent.wait_for("in sync");
     becomes(&node, "10.96.0.80", A1);
     agent.settle(&node);
 }
