@@ -1,0 +1,1 @@
+//! The iptables dataplane: rule for rule what kube-proxy writes.
