@@ -13,6 +13,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+#[cfg(feature = "api")]
+pub mod api;
 pub mod capability;
 pub mod conformance;
 mod error;
