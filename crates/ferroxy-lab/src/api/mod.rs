@@ -7,7 +7,7 @@
 //!
 //! let server = Server::start(Options::default())?;
 //! server.put(&json!({"kind": "Service", "metadata": {"name": "web"}, "spec": {"clusterIP": "10.96.0.80"}}))?;
-//! server.fault_on((Kind::Service, Verb::List), Fault::answer(503));
+//! server.fault_on((Kind::Service, Verb::List), Fault::answer(503))?;
 //! // ... let a client meet http://{server.address()} ...
 //! server.clear_faults()?;
 //! assert_eq!(server.count(Kind::Service, Verb::Watch), 1);

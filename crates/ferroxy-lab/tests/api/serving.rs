@@ -1,34 +1,14 @@
-//! The test API server as a client sees it: lists, watches, streaming lists, selectors, log-ins. Its faults are in
-//! `api_faults.rs`.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
-
-mod client;
+//! Lists, watches, streaming lists and selectors, as a client sees them.
 
 use std::fs;
-use std::process::Command;
 use std::time::Duration;
 
-use client::{Client, Next};
-use ferroxy_lab::api::{Access, Kind, Login, Options, Server, Verb};
+use ferroxy_lab::api::{Fault, Kind, Options, Server, Verb};
 use ferroxy_lab::{Capability, Namespace, conformance, require};
 use serde_json::{Value, json};
 
-const SERVICES: &str = "/api/v1/services";
-
-fn service(name: &str) -> Value {
-    json!({"kind": "Service", "apiVersion": "v1", "metadata": {"name": name, "namespace": "default"},
-           "spec": {"clusterIP": "10.96.0.80"}})
-}
-
-/// A server with the Services a, b, c, d; and a client.
-fn four_services() -> (Server, Client) {
-    let server = Server::start(Options::default()).unwrap();
-    for name in ["a", "b", "c", "d"] {
-        server.put(&service(name)).unwrap();
-    }
-    let client = Client::of(&server);
-    (server, client)
-}
+use crate::client::{Client, Next};
+use crate::{SERVICES, STREAM, four_services, service};
 
 fn names(list: &Value) -> Vec<&str> {
     list["items"].as_array().unwrap().iter().map(|item| item["metadata"]["name"].as_str().unwrap()).collect()
@@ -203,8 +183,6 @@ fn objects_enter_and_leave_a_selection() {
     assert_eq!(names(&client.json("/api/v1/nodes?fieldSelector=metadata.name%3Dkb")), ["kb"]);
 }
 
-const STREAM: &str = "/api/v1/services?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true";
-
 #[test]
 fn a_streaming_list_says_where_its_initial_events_end() {
     let (server, client) = four_services();
@@ -313,118 +291,6 @@ fn the_corpus_can_be_served() {
 }
 
 #[test]
-fn tokens_can_be_renewed_and_revoked() {
-    let options = Options { access: Access::Token, ..Options::default() };
-    let server = Server::start(options).unwrap();
-    let refused = Client::of(&server).get(SERVICES);
-    assert_eq!(refused.code, 401);
-    assert_eq!(refused.json()["reason"], "Unauthorized");
-    let old = Client::of(&server).with_token(&server.token());
-    assert_eq!(old.get(SERVICES).code, 200);
-    server.renew_credentials().unwrap();
-    let new = Client::of(&server).with_token(&server.token());
-    assert_eq!((old.get(SERVICES).code, new.get(SERVICES).code), (200, 200));
-    server.revoke_old_credentials();
-    assert_eq!((old.get(SERVICES).code, new.get(SERVICES).code), (401, 200));
-}
-
-#[test]
-fn the_servers_certificate_and_authority_can_be_renewed() {
-    let folder = tempfile::tempdir().unwrap();
-    let server = Server::start(Options { tls: true, ..Options::default() }).unwrap();
-    let authority = || {
-        server.kubeconfig(folder.path(), Login::Nothing).unwrap();
-        fs::read_to_string(folder.path().join("ca.crt")).unwrap()
-    };
-    let client = Client::of(&server).with_tls(&authority(), None);
-    assert_eq!(client.get("/livez").code, 200);
-    server.renew_server_certificate().unwrap();
-    assert_eq!(client.get("/livez").code, 200);
-    server.renew_authority().unwrap();
-    assert!(client.try_get("/livez").err().unwrap().starts_with("TLS: "));
-    assert_eq!(Client::of(&server).with_tls(&authority(), None).get("/livez").code, 200);
-    assert!(server.url().starts_with("https://127.0.0.1:"));
-}
-
-#[test]
-fn client_certificates_can_be_renewed_and_revoked() {
-    let folder = tempfile::tempdir().unwrap();
-    let options = Options { tls: true, access: Access::ClientCertificate, ..Options::default() };
-    let server = Server::start(options).unwrap();
-    let client = || {
-        server.kubeconfig(folder.path(), Login::CertificateFiles).unwrap();
-        let read = |name| fs::read_to_string(folder.path().join(name)).unwrap();
-        let identity = (read("client.crt"), read("client.key"));
-        Client::of(&server).with_tls(&read("ca.crt"), Some((&identity.0, &identity.1)))
-    };
-    let old = client();
-    assert_eq!(old.get(SERVICES).code, 200);
-    let authority = fs::read_to_string(folder.path().join("ca.crt")).unwrap();
-    assert_eq!(Client::of(&server).with_tls(&authority, None).get(SERVICES).code, 401);
-    server.renew_credentials().unwrap();
-    let new = client();
-    assert_eq!((old.get(SERVICES).code, new.get(SERVICES).code), (200, 200));
-    server.revoke_old_credentials();
-    assert_eq!((old.get(SERVICES).code, new.get(SERVICES).code), (401, 200));
-
-    let nonsense = Options { access: Access::ClientCertificate, ..Options::default() };
-    Server::start(nonsense).unwrap_err();
-}
-
-#[test]
-fn kubeconfigs_of_every_flavour() {
-    let server = Server::start(Options { tls: true, access: Access::Token, ..Options::default() }).unwrap();
-    for login in [
-        Login::Nothing,
-        Login::Token,
-        Login::TokenFile,
-        Login::CertificateFiles,
-        Login::CertificateData,
-        Login::Exec,
-    ] {
-        let folder = tempfile::tempdir().unwrap();
-        let path = server.kubeconfig(folder.path(), login).unwrap();
-        let config: Value = serde_saphyr::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
-        let (cluster, user) = (&config["clusters"][0]["cluster"], &config["users"][0]["user"]);
-        assert_eq!(cluster["server"], server.url());
-        assert_eq!(config["current-context"], config["contexts"][0]["name"]);
-        let embedded = matches!(login, Login::Token | Login::CertificateData);
-        assert_eq!(cluster.get("certificate-authority-data").is_some(), embedded);
-        assert_eq!(cluster.get("certificate-authority").is_some(), !embedded);
-        let file = |field: &str| fs::read_to_string(user[field].as_str().unwrap()).unwrap();
-        match login {
-            Login::Nothing => assert_eq!(*user, json!({})),
-            Login::Token => assert_eq!(*user, json!({"token": server.token()})),
-            Login::TokenFile => assert_eq!(file("tokenFile"), server.token()),
-            Login::CertificateFiles => {
-                assert!(file("client-certificate").starts_with("-----BEGIN CERTIFICATE-----"));
-                assert!(file("client-key").starts_with("-----BEGIN PRIVATE KEY-----"));
-            }
-            Login::CertificateData => assert!(user["client-key-data"].is_string()),
-            Login::Exec => {
-                server.renew_credentials().unwrap();
-                server.kubeconfig(folder.path(), login).unwrap();
-                let output = Command::new(user["exec"]["command"].as_str().unwrap()).output().unwrap();
-                let credential: Value = serde_json::from_slice(&output.stdout).unwrap();
-                assert_eq!(credential["status"]["token"], server.token());
-                assert_eq!(credential["apiVersion"], user["exec"]["apiVersion"]);
-                assert_eq!(fs::read_to_string(folder.path().join("runs")).unwrap(), "run\n");
-            }
-        }
-    }
-}
-
-#[test]
-fn a_service_account_as_a_pod_finds_it() {
-    let folder = tempfile::tempdir().unwrap();
-    let server = Server::start(Options { tls: true, access: Access::Token, ..Options::default() }).unwrap();
-    server.service_account(folder.path()).unwrap();
-    let read = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap();
-    let client = Client::of(&server).with_tls(&read("ca.crt"), None).with_token(&read("token"));
-    assert_eq!(client.get(SERVICES).code, 200);
-}
-
-#[test]
 fn a_server_listens_where_it_was_started() {
     if !require(&[Capability::NetworkNamespaces]) {
         return;
@@ -434,7 +300,7 @@ fn a_server_listens_where_it_was_started() {
     let client = Client::of(&server);
     assert!(client.try_get("/livez").is_err(), "not out here");
     namespace.run(|| assert_eq!(Client::of(&server).get("/livez").code, 200)).unwrap();
-    server.fault(ferroxy_lab::api::Fault::Refuse).unwrap();
+    server.fault(Fault::Refuse).unwrap();
     server.clear_faults().unwrap();
     assert!(client.try_get("/livez").is_err(), "not after listening again, either");
     namespace.run(|| assert_eq!(Client::of(&server).get("/livez").code, 200)).unwrap();
