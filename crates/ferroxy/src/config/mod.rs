@@ -225,6 +225,7 @@ impl Config {
             bind_address: Some(self.bind_address).filter(|address| !address.is_unspecified()),
             detect_local: self.detect_local(),
             node_port_addresses: if listed.is_empty() { vec![unset] } else { listed.clone() },
+            localhost_node_ports: mode == Mode::Iptables && self.iptables.localhost_node_ports,
             masquerade_all,
             masquerade_bit,
             external_ips: self.feature_gates.enabled("AllowServiceExternalIPs"),
