@@ -74,3 +74,6 @@ where
 {
     fmt::layer().with_writer(streams)
 }
+
+#[cfg(test)]
+mod tests;

@@ -58,6 +58,7 @@ oomScoreAdj: 5";
     let (new, live, needs_restart) = changed("mode: nftables", lines);
     assert_eq!(needs_restart, Vec::<String>::new());
     let expected = [
+        "clusterCIDR",
         "configSyncPeriod",
         "conntrack.maxPerCore",
         "conntrack.tcpBeLiberal",
@@ -74,7 +75,6 @@ oomScoreAdj: 5";
         "nodePortAddresses",
         "oomScoreAdj",
     ];
-    let live: Vec<_> = live.into_iter().filter(|field| field != "clusterCIDR").collect();
     assert_eq!(live, expected);
     assert_eq!(new, load(lines));
     assert_eq!(new.detect_local_mode, DetectLocalMode::BridgeInterface);
