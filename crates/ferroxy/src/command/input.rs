@@ -90,7 +90,7 @@ impl Input {
     }
 }
 
-/// Several problems are several lines, each with the program's name.
+/// Several problems are several lines.
 fn join_lines(problems: Vec<String>) -> anyhow::Error {
-    anyhow::Error::msg(problems.join("\nferroxy: "))
+    anyhow::Error::msg(problems.join("\n"))
 }
