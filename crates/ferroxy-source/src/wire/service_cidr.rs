@@ -3,7 +3,7 @@
 use ferroxy_core::event;
 use serde::Deserialize;
 
-use super::Decoded;
+use super::{Decoded, Wire};
 use super::field::{Field, Notes, mappings};
 use super::metadata::{Identity, Metadata};
 use crate::object::Object;
@@ -23,8 +23,12 @@ struct Spec {
 
 mappings!(Spec);
 
-impl ServiceCidr {
-    pub(super) fn read(self, notes: &mut Notes) -> Decoded {
+impl Wire for ServiceCidr {
+    fn metadata(&mut self) -> &mut Field<Metadata> {
+        &mut self.metadata
+    }
+
+    fn read(self, notes: &mut Notes) -> Decoded {
         let Some(identity) = Identity::read(self.metadata, notes) else { return Decoded::Nameless };
         let spec = self.spec.take(format_args!("spec"), notes).unwrap_or_default();
         let cidrs = spec.cidrs.texts(format_args!("spec.cidrs"), notes);
