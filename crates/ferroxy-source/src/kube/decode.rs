@@ -207,7 +207,10 @@ struct BookmarkAnnotations {
 impl From<BookmarkObject> for Bookmark {
     fn from(object: BookmarkObject) -> Bookmark {
         let BookmarkMetadata { resource_version: version, annotations } = object.metadata;
-        Bookmark { version: Some(version).filter(|it| !it.is_empty()), ends_list: annotations.ends_list == "true" }
+        Bookmark {
+            version: Some(version).filter(|it| !it.is_empty()),
+            ends_list: annotations.ends_list == "true",
+        }
     }
 }
 
@@ -375,7 +378,10 @@ mod tests {
         assert_eq!((bookmark.version.as_deref(), bookmark.ends_list), (Some("9"), true));
         let error = br#"{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired","message":"too old"}}"#;
         let Line::Error(status) = line(Kind::Service, error).unwrap() else { panic!() };
-        assert_eq!((status.code, status.reason.as_str(), status.message.as_str()), (410, "Expired", "too old"));
+        assert_eq!(
+            (status.code, status.reason.as_str(), status.message.as_str()),
+            (410, "Expired", "too old")
+        );
         assert!(matches!(line(Kind::Service, br#"{"type":"NEW","object":1}"#), Ok(Line::Unknown)));
     }
 
@@ -386,7 +392,9 @@ mod tests {
             let Ok(Line::Changed(item)) = line(Kind::Slice, text.as_bytes()) else { panic!("{text}") };
             assert!(matches!(item.content, Content::Unusable(_)), "{text}");
         }
-        for text in ["", "{", "7", "[]", "{}", "garbage", r#"{"type":"ADDED"}"#, r#"{"type":"ADDED","object":{}} x"#] {
+        for text in
+            ["", "{", "7", "[]", "{}", "garbage", r#"{"type":"ADDED"}"#, r#"{"type":"ADDED","object":{}} x"#]
+        {
             assert!(line(Kind::Slice, text.as_bytes()).is_err(), "{text}");
         }
     }
@@ -394,7 +402,8 @@ mod tests {
     #[test]
     fn pages() {
         let mut names = Vec::new();
-        let body = br#"{"kind":"NodeList","items":[{"metadata":{"name":"a"},"spec":7},8,{"metadata":{"name":"b"}}],
+        let body =
+            br#"{"kind":"NodeList","items":[{"metadata":{"name":"a"},"spec":7},8,{"metadata":{"name":"b"}}],
             "metadata":{"resourceVersion":"5","continue":"next","remainingItemCount":3}}"#;
         let end = page(Kind::Node, body, &mut |item| names.push(name(&item))).unwrap();
         assert_eq!(names, ["a 1", "Unusable(\"it is a number\")", "b 0"]);

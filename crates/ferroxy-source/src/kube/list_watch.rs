@@ -224,7 +224,9 @@ impl ListWatch {
         self.heard = true;
         let line = match decode::line(self.kind, bytes) {
             Ok(line) => line,
-            Err(error) => return self.stumble(format!("sent a line that is not a watch event: {error}"), now),
+            Err(error) => {
+                return self.stumble(format!("sent a line that is not a watch event: {error}"), now);
+            }
         };
         match line {
             Line::Changed(item) => self.take_in(item, false, out),
@@ -260,11 +262,20 @@ impl ListWatch {
     pub(super) fn page_too_large(&mut self, now: Instant) {
         self.page_limit = (self.page_limit / 2).max(1);
         let limit = self.page_limit;
-        self.lose_list(format!("sent a page that is too large; now asking for {limit} objects at a time"), now);
+        self.lose_list(
+            format!("sent a page that is too large; now asking for {limit} objects at a time"),
+            now,
+        );
     }
 
     /// The server answered with another status than 200.
-    pub(super) fn refused(&mut self, status: Status, retry_after: Option<Duration>, now: Instant, out: &mut Outlet) {
+    pub(super) fn refused(
+        &mut self,
+        status: Status,
+        retry_after: Option<Duration>,
+        now: Instant,
+        out: &mut Outlet,
+    ) {
         let streaming_list = self.ask() == Ask::StreamingList;
         self.settled |= matches!(status.code, 403 | 404);
         match status.code {
@@ -324,6 +335,17 @@ impl ListWatch {
     pub(super) fn moved(&mut self) {
         self.answered = None;
         self.wait = None;
+    }
+
+    /// From now on another server is asked. Its history is not the one we know: everything is listed again.
+    pub(super) fn change_server(&mut self, server: &str) {
+        if self.server.name != server {
+            server.clone_into(&mut self.server.name);
+            self.phase = Phase::Start;
+            self.stuck = None;
+            self.streaming = true;
+            self.unfinished = 0;
+        }
     }
 }
 

@@ -72,7 +72,8 @@ impl Identity {
     /// Nanoseconds since 1970 of what led to this state of a slice.
     pub(super) fn last_change(&mut self, notes: &mut Notes) -> Option<i64> {
         const FIELD: &str = "metadata.annotations[endpoints.kubernetes.io/last-change-trigger-time]";
-        let annotations = std::mem::take(&mut self.annotations).take(format_args!("metadata.annotations"), notes)?;
+        let annotations =
+            std::mem::take(&mut self.annotations).take(format_args!("metadata.annotations"), notes)?;
         let text = annotations.last_change.take(format_args!("{FIELD}"), notes)?;
         time::nanoseconds(&text, FIELD, notes)
     }

@@ -3,9 +3,9 @@
 use ferroxy_core::event;
 use serde::Deserialize;
 
-use super::{Decoded, Wire};
 use super::field::{Field, Notes, NumberOrName, mappings};
 use super::metadata::{Identity, Metadata};
+use super::{Decoded, Wire};
 use crate::object::Object;
 
 /// A Service with this label belongs to another proxy.

@@ -11,7 +11,8 @@ pub(super) fn seconds(text: &str, field: &str, notes: &mut Notes) -> Option<i64>
 
 /// The same in nanoseconds. Years that do not fit (before 1678, after 2261) cannot be read.
 pub(super) fn nanoseconds(text: &str, field: &str, notes: &mut Notes) -> Option<i64> {
-    let whole = |(seconds, nanoseconds): (i64, i64)| seconds.checked_mul(1_000_000_000)?.checked_add(nanoseconds);
+    let whole =
+        |(seconds, nanoseconds): (i64, i64)| seconds.checked_mul(1_000_000_000)?.checked_add(nanoseconds);
     noted(parse(text).and_then(whole), text, field, notes)
 }
 
@@ -142,7 +143,9 @@ mod tests {
 
     #[test]
     fn what_is_written_reads_back() {
-        for text in ["1970-01-01T00:00:00.000000Z", "2000-02-29T23:59:59.000001Z", "2024-12-31T12:30:00.999999Z"] {
+        for text in
+            ["1970-01-01T00:00:00.000000Z", "2000-02-29T23:59:59.000001Z", "2024-12-31T12:30:00.999999Z"]
+        {
             let (seconds, nanos) = super::parse(text).unwrap();
             assert_eq!(write_micros(Duration::new(seconds as u64, nanos as u32)), text);
         }

@@ -92,8 +92,9 @@ impl Bench {
         self.answered();
         let items: Vec<String> = names.iter().map(|name| object(name, 1)).collect();
         let items = items.join(",");
-        let body =
-            format!(r#"{{"metadata":{{"resourceVersion":"{version}","continue":"{token}"}},"items":[{items}]}}"#);
+        let body = format!(
+            r#"{{"metadata":{{"resourceVersion":"{version}","continue":"{token}"}},"items":[{items}]}}"#
+        );
         self.machine.page(body.as_bytes(), self.now, &mut self.out);
         self.out.flush();
     }
@@ -172,7 +173,10 @@ fn what_is_older_than_what_is_known_is_not_told() {
 fn versions_that_are_no_numbers_are_taken_as_they_come() {
     let mut bench = bench(Kind::Service);
     bench.listed(&["a"], 100);
-    bench.lines(&[r#"{"type":"MODIFIED","object":{"metadata":{"name":"a","namespace":"n","resourceVersion":"x-7"}}}"#.to_owned()]);
+    bench.lines(&[
+        r#"{"type":"MODIFIED","object":{"metadata":{"name":"a","namespace":"n","resourceVersion":"x-7"}}}"#
+            .to_owned(),
+    ]);
     assert_eq!(bench.machine.ask(), watch("x-7"));
     assert_eq!(bench.told(), ["+a", "+a"]);
 }
