@@ -181,6 +181,7 @@ fn slices() -> impl Strategy<Value = event::EndpointSlice> {
                 address_type: format!("IPv{family}"),
                 ports: ports.clone(),
                 endpoints,
+                last_change: None,
             })
         },
     )
