@@ -15,7 +15,7 @@ use super::Family;
 /// Each starts with the table's name. They are the same for IPv6.
 pub(super) const INFO: usize = 84;
 pub(super) const ENTRIES_HEADER: usize = 40;
-pub(super) const REPLACE_HEADER: usize = 96;
+const REPLACE_HEADER: usize = 96;
 pub(super) const COUNTERS_HEADER: usize = 40;
 /// Packets and bytes, eight bytes each.
 pub(super) const COUNTER: usize = 16;
@@ -204,9 +204,10 @@ impl Replacement {
         self.entries_before
     }
 
-    /// `struct ipt_replace`, with the address where the kernel puts what the old entries have counted.
+    /// `struct ipt_replace` up to its entries, with the address where the kernel puts what the old entries have counted.
     pub(super) fn header(&self, counters: u64) -> Vec<u8> {
-        let mut header = self.info[..NAME + 4].to_vec();
+        let mut header = Vec::with_capacity(REPLACE_HEADER + self.bytes.len());
+        header.extend_from_slice(&self.info[..NAME + 4]);
         header.extend((self.kept.len() as u32).to_ne_bytes());
         header.extend((self.bytes.len() as u32).to_ne_bytes());
         header.extend_from_slice(&self.info[INFO_ENTRIES..INFO_UNDERFLOWS + 4 * HOOKS]);

@@ -14,16 +14,18 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use ferroxy_core::facts::Touched;
-use ferroxy_core::{Diagnostic, Event, Facts, ServiceName, resolve};
+use ferroxy_core::{Diagnostic, Event, Facts, Family, ServiceName, resolve};
 use ferroxy_nftables::Dataplane;
 use ferroxy_nftables::apply::{ApplyError, Receipt};
 use ferroxy_nftables::dataplane::{Outcome, suggests_drift};
 use tracing::{debug, error, info, warn};
 
+use crate::config::Mode;
 use crate::memory::give_memory_back;
 use crate::serve::Status;
 use crate::serve::health::Step;
 use crate::serve::status::changes_in;
+use crate::takeover::Takeover;
 use queue::{Queue, backoff};
 use report::Reports;
 use sweep::Sweeper;
@@ -80,6 +82,7 @@ pub struct Agent {
     drift_repairs: u64,
     reports: Reports,
     sweeper: Sweeper,
+    takeover: Takeover,
     /// Everything the source holds could be read at least once.
     source_was_whole: bool,
     status: Arc<Status>,
@@ -100,6 +103,7 @@ impl Agent {
             drift_repairs: 0,
             reports: Reports::default(),
             sweeper: Sweeper::start(),
+            takeover: Takeover::new(Mode::Nftables),
             source_was_whole: true,
             status,
         }
@@ -160,6 +164,7 @@ impl Agent {
         self.status.node(self.dataplane.ledger().node());
         self.finished(&outcome, intent.services.keys().cloned().collect(), began);
         self.status.done(Step::Start, began, &outcome.receipt);
+        self.take_over(&outcome.replaced);
         self.generation = self.dataplane.generation().unwrap_or_default();
         let counts = self.facts.counts();
         info!(
@@ -366,6 +371,7 @@ impl Agent {
     fn verify(&mut self) {
         self.verify_due = None;
         let began = Instant::now();
+        self.take_over(&[]);
         // Asked for before: what changes while we look makes us look again at the next period.
         let generation = self.dataplane.generation();
         match self.dataplane.verify() {
@@ -391,6 +397,13 @@ impl Agent {
                 warn!("cannot verify the kernel's rules: {error}; trying again");
                 self.verify_due = Some(Instant::now() + Duration::from_millis(500));
             }
+        }
+    }
+
+    /// What kube-proxy left may belong to what we cannot see yet.
+    fn take_over(&mut self, replaced: &[Family]) {
+        if self.source_was_whole {
+            self.takeover.look(replaced);
         }
     }
 
