@@ -21,6 +21,7 @@ use ferroxy_nftables::dataplane::{Outcome, suggests_drift};
 use tracing::{debug, error, info, warn};
 
 use crate::config::Mode;
+use crate::host::notify::{Heart, Notifier};
 use crate::memory::give_memory_back;
 use crate::serve::Status;
 use crate::serve::health::Step;
@@ -83,6 +84,7 @@ pub struct Agent {
     reports: Reports,
     sweeper: Sweeper,
     takeover: Takeover,
+    heart: Heart,
     /// Everything the source holds could be read at least once.
     source_was_whole: bool,
     status: Arc<Status>,
@@ -104,9 +106,15 @@ impl Agent {
             reports: Reports::default(),
             sweeper: Sweeper::start(),
             takeover: Takeover::new(Mode::Nftables),
+            heart: Notifier::default().heart(),
             source_was_whole: true,
             status,
         }
+    }
+
+    /// Beats as long as the agent gets round to its work.
+    pub fn live_by(&mut self, heart: Heart) {
+        self.heart = heart;
     }
 
     /// The source could not be read in whole: until it can, nothing is removed from the kernel that may belong to what
@@ -183,6 +191,7 @@ impl Agent {
     /// Runs until told to stop; says why it was.
     pub fn run(&mut self, inputs: &Receiver<Input>) -> &'static str {
         loop {
+            self.heart.beat(Instant::now());
             let wait = self.next_deadline().saturating_duration_since(Instant::now());
             match inputs.recv_timeout(wait) {
                 Ok(first) => {
@@ -244,7 +253,7 @@ impl Agent {
 
     fn next_deadline(&self) -> Instant {
         let node = self.node_due.map(|(due, _)| due);
-        [self.queue.next_due(), node, self.verify_due, self.tidy_due]
+        [self.queue.next_due(), node, self.verify_due, self.tidy_due, self.heart.next_beat()]
             .into_iter()
             .flatten()
             .fold(self.next_period, Instant::min)

@@ -14,6 +14,7 @@ use super::{Answer, cleanup, version};
 use crate::agent::{self, Agent, inputs};
 use crate::config::{LogFormat, Mode};
 use crate::flags::Flags;
+use crate::host::notify::Notifier;
 use crate::serve::Status;
 use crate::{host, log, memory};
 
@@ -46,15 +47,17 @@ impl Run {
             warn!("--logging-format: JSON is not there yet; this is text");
         }
         memory::keep_memory_small();
+        host::prepare(&settings.config);
         if flags.init_only == Some(true) {
             return init_only(&settings);
         }
+        host::give_up_privileges(Mode::Nftables, &settings.config);
         let cluster = self.input.cluster(&settings)?;
         serve(settings, cluster, flags)
     }
 }
 
-/// Only what needs privileges: for this mode, finding out whether the kernel can do it.
+/// Only what needs privileges: the host is prepared, and the kernel is asked whether it can do what this mode needs.
 fn init_only(settings: &Settings) -> anyhow::Result<Answer> {
     let (node, _) = resolve::node(&settings.facts());
     let mut dataplane = Dataplane::open(&host::families())?;
@@ -107,10 +110,16 @@ fn serve(settings: Settings, cluster: Cluster, flags: &Flags) -> anyhow::Result<
     if !source_is_whole {
         agent.distrust_source();
     }
+    let manager = Notifier::from_environment();
+    agent.live_by(manager.heart());
     let why = match agent.start(&receiver) {
         Some(why) => why,
-        None => agent.run(&receiver),
+        None => {
+            manager.ready("in sync");
+            agent.run(&receiver)
+        }
     };
+    manager.stopping(why);
     info!("{why}: the rules stay in place (`ferroxy cleanup` removes them)");
     Ok(Answer::Yes)
 }
