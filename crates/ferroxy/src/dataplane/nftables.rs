@@ -35,8 +35,8 @@ impl Nftables {
     /// Each transaction of ours moves the generation by one.
     fn took(&mut self, outcome: crate_side::Outcome) -> Outcome {
         self.generation = self.generation.wrapping_add(outcome.receipt.transactions as u32);
-        let crate_side::Outcome { receipt, operations, failed, drift } = outcome;
-        Outcome { receipt: receipt.into(), operations, failed, drift }
+        let crate_side::Outcome { receipt, operations, failed, drift, replaced } = outcome;
+        Outcome { receipt: receipt.into(), operations, failed, drift, replaced }
     }
 }
 
