@@ -91,7 +91,9 @@ fn comparable(objects: &[Value]) -> BTreeMap<String, Value> {
                 container.as_object_mut().unwrap().remove("imagePullPolicy");
             }
         }
-        for file in object.get_mut("data").and_then(Value::as_object_mut).into_iter().flat_map(|it| it.values_mut()) {
+        for file in
+            object.get_mut("data").and_then(Value::as_object_mut).into_iter().flat_map(|it| it.values_mut())
+        {
             *file = documents(file.as_str().unwrap()).remove(0);
         }
         (format!("{} {}", object["kind"], object["metadata"]["name"]), object)
@@ -165,7 +167,10 @@ fn the_whole_chart_is_known_to_kubernetes() {
     assert_eq!(documents(config)[0]["metricsBindAddress"], "0.0.0.0:10249");
     assert_eq!(pod["containers"][0]["ports"][1]["name"], "metrics");
     assert_eq!(find(&objects, "PodMonitor")["spec"]["podMetricsEndpoints"][0]["port"], "metrics");
-    assert_eq!(find(&objects, "PodMonitor")["spec"]["selector"]["matchLabels"], json!({ "k8s-app": "kube-proxy" }));
+    assert_eq!(
+        find(&objects, "PodMonitor")["spec"]["selector"]["matchLabels"],
+        json!({ "k8s-app": "kube-proxy" })
+    );
     assert_eq!(find(&objects, "ServiceMonitor")["spec"]["endpoints"][0]["port"], "metrics");
     let selector = find(&objects, "ServiceMonitor")["spec"]["selector"]["matchLabels"].clone();
     let service = find(&objects, "Service");
@@ -182,7 +187,8 @@ fn the_whole_chart_is_known_to_kubernetes() {
 
 #[test]
 fn the_chart_uses_what_kubeadm_left() {
-    let values = ["existingConfigMap=kube-proxy", "serviceAccount.create=false", "initContainer.enabled=false"];
+    let values =
+        ["existingConfigMap=kube-proxy", "serviceAccount.create=false", "initContainer.enabled=false"];
     let Some(objects) = rendered(&values) else { return };
     let kinds: Vec<&str> = objects.iter().map(|object| object["kind"].as_str().unwrap()).collect();
     assert_eq!(kinds, ["ClusterRole", "ClusterRoleBinding", "DaemonSet"]);
@@ -213,16 +219,15 @@ fn helm_refuses_values_that_make_no_sense() {
     }
     let done = run(&mut helm(&[]).unwrap(), "");
     assert!(done.code != 0 && done.stderr.contains("apiServer: say where the API server is"), "{done:?}");
-    let lint = output(tool("helm").unwrap().args(["lint", "--strict", "deploy/helm/ferroxy", "--set", &server]), "");
+    let lint =
+        output(tool("helm").unwrap().args(["lint", "--strict", "deploy/helm/ferroxy", "--set", &server]), "");
     assert!(lint.contains("0 chart(s) failed"), "{lint}");
 }
 
 #[test]
 fn no_more_is_asked_of_the_api_server_than_needed() {
     let manifests = manifests();
-    let rule = |group: &str, resource: &str, verbs: &[&str]| {
-        json!({ "apiGroups": [group], "resources": [resource], "verbs": verbs })
-    };
+    let rule = |group: &str, resource: &str, verbs: &[&str]| json!({ "apiGroups": [group], "resources": [resource], "verbs": verbs });
     let expected = json!([
         rule("", "services", &["list", "watch"]),
         rule("discovery.k8s.io", "endpointslices", &["list", "watch"]),
@@ -256,7 +261,8 @@ fn the_agents_container_has_one_capability_and_nothing_of_the_host() {
 #[test]
 fn commands_are_ours() {
     let pod = pod(&manifests());
-    let words = |container: &Value| -> Vec<String> { serde_json::from_value(container["command"].clone()).unwrap() };
+    let words =
+        |container: &Value| -> Vec<String> { serde_json::from_value(container["command"].clone()).unwrap() };
     let rollback = documents(&text("deploy/kubernetes/rollback.yaml")).remove(0);
     let cleanup = words(&rollback["spec"]["template"]["spec"]["initContainers"][0]);
     assert_eq!(cleanup, ["/usr/local/bin/ferroxy", "cleanup"]);
@@ -323,9 +329,14 @@ fn the_way_back_cleans_up_before_kube_proxy_starts() {
             "template": { "metadata": { "labels": labels }, "spec": { "containers": [container] } },
         },
     });
-    let patch = ["patch", "--local", "-f", "-", "--patch-file", "deploy/kubernetes/rollback.yaml", "-o", "json"];
+    let patch =
+        ["patch", "--local", "-f", "-", "--patch-file", "deploy/kubernetes/rollback.yaml", "-o", "json"];
     let patched: Value = serde_json::from_str(&output(kubectl.args(patch), &before.to_string())).unwrap();
-    assert_eq!(patched["metadata"].get("resourceVersion"), None, "it would conflict with what is there by then");
+    assert_eq!(
+        patched["metadata"].get("resourceVersion"),
+        None,
+        "it would conflict with what is there by then"
+    );
     let pod = &patched["spec"]["template"]["spec"];
     assert_eq!(pod["containers"], json!([container]));
     assert_eq!(pod["initContainers"][0]["command"], json!(["/usr/local/bin/ferroxy", "cleanup"]));
@@ -342,10 +353,10 @@ fn systemd_accepts_the_unit() {
     let folder = tempfile::tempdir().unwrap();
     let unit = folder.path().join("ferroxy.service");
     // It looks whether the program is there.
-    fs::write(&unit, text("deploy/systemd/ferroxy.service").replace("/usr/local/bin/ferroxy", FERROXY)).unwrap();
+    fs::write(&unit, text("deploy/systemd/ferroxy.service").replace("/usr/local/bin/ferroxy", FERROXY))
+        .unwrap();
     let done = run(systemd_analyze.arg("verify").arg(&unit), "");
-    let complaints: Vec<&str> =
-        done.stderr.lines().filter(|line| line.contains("ferroxy.service")).collect();
+    let complaints: Vec<&str> = done.stderr.lines().filter(|line| line.contains("ferroxy.service")).collect();
     assert!(done.code == 0 && complaints.is_empty(), "{done:?}");
 }
 

@@ -11,9 +11,11 @@ use super::Done;
 
 /// A path in this repository.
 pub fn path(relative: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(relative).canonicalize().unwrap_or_else(|error| {
-        panic!("{relative}: {error}");
-    })
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(relative).canonicalize().unwrap_or_else(
+        |error| {
+            panic!("{relative}: {error}");
+        },
+    )
 }
 
 pub fn text(relative: &str) -> String {
