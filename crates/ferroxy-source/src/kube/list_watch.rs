@@ -30,6 +30,8 @@ const UNFINISHED: u32 = 2;
 const ABSENT_FOR: Duration = Duration::from_secs(180);
 /// `Retry-After` is obeyed up to this.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(60);
+/// A watch that lasts so long works, even if it is silent.
+const WELL: Duration = Duration::from_secs(10);
 /// A watch that ends sooner than this, and without a word, has failed.
 const TOO_SHORT: Duration = Duration::from_secs(1);
 
@@ -57,7 +59,7 @@ pub(super) struct ListWatch {
     backoff: Backoff,
     wait: Option<Wait>,
     failure: Option<String>,
-    /// Requests that failed in a row.
+    /// Requests that failed in a row, with nothing heard in between.
     failures: u32,
     object_troubles: BTreeMap<Box<str>, Vec<Diagnostic>>,
     unusable: Option<Diagnostic>,
@@ -209,7 +211,6 @@ impl ListWatch {
         self.answered = Some(now);
         self.heard = false;
         self.wait = None;
-        self.failures = 0;
         if self.stuck.is_none() {
             self.failure = None;
         }
@@ -483,9 +484,11 @@ impl ListWatch {
     }
 
     fn fail(&mut self, reason: String, now: Instant) {
+        // Something between us and the server may accept connections only to cut them.
+        let lasted = self.answered.take().is_some_and(|since| now.saturating_duration_since(since) >= WELL);
+        self.failures = if self.heard || lasted { 1 } else { self.failures + 1 };
+        self.heard = false;
         self.errors += 1;
-        self.failures += 1;
-        self.answered = None;
         self.failure = Some(reason);
         let until = now + self.backoff.next(now, (self.random)());
         self.wait = Some(Wait { until, until_recovery: true });

@@ -329,6 +329,21 @@ fn a_watch_that_ends_in_good_order_is_asked_for_again_at_once() {
 }
 
 #[test]
+fn connections_that_are_accepted_and_cut_are_a_trouble() {
+    let mut bench = bench(Kind::Service);
+    bench.listed(&["a"], 100);
+    for silent in [false, true, true] {
+        assert_eq!(bench.troubles(), Vec::<String>::new());
+        bench.machine.broken("connection reset".to_owned(), bench.now);
+        assert_eq!(bench.troubles().len(), usize::from(silent));
+        bench.answered();
+    }
+    bench.now += Duration::from_secs(60);
+    bench.machine.broken("connection reset".to_owned(), bench.now);
+    assert_eq!(bench.troubles(), Vec::<String>::new(), "that one worked for a while");
+}
+
+#[test]
 fn before_the_first_list_every_failure_is_a_trouble() {
     let mut bench = bench(Kind::Slice);
     bench.machine.broken("connection refused".to_owned(), bench.now);
