@@ -198,6 +198,28 @@ mod size {
         assert!(matches!(shared[..], [Op::Write { rules, .. }] if rules.len() == 150), "{shared:?}");
     }
 
+    #[test]
+    fn every_line_of_a_plan_leads_back_to_its_service() {
+        let ledger = ledger(100, 2);
+        let changes = [
+            change(5, 0..3),
+            change(6, 1..2),
+            (service(7, 0..0).0, None),
+            change(8, 0..0),
+            change(500, 0..2),
+        ];
+        let (plan, _) = ledger.plan(&changes);
+        let mut found = std::collections::BTreeSet::new();
+        for line in plan.restore_input(Family::V4).lines() {
+            if !["*nat", "*filter", "COMMIT"].contains(&line) {
+                found
+                    .extend(Some(ledger.owner(&changes, line).unwrap_or_else(|| panic!("nobody's: {line}"))));
+            }
+        }
+        assert_eq!(found.len(), changes.len());
+        assert_eq!(ledger.owner(&changes, "-A KUBE-SERVICES -j ACCEPT"), None);
+    }
+
     /// 1,000 endpoints have comments, 1,001 have not, and the way back.
     #[test]
     fn a_cluster_that_becomes_large_loses_its_comments() {
