@@ -1,1 +1,3 @@
 //! The iptables dataplane: rule for rule what kube-proxy writes.
+
+pub mod tool;
