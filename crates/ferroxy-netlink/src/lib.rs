@@ -5,6 +5,7 @@
 pub mod codec;
 pub mod conntrack;
 pub mod error;
+pub mod nfacct;
 pub mod nftables;
 pub mod route;
 pub mod socket;
