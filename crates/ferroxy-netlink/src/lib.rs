@@ -8,5 +8,6 @@ pub mod error;
 pub mod nftables;
 pub mod route;
 pub mod socket;
+pub mod xtables;
 
 pub use error::Error;

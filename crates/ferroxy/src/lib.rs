@@ -3,9 +3,11 @@
 pub mod agent;
 pub mod command;
 pub mod config;
+pub mod dataplane;
 pub mod flags;
 pub mod host;
 pub mod log;
 pub mod memory;
 pub mod output;
 pub mod serve;
+pub mod takeover;

@@ -216,7 +216,7 @@ fn a_thousand_health_check_node_ports_are_cheap() {
     assert!(memory < 24e6, "{memory} bytes");
     cluster.remove("many.yaml");
     wait_until("all are closed", DEADLINE, || metrics(&ka)["process_open_fds"] == before["process_open_fds"]);
-    assert_eq!(agent.said("WARN cannot"), 0, "{}", agent.log());
+    assert_eq!(agent.warned("cannot"), 0, "{}", agent.log());
 }
 
 #[test]
@@ -417,7 +417,7 @@ fn garbage_and_silence_hurt_nobody_else() {
     });
     assert!(closed.unwrap().unwrap().ends_with("\r\n\r\nok"));
     drop((silent, more));
-    assert_eq!(agent.said("WARN cannot"), 0, "{}", agent.log());
+    assert_eq!(agent.warned("cannot"), 0, "{}", agent.log());
 }
 
 #[test]

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use ferroxy_core::facts::Node;
 use ferroxy_core::{Event, Family, NodeIntent, ServiceName};
-use ferroxy_nftables::apply::Receipt;
-use ferroxy_nftables::ledger::Ledger;
 use tokio::sync::Notify;
+
+use crate::dataplane::{Acknowledged, Receipt};
 
 use super::exposition::Histogram;
 use super::health::{Health, Step};
@@ -150,12 +150,17 @@ impl Status {
         }
     }
 
-    /// These Services were tried. What the kernel has of them is in the ledger; some of them it refused.
-    pub fn services(&self, tried: &[ServiceName], refused: &[(ServiceName, String)], ledger: &Ledger) {
+    /// These Services were tried. What the kernel has of them it has acknowledged; some of them it refused.
+    pub fn services(
+        &self,
+        tried: &[ServiceName],
+        refused: &[(ServiceName, String)],
+        kernel: &dyn Acknowledged,
+    ) {
         let mut now = self.now();
         let mut other_ports = false;
         for name in tried {
-            let service = ledger.service(name).map(AsRef::as_ref);
+            let service = kernel.service(name).map(AsRef::as_ref);
             now.refused.remove(name);
             now.without_local.replace(name, service);
             other_ports |= now.ports.replace(name, service);
@@ -173,6 +178,10 @@ impl Status {
         if self.now().ports.answer_on(node) {
             self.ports_changed.notify_one();
         }
+    }
+
+    pub fn sync_period(&self, period: Duration) {
+        self.now().health.set_sync_period(period);
     }
 
     pub fn drift_repaired(&self) {
@@ -256,6 +265,7 @@ fn is_eligible(node: &Node) -> bool {
 mod tests {
     use super::*;
     use ferroxy_core::{Facts, event};
+    use ferroxy_nftables::ledger::Ledger;
 
     fn status() -> Status {
         Status::new(&Family::ALL, Duration::from_secs(30))

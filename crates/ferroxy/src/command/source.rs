@@ -1,0 +1,112 @@
+//! Where the agent hears of the cluster: manifests, or the Kubernetes API.
+
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Weak};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::Context;
+use ferroxy_source::kube::{KubeSource, KubeWatch, Recorder, Update};
+use ferroxy_source::manifest::{ManifestSource, ManifestWatch};
+use tracing::warn;
+
+use crate::agent::Input;
+use crate::serve::Status;
+
+/// How often the status learns how the watches of the API server do.
+const PULSE: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+pub enum Source {
+    /// Read once already.
+    Manifests(ManifestSource),
+    /// Not asked for anything yet.
+    Api(KubeSource),
+}
+
+/// As long as it is kept, the agent is told of changes.
+#[derive(Debug)]
+pub enum Watching {
+    Manifests { _watch: ManifestWatch },
+    Api(Arc<KubeWatch>),
+}
+
+impl Source {
+    /// `the API server https://192.0.2.1:6443`
+    pub fn describe(&self) -> String {
+        match self {
+            Source::Manifests(source) => format!("the manifests in {}", source.path().display()),
+            Source::Api(source) => format!("the API server {}", source.server()),
+        }
+    }
+
+    /// Tells the agent of everything from here on. It may end before us; then there is nobody left to tell.
+    pub fn watch(self, inputs: Sender<Input>, status: &Arc<Status>) -> anyhow::Result<Watching> {
+        match self {
+            Source::Manifests(source) => {
+                let listening = Listening::new(Arc::clone(status));
+                let watch = source.watch(move |batch| {
+                    listening.status.source_spoke();
+                    let _ = inputs.send(Input::Events(batch.events));
+                    let _ = inputs.send(Input::SourceDiagnostics(batch.diagnostics));
+                });
+                Ok(Watching::Manifests { _watch: watch.context("cannot watch the manifests")? })
+            }
+            Source::Api(source) => {
+                let watch = source.watch(move |update| {
+                    let _ = inputs.send(match update {
+                        Update::Events(events) => Input::Events(events),
+                        Update::Listed => Input::Listed,
+                        Update::Troubles(found) => Input::SourceDiagnostics(found),
+                    });
+                });
+                let watch = Arc::new(watch.context("cannot watch the API server")?);
+                feel_the_pulse(Arc::downgrade(&watch), Arc::clone(status));
+                Ok(Watching::Api(watch))
+            }
+        }
+    }
+}
+
+impl Watching {
+    /// Who can tell people by events of the API.
+    pub fn recorder(&self) -> Option<Recorder> {
+        match self {
+            Watching::Manifests { .. } => None,
+            Watching::Api(watch) => Some(watch.recorder()),
+        }
+    }
+}
+
+/// Tells the status how the watches do, until there is no watch any more.
+fn feel_the_pulse(watch: Weak<KubeWatch>, status: Arc<Status>) {
+    let work = move || {
+        while let Some(watch) = watch.upgrade() {
+            status.source(watch.liveness().resources.iter().map(Into::into).collect());
+            drop(watch);
+            thread::sleep(PULSE);
+        }
+    };
+    if let Err(error) = thread::Builder::new().name("pulse".into()).spawn(work) {
+        warn!("readiness will not know of the API server: cannot start a thread: {error}");
+    }
+}
+
+/// Held by whoever listens to the manifests: when that ends, however it ends, the status says so.
+struct Listening {
+    status: Arc<Status>,
+}
+
+impl Listening {
+    /// They have been read once.
+    fn new(status: Arc<Status>) -> Listening {
+        status.source_spoke();
+        Listening { status }
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.status.source_ended();
+    }
+}
