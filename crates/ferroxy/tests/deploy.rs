@@ -233,7 +233,7 @@ fn no_more_is_asked_of_the_api_server_than_needed() {
         rule("discovery.k8s.io", "endpointslices", &["list", "watch"]),
         rule("networking.k8s.io", "servicecidrs", &["list", "watch"]),
         rule("", "nodes", &["get", "list", "watch"]),
-        rule("events.k8s.io", "events", &["create", "patch", "update"]),
+        rule("events.k8s.io", "events", &["create"]),
     ]);
     assert_eq!(find(&manifests, "ClusterRole")["rules"], expected);
     let account = &find(&manifests, "ServiceAccount")["metadata"];
