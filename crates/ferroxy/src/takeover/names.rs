@@ -105,8 +105,10 @@ mod tests {
         let mut seen = 0;
         for case in ferroxy_lab::conformance::cases().unwrap() {
             for file in ["iptables.rules", "ipvs.rules"] {
+                // Not every case was recorded in every mode.
+                let rules = std::fs::read_to_string(case.folder.join(file)).unwrap_or_default();
                 let mut table = String::new();
-                for line in std::fs::read_to_string(case.folder.join(file)).unwrap().lines() {
+                for line in rules.lines() {
                     if let Some(name) = line.strip_prefix('*') {
                         table = name.to_owned();
                     } else if let Some(chain) = line.strip_prefix(':').and_then(|it| it.split(' ').next()) {
