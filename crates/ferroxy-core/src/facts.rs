@@ -415,6 +415,7 @@ mod tests {
                 node_name: Some(format!("node-of-{address}")),
                 ..Default::default()
             }],
+            last_change: None,
         }
     }
 
