@@ -228,6 +228,7 @@ impl Config {
             masquerade_all,
             masquerade_bit,
             external_ips: self.feature_gates.enabled("AllowServiceExternalIPs"),
+            count_traffic: false,
         }
     }
 
