@@ -57,7 +57,7 @@ const TRAFFIC: &str = "traffic";
 const AFFINITY_CLIENTS: u32 = 524_288;
 
 /// How many pairs of frontend and endpoint are counted at once; what comes beyond is not counted.
-const TRAFFIC_ENTRIES: u32 = 65_536;
+pub const TRAFFIC_ENTRIES: u32 = 65_536;
 
 /// How long one that is no longer used is remembered: so that those of departed endpoints make room, and long enough
 /// for every reader of metrics to have seen the last of it.

@@ -1,12 +1,12 @@
 //! What the kernel has counted: connections, packets and bytes for each frontend and endpoint. Runtime data: read, never
 //! written. The rules that count are in `program.rs`; whose frontend it is, the caller knows.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 
 use ferroxy_core::{Family, Protocol};
 use ferroxy_netlink::error::Error;
 use ferroxy_netlink::nftables::{Connection, Counter};
-use rustc_hash::FxHashMap;
 
 use crate::TABLE;
 use crate::element::{Counted, SetId, address_from};
@@ -43,8 +43,8 @@ impl Reader {
     }
 
     /// Everything counted so far; nothing where nothing is counted.
-    pub fn read(&mut self) -> Result<FxHashMap<Flow, Traffic>, Error> {
-        let mut flows: FxHashMap<Flow, Traffic> = FxHashMap::default();
+    pub fn read(&mut self) -> Result<HashMap<Flow, Traffic>, Error> {
+        let mut flows: HashMap<Flow, Traffic> = HashMap::new();
         for family in Family::ALL {
             for counted in Counted::ALL {
                 let set = SetId::Traffic(counted).name();

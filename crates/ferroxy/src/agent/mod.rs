@@ -157,7 +157,7 @@ impl Agent {
         let (intent, diagnostics) = resolve::all(&self.facts);
         self.reports.all(diagnostics.into_iter().chain(self.facts.orphans()).collect());
         let outcome = self.dataplane.start(&intent)?;
-        self.status.node(self.dataplane.ledger().node());
+        self.status.node(self.dataplane.ledger());
         self.finished(&outcome, intent.services.keys().cloned().collect(), began);
         self.status.done(Step::Start, began, &outcome.receipt);
         self.generation = self.dataplane.generation().unwrap_or_default();
@@ -339,7 +339,7 @@ impl Agent {
                 info!("the node's own settings changed: {}", describe(&outcome));
                 // Their node ports answer on other addresses now.
                 self.sweeper.services().for_each(|name| self.queue.add(name.clone(), Instant::now()));
-                self.status.node(self.dataplane.ledger().node());
+                self.status.node(self.dataplane.ledger());
                 self.status.done(Step::Node, began, &outcome.receipt);
             }
             Err(error) => {

@@ -79,7 +79,7 @@ fn serve(settings: Settings, cluster: Cluster, flags: &Flags) -> anyhow::Result<
     let source_is_whole = agent::is_whole(&diagnostics);
     let _ = sender.send(agent::Input::SourceDiagnostics(diagnostics));
     let status = Arc::new(Status::new(&families, settings.periods.sync));
-    crate::serve::start(&settings.config, Mode::Nftables.as_str(), flags.given(), &status)?;
+    crate::serve::start(&settings.config, Mode::Nftables, flags, &status, None)?;
     inputs::watch_rules(dataplane.port_id(), sender.clone())?;
     // First the watch, then the look: no change is missed between them.
     inputs::watch_addresses(sender.clone())?;
