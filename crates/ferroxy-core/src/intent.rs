@@ -22,6 +22,8 @@ pub struct NodeIntent {
     pub masquerade_all: bool,
     /// The mark bit, as a mask (`0x4000` for bit 14), that carries "masquerade this" to postrouting.
     pub masquerade_mark: u32,
+    /// Connections, packets and bytes are counted for each Service and endpoint.
+    pub count_traffic: bool,
     pub v4: FamilyIntent,
     pub v6: FamilyIntent,
 }

@@ -19,6 +19,8 @@ pub struct Policy {
     pub masquerade_bit: u8,
     /// Feature gate `AllowServiceExternalIPs`.
     pub external_ips: bool,
+    /// Count what Services and endpoints receive and send, where the dataplane can.
+    pub count_traffic: bool,
 }
 
 impl Default for Policy {
@@ -32,6 +34,7 @@ impl Default for Policy {
             masquerade_all: false,
             masquerade_bit: 14,
             external_ips: true,
+            count_traffic: false,
         }
     }
 }

@@ -74,6 +74,7 @@ pub fn node(facts: &Facts) -> (NodeIntent, Vec<Diagnostic>) {
     let intent = NodeIntent {
         masquerade_all: policy.masquerade_all,
         masquerade_mark: 1 << (policy.masquerade_bit & 31),
+        count_traffic: policy.count_traffic,
         v4: family(Family::V4),
         v6: family(Family::V6),
     };

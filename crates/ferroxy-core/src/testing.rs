@@ -89,16 +89,18 @@ pub fn policies() -> impl Strategy<Value = Policy> {
     let mut entries = vec![NodePortAddress::Primary, NodePortAddress::Localhost, NodePortAddress::All];
     entries.extend(some_range.map(NodePortAddress::Cidr));
     let bind_address = option::weighted(0.2, select(vec![[172, 18, 0, 2], [192, 168, 7, 2]]));
-    (detect_local, vec(select(entries), 1..3), bind_address, any::<bool>(), weighted(0.9)).prop_map(
-        |(detect_local, node_port_addresses, bind_address, masquerade_all, external_ips)| Policy {
+    let switches = (any::<bool>(), weighted(0.9), weighted(0.3));
+    (detect_local, vec(select(entries), 1..3), bind_address, switches).prop_map(
+        |(detect_local, node_port_addresses, bind_address, switches)| Policy {
             node_name: NODE.into(),
             bind_address: bind_address.map(Into::into),
             detect_local,
             node_port_addresses,
             localhost_node_ports: false,
-            masquerade_all,
+            masquerade_all: switches.0,
             masquerade_bit: 14,
-            external_ips,
+            external_ips: switches.1,
+            count_traffic: switches.2,
         },
     )
 }

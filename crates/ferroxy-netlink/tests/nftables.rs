@@ -8,7 +8,7 @@
     reason = "a failing test should stop at once"
 )]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -268,6 +268,7 @@ fn ipv4_rules() -> Vec<(&'static str, Rule)> {
         sreg_key: 1,
         sreg_data: Some(2),
         timeout_ms,
+        counter: false,
     };
     vec![
         (
@@ -507,6 +508,7 @@ fn ipv6_ruleset() -> Ruleset {
         sreg_key: 1,
         sreg_data: Some(register(12)),
         timeout_ms: Some(60_000),
+        counter: false,
     };
     Ruleset {
         family: Family::Ip6,
@@ -983,5 +985,31 @@ fn intervals_read_back_as_nft_made_them() {
         connection.commit(&batch).unwrap();
         let listed = nft(&["list", "set", "ip", TABLE, "s"]);
         assert!(listed.contains("elements = { 192.168.1.1 }"), "{listed}");
+    });
+}
+
+#[test]
+fn counters_of_elements_are_read_as_nft_shows_them() {
+    in_namespace(|| {
+        let mut connection = Connection::open().unwrap();
+        let mut read = |set: &str| {
+            let mut found = BTreeMap::new();
+            connection
+                .counters(Family::Ip, TABLE, set, &mut |key, counter| {
+                    found.insert(key.to_vec(), (counter.packets, counter.bytes));
+                })
+                .unwrap();
+            found
+        };
+        assert!(read("s").is_empty(), "there is no such set");
+        nft(&["add", "table", "ip", TABLE]);
+        nft(&["add", "set", "ip", TABLE, "s", "{ type ipv4_addr; flags dynamic,timeout; size 10; }"]);
+        assert!(read("s").is_empty());
+        let elements =
+            "{ 10.0.0.1 counter packets 5 bytes 300, 10.0.0.2 counter packets 0 bytes 0, 10.0.0.3 }";
+        nft(&["add", "element", "ip", TABLE, "s", elements]);
+        // The third counts nothing.
+        let expected = BTreeMap::from([(vec![10, 0, 0, 1], (5, 300)), (vec![10, 0, 0, 2], (0, 0))]);
+        assert_eq!(read("s"), expected);
     });
 }

@@ -33,6 +33,21 @@ impl Scope {
     }
 }
 
+/// What the elements of a set of traffic count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Counted {
+    /// The first packet of each connection.
+    Connections,
+    /// Packets from clients to endpoints.
+    Received,
+    /// Packets from endpoints to clients.
+    Sent,
+}
+
+impl Counted {
+    pub const ALL: [Counted; 3] = [Counted::Connections, Counted::Received, Counted::Sent];
+}
+
 /// Every set of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum SetId {
@@ -51,6 +66,8 @@ pub enum SetId {
     StickyLocalEndpoints(Scope),
     Affinity(Scope),
     AffinityTimeouts(Scope),
+    /// Only there while traffic is counted.
+    Traffic(Counted),
 }
 
 impl SetId {
@@ -75,7 +92,8 @@ impl SetId {
             SetId::AffinityTimeouts,
             SetId::Affinity,
         ];
-        single.into_iter().chain(Scope::ALL.into_iter().flat_map(move |scope| scoped.map(|of| of(scope))))
+        let scoped = Scope::ALL.into_iter().flat_map(move |scope| scoped.map(|of| of(scope)));
+        single.into_iter().chain(scoped).chain(Counted::ALL.map(SetId::Traffic))
     }
 
     pub fn name(self) -> &'static str {
@@ -106,6 +124,9 @@ impl SetId {
             SetId::AffinityTimeouts(NodePort) => "nodeport-affinity-timeouts",
             SetId::Affinity(Address) => "affinity",
             SetId::Affinity(NodePort) => "nodeport-affinity",
+            SetId::Traffic(Counted::Connections) => "traffic-connections",
+            SetId::Traffic(Counted::Received) => "traffic-received",
+            SetId::Traffic(Counted::Sent) => "traffic-sent",
         }
     }
 
@@ -115,7 +136,7 @@ impl SetId {
 
     /// The kernel fills it by itself while packets pass: not State, never compared.
     pub fn is_runtime(self) -> bool {
-        matches!(self, SetId::Affinity(_))
+        matches!(self, SetId::Affinity(_) | SetId::Traffic(_))
     }
 
     /// Several Services may need the same element; it goes when the last of them goes.

@@ -225,7 +225,7 @@ impl<'a> Run<'a> {
                 Effect::Did(format!("mark is 0x{:x}", self.mark))
             }
             Expr::MetaSet { .. } | Expr::Counter => Effect::On,
-            Expr::Ct { key, direction: _, dreg } => self.load_ct(*key, *dreg),
+            Expr::Ct { key, direction, dreg } => self.load_ct(*key, *direction, *dreg),
             Expr::Cmp { sreg, op, data } => {
                 let equal = self.slice(*sreg, data.len()) == Some(data);
                 if equal == (*op == nl::CmpOp::Eq) { Effect::On } else { Effect::Break }
@@ -261,7 +261,7 @@ impl<'a> Run<'a> {
                 self.end = Some(End::Reject);
                 Effect::Verdict(nl::Verdict::Drop)
             }
-            // Affinity is runtime data: no client is known here, and none is learnt.
+            // Affinity and traffic are runtime data: no client is known here, none is learnt, nothing is counted.
             Expr::Dynset { .. } => Effect::On,
             Expr::PayloadSet { sreg, len, .. } => {
                 if let Some(address) = self.slice(*sreg, *len as usize).and_then(address_from) {
@@ -299,10 +299,17 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn load_ct(&mut self, key: nl::CtKey, dreg: u32) -> Effect {
+    fn load_ct(&mut self, key: nl::CtKey, direction: Option<nl::CtDirection>, dreg: u32) -> Effect {
         const NEW: u32 = 8;
         const DST_NAT: u32 = 0x20;
+        if direction == Some(nl::CtDirection::Reply) {
+            return self.load_reply(key, dreg);
+        }
         match key {
+            // The first packet of a connection is the client's.
+            nl::CtKey::Direction => self.store(dreg, &[0]),
+            // Nothing that is interpreted has a source port.
+            nl::CtKey::ProtoSrc => Effect::Break,
             nl::CtKey::State => self.store(dreg, &NEW.to_ne_bytes()),
             nl::CtKey::Status => {
                 let status = if self.translated.is_some() { DST_NAT } else { 0 };
@@ -311,6 +318,15 @@ impl<'a> Run<'a> {
             nl::CtKey::SrcIp | nl::CtKey::SrcIp6 => self.store(dreg, &octets(self.packet.source)),
             nl::CtKey::DstIp | nl::CtKey::DstIp6 => self.store(dreg, &octets(self.packet.destination)),
             nl::CtKey::ProtoDst => self.store(dreg, &self.packet.port.to_be_bytes()),
+        }
+    }
+
+    /// What an answer will have: the endpoint is its source. Its destination is known after masquerading only.
+    fn load_reply(&mut self, key: nl::CtKey, dreg: u32) -> Effect {
+        match key {
+            nl::CtKey::SrcIp | nl::CtKey::SrcIp6 => self.store(dreg, &octets(self.destination)),
+            nl::CtKey::ProtoSrc => self.store(dreg, &self.port.to_be_bytes()),
+            _ => Effect::Break,
         }
     }
 

@@ -20,6 +20,7 @@ pub mod render;
 pub mod rule;
 pub mod state;
 pub mod text;
+pub mod traffic;
 
 pub use dataplane::Dataplane;
 pub use diff::diff;

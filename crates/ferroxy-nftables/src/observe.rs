@@ -36,10 +36,10 @@ fn observe_table(connection: &mut Connection, family: Family) -> Result<Table, E
             chain.rules.push(Rule { kernel: observed.rule, text: String::new() });
         }
     }
-    let declared = program::sets(family);
     for set in connection.sets(kernel, TABLE)? {
         // Elements of a set that is not as we declare it say nothing: the table will be replaced.
-        let readable = SetId::parse(&set.name).filter(|id| !id.is_runtime() && declared.contains(&set));
+        let as_declared = |id: &SetId| !id.is_runtime() && program::declaration(*id, family) == set;
+        let readable = SetId::parse(&set.name).filter(as_declared);
         if let Some(id) = readable {
             connection.elements(kernel, TABLE, &set.name, &mut |element| {
                 if let Some(element) = decode(id, family, element) {

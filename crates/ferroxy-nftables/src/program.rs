@@ -12,6 +12,7 @@
 //!            │                     └▶ local-frontends ─▶ local-pick-M      (policy Local: everybody else)
 //!            └─▶ sticky…: the same with session affinity
 //!   input, postrouting      0  learn ───────────── session affinity: who went where
+//!   input, postrouting      0  traffic ─────────── counts, for each frontend and endpoint, if asked for
 //!   input, forward, output  0  no-endpoints-check  reject or drop what found no endpoint
 //!   forward, output         0  cluster-ips-check ─ unused ports: reject; unallocated addresses: drop
 //!   postrouting            100 masquerading ────── marked packets, and pods that reached themselves
@@ -38,23 +39,34 @@
 
 use ferroxy_core::intent::{FamilyIntent, LocalDetector, NodePortAddresses};
 use ferroxy_core::{Family, NodeIntent, Protocol};
-use ferroxy_netlink::nftables::{ChainType, Datatype, Hook, HookPoint, Set, SetData};
+use ferroxy_netlink::nftables::{ChainType, CtDirection, Datatype, Hook, HookPoint, Set, SetData};
 
 use crate::chain::{ChainId, Kind, Pool, Treatment};
-use crate::element::{Scope, SetId};
-use crate::rule::{Field, Rule, RuleWriter, frontend_fields, original_frontend_fields, treated_fields};
+use crate::element::{Counted, Scope, SetId};
+use crate::rule::{
+    FLOW_FIELDS, Field, Rule, RuleWriter, frontend_fields, original_frontend_fields, treated_fields,
+};
 use crate::state::Chain;
 
 /// The chains that do what the number in the destination address says.
 const TREATMENT: &str = "treatment";
 const LOCAL_TREATMENT: &str = "local-treatment";
+const TRAFFIC: &str = "traffic";
 
 /// How many clients' affinity one scope remembers; beyond that a client is balanced like any other.
 const AFFINITY_CLIENTS: u32 = 524_288;
 
+/// How many pairs of frontend and endpoint are counted at once; what comes beyond is not counted.
+pub const TRAFFIC_ENTRIES: u32 = 65_536;
+
+/// How long one that is no longer used is remembered: so that those of departed endpoints make room, and long enough
+/// for every reader of metrics to have seen the last of it.
+const TRAFFIC_MEMORY_MS: u64 = 3_600_000;
+
 /// The sets, empty.
-pub fn sets(family: Family) -> Vec<Set> {
-    SetId::all().map(|set| declaration(set, family)).collect()
+pub fn sets(node: &NodeIntent, family: Family) -> Vec<Set> {
+    let wanted = |set: &SetId| node.count_traffic || !matches!(set, SetId::Traffic(_));
+    SetId::all().filter(wanted).map(|set| declaration(set, family)).collect()
 }
 
 /// The chains that are always there, in the order of the listing.
@@ -67,6 +79,9 @@ pub fn chains(node: &NodeIntent, family: Family) -> Vec<(String, Chain)> {
     chains.push((LOCAL_TREATMENT.into(), program.treatment(Pool::Local)));
     chains.push(("learn".into(), program.learn()));
     chains.push(("masquerading".into(), program.masquerading()));
+    if node.count_traffic {
+        chains.push((TRAFFIC.into(), program.traffic()));
+    }
     chains
 }
 
@@ -110,22 +125,23 @@ impl Program<'_> {
             (name.to_string(), Chain { hook: Some(Hook { kind, point, priority }), rules, comment: None })
         };
         let checks = || vec![new("no-endpoints-check"), new("cluster-ips-check")];
+        let mut input = vec![new("nodeport-no-endpoints-check"), new("no-endpoints-check"), learn()];
+        let mut postrouting = vec![learn()];
+        if self.node.count_traffic {
+            // Every packet that leaves us alive passes one of these hooks. What this host sends itself passes both.
+            input.push(self.rule().interface_not("lo").is_translated().jump(TRAFFIC).done());
+            postrouting.push(self.rule().is_translated().jump(TRAFFIC).done());
+        }
         vec![
             base("pre-dnat-prerouting", Filter, Prerouting, -110, vec![new("firewall")]),
             base("pre-dnat-output", Filter, Output, -110, vec![new("firewall")]),
             base("nat-prerouting", Nat, Prerouting, -100, vec![all("services")]),
             base("nat-output", Nat, Output, -100, vec![all("services")]),
-            base(
-                "filter-input",
-                Filter,
-                Input,
-                0,
-                vec![new("nodeport-no-endpoints-check"), new("no-endpoints-check"), learn()],
-            ),
+            base("filter-input", Filter, Input, 0, input),
             base("filter-forward", Filter, Forward, 0, checks()),
             base("filter-output", Filter, Output, 0, checks()),
             // Not in a nat chain: the kernel leaves those out once another table's has decided on the source.
-            base("filter-postrouting", Filter, Postrouting, 0, vec![learn()]),
+            base("filter-postrouting", Filter, Postrouting, 0, postrouting),
             base("nat-postrouting", Nat, Postrouting, 100, vec![all("masquerading")]),
         ]
     }
@@ -271,6 +287,21 @@ impl Program<'_> {
         Chain::plain(all.collect())
     }
 
+    /// Translated packets, by frontend and endpoint. Somebody else's translations are counted with ours (whoever reads
+    /// knows the Services): asking whose it is would cost every packet more than counting it does.
+    fn traffic(&self) -> Chain {
+        let count = |rule: RuleWriter, counted| rule.count(&FLOW_FIELDS, SetId::Traffic(counted)).done();
+        let of = |protocol| {
+            let rule = || self.rule().protocol(protocol);
+            [
+                count(rule().begins_connection(), Counted::Connections),
+                count(rule().goes(CtDirection::Original), Counted::Received),
+                count(rule().goes(CtDirection::Reply), Counted::Sent),
+            ]
+        };
+        Chain::plain(Protocol::ALL.into_iter().flat_map(of).collect())
+    }
+
     fn masquerading(&self) -> Chain {
         let mark = self.node.masquerade_mark;
         let hairpin = [Field::Saddr, Field::Daddr, Field::L4proto, Field::Dport];
@@ -326,7 +357,8 @@ fn loopback(family: Family) -> ipnet::IpNet {
     }
 }
 
-fn declaration(set: SetId, family: Family) -> Set {
+/// A set as it must be.
+pub fn declaration(set: SetId, family: Family) -> Set {
     use Datatype::{InetProto, InetService, Integer32};
     let address = match family {
         Family::V4 => Datatype::Ipv4Addr,
@@ -366,6 +398,19 @@ fn declaration(set: SetId, family: Family) -> Set {
         }
         SetId::AffinityTimeouts(scope) => (frontend(scope), verdict(), "frontends with session affinity"),
         SetId::Affinity(scope) => (around(&[address], scope, &[]), number(), "client, frontend : endpoint"),
+        SetId::Traffic(counted) => {
+            let comment = match counted {
+                Counted::Connections => "first packets, by frontend and endpoint",
+                Counted::Received => "packets to endpoints",
+                Counted::Sent => "packets from endpoints",
+            };
+            (vec![InetProto, address, InetService, address, InetService], None, comment)
+        }
+    };
+    let (size, timeout_ms) = match set {
+        SetId::Affinity(_) => (Some(AFFINITY_CLIENTS), None),
+        SetId::Traffic(_) => (Some(TRAFFIC_ENTRIES), Some(TRAFFIC_MEMORY_MS)),
+        _ => (None, None),
     };
     Set {
         name: set.name().into(),
@@ -373,8 +418,8 @@ fn declaration(set: SetId, family: Family) -> Set {
         data,
         interval: set == SetId::AllowedSources,
         dynamic: set.is_runtime(),
-        timeout_ms: None,
-        size: set.is_runtime().then_some(AFFINITY_CLIENTS),
+        timeout_ms,
+        size,
         comment: Some(comment.into()),
     }
 }

@@ -41,7 +41,7 @@ pub fn render(intent: &Intent, families: &[Family]) -> State {
 /// The program with no Service in it.
 pub fn empty_table(node: &NodeIntent, family: Family) -> Table {
     let mut table = Table {
-        sets: program::sets(family).into_iter().map(|set| (set.name.clone(), set)).collect(),
+        sets: program::sets(node, family).into_iter().map(|set| (set.name.clone(), set)).collect(),
         chains: program::chains(node, family).into_iter().collect(),
         ..Table::default()
     };

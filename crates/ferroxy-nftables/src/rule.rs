@@ -39,6 +39,9 @@ pub enum Field {
     OriginalSaddr,
     OriginalDaddr,
     OriginalDport,
+    /// Whoever answers: the endpoint.
+    ReplySaddr,
+    ReplySport,
 }
 
 /// What finds a frontend in a scope's sets.
@@ -64,6 +67,10 @@ pub fn original_frontend_fields(scope: Scope) -> &'static [Field] {
         Scope::NodePort => &[Field::L4proto, Field::OriginalDport],
     }
 }
+
+/// A frontend and the endpoint that a connection to it was given. The same for every packet of the connection.
+pub const FLOW_FIELDS: [Field; 5] =
+    [Field::L4proto, Field::OriginalDaddr, Field::OriginalDport, Field::ReplySaddr, Field::ReplySport];
 
 /// The register whose content is what to do next.
 const VERDICT: u32 = 0;
@@ -196,6 +203,31 @@ impl RuleWriter {
         self.exprs.push(Expr::Ct { key, direction: None, dreg: register(0) });
         self.bits_set(bit);
         self.say(words.into())
+    }
+
+    /// A connection is confirmed when its first packet has come through; no other packet of it meets this.
+    /// (`ct state new` is also true of every UDP packet until somebody answers, and of repeated SYNs.)
+    pub fn begins_connection(mut self) -> RuleWriter {
+        const IPS_CONFIRMED: u32 = 8;
+        self.exprs.push(Expr::Ct { key: nl::CtKey::Status, direction: None, dreg: register(0) });
+        self.exprs.push(Expr::Bitwise {
+            sreg: register(0),
+            dreg: register(0),
+            mask: IPS_CONFIRMED.to_ne_bytes().to_vec(),
+            xor: vec![0; 4],
+        });
+        self.exprs.push(Expr::Cmp { sreg: register(0), op: CmpOp::Eq, data: vec![0; 4] });
+        self.say("ct status ! confirmed".into())
+    }
+
+    pub fn goes(mut self, direction: nl::CtDirection) -> RuleWriter {
+        let (number, word) = match direction {
+            nl::CtDirection::Original => (0, "original"),
+            nl::CtDirection::Reply => (1, "reply"),
+        };
+        self.exprs.push(Expr::Ct { key: nl::CtKey::Direction, direction: None, dreg: register(0) });
+        self.exprs.push(Expr::Cmp { sreg: register(0), op: CmpOp::Eq, data: vec![number] });
+        self.say(format!("ct direction {word}"))
     }
 
     pub fn has_mark(mut self, mark: u32) -> RuleWriter {
@@ -382,7 +414,23 @@ impl RuleWriter {
             sreg_key: register(0),
             sreg_data: Some(register(data_unit)),
             timeout_ms,
+            counter: false,
         });
+        self.say(words)
+    }
+
+    /// Counts the packet in the element of these fields, which is made if need be and if there is room.
+    pub fn count(mut self, fields: &[Field], set: SetId) -> RuleWriter {
+        self.load(fields, 0);
+        self.exprs.push(Expr::Dynset {
+            set: set.name().into(),
+            op: nl::DynsetOp::Update,
+            sreg_key: register(0),
+            sreg_data: None,
+            timeout_ms: None,
+            counter: true,
+        });
+        let words = format!("update @{} {{ {} counter }}", set.name(), self.spell(fields));
         self.say(words)
     }
 
@@ -399,7 +447,7 @@ impl RuleWriter {
             let dreg = register(unit);
             self.exprs.push(self.load_expr(*field, dreg));
             unit += match field {
-                Field::L4proto | Field::Dport | Field::OriginalDport => 1,
+                Field::L4proto | Field::Dport | Field::OriginalDport | Field::ReplySport => 1,
                 _ => address_units(self.family),
             };
         }
@@ -408,6 +456,7 @@ impl RuleWriter {
 
     fn load_expr(&self, field: Field, dreg: u32) -> Expr {
         let original = |key| Expr::Ct { key, direction: Some(nl::CtDirection::Original), dreg };
+        let reply = |key| Expr::Ct { key, direction: Some(nl::CtDirection::Reply), dreg };
         match (field, self.family) {
             (Field::Saddr | Field::Daddr, family) => {
                 let (offset, len) = address_place(family, field);
@@ -420,6 +469,9 @@ impl RuleWriter {
             (Field::OriginalDaddr, Family::V4) => original(nl::CtKey::DstIp),
             (Field::OriginalDaddr, Family::V6) => original(nl::CtKey::DstIp6),
             (Field::OriginalDport, _) => original(nl::CtKey::ProtoDst),
+            (Field::ReplySaddr, Family::V4) => reply(nl::CtKey::SrcIp),
+            (Field::ReplySaddr, Family::V6) => reply(nl::CtKey::SrcIp6),
+            (Field::ReplySport, _) => reply(nl::CtKey::ProtoSrc),
         }
     }
 
@@ -433,6 +485,8 @@ impl RuleWriter {
             Field::OriginalSaddr => format!("ct original {ip} saddr"),
             Field::OriginalDaddr => format!("ct original {ip} daddr"),
             Field::OriginalDport => "ct original proto-dst".into(),
+            Field::ReplySaddr => format!("ct reply {ip} saddr"),
+            Field::ReplySport => "ct reply proto-src".into(),
         };
         fields.iter().map(word).collect::<Vec<_>>().join(" . ")
     }
@@ -486,7 +540,7 @@ fn register(unit: u32) -> u32 {
 }
 
 /// Seconds as `nft` writes them: `3h`, `1m30s`, `1d`.
-fn nft_duration(seconds: u32) -> String {
+pub fn nft_duration(seconds: u32) -> String {
     let parts =
         [(seconds / 86400, 'd'), (seconds / 3600 % 24, 'h'), (seconds / 60 % 60, 'm'), (seconds % 60, 's')];
     parts.iter().filter(|(n, _)| *n > 0).map(|(n, unit)| format!("{n}{unit}")).collect()

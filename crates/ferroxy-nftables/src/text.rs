@@ -12,7 +12,7 @@ use crate::element::{Element, SetId, Value};
 use crate::plan::{Action, Op, Plan};
 use crate::predecessor;
 use crate::program;
-use crate::rule::family_word;
+use crate::rule::{family_word, nft_duration};
 use crate::state::{Chain, State, Table};
 
 /// What our tables say about themselves.
@@ -95,6 +95,9 @@ fn write_set(f: &mut fmt::Formatter<'_>, family: Family, set: &Set, table: &Tabl
         (true, _) => writeln!(f, "\t\tflags interval")?,
         (_, true) => writeln!(f, "\t\tflags dynamic,timeout")?,
         _ => {}
+    }
+    if let Some(timeout_ms) = set.timeout_ms {
+        writeln!(f, "\t\ttimeout {}", nft_duration((timeout_ms / 1000) as u32))?;
     }
     if let Some(comment) = &set.comment {
         writeln!(f, "\t\tcomment \"{comment}\"")?;

@@ -102,6 +102,7 @@ fn sample() -> Intent {
         node: NodeIntent {
             masquerade_all: false,
             masquerade_mark: 0x4000,
+            count_traffic: false,
             v4: family("10.244.0.0/16", "172.18.0.2", "10.96.0.0/16"),
             v6: family("fd00:10:244::/56", "fd00:172:18::2", "fd00:10:96::/112"),
         },
@@ -126,6 +127,7 @@ fn variants() -> Vec<Intent> {
         sample(),
         with(&|intent| intent.node.masquerade_all = true),
         with(&|intent| intent.node.masquerade_mark = 1),
+        with(&|intent| intent.node.count_traffic = true),
         with(&|intent| {
             intent.node.v4.node_port_addresses = NodePortAddresses::AllLocal;
             intent.node.v6.node_port_addresses = NodePortAddresses::AllLocal;
@@ -303,6 +305,55 @@ fn pretty_compare(listed: &[String], printed: &[String]) {
         .collect();
     assert!(differences.is_empty(), "{}", differences.join("\n"));
     assert_eq!(listed, printed);
+}
+
+#[test]
+fn counting_is_switched_on_and_off_while_services_stay() {
+    in_namespace(|| {
+        let mut dataplane = Dataplane::open(&Family::ALL).unwrap();
+        start(&mut dataplane, &sample());
+        let without = nft(&["list", "ruleset"]);
+        assert!(!without.contains("jump traffic"), "{without}");
+        let counting = NodeIntent { count_traffic: true, ..sample().node };
+        dataplane.change_node(counting).unwrap();
+        let with = nft(&["list", "ruleset"]);
+        assert_eq!(with.matches("jump traffic").count(), 4, "two hooks in two families: {with}");
+        assert!(dataplane.verify().unwrap().plan.is_empty(), "the kernel has what it should have");
+        dataplane.change_node(sample().node).unwrap();
+        assert_eq!(normalised(&nft(&["list", "ruleset"])), normalised(&without));
+        assert!(dataplane.verify().unwrap().plan.is_empty(), "the kernel has what it should have");
+    });
+}
+
+#[test]
+fn what_was_counted_is_runtime_data() {
+    use ferroxy_nftables::traffic::{Flow, Reader};
+    in_namespace(|| {
+        let counting = || {
+            let mut intent = sample();
+            intent.node.count_traffic = true;
+            intent
+        };
+        let mut dataplane = Dataplane::open(&Family::ALL).unwrap();
+        start(&mut dataplane, &counting());
+        let element = "{ tcp . 10.96.0.80 . 80 . 10.244.1.5 . 8080 counter packets 3 bytes 180 }";
+        for set in ["traffic-connections", "traffic-received"] {
+            nft(&["add", "element", "ip", "ferroxy", set, element]);
+        }
+        assert!(dataplane.verify().unwrap().plan.is_empty(), "it is no drift");
+        assert_eq!(Dataplane::open(&Family::ALL).unwrap().start(&counting()).unwrap().operations, 0);
+        let read = Reader::open().unwrap().read().unwrap();
+        let flow = Flow {
+            protocol: Protocol::Tcp,
+            frontend: "10.96.0.80:80".parse().unwrap(),
+            endpoint: "10.244.1.5:8080".parse().unwrap(),
+        };
+        let traffic = read[&flow];
+        assert_eq!((traffic.connections, traffic.received.packets, traffic.received.bytes), (3, 3, 180));
+        assert_eq!((read.len(), traffic.sent.packets), (1, 0));
+        dataplane.cleanup().unwrap();
+        assert!(Reader::open().unwrap().read().unwrap().is_empty(), "nothing is counted, which is no error");
+    });
 }
 
 /// The laws of `laws.rs` once more, with the real kernel in place of our model of it.

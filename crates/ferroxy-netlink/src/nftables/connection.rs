@@ -13,9 +13,11 @@ use crate::error::{Error, Kind};
 use crate::socket::{Ack, Answer, Protocol, Request, Socket};
 
 use super::batch::{Batch, end_bracket};
-use super::decode::{read_chain, read_elements, read_rule, read_set, read_table, read_table_name};
+use super::decode::{
+    read_chain, read_counters, read_elements, read_rule, read_set, read_table, read_table_name,
+};
 use super::encode::put_header;
-use super::types::{Chain, Element, Family, ObservedRule, Set, Table};
+use super::types::{Chain, Counter, Element, Family, ObservedRule, Set, Table};
 use super::wire::{self, ANY_TABLE, GENERATION_ID, element, message};
 
 /// A set that is still growing its hash table after a large commit is given this much time, this often.
@@ -157,6 +159,26 @@ impl Connection {
             std::thread::sleep(SETTLING_TIME);
         }
         Err(Error::unstable(request.operation, request.object))
+    }
+
+    /// Hands the key of each element that counts to `each`, with what it has counted, as `elements` does with those of a
+    /// dynamic set. Nothing when there is no such set.
+    pub fn counters(
+        &mut self,
+        family: Family,
+        table: &str,
+        set: &str,
+        each: &mut dyn FnMut(&[u8], Counter),
+    ) -> Result<(), Error> {
+        let object = format!("{table}/{set}");
+        let kind = message::GETSETELEM;
+        let request = Request { operation: "list counters of", object: &object, kind, flags: 0 };
+        let answer = match self.socket.dump(request, |out| put_set_name(out, family, table, set)) {
+            Err(error) if is_missing(&error) => return Ok(()),
+            other => other?,
+        };
+        let read = |message: &Message<'_>| read_counters(message, each).map(|()| None::<()>);
+        read_each(&answer, message::NEWSETELEM, request, read).map(|_| ())
     }
 
     fn is_dynamic(

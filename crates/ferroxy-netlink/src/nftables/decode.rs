@@ -3,10 +3,10 @@
 
 use crate::codec::{Attribute, Attributes, Fields, Malformed, Message, Messages};
 
-use super::expr::Expr;
+use super::expr::{Expr, read_counter};
 use super::types::{
-    Chain, ChainType, Data, Datatype, Element, Family, Hook, HookPoint, ObservedRule, Rule, Set, SetData,
-    Table, Verdict,
+    Chain, ChainType, Counter, Data, Datatype, Element, Family, Hook, HookPoint, ObservedRule, Rule, Set,
+    SetData, Table, Verdict,
 };
 use super::userdata;
 use super::wire::{ANY_TABLE, HEADER, NFPROTO_IPV4, NFPROTO_IPV6, chain, data, element, rule, set, table};
@@ -105,6 +105,24 @@ pub(super) fn read_elements(message: &Message<'_>, each: &mut dyn FnMut(Element)
     Ok(())
 }
 
+/// The keys in one message of a listing whose elements count, and what they have counted.
+pub(super) fn read_counters(
+    message: &Message<'_>,
+    each: &mut dyn FnMut(&[u8], Counter),
+) -> Result<(), Malformed> {
+    let (_, attributes) = message.split::<HEADER>()?;
+    let Some(list) = Fields::<4>::new(attributes)?.get(element::LIST_ELEMENTS) else { return Ok(()) };
+    for attribute in list.nested() {
+        let fields = Fields::<11>::new(attribute?.nested())?;
+        let (Some(key), Some(expr)) = (fields.get(element::KEY), fields.get(element::EXPR)) else { continue };
+        if let Some(counter) = read_counter(&expr)? {
+            let key = Fields::<3>::new(key.nested())?.need(data::VALUE, "value")?;
+            each(key.payload, counter);
+        }
+    }
+    Ok(())
+}
+
 pub(super) fn read_element(attribute: &Attribute<'_>) -> Result<Element, Malformed> {
     let fields = Fields::<11>::new(attribute.nested())?;
     let flags = fields.get(element::FLAGS).map(|flags| flags.u32_be()).transpose()?.unwrap_or(0);
@@ -149,6 +167,7 @@ pub fn read_everything(bytes: &[u8]) {
         let _ = (read_family(&message), read_table_name(&message), read_table(&message));
         let _ = (read_chain(&message), read_rule(&message), read_set(&message));
         let _ = read_elements(&message, &mut |_| {});
+        let _ = read_counters(&message, &mut |_, _| {});
     }
 }
 
@@ -242,7 +261,14 @@ mod tests {
         let exprs = vec![
             Expr::Payload { base: Base::Network, offset: 16, len: 4, dreg: 1 },
             Expr::Cmp { sreg: 1, op: CmpOp::Eq, data: vec![1, 2] },
-            Expr::Dynset { set: "s".into(), op: DynsetOp::Add, sreg_key: 1, sreg_data: None, timeout_ms },
+            Expr::Dynset {
+                set: "s".into(),
+                op: DynsetOp::Add,
+                sreg_key: 1,
+                sreg_data: None,
+                timeout_ms,
+                counter: true,
+            },
             Expr::Immediate(Verdict::Jump("c".into())),
         ];
         batch.add_rule(0, Family::Ip, "t", "c", &Rule { exprs, comment: comment() });

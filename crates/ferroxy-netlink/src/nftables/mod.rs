@@ -20,7 +20,7 @@ pub use decode::read_everything;
 pub use expr::{Base, CmpOp, CtDirection, CtKey, DynsetOp, Expr, FibAddress, MetaKey, register};
 pub use monitor::{Monitor, Notice};
 pub use types::{
-    Chain, ChainType, Data, DataRef, Datatype, Element, ElementRef, Family, Hook, HookPoint, ObservedRule,
-    Rule, Set, SetData, Table, Verdict, VerdictRef,
+    Chain, ChainType, Counter, Data, DataRef, Datatype, Element, ElementRef, Family, Hook, HookPoint,
+    ObservedRule, Rule, Set, SetData, Table, Verdict, VerdictRef,
 };
 pub use userdata::COMMENT_MAX;

@@ -139,6 +139,13 @@ pub struct Element {
     pub comment: Option<String>,
 }
 
+/// What an element has counted since it was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counter {
+    pub packets: u64,
+    pub bytes: u64,
+}
+
 /// A borrowed [`Verdict`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VerdictRef<'a> {

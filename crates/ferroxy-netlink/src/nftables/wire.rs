@@ -107,6 +107,7 @@ pub(super) mod element {
     pub(crate) const DATA: u16 = 2;
     pub(crate) const FLAGS: u16 = 3;
     pub(crate) const USERDATA: u16 = 6;
+    pub(crate) const EXPR: u16 = 7;
     pub(crate) const KEY_END: u16 = 10;
     pub(crate) const FLAG_INTERVAL_END: u32 = 1;
 }

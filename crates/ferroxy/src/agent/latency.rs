@@ -76,7 +76,11 @@ mod tests {
     #[test]
     fn the_oldest_change_is_measured_once_for_each_family() {
         let mut latency = Latency::new(SECOND);
-        for event in [slice("IPv4", Some(4 * SECOND)), slice("IPv4", Some(3 * SECOND)), slice("IPv6", Some(5 * SECOND))] {
+        for event in [
+            slice("IPv4", Some(4 * SECOND)),
+            slice("IPv4", Some(3 * SECOND)),
+            slice("IPv6", Some(5 * SECOND)),
+        ] {
             latency.heard(&event);
         }
         assert_eq!(programmed(&mut latency, 6 * SECOND), [(Family::V4, 3.0), (Family::V6, 1.0)]);

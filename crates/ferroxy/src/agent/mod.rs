@@ -220,7 +220,8 @@ impl Agent {
         }
         if touched.everything {
             let known: Vec<_> = self.facts.service_names().cloned().collect();
-            let programmed: Vec<_> = self.dataplane.acknowledged().services().cloned().collect();
+            let programmed: Vec<_> =
+                self.dataplane.acknowledged().services().map(|(name, _)| name.clone()).collect();
             known.into_iter().chain(programmed).for_each(|name| self.queue.add(name, now));
         }
         touched.services.into_iter().for_each(|name| self.queue.add(name, now));

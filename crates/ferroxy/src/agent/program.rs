@@ -92,7 +92,7 @@ impl Agent {
                 info!("the node's own settings changed: {}", describe(&outcome));
                 // Their node ports answer on other addresses now.
                 self.sweeper.services().for_each(|name| self.queue.add(name.clone(), Instant::now()));
-                self.status.node(self.dataplane.acknowledged().node());
+                self.status.node(self.dataplane.acknowledged());
                 self.status.done(Step::Node, began, &outcome.receipt);
             }
             Err(error) => {

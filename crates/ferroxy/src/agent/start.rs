@@ -139,7 +139,7 @@ impl Agent {
         let (intent, diagnostics) = resolve::all(&self.facts);
         self.reports.all(diagnostics.into_iter().chain(self.facts.orphans()).collect());
         let outcome = self.program_in_order(&intent)?;
-        self.status.node(self.dataplane.acknowledged().node());
+        self.status.node(self.dataplane.acknowledged());
         self.finished(&outcome, intent.services.keys().cloned().collect(), began);
         self.status.done(Step::Start, began, &outcome.receipt);
         self.take_over(&outcome.replaced);

@@ -69,6 +69,11 @@ fn serve(settings: Settings, cluster: Cluster, source: Source, flags: &Flags) ->
     let (sender, receiver) = mpsc::channel();
     inputs::watch_signals(sender.clone()).context("cannot listen for signals")?;
     let families = host::families();
+    for warning in
+        settings.config.check_families(&families).map_err(|lines| anyhow::anyhow!(lines.join("\n")))?
+    {
+        warn!("{warning}");
+    }
     if !families.contains(&Family::V6) {
         info!("IPv6 is switched off on this host: only IPv4 is programmed");
     }
@@ -79,6 +84,7 @@ fn serve(settings: Settings, cluster: Cluster, source: Source, flags: &Flags) ->
     let Some(_claim) = claim(&receiver)? else { return Ok(Answer::Yes) };
 
     let status = Arc::new(Status::new(&families, settings.periods.sync));
+    status.limit_traffic_series(settings.config.traffic_metrics_max_series as usize);
     crate::serve::start(&settings.config, settings.mode, flags, &status, Some(log::set_verbosity))?;
     dataplane.watch(sender.clone())?;
     // First the watch, then the look: no change is missed between them.
@@ -104,14 +110,13 @@ fn serve(settings: Settings, cluster: Cluster, source: Source, flags: &Flags) ->
     if !source_is_whole {
         agent.distrust_source();
     }
-    let why = is_api
-        .then(|| agent.gather(&receiver))
-        .flatten()
-        .or_else(|| agent.start(&receiver))
-        .unwrap_or_else(|| {
-            manager.ready("in sync");
-            agent.run(&receiver)
-        });
+    let why =
+        is_api.then(|| agent.gather(&receiver)).flatten().or_else(|| agent.start(&receiver)).unwrap_or_else(
+            || {
+                manager.ready("in sync");
+                agent.run(&receiver)
+            },
+        );
     manager.stopping(why);
     info!("{why}: the rules stay in place (`ferroxy cleanup` removes them)");
     log::flush();

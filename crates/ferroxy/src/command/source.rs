@@ -6,15 +6,20 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::Context;
-use ferroxy_source::kube::{KubeSource, KubeWatch, Recorder, Update};
+use ferroxy_source::Kind;
+use ferroxy_source::kube::{KubeSource, KubeWatch, Recorder, ResourceLiveness, Update};
 use ferroxy_source::manifest::{ManifestSource, ManifestWatch};
 use tracing::warn;
 
 use crate::agent::Input;
-use crate::serve::Status;
+use crate::serve::status::Watch;
+use crate::serve::{Moment, Status};
 
 /// How often the status learns how the watches of the API server do.
 const PULSE: Duration = Duration::from_secs(1);
+
+/// How long a watch that ended is not yet called dead.
+const REOPENING: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub enum Source {
@@ -82,7 +87,7 @@ impl Watching {
 fn feel_the_pulse(watch: Weak<KubeWatch>, status: Arc<Status>) {
     let work = move || {
         while let Some(watch) = watch.upgrade() {
-            status.source(watch.liveness().resources.iter().map(Into::into).collect());
+            status.source(watch.liveness().resources.into_iter().filter_map(watch_of).collect());
             drop(watch);
             thread::sleep(PULSE);
         }
@@ -90,6 +95,20 @@ fn feel_the_pulse(watch: Weak<KubeWatch>, status: Arc<Status>) {
     if let Err(error) = thread::Builder::new().name("pulse".into()).spawn(work) {
         warn!("readiness will not know of the API server: cannot start a thread: {error}");
     }
+}
+
+/// One that is being opened again counts as alive for a while: that happens every few minutes. ServiceCIDRs are left
+/// out: not every cluster has them, and rules are right without.
+fn watch_of(liveness: ResourceLiveness) -> Option<Watch> {
+    let ResourceLiveness { kind, listed, connected, last_heard, .. } = liveness;
+    let resource = match kind {
+        Kind::Node => "nodes",
+        Kind::Service => "services",
+        Kind::Slice => "endpointslices",
+        Kind::ServiceCidr => return None,
+    };
+    let alive = listed && (connected || last_heard.is_some_and(|age| age < REOPENING));
+    Some(Watch { resource, alive, last_heard: last_heard.and_then(Moment::ago) })
 }
 
 /// Held by whoever listens to the manifests: when that ends, however it ends, the status says so.

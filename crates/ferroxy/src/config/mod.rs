@@ -248,6 +248,7 @@ impl Config {
             masquerade_all,
             masquerade_bit,
             external_ips: self.feature_gates.enabled("AllowServiceExternalIPs"),
+            count_traffic: self.traffic_metrics,
         }
     }
 

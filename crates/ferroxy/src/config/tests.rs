@@ -624,6 +624,7 @@ fn the_policy_of_a_mode() {
         masquerade_all: false,
         masquerade_bit: 6,
         external_ips: true,
+        count_traffic: false,
     };
     assert_eq!(nftables, expected);
     for mode in [Mode::Iptables, Mode::Ipvs] {

@@ -75,7 +75,7 @@ pub fn open(mode: Mode, families: &[Family]) -> anyhow::Result<Box<dyn Dataplane
 pub trait Acknowledged {
     fn node(&self) -> &NodeIntent;
     fn service(&self, name: &ServiceName) -> Option<&Arc<ServiceIntent>>;
-    fn services(&self) -> Box<dyn Iterator<Item = &ServiceName> + '_>;
+    fn services(&self) -> Box<dyn Iterator<Item = (&ServiceName, &Arc<ServiceIntent>)> + '_>;
 }
 
 /// What came of an attempt.

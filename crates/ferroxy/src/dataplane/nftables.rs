@@ -147,8 +147,8 @@ impl Acknowledged for Ledger {
         Ledger::service(self, name)
     }
 
-    fn services(&self) -> Box<dyn Iterator<Item = &ServiceName> + '_> {
-        Box::new(Ledger::services(self).map(|(name, _)| name))
+    fn services(&self) -> Box<dyn Iterator<Item = (&ServiceName, &Arc<ServiceIntent>)> + '_> {
+        Box::new(Ledger::services(self))
     }
 }
 

@@ -26,6 +26,17 @@ impl Histogram {
         Histogram::new((0..15).map(|k| 0.001 * f64::from(1 << k)).collect())
     }
 
+    /// The original's for the time from a change in the API to its being in force: fine where it matters, up to 5 minutes.
+    pub fn of_network_programming() -> Histogram {
+        let seconds = (1..60).chain((60..120).step_by(5)).chain((120..=300).step_by(30));
+        Histogram::new([0.25, 0.5].into_iter().chain(seconds.map(f64::from)).collect())
+    }
+
+    /// Those of the original's client library, for requests to the API server.
+    pub fn of_requests() -> Histogram {
+        Histogram::new(vec![0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0])
+    }
+
     fn new(bounds: Vec<f64>) -> Histogram {
         let counts = vec![0; bounds.len() + 1];
         Histogram { bounds, counts, sum: 0.0 }
@@ -140,5 +151,10 @@ mod tests {
         let expected =
             "0.001 0.002 0.004 0.008 0.016 0.032 0.064 0.128 0.256 0.512 1.024 2.048 4.096 8.192 16.384";
         assert_eq!(bounds.join(" "), expected);
+        let bounds = Histogram::of_network_programming().bounds;
+        assert_eq!((bounds.len(), bounds.is_sorted()), (2 + 59 + 12 + 7, true));
+        for bound in [0.25, 0.5, 1.0, 59.0, 60.0, 65.0, 115.0, 120.0, 150.0, 300.0] {
+            assert!(bounds.contains(&bound), "{bound}");
+        }
     }
 }

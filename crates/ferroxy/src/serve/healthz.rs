@@ -8,24 +8,26 @@ use serde::Serialize;
 
 use super::http::{self, Answer, Handler};
 use super::moment::Moment;
-use super::status::{Now, Status};
+use super::status::{Now, Status, Watch};
 
 /// More failing objects than this are counted, not listed.
 const MOST_LISTED: usize = 20;
 
 pub fn handler(status: Arc<Status>) -> Handler {
-    Arc::new(move |request| {
-        let mut now = status.now();
-        let (path, question) = match request.uri.path() {
-            "/healthz" => ("/healthz", Question::Healthy),
-            "/livez" => ("/livez", Question::Alive),
-            "/readyz" => ("/readyz", Question::Ready),
-            _ => return http::not_found(),
-        };
-        let (code, answer) = answer(&now, question, Moment::now());
-        *now.counts.health_answers.entry((path, code.as_u16())).or_default() += 1;
-        answer
-    })
+    Arc::new(move |request| http::at_once(respond(&status, request.uri().path())))
+}
+
+fn respond(status: &Status, path: &str) -> Answer {
+    let mut now = status.now();
+    let (path, question) = match path {
+        "/healthz" => ("/healthz", Question::Healthy),
+        "/livez" => ("/livez", Question::Alive),
+        "/readyz" => ("/readyz", Question::Ready),
+        _ => return http::not_found(),
+    };
+    let (code, answer) = answer(&now, question, Moment::now());
+    *now.counts.health_answers.entry((path, code.as_u16())).or_default() += 1;
+    answer
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,9 +70,20 @@ struct More {
     source_alive: bool,
     /// Since whoever tells us about the cluster last told something.
     source_age_seconds: Option<f64>,
+    /// The same for each kind of object, where they come one by one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    watches: Vec<WatchBody>,
     queue_length: usize,
     failing_count: usize,
     failing: Vec<Failing>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct WatchBody {
+    resource: &'static str,
+    alive: bool,
+    age_seconds: Option<f64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -109,12 +122,18 @@ fn more(now: &Now, moment: Moment) -> More {
     let steps = now.health.failing().iter().map(|(step, reason)| (step.words().to_owned(), reason));
     let listed = steps.chain(services).take(MOST_LISTED);
     let seconds = |since: Moment| since.age(moment).as_secs_f64();
+    let watch = |watch: &Watch| WatchBody {
+        resource: watch.resource,
+        alive: watch.alive,
+        age_seconds: watch.last_heard.map(seconds),
+    };
     More {
         ready: now.is_ready(),
         first_sync_done: now.health.first_sync_done(),
         last_apply_age_seconds: now.health.first_sync_done().then(|| seconds(now.health.updated())),
         source_alive: now.source.is_alive,
         source_age_seconds: now.source.last_word.map(seconds),
+        watches: now.source.watches.iter().map(watch).collect(),
         queue_length: now.queue_length,
         failing_count: now.refused.len() + now.health.failing().len(),
         failing: listed.map(|(object, reason)| Failing { object, reason: reason.clone() }).collect(),
@@ -213,6 +232,27 @@ mod tests {
         let (code, body) = proxy.ask(Question::Healthy, 1);
         assert_eq!((code, &body["nodeEligible"], &body["healthy"]), (503, &json!(false), &json!(true)));
         assert_eq!(proxy.ask(Question::Alive, 1).0, 200);
+    }
+
+    #[test]
+    fn readiness_needs_every_watch_and_the_body_names_them() {
+        let proxy = Proxy::new();
+        proxy.status.now().health.done(Step::Start, proxy.at(1));
+        let watch = |resource, alive, heard: Option<u64>| Watch {
+            resource,
+            alive,
+            last_heard: heard.map(|seconds| proxy.at(seconds)),
+        };
+        proxy.status.source(vec![watch("services", true, Some(5)), watch("endpointslices", false, None)]);
+        let (code, body) = proxy.ask(Question::Ready, 9);
+        let expected = json!([
+            { "resource": "services", "alive": true, "ageSeconds": 4.0 },
+            { "resource": "endpointslices", "alive": false, "ageSeconds": null },
+        ]);
+        assert_eq!((code, &body["ferroxy"]["watches"]), (503, &expected));
+        assert_eq!(body["ferroxy"]["sourceAgeSeconds"], json!(4.0));
+        proxy.status.source(vec![watch("services", true, Some(5)), watch("endpointslices", true, Some(6))]);
+        assert_eq!(proxy.ask(Question::Ready, 9).0, 200);
     }
 
     #[test]

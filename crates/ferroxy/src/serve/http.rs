@@ -1,18 +1,18 @@
 //! A small HTTP/1.1 server for many sockets on one thread: binding, limits, time-outs. What is answered is not known here.
 //!
 //! hyper reads and writes the protocol. Nobody who connects can hold much: a request's head must come soon and be
-//! small, its body is not read, and connections are bounded for each socket and for each service.
+//! small, a body is read only by whoever expects one, and connections are bounded for each socket and for each service.
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
-use hyper::http::request::Parts;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
@@ -26,7 +26,9 @@ use tokio::time::{sleep, timeout};
 use tracing::{debug, error, info, warn};
 
 pub type Answer = Response<Full<Bytes>>;
-pub type Handler = Arc<dyn Fn(&Parts) -> Answer + Send + Sync>;
+/// An answer that may take its time; others are served meanwhile.
+pub type Pending = Pin<Box<dyn Future<Output = Answer> + Send>>;
+pub type Handler = Arc<dyn Fn(Request<Incoming>) -> Pending + Send + Sync>;
 
 /// How long a request's head may take; also how long a connection may be idle. Those who ask every ten seconds, as many
 /// health checkers do, must not find theirs just closed.
@@ -113,9 +115,8 @@ impl Service {
 
 async fn converse(stream: TcpStream, handler: Handler) -> hyper::Result<()> {
     let answer = |request: Request<Incoming>| {
-        let (head, _body) = request.into_parts();
-        let answer = handler(&head);
-        async { Ok::<_, std::convert::Infallible>(answer) }
+        let answer = handler(request);
+        async { Ok::<_, std::convert::Infallible>(answer.await) }
     };
     http1::Builder::new()
         .timer(TokioTimer::new())
@@ -159,6 +160,19 @@ fn listen(address: SocketAddr, only_v6: bool) -> Result<std::net::TcpListener, E
     Ok(socket.into())
 }
 
+/// An answer that is there already.
+pub fn at_once(answer: Answer) -> Pending {
+    Box::pin(std::future::ready(answer))
+}
+
+/// An answer that is worked out where that hurts nobody.
+pub async fn elsewhere(work: impl FnOnce() -> Answer + Send + 'static) -> Answer {
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| {
+        error!("cannot answer a request: {error}");
+        answer(StatusCode::INTERNAL_SERVER_ERROR, TEXT, "this went wrong; the log says more\n")
+    })
+}
+
 /// An answer that no browser takes for anything but what it says it is.
 pub fn answer(code: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Answer {
     let mut answer = Response::new(Full::new(body.into()));
@@ -173,6 +187,7 @@ const NOSNIFF: HeaderName = HeaderName::from_static("x-content-type-options");
 
 pub const TEXT: &str = "text/plain; charset=utf-8";
 pub const JSON: &str = "application/json";
+pub const YAML: &str = "application/yaml";
 
 pub fn not_found() -> Answer {
     answer(StatusCode::NOT_FOUND, TEXT, "404 page not found\n")

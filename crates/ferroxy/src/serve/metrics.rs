@@ -1,18 +1,26 @@
-//! `/metrics`: the original's names for what the agent does, and our own for what the original does not have.
+//! `/metrics` and `/metrics/slis`: the original's names for what the agent does, and our own for what the original does
+//! not have. What only one mode has is in `metrics/modes.rs`.
 //!
-//! Left out until there is something to tell: network programming latency (needs the API's trigger times), conntrack,
-//! localhost node ports. `kubernetes_build_info` stays out for good: alerts compare its versions across a cluster.
+//! The original's alerts compare the versions in `kubernetes_build_info` across a cluster: ours is the cluster's own, and
+//! is told once the API server has told it.
 
+mod modes;
+
+use ferroxy_core::Family;
+
+use super::counts::{Changes, Counts};
 use super::exposition::{Exposition, Histogram, Kind};
 use super::moment::Moment;
 use super::process;
-use super::status::{Changes, Counts, Now, Status};
+use super::status::{Now, Status};
+use super::traffic::Collector;
 use super::without_local::Policy;
-use crate::config::FeatureGates;
+use crate::config::{FeatureGates, Mode};
 
-pub fn page(status: &Status, gates: &FeatureGates) -> String {
+pub fn page(status: &Status, mode: Mode, gates: &FeatureGates, traffic: &Collector) -> String {
     let mut page = Exposition::default();
-    agent(&mut page, &status.now());
+    agent(&mut page, &status.now(), mode);
+    traffic.write(status, &mut page);
     page.begin(Kind::Gauge, "kubernetes_feature_enabled", "[BETA] Feature gates, and whether they are on.");
     for (name, stage, on) in gates.all() {
         page.sample("kubernetes_feature_enabled", &[("name", name), ("stage", stage)], u8::from(on));
@@ -21,36 +29,55 @@ pub fn page(status: &Status, gates: &FeatureGates) -> String {
     page.finish()
 }
 
-fn agent(page: &mut Exposition, now: &Now) {
+/// `/metrics/slis`: the answers of the health service, as Kubernetes' own components tell theirs.
+pub fn slis(status: &Status) -> String {
+    let now = status.now();
+    let moment = Moment::now();
+    let healthy = now.health.is_healthy(moment);
+    let checks = [
+        ("/healthz", "healthz", healthy && now.node_eligible),
+        ("/livez", "livez", healthy),
+        ("/readyz", "readyz", now.is_ready()),
+    ];
+    let mut page = Exposition::default();
+    let name = "kubernetes_healthcheck";
+    page.begin(Kind::Gauge, name, "[STABLE] Whether this check succeeds now.");
+    for (_, kind, succeeds) in checks {
+        page.sample(name, &[("name", "proxy"), ("type", kind)], u8::from(succeeds));
+    }
+    let name = "kubernetes_healthchecks_total";
+    page.begin(Kind::Counter, name, "[STABLE] Answers to those who asked, by outcome.");
+    for (path, kind, _) in checks {
+        for (code, outcome) in [(200, "success"), (503, "error")] {
+            let labels = [("name", "proxy"), ("status", outcome), ("type", kind)];
+            page.sample(name, &labels, now.counts.health_answers.get(&(path, code)).unwrap_or(&0));
+        }
+    }
+    page.finish()
+}
+
+fn agent(page: &mut Exposition, now: &Now, mode: Mode) {
     syncs(page, now);
     changes(page, &now.counts);
-    failures(page, now);
+    modes::write(page, now, mode);
     health(page, &now.counts);
+    now.counts.requests.write(page);
+    build_info(page, now);
     ours(page, now);
+    watches(page, now);
 }
 
 /// Both families are programmed in one transaction: what is true of one is true of the other.
 fn syncs(page: &mut Exposition, now: &Now) {
     let counts = &now.counts;
-    let durations: [(&str, &str, &Histogram); 3] = [
-        ("kubeproxy_sync_proxy_rules_duration_seconds", "Time of a sync.", &counts.sync),
-        (
-            "kubeproxy_sync_full_proxy_rules_duration_seconds",
-            "Time of a sync of everything.",
-            &counts.full_sync,
-        ),
-        (
-            "kubeproxy_sync_partial_proxy_rules_duration_seconds",
-            "Time of a sync of what changed.",
-            &counts.partial_sync,
-        ),
-    ];
-    for (name, help, histogram) in durations {
-        page.begin(Kind::Histogram, name, &alpha(help));
-        for family in &now.families {
-            page.histogram(name, &[("ip_family", &family.to_string())], histogram);
-        }
-    }
+    let name = "kubeproxy_sync_proxy_rules_duration_seconds";
+    let of = |_| &counts.sync;
+    by_family_histogram(page, now, name, "Time of a sync.", of);
+    let name = "kubeproxy_network_programming_duration_seconds";
+    let help = "Time from a change of endpoints in the API until it is in force here.";
+    by_family_histogram(page, now, name, help, |family| {
+        &counts.of_family[family as usize].network_programming
+    });
     let moments = [
         ("last_timestamp_seconds", "When the last sync ended, as Unix time.", counts.last_sync),
         (
@@ -91,21 +118,6 @@ fn changes(page: &mut Exposition, counts: &Counts) {
     }
 }
 
-fn failures(page: &mut Exposition, now: &Now) {
-    let kinds = [
-        ("sync", "Syncs, or parts of one, that the kernel refused.", now.counts.sync_failures),
-        (
-            "cleanup",
-            "Attempts to remove what is unused that the kernel refused.",
-            now.counts.cleanup_failures,
-        ),
-    ];
-    for (kind, help, value) in kinds {
-        let name = format!("kubeproxy_sync_proxy_rules_nftables_{kind}_failures_total");
-        by_family(page, now, Kind::Counter, &name, help, value);
-    }
-}
-
 fn health(page: &mut Exposition, counts: &Counts) {
     let paths = [("/healthz", "kubeproxy_proxy_healthz_total"), ("/livez", "kubeproxy_proxy_livez_total")];
     for (path, name) in paths {
@@ -141,6 +153,59 @@ fn ours(page: &mut Exposition, now: &Now) {
     page.sample("ferroxy_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
 }
 
+/// The cluster's version, for those who look for this proxy's under the original's name.
+fn build_info(page: &mut Exposition, now: &Now) {
+    let Some(version) = &now.cluster_version else { return };
+    let mut parts = version.trim_start_matches('v').split('.');
+    let (major, minor) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+    let platform = format!("linux/{}", std::env::consts::ARCH);
+    let name = "kubernetes_build_info";
+    page.begin(Kind::Gauge, name, "[ALPHA] The Kubernetes version that this proxy works with; always 1.");
+    let labels = [
+        ("build_date", ""),
+        ("compiler", "rustc"),
+        ("git_commit", ""),
+        ("git_tree_state", ""),
+        ("git_version", version),
+        ("go_version", ""),
+        ("major", major),
+        ("minor", minor),
+        ("platform", &platform),
+    ];
+    page.sample(name, &labels, 1);
+}
+
+fn watches(page: &mut Exposition, now: &Now) {
+    let watches = &now.source.watches;
+    if watches.is_empty() {
+        return;
+    }
+    let name = "ferroxy_watch_alive";
+    page.begin(Kind::Gauge, name, "Whether changes of these objects are heard of.");
+    for watch in watches {
+        page.sample(name, &[("resource", watch.resource)], u8::from(watch.alive));
+    }
+    let name = "ferroxy_watch_last_heard_timestamp_seconds";
+    page.begin(Kind::Gauge, name, "When something was last heard of these objects, as Unix time.");
+    for watch in watches {
+        let heard = watch.last_heard.as_ref().map_or(0.0, Moment::unix_seconds);
+        page.sample(name, &[("resource", watch.resource)], heard);
+    }
+}
+
+fn by_family_histogram<'a>(
+    page: &mut Exposition,
+    now: &'a Now,
+    name: &str,
+    help: &str,
+    of: impl Fn(Family) -> &'a Histogram,
+) {
+    page.begin(Kind::Histogram, name, &alpha(help));
+    for family in &now.families {
+        page.histogram(name, &[("ip_family", &family.to_string())], of(*family));
+    }
+}
+
 fn by_family(page: &mut Exposition, now: &Now, kind: Kind, name: &str, help: &str, value: impl ToString) {
     page.begin(kind, name, &alpha(help));
     for family in &now.families {
@@ -151,4 +216,128 @@ fn by_family(page: &mut Exposition, now: &Now, kind: Kind, name: &str, help: &st
 /// Where the original's metrics stand in Kubernetes' promise of stability.
 fn alpha(help: &str) -> String {
     format!("[ALPHA] {help}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::serve::health::Step;
+    use crate::serve::requests::Request;
+    use crate::serve::status::Watch;
+    use std::time::Duration;
+
+    fn lines(text: &str, beginning: &str) -> Vec<String> {
+        text.lines().filter(|line| line.starts_with(beginning)).map(str::to_owned).collect()
+    }
+
+    fn page_of(status: &Status, mode: Mode) -> String {
+        page(status, mode, &FeatureGates::default(), &Collector::default())
+    }
+
+    /// Something of everything.
+    fn busy() -> Status {
+        let status = Status::new(&Family::ALL, Duration::from_secs(30));
+        status.failed(Step::Verify, &"no");
+        status.failed(Step::Services, &"no");
+        status.programmed(Family::V4, 0.3);
+        status.swept(Family::V6, Duration::from_millis(3), 7);
+        status.iptables_rules(Family::V4, "nat", 120, 6);
+        status.iptables_packets(5, 2);
+        let took = Duration::from_millis(3);
+        status.requested(Request { method: "GET", host: "10.0.0.1:6443", code: Some(200), took });
+        let watch = Watch { resource: "services", alive: true, last_heard: Some(Moment::now()) };
+        status.source(vec![watch]);
+        status.cluster_version("v1.33.2");
+        status
+    }
+
+    #[test]
+    fn every_mode_has_the_metrics_of_the_original() {
+        let status = busy();
+        let common = [
+            "kubeproxy_network_programming_duration_seconds_bucket{ip_family=\"IPv4\",le=\"0.25\"} 0",
+            "kubeproxy_network_programming_duration_seconds_bucket{ip_family=\"IPv4\",le=\"0.5\"} 1",
+            "kubeproxy_conntrack_reconciler_deleted_entries_total{ip_family=\"IPv4\"} 0",
+            "kubeproxy_conntrack_reconciler_deleted_entries_total{ip_family=\"IPv6\"} 7",
+            "kubeproxy_conntrack_reconciler_sync_duration_seconds_count{ip_family=\"IPv6\"} 1",
+        ];
+        let full = "kubeproxy_sync_full_proxy_rules_duration_seconds_count{ip_family=\"IPv4\"} 0";
+        let failures = "kubeproxy_sync_proxy_rules_iptables_restore_failures_total{ip_family=\"IPv4\"}";
+        let modes: [(Mode, &[&str], &[&str]); 3] = [
+            (
+                Mode::Nftables,
+                &[full, "kubeproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family=\"IPv4\"} 2"],
+                &["iptables"],
+            ),
+            (
+                Mode::Iptables,
+                &[
+                    full,
+                    &format!("{failures} 1"),
+                    "kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total{ip_family=\"IPv6\"} 1",
+                    "kubeproxy_sync_proxy_rules_iptables_total{ip_family=\"IPv4\",table=\"nat\"} 120",
+                    "kubeproxy_sync_proxy_rules_iptables_last{ip_family=\"IPv4\",table=\"nat\"} 6",
+                    "kubeproxy_iptables_ct_state_invalid_dropped_packets_total 5",
+                    "kubeproxy_iptables_localhost_nodeports_accepted_packets_total 2",
+                ],
+                &["nftables_"],
+            ),
+            (Mode::Ipvs, &[&format!("{failures} 2")], &["nftables_", "full_proxy_rules", "iptables_total"]),
+        ];
+        for (mode, has, lacks) in modes {
+            let text = page_of(&status, mode);
+            for line in common.iter().chain(has) {
+                assert!(text.lines().any(|it| it == *line), "{mode:?}: {line} in {text}");
+            }
+            for word in lacks {
+                assert!(!text.contains(word), "{mode:?} has {word}: {text}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_version_is_the_clusters_and_told_when_it_is_known() {
+        let silent = Status::new(&Family::ALL, Duration::from_secs(30));
+        assert!(!page_of(&silent, Mode::Nftables).contains("kubernetes_build_info"));
+        let told = lines(&page_of(&busy(), Mode::Nftables), "kubernetes_build_info{");
+        assert!(
+            told[0].contains("git_version=\"v1.33.2\",go_version=\"\",major=\"1\",minor=\"33\""),
+            "{told:?}"
+        );
+    }
+
+    #[test]
+    fn every_sample_belongs_to_the_metric_before_it_and_no_metric_comes_twice() {
+        let text = page_of(&busy(), Mode::Iptables);
+        let mut seen = std::collections::BTreeSet::new();
+        let mut current = "";
+        for line in text.lines() {
+            match line.strip_prefix("# TYPE ") {
+                Some(rest) => {
+                    current = rest.split(' ').next().unwrap();
+                    assert!(seen.insert(current), "twice: {current}");
+                }
+                None if line.starts_with('#') => {}
+                None => assert!(line.starts_with(current), "{line} after {current}"),
+            }
+        }
+    }
+
+    #[test]
+    fn watches_are_told_one_by_one() {
+        let text = page_of(&busy(), Mode::Nftables);
+        assert_eq!(lines(&text, "ferroxy_watch_alive"), ["ferroxy_watch_alive{resource=\"services\"} 1"]);
+        assert_eq!(lines(&text, "ferroxy_watch_last_heard_timestamp_seconds{").len(), 1);
+    }
+
+    #[test]
+    fn indicators_follow_the_health_service() {
+        let status = busy();
+        let before = slis(&status);
+        assert!(before.contains("kubernetes_healthcheck{name=\"proxy\",type=\"livez\"} 1\n"), "{before}");
+        assert!(before.contains("kubernetes_healthcheck{name=\"proxy\",type=\"readyz\"} 0\n"), "{before}");
+        status.now().counts.health_answers.insert(("/readyz", 503), 4);
+        let total = "kubernetes_healthchecks_total{name=\"proxy\",status=\"error\",type=\"readyz\"} 4\n";
+        assert!(slis(&status).contains(total));
+    }
 }

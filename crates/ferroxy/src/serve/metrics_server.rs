@@ -1,17 +1,20 @@
-//! The paths of the metrics address: `/metrics` and what people look at when they wonder about this proxy.
+//! The paths of the metrics address: `/metrics` and what people look at when they wonder about this proxy. Profiles are in
+//! `debug.rs`.
 
 use std::sync::Arc;
 
-use hyper::header::{ACCEPT, ALLOW, HeaderValue};
-use hyper::http::request::Parts;
-use hyper::{Method, StatusCode};
+use hyper::body::Incoming;
+use hyper::header::{ALLOW, HeaderValue};
+use hyper::{Method, Request, StatusCode};
 use serde_json::{Value, json};
 
-use super::http::{self, Answer, Handler, TEXT};
+use super::accept::{self, Format};
+use super::http::{self, Answer, Handler, Pending, TEXT};
 use super::moment::Moment;
 use super::status::Status;
-use super::{exposition, metrics};
-use crate::config::Config;
+use super::traffic::Collector;
+use super::{SetVerbosity, debug, exposition, metrics};
+use crate::config::{Config, Mode};
 
 const PATHS: [&str; 7] =
     ["/configz", "/flagz", "/healthz", "/metrics", "/metrics/slis", "/proxyMode", "/statusz"];
@@ -21,66 +24,113 @@ const CAUTION: &str = "For people who look for a problem: this text may change w
 #[derive(Debug)]
 pub struct About {
     pub config: Config,
-    pub mode: &'static str,
-    /// Names and values of the flags that were given.
-    pub flags: Vec<(String, Value)>,
+    pub mode: Mode,
+    /// Names and values of all flags.
+    pub flags: Vec<(String, String)>,
     pub started: Moment,
+    pub set_verbosity: Option<SetVerbosity>,
 }
 
 pub fn handler(status: Arc<Status>, about: About) -> Handler {
-    Arc::new(move |request| {
-        if !PATHS.contains(&request.uri.path()) {
-            return http::not_found();
-        }
-        if request.method != Method::GET && request.method != Method::HEAD {
-            let mut answer = http::answer(StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET and HEAD\n");
-            answer.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
-            return answer;
-        }
-        page(request, &status, &about)
-    })
+    let pages = Arc::new(Pages { status, about, traffic: Collector::default() });
+    Arc::new(move |request| pages.answer(request))
 }
 
-fn page(request: &Parts, status: &Status, about: &About) -> Answer {
-    let text = |body: String| http::answer(StatusCode::OK, TEXT, body);
-    match request.uri.path() {
-        "/healthz" => text("ok".to_owned()),
-        "/proxyMode" => text(about.mode.to_owned()),
-        "/metrics" => {
-            let page = metrics::page(status, &about.config.feature_gates);
-            http::answer(StatusCode::OK, exposition::CONTENT_TYPE, page)
+struct Pages {
+    status: Arc<Status>,
+    about: About,
+    traffic: Collector,
+}
+
+impl Pages {
+    fn answer(self: &Arc<Pages>, request: Request<Incoming>) -> Pending {
+        let path = request.uri().path();
+        if self.about.config.profiling && path.starts_with("/debug/") {
+            return debug::answer(request, self.about.set_verbosity);
         }
-        // The original registers no service-level indicators either.
-        "/metrics/slis" => http::answer(StatusCode::OK, exposition::CONTENT_TYPE, ""),
-        "/configz" => json_page(&json!({ "kubeproxy.config.k8s.io": about.config.to_json() })),
-        "/flagz" if wants_json(request) => {
-            let flags: serde_json::Map<String, Value> = about.flags.iter().cloned().collect();
-            json_page(&json!({ "flags": flags }))
+        if !PATHS.contains(&path) {
+            return http::at_once(http::not_found());
         }
-        "/flagz" => text(flagz(about)),
-        "/statusz" if wants_json(request) => json_page(&statusz_json(about, Moment::now())),
-        "/statusz" => text(statusz(about, Moment::now())),
-        _ => http::not_found(),
+        if request.method() != Method::GET && request.method() != Method::HEAD {
+            return http::at_once(not_allowed("GET, HEAD"));
+        }
+        match path {
+            "/metrics" if self.status.traffic_limit().is_some() => {
+                let pages = Arc::clone(self);
+                Box::pin(http::elsewhere(move || pages.metrics()))
+            }
+            "/metrics" => http::at_once(self.metrics()),
+            _ => http::at_once(self.page(&request)),
+        }
     }
+
+    fn metrics(&self) -> Answer {
+        let about = &self.about;
+        let page = metrics::page(&self.status, about.mode, &about.config.feature_gates, &self.traffic);
+        http::answer(StatusCode::OK, exposition::CONTENT_TYPE, page)
+    }
+
+    fn page(&self, request: &Request<Incoming>) -> Answer {
+        let about = &self.about;
+        let text = |body: &str| http::answer(StatusCode::OK, TEXT, body.to_owned());
+        let in_any_form = |words: String, value: Value| match accept::format(request.headers()) {
+            Some(Format::Text) => text(&words),
+            Some(Format::Json) => json_page(&value),
+            Some(Format::Yaml) => yaml_page(&value),
+            None => http::answer(
+                StatusCode::NOT_ACCEPTABLE,
+                TEXT,
+                "text/plain, application/json, application/yaml\n",
+            ),
+        };
+        match request.uri().path() {
+            "/healthz" => text("ok"),
+            "/proxyMode" => text(about.mode.as_str()),
+            "/metrics/slis" => {
+                http::answer(StatusCode::OK, exposition::CONTENT_TYPE, metrics::slis(&self.status))
+            }
+            "/configz" => json_page(&json!({ "kubeproxy.config.k8s.io": about.config.to_json() })),
+            "/flagz" => in_any_form(flagz(about), flagz_value(about)),
+            "/statusz" => in_any_form(statusz(about, Moment::now()), statusz_value(about, Moment::now())),
+            _ => http::not_found(),
+        }
+    }
+}
+
+pub fn not_allowed(methods: &'static str) -> Answer {
+    let mut answer = http::answer(StatusCode::METHOD_NOT_ALLOWED, TEXT, format!("only {methods}\n"));
+    answer.headers_mut().insert(ALLOW, HeaderValue::from_static(methods));
+    answer
 }
 
 fn json_page(value: &Value) -> Answer {
     http::answer(StatusCode::OK, http::JSON, value.to_string())
 }
 
-fn wants_json(request: &Parts) -> bool {
-    let accepted = request.headers.get(ACCEPT).and_then(|value| value.to_str().ok());
-    accepted.is_some_and(|types| types.contains("application/json"))
+fn yaml_page(value: &Value) -> Answer {
+    match serde_saphyr::to_string(value) {
+        Ok(text) => http::answer(StatusCode::OK, http::YAML, text),
+        Err(error) => http::answer(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("{error}\n")),
+    }
 }
 
 fn flagz(about: &About) -> String {
     let mut page = format!("ferroxy flagz\n{CAUTION}\n\n");
     for (name, value) in &about.flags {
-        // Text without its quotes.
-        let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         page.push_str(&format!("{name}={value}\n"));
     }
     page
+}
+
+fn flagz_value(about: &About) -> Value {
+    let flags: serde_json::Map<String, Value> =
+        about.flags.iter().map(|(name, value)| (name.clone(), value.as_str().into())).collect();
+    json!({
+        "kind": "Flagz",
+        "apiVersion": "config.k8s.io/v1alpha1",
+        "metadata": { "name": "kube-proxy" },
+        "flags": flags,
+    })
 }
 
 fn statusz(about: &About, now: Moment) -> String {
@@ -93,17 +143,25 @@ fn statusz(about: &About, now: Moment) -> String {
         up / 60 % 60,
         up % 60,
         env!("CARGO_PKG_VERSION"),
-        about.mode,
-        PATHS.join(" "),
+        about.mode.as_str(),
+        paths(about).join(" "),
     )
 }
 
-fn statusz_json(about: &About, now: Moment) -> Value {
+fn statusz_value(about: &About, now: Moment) -> Value {
     json!({
+        "kind": "Statusz",
+        "apiVersion": "config.k8s.io/v1alpha1",
+        "metadata": { "name": "kube-proxy" },
         "startTime": about.started.rfc3339(),
         "uptimeSeconds": about.started.age(now).as_secs(),
         "binaryVersion": env!("CARGO_PKG_VERSION"),
-        "mode": about.mode,
-        "paths": PATHS,
+        "mode": about.mode.as_str(),
+        "paths": paths(about),
     })
+}
+
+fn paths(about: &About) -> Vec<&'static str> {
+    let profiling = if about.config.profiling { &debug::PATHS[..] } else { &[] };
+    profiling.iter().chain(&PATHS).copied().collect()
 }

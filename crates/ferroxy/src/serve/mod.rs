@@ -1,7 +1,12 @@
 //! What the node serves over HTTP: health, health-check node ports, metrics. One thread; it reads the [`Status`] that the
 //! agent writes, and never asks the agent anything.
 
+mod accept;
+mod counts;
+mod debug;
 mod exposition;
+mod flagz;
+mod frontends;
 pub mod health;
 mod healthz;
 mod http;
@@ -9,9 +14,13 @@ mod metrics;
 mod metrics_server;
 mod moment;
 mod ports;
+mod pprof;
 mod process;
+mod profile;
+pub mod requests;
 mod service_health;
 pub mod status;
+mod traffic;
 mod without_local;
 
 use std::net::{SocketAddr, TcpListener};
@@ -19,13 +28,16 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use serde_json::Value;
 use tracing::warn;
 
-use crate::config::Config;
+use crate::config::{Config, Mode};
+use crate::flags::Flags;
 use metrics_server::About;
-use moment::Moment;
+pub use moment::Moment;
 pub use status::Status;
+
+/// Changes how much is logged, to a level of `-v`.
+pub type SetVerbosity = fn(u32);
 
 /// Connections at once, for each service; see also `http.rs`.
 const METRICS_CONNECTIONS: usize = 64;
@@ -33,18 +45,28 @@ const HEALTHZ_CONNECTIONS: usize = 64;
 const SERVICE_HEALTH_CONNECTIONS: usize = 1024;
 
 /// Starts to serve what the configuration asks for. An address that cannot be bound is tried again and again, or is an
-/// error when `bindAddressHardFail` is set.
+/// error when `bindAddressHardFail` is set. Without `set_verbosity` the log level cannot be changed over HTTP.
 pub fn start(
     config: &Config,
-    mode: &'static str,
-    flags: Vec<(String, Value)>,
+    mode: Mode,
+    flags: &Flags,
     status: &Arc<Status>,
+    set_verbosity: Option<SetVerbosity>,
 ) -> anyhow::Result<()> {
     allow_many_sockets();
-    let about = About { config: config.clone(), mode, flags, started: Moment::now() };
+    let about = About {
+        config: config.clone(),
+        mode,
+        flags: flagz::all(flags),
+        started: Moment::now(),
+        set_verbosity,
+    };
     let metrics = http::Service::new("metrics", METRICS_CONNECTIONS);
     let handler = metrics_server::handler(Arc::clone(status), about);
-    let mut servers = vec![Server::prepare(metrics, config.metrics, handler, config)?];
+    let mut servers = Vec::new();
+    if let Some(address) = config.metrics_address() {
+        servers.push(Server::prepare(metrics, address, handler, config)?);
+    }
     if let Some(address) = config.healthz {
         let healthz = http::Service::new("healthz", HEALTHZ_CONNECTIONS);
         servers.push(Server::prepare(healthz, address, healthz::handler(Arc::clone(status)), config)?);
@@ -56,6 +78,9 @@ pub fn start(
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .enable_time()
+        // For what may take long: reading counters of traffic, and profiles.
+        .max_blocking_threads(2)
+        .thread_name("serve-slowly")
         .build()
         .context("cannot prepare to serve health and metrics")?;
     let serve = move || {

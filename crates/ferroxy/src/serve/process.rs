@@ -12,6 +12,8 @@ pub fn write(page: &mut Exposition) {
         page.single(Kind::Counter, name, "CPU time spent, user and system.", stat.cpu_ticks as f64 / ticks);
         page.single(Kind::Gauge, "process_resident_memory_bytes", "Memory in RAM.", bytes);
         page.single(Kind::Gauge, "process_virtual_memory_bytes", "Address space.", stat.virtual_bytes);
+        let most = rustix::process::getrlimit(rustix::process::Resource::As).current.unwrap_or(u64::MAX);
+        page.single(Kind::Gauge, "process_virtual_memory_max_bytes", "Address space that may be used.", most);
         if let Some(boot) = boot_time() {
             let started = boot as f64 + stat.start_ticks as f64 / ticks;
             page.single(Kind::Gauge, "process_start_time_seconds", "Start, as Unix time.", started);

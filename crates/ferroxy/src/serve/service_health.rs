@@ -92,7 +92,7 @@ fn handler(status: Arc<Status>, name: ServiceName) -> Handler {
         let now = status.now();
         // A Service without such a port has its socket closed in a moment; until then it has no endpoints.
         let local_endpoints = now.ports.local_endpoints(&name).unwrap_or_default();
-        answer(&name, local_endpoints, now.health.is_healthy(Moment::now()))
+        http::at_once(answer(&name, local_endpoints, now.health.is_healthy(Moment::now())))
     })
 }
 

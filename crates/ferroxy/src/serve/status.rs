@@ -7,19 +7,24 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ferroxy_core::facts::Node;
-use ferroxy_core::{Event, Family, NodeIntent, ServiceName};
+use ferroxy_core::{Event, Family, ServiceName};
 use tokio::sync::Notify;
 
 use crate::dataplane::{Acknowledged, Receipt};
 
-use super::exposition::Histogram;
+use super::counts::{Counts, Rules};
+use super::frontends::Frontends;
 use super::health::{Health, Step};
 use super::moment::Moment;
 use super::ports::Ports;
+use super::requests::Request;
 use super::without_local::WithoutLocal;
 
 /// The cluster autoscaler marks a node with this taint before it removes it.
 const GOING_AWAY: &str = "ToBeDeletedByClusterAutoscaler";
+
+/// Unless told otherwise.
+const MOST_TRAFFIC_SERIES: usize = 20_000;
 
 #[derive(Debug)]
 pub struct Status {
@@ -42,6 +47,12 @@ pub struct Now {
     pub ports: Ports,
     pub without_local: WithoutLocal,
     pub counts: Counts,
+    /// Whose traffic is counted; `None` while none is.
+    pub frontends: Option<Frontends>,
+    /// How many series of traffic are told at most.
+    pub most_traffic_series: usize,
+    /// The version of Kubernetes that the cluster has, as its API server tells it: `v1.37.0`.
+    pub cluster_version: Option<String>,
 }
 
 /// Whoever tells us about the cluster.
@@ -49,31 +60,19 @@ pub struct Now {
 pub struct Source {
     pub last_word: Option<Moment>,
     pub is_alive: bool,
+    /// One for each kind of object, where they come one by one.
+    pub watches: Vec<Watch>,
 }
 
-/// What only grows, and what was last.
-#[derive(Debug)]
-pub struct Counts {
-    pub sync: Histogram,
-    pub full_sync: Histogram,
-    pub partial_sync: Histogram,
-    pub last_sync: Option<Moment>,
-    pub last_queued: Option<Moment>,
-    pub service_changes: Changes,
-    pub endpoint_changes: Changes,
-    pub sync_failures: u64,
-    pub cleanup_failures: u64,
-    pub drift_repairs: u64,
-    pub kernel_messages: u64,
-    pub kernel_bytes: u64,
-    /// By path and answer.
-    pub health_answers: BTreeMap<(&'static str, u16), u64>,
-}
-
-#[derive(Debug, Default)]
-pub struct Changes {
-    pub total: u64,
-    pub pending: u64,
+/// How one kind of object is heard of.
+#[derive(Debug, Clone)]
+pub struct Watch {
+    /// As the API's paths have it: `services`.
+    pub resource: &'static str,
+    /// Listed in whole at least once, and changes are being listened for.
+    pub alive: bool,
+    /// A change, or a sign that there was none.
+    pub last_heard: Option<Moment>,
 }
 
 /// For the servers.
@@ -89,6 +88,9 @@ impl Status {
             ports: Ports::default(),
             without_local: WithoutLocal::default(),
             counts: Counts::default(),
+            frontends: None,
+            most_traffic_series: MOST_TRAFFIC_SERIES,
+            cluster_version: None,
         };
         Status { now: Mutex::new(now), ports_changed: Notify::new() }
     }
@@ -102,16 +104,44 @@ impl Status {
     pub async fn ports_changed(&self) {
         self.ports_changed.notified().await;
     }
+
+    /// How many series of traffic may be told; `None` when none is counted.
+    pub fn traffic_limit(&self) -> Option<usize> {
+        let now = self.now();
+        now.frontends.as_ref().map(|_| now.most_traffic_series)
+    }
+
+    pub fn has_frontends(&self, name: &ServiceName) -> bool {
+        self.now().frontends.as_ref().is_some_and(|frontends| frontends.has(name))
+    }
 }
 
 /// For whoever reads the source.
 impl Status {
     pub fn source_spoke(&self) {
-        self.now().source = Source { last_word: Some(Moment::now()), is_alive: true };
+        let mut now = self.now();
+        now.source.last_word = Some(Moment::now());
+        now.source.is_alive = true;
     }
 
     pub fn source_ended(&self) {
         self.now().source.is_alive = false;
+    }
+
+    /// What is heard of each kind of object: all of them must be alive for the source to be.
+    pub fn source(&self, watches: Vec<Watch>) {
+        let newest = watches.iter().filter_map(|watch| watch.last_heard).max_by_key(|heard| heard.instant);
+        let is_alive = !watches.is_empty() && watches.iter().all(|watch| watch.alive);
+        self.now().source = Source { last_word: newest, is_alive, watches };
+    }
+
+    pub fn requested(&self, request: Request<'_>) {
+        self.now().counts.requests.count(request);
+    }
+
+    /// What the API server says it is: `v1.37.0`.
+    pub fn cluster_version(&self, version: &str) {
+        self.now().cluster_version = Some(version.to_owned());
     }
 }
 
@@ -144,10 +174,7 @@ impl Status {
     pub fn failed(&self, step: Step, reason: &dyn Display) {
         let mut now = self.now();
         now.health.failed(step, reason.to_string(), Moment::now());
-        match step {
-            Step::Tidy => now.counts.cleanup_failures += 1,
-            _ => now.counts.sync_failures += 1,
-        }
+        now.counts.failed(step);
     }
 
     /// These Services were tried. What the kernel has of them it has acknowledged; some of them it refused.
@@ -163,19 +190,30 @@ impl Status {
             let service = kernel.service(name).map(AsRef::as_ref);
             now.refused.remove(name);
             now.without_local.replace(name, service);
+            if let Some(frontends) = &mut now.frontends {
+                frontends.replace(name, service);
+            }
             other_ports |= now.ports.replace(name, service);
         }
         now.refused.extend(refused.iter().cloned());
-        now.counts.sync_failures += refused.len() as u64;
+        now.counts.partial_sync_failures += refused.len() as u64;
         drop(now);
         if other_ports {
             self.ports_changed.notify_one();
         }
     }
 
-    /// The kernel has these settings of the node now.
-    pub fn node(&self, node: &NodeIntent) {
-        if self.now().ports.answer_on(node) {
+    /// The kernel has other settings of the node now.
+    pub fn node(&self, kernel: &dyn Acknowledged) {
+        let mut now = self.now();
+        match (kernel.node().count_traffic, &now.frontends) {
+            (true, None) => now.frontends = Some(Frontends::of(kernel.services())),
+            (false, Some(_)) => now.frontends = None,
+            _ => {}
+        }
+        let other_ports = now.ports.answer_on(kernel.node());
+        drop(now);
+        if other_ports {
             self.ports_changed.notify_one();
         }
     }
@@ -191,55 +229,41 @@ impl Status {
     pub fn queue_length(&self, length: usize) {
         self.now().queue_length = length;
     }
+
+    /// A change of endpoints is in force, so long after it was made in the API.
+    pub fn programmed(&self, family: Family, seconds: f64) {
+        self.now().counts.of_family[family as usize].network_programming.observe(seconds);
+    }
+
+    /// Stale connections were looked for.
+    pub fn swept(&self, family: Family, took: Duration, deleted: u64) {
+        let mut now = self.now();
+        let counts = &mut now.counts.of_family[family as usize];
+        counts.conntrack_sweep.observe(took.as_secs_f64());
+        counts.conntrack_deleted += deleted;
+    }
+
+    /// iptables mode: how many rules of ours a table has, and how many of them the last sync wrote.
+    pub fn iptables_rules(&self, family: Family, table: &'static str, total: u64, last: u64) {
+        self.now().counts.iptables.rules.insert((family, table), Rules { total, last });
+    }
+
+    /// iptables mode: what the kernel has counted so far.
+    pub fn iptables_packets(&self, invalid_dropped: u64, localhost_accepted: u64) {
+        let iptables = &mut self.now().counts.iptables;
+        (iptables.invalid_dropped, iptables.localhost_accepted) = (invalid_dropped, localhost_accepted);
+    }
+
+    /// How many series of traffic are told at most.
+    pub fn limit_traffic_series(&self, most: usize) {
+        self.now().most_traffic_series = most;
+    }
 }
 
 impl Now {
     /// The first sync is done, and whoever tells us about the cluster still does.
     pub fn is_ready(&self) -> bool {
         self.health.first_sync_done() && self.source.is_alive
-    }
-}
-
-impl Default for Counts {
-    fn default() -> Counts {
-        Counts {
-            sync: Histogram::of_durations(),
-            full_sync: Histogram::of_durations(),
-            partial_sync: Histogram::of_durations(),
-            last_sync: None,
-            last_queued: None,
-            service_changes: Changes::default(),
-            endpoint_changes: Changes::default(),
-            sync_failures: 0,
-            cleanup_failures: 0,
-            drift_repairs: 0,
-            kernel_messages: 0,
-            kernel_bytes: 0,
-            health_answers: BTreeMap::new(),
-        }
-    }
-}
-
-impl Changes {
-    fn heard(&mut self, number: u64) {
-        self.total += number;
-        self.pending += number;
-    }
-}
-
-impl Counts {
-    fn synced(&mut self, step: Step, took: Duration, now: Moment) {
-        let kind = if step.is_full_sync() { &mut self.full_sync } else { &mut self.partial_sync };
-        kind.observe(took.as_secs_f64());
-        self.sync.observe(took.as_secs_f64());
-        self.last_sync = Some(now);
-        self.service_changes.pending = 0;
-        self.endpoint_changes.pending = 0;
-    }
-
-    fn sent(&mut self, receipt: &Receipt) {
-        self.kernel_messages += receipt.messages as u64;
-        self.kernel_bytes += receipt.bytes as u64;
     }
 }
 
@@ -317,7 +341,7 @@ mod tests {
         status.done(Step::Services, Instant::now(), &receipt);
         assert_eq!(pending(), (0, 0));
         let now = status.now();
-        assert_eq!((now.counts.service_changes.total, now.counts.sync_failures), (1, 1));
+        assert_eq!((now.counts.service_changes.total, now.counts.sync_failures()), (1, 1));
         assert_eq!((now.counts.kernel_messages, now.counts.kernel_bytes), (3, 100));
     }
 
@@ -330,7 +354,7 @@ mod tests {
         assert!(status.now().health.is_healthy(Moment::now()));
         status.services(&[name], &[], &ledger);
         assert!(status.now().refused.is_empty());
-        assert_eq!(status.now().counts.sync_failures, 1);
+        assert_eq!(status.now().counts.sync_failures(), 1);
     }
 
     #[test]
@@ -339,7 +363,53 @@ mod tests {
         status.failed(Step::Tidy, &"busy");
         status.done(Step::Tidy, Instant::now(), &Receipt::default());
         let now = status.now();
-        assert_eq!((now.counts.sync_failures, now.counts.cleanup_failures), (0, 1));
+        assert_eq!((now.counts.sync_failures(), now.counts.cleanup_failures), (0, 1));
         assert!(now.counts.last_sync.is_none());
+    }
+    #[test]
+    fn the_source_is_alive_while_every_watch_is() {
+        let status = status();
+        let watch = |resource, alive, last_heard| Watch { resource, alive, last_heard };
+        let (early, late) = (Moment::now(), Moment::now());
+        status.source(vec![watch("services", true, Some(late)), watch("endpointslices", false, Some(early))]);
+        assert!(!status.now().source.is_alive);
+        assert_eq!(status.now().source.last_word.map(|word| word.instant), Some(late.instant));
+        status.source(vec![watch("services", true, Some(late)), watch("endpointslices", true, None)]);
+        assert!(status.now().source.is_alive);
+        status.source(Vec::new());
+        assert!(!status.now().source.is_alive, "nobody listens");
+    }
+
+    #[test]
+    fn frontends_are_known_while_traffic_is_counted() {
+        use super::super::frontends::tests::{flow, service};
+        use ferroxy_core::NodeIntent;
+        let status = status();
+        let web = service("web", "10.96.0.1", 30080);
+        let known = |status: &Status| {
+            let now = status.now();
+            now.frontends.as_ref().is_some_and(|it| it.owner(&flow("10.96.0.1:80", "10.0.0.1:80")).is_some())
+        };
+        let ledger = |count_traffic| {
+            let node = NodeIntent { count_traffic, ..NodeIntent::default() };
+            let mut ledger = Ledger::new(&Family::ALL, node);
+            let (_, settlement) = ledger.plan(&[(web.name.clone(), Some(web.clone().into()))]);
+            ledger.settle(settlement);
+            ledger
+        };
+        status.node(&ledger(false));
+        status.services(std::slice::from_ref(&web.name), &[], &ledger(false));
+        assert!(status.traffic_limit().is_none() && !known(&status));
+        status.node(&ledger(true));
+        assert!(
+            status.traffic_limit() == Some(MOST_TRAFFIC_SERIES) && known(&status),
+            "Services of before, too"
+        );
+        status.services(std::slice::from_ref(&web.name), &[], &Ledger::default());
+        assert!(!known(&status), "it is gone");
+        status.limit_traffic_series(50);
+        assert_eq!(status.traffic_limit(), Some(50));
+        status.node(&ledger(false));
+        assert_eq!(status.traffic_limit(), None);
     }
 }

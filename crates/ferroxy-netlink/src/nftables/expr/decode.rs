@@ -2,6 +2,7 @@
 
 use crate::codec::{Attribute, Fields, Malformed};
 use crate::nftables::decode::{read_value, read_verdict};
+use crate::nftables::types::Counter;
 
 use super::Expr;
 use super::numbers::*;
@@ -37,6 +38,19 @@ impl Expr {
             _ => Ok(None),
         }
     }
+}
+
+/// What a counter has counted; `None` for other expressions.
+pub(in crate::nftables) fn read_counter(attribute: &Attribute<'_>) -> Result<Option<Counter>, Malformed> {
+    let fields = Fields::<3>::new(attribute.nested())?;
+    if fields.need(NAME, "expression name")?.str()? != "counter" {
+        return Ok(None);
+    }
+    // A counter that is to be made has nothing to say yet.
+    let Some(data) = fields.get(DATA) else { return Ok(Some(Counter::default())) };
+    let fields = Fields::<3>::new(data.nested())?;
+    let number = |kind| fields.get(kind).map_or(Ok(0), |value: Attribute<'_>| value.u64_be());
+    Ok(Some(Counter { packets: number(counter::PACKETS)?, bytes: number(counter::BYTES)? }))
 }
 
 /// The parameters of one expression.
@@ -176,10 +190,16 @@ impl<'a> Read<'a> {
 
     fn dynset(&self) -> Result<Option<Expr>, Malformed> {
         let Some(op) = variant(&DYNSET_OPS, self.number(dynset::OP)?) else { return Ok(None) };
-        // Flags: inverted, or with expressions for the new element.
-        if self.optional(dynset::FLAGS)?.unwrap_or(0) != 0 {
+        // Inverted, or with a list of expressions for the element.
+        let inverted = self.optional(dynset::FLAGS)?.unwrap_or(0) & dynset::FLAG_INVERT != 0;
+        if inverted || self.0.get(dynset::EXPRESSIONS).is_some() {
             return Ok(None);
         }
+        let counter = match self.0.get(dynset::EXPR) {
+            None => false,
+            Some(expr) if read_counter(&expr)?.is_some() => true,
+            Some(_) => return Ok(None),
+        };
         let timeout = self.0.get(dynset::TIMEOUT).map(|attribute| attribute.u64_be()).transpose()?;
         Ok(Some(Expr::Dynset {
             set: self.need(dynset::SET)?.str()?.to_owned(),
@@ -188,6 +208,7 @@ impl<'a> Read<'a> {
             sreg_data: self.optional(dynset::SREG_DATA)?,
             // The kernel always writes it: 0 stands for none.
             timeout_ms: timeout.filter(|timeout| *timeout != 0),
+            counter,
         }))
     }
 }

@@ -10,7 +10,11 @@ use super::numbers::*;
 impl Expr {
     /// Appends the expression as one element of a rule's list.
     pub(in crate::nftables) fn encode(&self, out: &mut Encoder) {
-        let element = out.begin_nested(LIST_ELEM);
+        self.encode_as(LIST_ELEM, out);
+    }
+
+    fn encode_as(&self, kind: u16, out: &mut Encoder) {
+        let element = out.begin_nested(kind);
         out.put_str(NAME, self.name());
         let data = out.begin_nested(DATA);
         self.encode_data(out);
@@ -124,7 +128,7 @@ impl Expr {
                 out.put_u32_be(reject::TYPE, *kind);
                 out.put_u8(reject::CODE, *code);
             }
-            Self::Dynset { set, op, sreg_key, sreg_data, timeout_ms } => {
+            Self::Dynset { set, op, sreg_key, sreg_data, timeout_ms, counter } => {
                 out.put_str(dynset::SET, set);
                 out.put_u32_be(dynset::OP, number(&DYNSET_OPS, *op));
                 out.put_u32_be(dynset::SREG_KEY, *sreg_key);
@@ -133,6 +137,10 @@ impl Expr {
                 }
                 if let Some(timeout_ms) = timeout_ms {
                     out.put_u64_be(dynset::TIMEOUT, *timeout_ms);
+                }
+                if *counter {
+                    out.put_u32_be(dynset::FLAGS, dynset::FLAG_EXPR);
+                    Self::Counter.encode_as(dynset::EXPR, out);
                 }
             }
             Self::Masquerade { fully_random: false } | Self::Counter | Self::Unknown(_) => {}

@@ -5,6 +5,8 @@ mod decode;
 mod encode;
 mod numbers;
 
+pub(super) use decode::read_counter;
+
 use super::types::{Family, Verdict};
 
 /// Header that a payload expression counts from.
@@ -24,11 +26,14 @@ pub enum MetaKey {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum CtKey {
     State,
+    /// Of the packet; a byte, numbered as [`CtDirection`] is.
+    Direction,
     Status,
     SrcIp,
     DstIp,
     SrcIp6,
     DstIp6,
+    ProtoSrc,
     ProtoDst,
 }
 
@@ -142,6 +147,8 @@ pub enum Expr {
         sreg_key: u32,
         sreg_data: Option<u32>,
         timeout_ms: Option<u64>,
+        /// The element counts the packets that meet this instruction; see `Connection::counters`.
+        counter: bool,
     },
     /// What it has counted is not read.
     Counter,
@@ -156,7 +163,7 @@ pub const fn register(index: u32) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::numbers::{DATA, NAME, bitwise, fib, masq, nat, numgen};
+    use super::numbers::{DATA, NAME, bitwise, dynset, fib, masq, nat, numgen};
     use super::*;
     use crate::codec::{Attributes, Encoder};
     use crate::nftables::wire::LIST_ELEM;
@@ -175,16 +182,28 @@ mod tests {
             assert_eq!(round_trip(&Expr::Meta { key, dreg: 1 }), Expr::Meta { key, dreg: 1 });
             assert_eq!(round_trip(&Expr::MetaSet { key, sreg: 9 }), Expr::MetaSet { key, sreg: 9 });
         }
-        for key in [C::State, C::Status, C::SrcIp, C::DstIp, C::SrcIp6, C::DstIp6, C::ProtoDst] {
+        for key in [
+            C::State,
+            C::Direction,
+            C::Status,
+            C::SrcIp,
+            C::DstIp,
+            C::SrcIp6,
+            C::DstIp6,
+            C::ProtoSrc,
+            C::ProtoDst,
+        ] {
             for direction in [None, Some(CtDirection::Original), Some(CtDirection::Reply)] {
                 let expr = Expr::Ct { key, direction, dreg: 1 };
                 assert_eq!(round_trip(&expr), expr);
             }
         }
         for op in [DynsetOp::Add, DynsetOp::Update, DynsetOp::Delete] {
-            let expr =
-                Expr::Dynset { set: "s".into(), op, sreg_key: 1, sreg_data: Some(2), timeout_ms: Some(5) };
-            assert_eq!(round_trip(&expr), expr);
+            for counter in [false, true] {
+                let (set, sreg_data, timeout_ms) = ("s".into(), Some(2), Some(5));
+                let expr = Expr::Dynset { set, op, sreg_key: 1, sreg_data, timeout_ms, counter };
+                assert_eq!(round_trip(&expr), expr);
+            }
         }
         for base in [Base::Network, Base::Transport] {
             let expr = Expr::Payload { base, offset: 16, len: 4, dreg: 9 };
@@ -261,6 +280,11 @@ mod tests {
         assert_eq!(changed(&masquerade, masq::FLAGS, 4), Expr::Unknown("masq".into()));
         let bitwise = Expr::Bitwise { sreg: 1, dreg: 1, mask: vec![1], xor: vec![0] };
         assert_eq!(changed(&bitwise, bitwise::OP, 1), Expr::Unknown("bitwise".into()));
+        let (set, op) = ("s".into(), DynsetOp::Update);
+        let counting =
+            Expr::Dynset { set, op, sreg_key: 1, sreg_data: None, timeout_ms: None, counter: true };
+        assert_eq!(changed(&counting, dynset::FLAGS, dynset::FLAG_INVERT), Expr::Unknown("dynset".into()));
+        assert_eq!(changed(&counting, dynset::EXPRESSIONS, 0), Expr::Unknown("dynset".into()));
     }
 
     #[test]

@@ -105,20 +105,31 @@ pub(super) mod dynset {
     pub(crate) const SREG_KEY: u16 = 4;
     pub(crate) const SREG_DATA: u16 = 5;
     pub(crate) const TIMEOUT: u16 = 6;
+    pub(crate) const EXPR: u16 = 7;
     pub(crate) const FLAGS: u16 = 9;
+    pub(crate) const EXPRESSIONS: u16 = 10;
+    pub(crate) const FLAG_INVERT: u32 = 1;
+    pub(crate) const FLAG_EXPR: u32 = 2;
+}
+
+pub(super) mod counter {
+    pub(crate) const BYTES: u16 = 1;
+    pub(crate) const PACKETS: u16 = 2;
 }
 
 /// Enums and the kernel's numbers for them, each written down once for both directions.
 pub(super) const BASES: [(Base, u32); 2] = [(Base::Network, 1), (Base::Transport, 2)];
 pub(super) const META_KEYS: [(MetaKey, u32); 3] =
     [(MetaKey::L4proto, 16), (MetaKey::Mark, 3), (MetaKey::Iifname, 6)];
-pub(super) const CT_KEYS: [(CtKey, u32); 7] = [
+pub(super) const CT_KEYS: [(CtKey, u32); 9] = [
     (CtKey::State, 0),
+    (CtKey::Direction, 1),
     (CtKey::Status, 2),
     (CtKey::SrcIp, 19),
     (CtKey::DstIp, 20),
     (CtKey::SrcIp6, 21),
     (CtKey::DstIp6, 22),
+    (CtKey::ProtoSrc, 11),
     (CtKey::ProtoDst, 12),
 ];
 pub(super) const CT_DIRECTIONS: [(CtDirection, u32); 2] =

@@ -1,0 +1,339 @@
+//! Traffic of Services and endpoints: what the kernel has counted, added up and told. Read when somebody asks for
+//! metrics, over a netlink connection of its own and never on the thread that serves.
+//!
+//! The kernel counts by address and forgets what was not used for an hour; a counter of Prometheus never goes back. So
+//! what came since the last reading is added to totals kept here.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::SocketAddr;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use ferroxy_core::Family;
+use ferroxy_netlink::error::Error;
+use ferroxy_netlink::nftables::Counter;
+use ferroxy_nftables::program::TRAFFIC_ENTRIES;
+use ferroxy_nftables::traffic::{Flow, Reader, Traffic};
+use tracing::warn;
+
+use super::exposition::{Exposition, Kind};
+use super::frontends::ServicePort;
+use super::status::Status;
+
+/// A reading this young is good enough, however many ask.
+const YOUNG: Duration = Duration::from_secs(1);
+
+/// Series told of one Service port, and of one endpoint: connections; packets and bytes, received and sent.
+const SERIES_OF_ONE: usize = 5;
+
+/// Flows looked up in one go; the agent may want the lock.
+const CHUNK: usize = 1024;
+
+/// Reads and adds up, one at a time.
+#[derive(Debug, Default)]
+pub struct Collector {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    reader: Option<Reader>,
+    read_at: Option<Instant>,
+    failures: u64,
+    tally: Tally,
+}
+
+impl Collector {
+    /// Writes what is known now, after asking the kernel. Takes as long as the kernel takes: call it where that hurts
+    /// nobody.
+    pub fn write(&self, status: &Status, page: &mut Exposition) {
+        // Whoever panicked with it left numbers, as good as before.
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(most_series) = status.traffic_limit() else {
+            // Switched off: what is counted after it is switched on again starts from nothing.
+            *inner = Inner::default();
+            return;
+        };
+        if inner.read_at.is_none_or(|read_at| read_at.elapsed() >= YOUNG) {
+            inner.refresh(status, most_series);
+        }
+        inner.tally.write(page);
+        let help = "Readings of the kernel's traffic counters that failed.";
+        page.single(Kind::Counter, "ferroxy_traffic_read_failures_total", help, inner.failures);
+    }
+}
+
+impl Inner {
+    fn refresh(&mut self, status: &Status, most_series: usize) {
+        match self.read() {
+            Ok(flows) => {
+                let owned = owned(status, flows);
+                let exists = |port: &ServicePort| status.has_frontends(&port.service);
+                self.tally.take(owned, exists, most_series / SERIES_OF_ONE);
+            }
+            Err(error) => {
+                self.failures += 1;
+                self.reader = None;
+                warn!("cannot read what the kernel counted of Services' traffic: {error}");
+            }
+        }
+        self.read_at = Some(Instant::now());
+    }
+
+    fn read(&mut self) -> Result<HashMap<Flow, Traffic>, Error> {
+        let reader = match self.reader.take() {
+            Some(reader) => reader,
+            None => Reader::open()?,
+        };
+        self.reader.insert(reader).read()
+    }
+}
+
+/// A flow as the kernel counts it, and whose it is, if it is one of ours.
+type Owned = (Flow, Option<ServicePort>, Traffic);
+
+fn owned(status: &Status, flows: HashMap<Flow, Traffic>) -> Vec<Owned> {
+    let mut owned: Vec<Owned> = flows.into_iter().map(|(flow, traffic)| (flow, None, traffic)).collect();
+    for chunk in owned.chunks_mut(CHUNK) {
+        let now = status.now();
+        for (flow, owner, _) in chunk {
+            *owner = now.frontends.as_ref().and_then(|frontends| frontends.owner(flow)).cloned();
+        }
+    }
+    owned
+}
+
+/// The totals. Pure.
+#[derive(Debug, Default)]
+struct Tally {
+    /// As they were last read.
+    flows: HashMap<Flow, Traffic>,
+    services: BTreeMap<ServicePort, Traffic>,
+    endpoints: BTreeMap<(ServicePort, SocketAddr), Traffic>,
+    /// How many Service ports and endpoints have no place.
+    left_out: usize,
+}
+
+impl Tally {
+    /// Adds what came since the last reading. At most so many Service ports and endpoints are told, Services first; an
+    /// endpoint is told for as long as the kernel knows it.
+    fn take(&mut self, flows: Vec<Owned>, exists: impl Fn(&ServicePort) -> bool, most: usize) {
+        let endpoint = |(flow, owner, _): &Owned| owner.clone().map(|owner| (owner, flow.endpoint));
+        let used: BTreeSet<_> = flows.iter().filter_map(endpoint).collect();
+        self.services.retain(|port, _| exists(port));
+        self.endpoints.retain(|key, _| used.contains(key));
+        let mut left_out = BTreeSet::new();
+        for (port, _) in &used {
+            let full = self.services.len() + self.endpoints.len() >= most;
+            if !self.services.contains_key(port) {
+                if full {
+                    left_out.insert((port, None));
+                } else {
+                    self.services.insert(port.clone(), Traffic::default());
+                }
+            }
+        }
+        for key in &used {
+            let full = self.services.len() + self.endpoints.len() >= most;
+            if !self.endpoints.contains_key(key) {
+                if full {
+                    left_out.insert((&key.0, Some(key.1)));
+                } else {
+                    self.endpoints.insert(key.clone(), Traffic::default());
+                }
+            }
+        }
+        self.left_out = left_out.len();
+        self.add(flows);
+    }
+
+    fn add(&mut self, flows: Vec<Owned>) {
+        let before = std::mem::take(&mut self.flows);
+        for (flow, owner, traffic) in flows {
+            if let Some(owner) = owner {
+                let news = since(before.get(&flow), traffic);
+                if let Some(total) = self.services.get_mut(&owner) {
+                    add(total, news);
+                }
+                if let Some(total) = self.endpoints.get_mut(&(owner, flow.endpoint)) {
+                    add(total, news);
+                }
+            }
+            self.flows.insert(flow, traffic);
+        }
+    }
+
+    fn write(&self, page: &mut Exposition) {
+        let services: Vec<Row<'_>> =
+            self.services.iter().map(|(port, traffic)| Row { port, endpoint: None, traffic }).collect();
+        write_rows(page, "ferroxy_service", "of a Service port", &services);
+        let endpoints: Vec<Row<'_>> = self
+            .endpoints
+            .iter()
+            .map(|((port, endpoint), traffic)| Row { port, endpoint: Some(endpoint.to_string()), traffic })
+            .collect();
+        write_rows(page, "ferroxy_endpoint", "of an endpoint of a Service port", &endpoints);
+        let name = "ferroxy_traffic_left_out_series";
+        let help = "Series of Services and endpoints that are not told because there are too many.";
+        page.single(Kind::Gauge, name, help, self.left_out * SERIES_OF_ONE);
+        let name = "ferroxy_traffic_flows";
+        page.begin(Kind::Gauge, name, "Pairs of frontend and endpoint that the kernel counts.");
+        for family in Family::ALL {
+            let number = self.flows.keys().filter(|flow| Family::of(flow.endpoint.ip()) == family).count();
+            page.sample(name, &[("ip_family", &family.to_string())], number);
+        }
+        let help = "Pairs of frontend and endpoint that the kernel counts at most, in each family.";
+        page.single(Kind::Gauge, "ferroxy_traffic_flows_limit", help, TRAFFIC_ENTRIES);
+    }
+}
+
+struct Row<'a> {
+    port: &'a ServicePort,
+    endpoint: Option<String>,
+    traffic: &'a Traffic,
+}
+
+impl Row<'_> {
+    fn sample(&self, page: &mut Exposition, name: &str, direction: Option<&str>, value: u64) {
+        let mut labels = vec![
+            ("namespace", self.port.service.namespace()),
+            ("service", self.port.service.name()),
+            ("port", &*self.port.port),
+        ];
+        labels.extend(self.endpoint.as_deref().map(|endpoint| ("endpoint", endpoint)));
+        labels.extend(direction.map(|direction| ("direction", direction)));
+        page.sample(name, &labels, value);
+    }
+}
+
+fn write_rows(page: &mut Exposition, prefix: &str, whose: &str, rows: &[Row<'_>]) {
+    let name = format!("{prefix}_connections_total");
+    page.begin(Kind::Counter, &name, &format!("Connections {whose}."));
+    for row in rows {
+        row.sample(page, &name, None, row.traffic.connections);
+    }
+    let help = format!("Packets {whose}: received from clients, and sent to them.");
+    write_both_ways(page, &format!("{prefix}_packets_total"), &help, rows, |counter| counter.packets);
+    let help = format!("Bytes {whose}, IP headers included: received from clients, and sent to them.");
+    write_both_ways(page, &format!("{prefix}_bytes_total"), &help, rows, |counter| counter.bytes);
+}
+
+fn write_both_ways(
+    page: &mut Exposition,
+    name: &str,
+    help: &str,
+    rows: &[Row<'_>],
+    of: impl Fn(&Counter) -> u64,
+) {
+    page.begin(Kind::Counter, name, help);
+    for row in rows {
+        row.sample(page, name, Some("received"), of(&row.traffic.received));
+        row.sample(page, name, Some("sent"), of(&row.traffic.sent));
+    }
+}
+
+/// What came between two readings. A number that is smaller than before was forgotten in between, and counts from zero.
+fn since(before: Option<&Traffic>, now: Traffic) -> Traffic {
+    let Some(before) = before else { return now };
+    let number = |before: u64, now: u64| now.checked_sub(before).unwrap_or(now);
+    let counter = |before: Counter, now: Counter| Counter {
+        packets: number(before.packets, now.packets),
+        bytes: number(before.bytes, now.bytes),
+    };
+    Traffic {
+        connections: number(before.connections, now.connections),
+        received: counter(before.received, now.received),
+        sent: counter(before.sent, now.sent),
+    }
+}
+
+fn add(total: &mut Traffic, news: Traffic) {
+    let add = |total: &mut Counter, news: Counter| {
+        total.packets += news.packets;
+        total.bytes += news.bytes;
+    };
+    total.connections += news.connections;
+    add(&mut total.received, news.received);
+    add(&mut total.sent, news.sent);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::serve::frontends::tests::flow;
+    use ferroxy_core::ServiceName;
+
+    fn port(name: &str) -> ServicePort {
+        ServicePort { service: ServiceName::new("default", name), port: "http".into() }
+    }
+
+    fn traffic(connections: u64) -> Traffic {
+        let counter = |packets| Counter { packets, bytes: packets * 100 };
+        Traffic { connections, received: counter(connections * 3), sent: counter(connections * 2) }
+    }
+
+    /// A flow of a Service to one of its endpoints.
+    fn counted(name: &str, frontend: u8, endpoint: u8, connections: u64) -> Owned {
+        let flow = flow(&format!("10.96.0.{frontend}:80"), &format!("10.244.1.{endpoint}:8080"));
+        (flow, Some(port(name)), traffic(connections))
+    }
+
+    fn service(tally: &Tally, name: &str) -> Option<u64> {
+        tally.services.get(&port(name)).map(|traffic| traffic.connections)
+    }
+
+    #[test]
+    fn totals_never_go_back() {
+        let mut tally = Tally::default();
+        let all = |_: &ServicePort| true;
+        tally.take(vec![counted("web", 1, 5, 10), counted("web", 1, 6, 4)], all, 100);
+        assert_eq!((service(&tally, "web"), tally.endpoints.len()), (Some(14), 2));
+        tally.take(vec![counted("web", 1, 5, 12), counted("web", 1, 6, 4)], all, 100);
+        assert_eq!(service(&tally, "web"), Some(16));
+        // The second was not used for an hour; the first was forgotten and used again.
+        tally.take(vec![counted("web", 1, 5, 1)], all, 100);
+        assert_eq!((service(&tally, "web"), tally.endpoints.len()), (Some(17), 1));
+        let total = tally.services[&port("web")];
+        assert_eq!((total.received.packets, total.sent.bytes), (51, 3400));
+        tally.take(Vec::new(), all, 100);
+        assert_eq!((service(&tally, "web"), tally.endpoints.len()), (Some(17), 0));
+        tally.take(Vec::new(), |_| false, 100);
+        assert_eq!(service(&tally, "web"), None, "the Service is gone");
+    }
+
+    #[test]
+    fn frontends_of_one_service_are_added_up() {
+        let mut tally = Tally::default();
+        tally.take(vec![counted("web", 1, 5, 10), counted("web", 2, 5, 3)], |_| true, 100);
+        assert_eq!((service(&tally, "web"), tally.endpoints.len()), (Some(13), 1));
+    }
+
+    #[test]
+    fn what_is_not_ours_is_not_told() {
+        let mut tally = Tally::default();
+        let (flow, _, traffic) = counted("web", 1, 5, 10);
+        tally.take(vec![(flow, None, traffic)], |_| true, 100);
+        assert!(tally.services.is_empty() && tally.endpoints.is_empty() && tally.left_out == 0);
+        // What was counted before it became ours was somebody else's.
+        tally.take(vec![counted("web", 1, 5, 11)], |_| true, 100);
+        assert_eq!(service(&tally, "web"), Some(1));
+    }
+
+    #[test]
+    fn the_number_of_series_is_bounded_and_services_come_first() {
+        let mut tally = Tally::default();
+        let flows = || vec![counted("a", 1, 5, 1), counted("a", 1, 6, 1), counted("b", 2, 7, 1)];
+        tally.take(flows(), |_| true, 3);
+        assert_eq!((tally.services.len(), tally.endpoints.len(), tally.left_out), (2, 1, 2));
+        assert_eq!((service(&tally, "a"), service(&tally, "b")), (Some(2), Some(1)));
+        let mut page = Exposition::default();
+        tally.write(&mut page);
+        let text = page.finish();
+        let told =
+            |line: &&str| line.starts_with("ferroxy_service_") || line.starts_with("ferroxy_endpoint_");
+        assert_eq!(text.lines().filter(told).count(), 3 * SERIES_OF_ONE);
+        assert!(text.contains("\nferroxy_traffic_left_out_series 10\n"), "{text}");
+        tally.take(vec![counted("b", 2, 7, 1)], |port| port.service.name() == "b", 3);
+        assert_eq!((tally.services.len(), tally.endpoints.len(), tally.left_out), (1, 1, 0));
+    }
+}
