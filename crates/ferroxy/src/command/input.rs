@@ -78,7 +78,7 @@ impl Input {
         let mut facts = settings.facts();
         let Some(path) = &self.manifests else {
             let source = KubeSource::open(self.api(settings))?;
-            return Ok((Cluster { facts, diagnostics: Vec::new() }, Source::Api(source)));
+            return Ok((Cluster { facts, diagnostics: Vec::new() }, Source::Api(Box::new(source))));
         };
         let (source, diagnostics) = ManifestSource::open(path, |event| drop(facts.apply(event)))
             .map_err(|error| anyhow::anyhow!("--manifests: {error}"))?;

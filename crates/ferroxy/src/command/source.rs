@@ -26,7 +26,7 @@ pub enum Source {
     /// Read once already.
     Manifests(ManifestSource),
     /// Not asked for anything yet.
-    Api(KubeSource),
+    Api(Box<KubeSource>),
 }
 
 /// As long as it is kept, the agent is told of changes.

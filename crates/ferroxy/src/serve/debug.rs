@@ -112,7 +112,7 @@ async fn log_level(request: Request<Incoming>, set_verbosity: Option<SetVerbosit
 }
 
 fn level(body: &[u8]) -> Option<u32> {
-    std::str::from_utf8(body).ok()?.trim().parse().ok().filter(|level| *level >= 0)
+    std::str::from_utf8(body).ok()?.trim().parse().ok()
 }
 
 fn command_line() -> String {

@@ -98,6 +98,7 @@ pub(super) mod tests {
             affinity: None,
             cluster: Vec::new(),
             local: Vec::new(),
+            known_endpoints: 0,
             frontends: vec![
                 frontend(FrontendKind::ClusterIp, Some(address), 80),
                 frontend(FrontendKind::NodePort, None, node_port),
