@@ -85,6 +85,9 @@ pub struct EndpointSlice {
     pub address_type: String,
     pub ports: Vec<SlicePort>,
     pub endpoints: Vec<SliceEndpoint>,
+    /// When the cluster changed in a way that made this slice change, in nanoseconds since 1970. How late we are is
+    /// measured from here; the store does not keep it, so a slice that differs only in this has not changed.
+    pub last_change: Option<i64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Hash, Default)]

@@ -4,6 +4,7 @@
 mod endpoints;
 mod findings;
 mod similar;
+pub use similar::distance;
 
 use std::sync::Arc;
 

@@ -33,6 +33,8 @@ pub struct FamilyIntent {
     /// `None`: nothing is known about sources, so no off-cluster masquerade and no short cut for pods.
     pub local_detector: Option<LocalDetector>,
     pub node_port_addresses: NodePortAddresses,
+    /// Node ports answer on loopback addresses too (IPv4, and iptables mode, only).
+    pub localhost_node_ports: bool,
     /// Addresses inside that no Service has are dropped. Sorted, without overlaps.
     pub service_cidrs: Vec<IpNet>,
 }
@@ -57,9 +59,9 @@ pub enum LocalDetector {
 /// On which of this host's addresses node ports answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NodePortAddresses {
-    /// On every address of the host except loopback ones.
+    /// On every address of the host; on loopback ones only with `localhost_node_ports`.
     AllLocal,
-    /// On these and no others. Loopback addresses are never among them.
+    /// On these and no others. Loopback addresses are among them only with `localhost_node_ports`.
     These(BTreeSet<IpAddr>),
 }
 
@@ -100,6 +102,9 @@ pub struct PortIntent {
     pub cluster: Vec<Endpoint>,
     /// Who serves traffic under the policy `Local`. Empty when no policy of the Service is `Local`. Sorted.
     pub local: Vec<Endpoint>,
+    /// How many endpoints its slices list, able to serve or not: the measure of a cluster's size.
+    pub known_endpoints: u32,
+    /// By kind; those of one kind in the order of the object.
     pub frontends: Vec<Frontend>,
 }
 
@@ -119,7 +124,8 @@ pub struct Frontend {
     pub address: Option<IpAddr>,
     pub port: u16,
     pub route: Route,
-    /// `loadBalancerSourceRanges`: when set, packets from elsewhere are dropped, endpoints or not. Sorted.
+    /// `loadBalancerSourceRanges`: when set, packets from elsewhere are dropped, endpoints or not. In the
+    /// order of the object; the Service's own addresses, where they are allowed in, come last.
     pub allowed_sources: Option<Vec<IpNet>>,
 }
 

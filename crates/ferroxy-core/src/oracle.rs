@@ -1,4 +1,8 @@
 //! What must happen to a packet, in the plainest form: the measure for every dataplane. Not fast, on purpose.
+//!
+//! [`oracle`] is what we want of a proxy. Modes that must keep the original's habits have a measure of their own here.
+
+mod iptables;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -8,6 +12,8 @@ use crate::intent::{
 };
 use crate::name::Family;
 use crate::packet::{Origin, Packet, Verdict};
+
+pub use iptables::iptables;
 
 pub fn oracle(intent: &Intent, packet: &Packet) -> Verdict {
     let at_address = |frontend: &Frontend| frontend.address == Some(packet.destination);
@@ -54,16 +60,9 @@ fn enter(intent: &Intent, packet: &Packet, port: &PortIntent, frontend: &Fronten
     {
         return Verdict::Drop;
     }
-    let (endpoints, masquerade) = match frontend.route {
-        Route::Reject => return Verdict::Reject,
-        Route::Drop => return Verdict::Drop,
-        Route::Cluster => (&port.cluster, false),
-        Route::Local => (&port.local, false),
-        Route::ExternalCluster => (&port.cluster, true),
-        Route::ExternalLocal if from_pod(intent, packet) => (&port.cluster, false),
-        Route::ExternalLocal if packet.origin == Origin::Host => (&port.cluster, true),
-        Route::ExternalLocal if port.local.is_empty() => return Verdict::Drop,
-        Route::ExternalLocal => (&port.local, false),
+    let (endpoints, masquerade) = match pool(intent, packet, port, frontend) {
+        Ok(pool) => pool,
+        Err(refusal) => return refusal,
     };
     let masquerade = masquerade || masqueraded_for_cluster_ip(intent, packet);
     let answer = |endpoint: &Endpoint| {
@@ -73,6 +72,26 @@ fn enter(intent: &Intent, packet: &Packet, port: &PortIntent, frontend: &Fronten
         (address, masquerade || hairpin)
     };
     Verdict::Endpoints(endpoints.iter().map(answer).collect::<BTreeMap<_, _>>())
+}
+
+/// Who serves this frontend for this packet, and whether the frontend asks for masquerading; or why nobody does.
+fn pool<'i>(
+    intent: &Intent,
+    packet: &Packet,
+    port: &'i PortIntent,
+    frontend: &Frontend,
+) -> Result<(&'i [Endpoint], bool), Verdict> {
+    match frontend.route {
+        Route::Reject => Err(Verdict::Reject),
+        Route::Drop => Err(Verdict::Drop),
+        Route::Cluster => Ok((&port.cluster, false)),
+        Route::Local => Ok((&port.local, false)),
+        Route::ExternalCluster => Ok((&port.cluster, true)),
+        Route::ExternalLocal if from_pod(intent, packet) => Ok((&port.cluster, false)),
+        Route::ExternalLocal if packet.origin == Origin::Host => Ok((&port.cluster, true)),
+        Route::ExternalLocal if port.local.is_empty() => Err(Verdict::Drop),
+        Route::ExternalLocal => Ok((&port.local, false)),
+    }
 }
 
 /// Decided by the destination alone, before the frontend is looked up: so it also holds for an external frontend on
@@ -88,7 +107,10 @@ fn is_cluster_ip(intent: &Intent, packet: &Packet) -> bool {
 
 fn answers_node_ports(intent: &Intent, packet: &Packet) -> bool {
     match &family(intent, packet).node_port_addresses {
-        NodePortAddresses::AllLocal => packet.to_this_host && !packet.destination.is_loopback(),
+        NodePortAddresses::AllLocal => {
+            let on_localhost = family(intent, packet).localhost_node_ports;
+            packet.to_this_host && (on_localhost || !packet.destination.is_loopback())
+        }
         NodePortAddresses::These(addresses) => addresses.contains(&packet.destination),
     }
 }

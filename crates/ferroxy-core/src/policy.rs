@@ -12,6 +12,8 @@ pub struct Policy {
     pub detect_local: DetectLocal,
     /// Never empty: an unset list has become `Primary` (nftables) or `All` (the other modes) by now.
     pub node_port_addresses: Vec<NodePortAddress>,
+    /// IPv4 node ports answer on 127.0.0.0/8 too, if `node_port_addresses` has it in. Only iptables mode can do that.
+    pub localhost_node_ports: bool,
     pub masquerade_all: bool,
     /// 0 to 31.
     pub masquerade_bit: u8,
@@ -28,6 +30,7 @@ impl Default for Policy {
             bind_address: None,
             detect_local: DetectLocal::ClusterCidr(Vec::new()),
             node_port_addresses: vec![NodePortAddress::Primary],
+            localhost_node_ports: false,
             masquerade_all: false,
             masquerade_bit: 14,
             external_ips: true,

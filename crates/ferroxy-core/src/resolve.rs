@@ -68,6 +68,7 @@ pub fn node(facts: &Facts) -> (NodeIntent, Vec<Diagnostic>) {
     let mut family = |family| FamilyIntent {
         local_detector: local_detection::detector(facts, family, &mut diagnostics),
         node_port_addresses: node_port_addresses::addresses(facts, family, &mut diagnostics),
+        localhost_node_ports: node_port_addresses::on_localhost(facts, family),
         service_cidrs: service_cidrs::merged(facts, family),
     };
     let intent = NodeIntent {
@@ -212,7 +213,7 @@ fn resolve_port<'f>(
         allowed_sources: allowed_sources.clone().filter(|_| wanted.kind == FrontendKind::LoadBalancer),
     };
     let mut frontends: Vec<Frontend> = wanted.iter().map(frontend).collect();
-    frontends.sort_by_key(|frontend| (frontend.kind, frontend.address));
+    frontends.sort_by_key(|frontend| frontend.kind);
     let intent = PortIntent {
         name: spec.name.clone(),
         family,
@@ -220,6 +221,7 @@ fn resolve_port<'f>(
         affinity: affinity::seconds(service),
         cluster: selection.cluster.clone(),
         local: selection.local.clone(),
+        known_endpoints: candidates.usable.len() as u32,
         frontends,
     };
     ResolvedPort { port, intent, candidates, selection }

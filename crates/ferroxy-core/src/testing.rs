@@ -96,6 +96,7 @@ pub fn policies() -> impl Strategy<Value = Policy> {
             bind_address: bind_address.map(Into::into),
             detect_local,
             node_port_addresses,
+            localhost_node_ports: false,
             masquerade_all: switches.0,
             masquerade_bit: 14,
             external_ips: switches.1,
@@ -182,6 +183,7 @@ fn slices() -> impl Strategy<Value = event::EndpointSlice> {
                 address_type: format!("IPv{family}"),
                 ports: ports.clone(),
                 endpoints,
+                last_change: None,
             })
         },
     )

@@ -56,6 +56,7 @@ fn slice(number: usize, ready: bool) -> Event {
         address_type: "IPv4".into(),
         ports: vec![event::SlicePort { name: Some("http".into()), protocol: "TCP".into(), port: Some(8080) }],
         endpoints: (0..ENDPOINTS_PER_SLICE).map(endpoint).collect(),
+        last_change: None,
     })
 }
 

@@ -25,6 +25,16 @@ pub enum LabError {
     NotAPrefix(String),
     #[error("{path}: {source}", path = path.display())]
     File { path: PathBuf, source: io::Error },
+    /// What a test asked of its API server, and cannot be.
+    #[cfg(feature = "api")]
+    #[error("{0}")]
+    Api(String),
+    #[cfg(feature = "api")]
+    #[error("an object for the API server: {0}")]
+    Object(#[from] crate::api::ObjectError),
+    #[cfg(feature = "api")]
+    #[error(transparent)]
+    Certificate(#[from] crate::api::CertificateError),
     #[error("{path}: {source}", path = path.display())]
     Json { path: PathBuf, source: serde_json::Error },
 }

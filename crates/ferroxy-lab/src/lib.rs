@@ -1,5 +1,5 @@
 //! A network of namespaces with pods, clients and probes, on the real kernel: integration tests and the demo stand on
-//! it. It knows no Kubernetes object and starts no proxy.
+//! it. It starts no proxy, and knows no Kubernetes object but in `api`: the API server of the tests (feature `api`).
 //!
 //! Needs root, or a user namespace: `unshare -Urnm cargo test`. Leaves nothing behind, not even when killed.
 //!
@@ -13,6 +13,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+#[cfg(feature = "api")]
+pub mod api;
 pub mod capability;
 pub mod conformance;
 mod error;

@@ -10,6 +10,7 @@ use ferroxy_netlink::error::{Error, Kind};
 use ferroxy_netlink::nftables::Connection;
 use rustix::io::Errno;
 
+use crate::TABLE;
 use crate::apply::{ApplyError, Receipt, apply, check};
 use crate::diff::{diff, keeping_the_unknown};
 use crate::ledger::{Change, Ledger, Settlement};
@@ -17,6 +18,7 @@ use crate::observe::observe;
 use crate::place;
 use crate::plan::{Op, Plan};
 use crate::render::{elements, render};
+use crate::rule::kernel_family;
 use crate::state::State;
 
 #[derive(Debug)]
@@ -96,6 +98,16 @@ impl Dataplane {
 
     pub fn ledger(&self) -> &Ledger {
         &self.ledger
+    }
+
+    /// Whether there is any table of ours.
+    pub fn is_installed(&mut self) -> Result<bool, Error> {
+        for family in self.families.clone() {
+            if self.connection.table(kernel_family(family), TABLE)?.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Whether this kernel can do what the program needs: the kernel reads the program and forgets it.

@@ -72,6 +72,7 @@ fn port(family: Family, affinity: Option<u32>, name: &str, host: u16) -> PortInt
         affinity,
         cluster: endpoints(family, &[5, 6, 20]),
         local: endpoints(family, &[5, 6]),
+        known_endpoints: 3,
         frontends: vec![
             frontend(FrontendKind::ClusterIp, Some(&cluster), 80, Route::Cluster),
             frontend(FrontendKind::ClusterIp, Some(&cluster), 81, Route::Local),
@@ -94,6 +95,7 @@ fn sample() -> Intent {
     let family = |range: &str, address: &str, cidr: &str| FamilyIntent {
         local_detector: Some(LocalDetector::SourceIn(range.parse().unwrap())),
         node_port_addresses: NodePortAddresses::These([address.parse().unwrap()].into()),
+        localhost_node_ports: false,
         service_cidrs: vec![cidr.parse().unwrap()],
     };
     Intent {

@@ -144,6 +144,7 @@ mod one_endpoint {
             affinity: None,
             cluster: endpoints.map(endpoint).collect(),
             local: Vec::new(),
+            known_endpoints: 0,
             frontends: vec![Frontend {
                 kind: FrontendKind::ClusterIp,
                 address: Some(address),

@@ -2,12 +2,14 @@
 //!
 //! Every flag is an `Option`, so that "not given" is never mistaken for "given with the default".
 
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 
 use clap::{Arg, Args, Command, FromArgMatches};
 use serde::Serialize;
+use serde_json::Value;
 
-use crate::config::duration;
+use crate::config::{self, duration};
 
 const CONFIGURATION: &str = "Configuration";
 const INSTEAD: &str = "Instead of running";
@@ -17,6 +19,7 @@ const DATAPLANE: &str = "Dataplane";
 const NETWORK: &str = "Cluster network";
 const NODE: &str = "Node settings";
 const LOGGING: &str = "Logging";
+const OURS: &str = "Not in the original";
 
 #[derive(Debug, Clone, Default, PartialEq, Args, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -39,7 +42,7 @@ pub struct Flags {
     #[arg(long, duration(), help_heading = CONFIGURATION)]
     pub config_sync_period: Option<String>,
     /// Print the version and exit; `raw` prints all of it
-    #[arg(long, optional("raw"), help_heading = CONFIGURATION)]
+    #[arg(long, optional("raw"), value_parser = version, help_heading = CONFIGURATION)]
     pub version: Option<String>,
 
     /// Remove everything that a proxy left on this node, and exit
@@ -82,10 +85,10 @@ pub struct Flags {
         help_heading = SERVING
     )]
     pub healthz_port: Option<i32>,
-    /// Address of the metrics service
+    /// Address of the metrics service; port 0 switches it off
     #[arg(long, value_name = "IP[:PORT]", help_heading = SERVING)]
     pub metrics_bind_address: Option<String>,
-    /// Deprecated: port of the metrics service
+    /// Deprecated: port of the metrics service; 0 switches it off
     #[arg(
         long,
         value_name = "PORT",
@@ -209,6 +212,13 @@ pub struct Flags {
     #[arg(long, value_name = "BYTES", help_heading = LOGGING)]
     pub log_json_info_buffer_size: Option<String>,
 
+    /// Count connections, packets and bytes of every Service and endpoint
+    #[arg(long, truth(), help_heading = OURS)]
+    pub traffic_metrics: Option<bool>,
+    /// Series of traffic metrics at most
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = OURS)]
+    pub traffic_metrics_max_series: Option<u32>,
+
     // Windows only: taken, so that one set of arguments serves every node, and reported as not applicable.
     #[arg(long, truth(), hide = true)]
     pub windows_service: Option<bool>,
@@ -233,16 +243,51 @@ impl Flags {
     }
 
     /// Names (without `--`) and values of the flags that were given, by name.
-    pub fn given(&self) -> Vec<(String, serde_json::Value)> {
+    pub fn given(&self) -> Vec<(String, Value)> {
         match serde_json::to_value(self) {
-            Ok(serde_json::Value::Object(all)) => {
-                all.into_iter().filter(|(_, value)| !value.is_null()).collect()
-            }
+            Ok(Value::Object(all)) => all.into_iter().filter(|(_, value)| !value.is_null()).collect(),
             // A struct of plain values always becomes an object.
             _ => Vec::new(),
         }
     }
+
+    /// Every flag with the value it has, given or not, as text and by name.
+    pub fn all(&self) -> Vec<(String, String)> {
+        let given: BTreeMap<String, Value> = self.given().into_iter().collect();
+        let defaults = config::flag_defaults();
+        let value = |arg: &Arg| {
+            let name = arg.get_long()?;
+            let value = given.get(name).or_else(|| defaults.get(name));
+            Some((name.to_owned(), value.map_or_else(|| empty(arg).to_owned(), as_flag)))
+        };
+        let command = Flags::augment_args(Command::new("kube-proxy"));
+        let all: BTreeMap<String, String> = command.get_arguments().filter_map(value).collect();
+        all.into_iter().collect()
+    }
 }
+
+/// What a flag holds that nobody gave and that stands for no setting.
+fn empty(arg: &Arg) -> &'static str {
+    let is_truth = arg.get_value_names().is_some_and(|names| names.iter().any(|name| name == TRUTH));
+    if is_truth || arg.get_long() == Some("version") { "false" } else { "" }
+}
+
+/// A value as it is written after `=`.
+fn as_flag(value: &Value) -> String {
+    let pair = |pair: &[Value]| format!("{}={}", as_flag(&pair[0]), as_flag(&pair[1]));
+    let list = |list: &[Value]| list.iter().map(as_flag).collect::<Vec<_>>().join(",");
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Array(it) if it.len() == 2 && it[1].is_boolean() => pair(it),
+        Value::Array(it) => list(it),
+        Value::Null => String::new(),
+        Value::Object(it) => it.iter().map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>().join(","),
+        Value::Bool(_) | Value::Number(_) => value.to_string(),
+    }
+}
+
+/// Stands for the value of a flag that is true or false.
+const TRUTH: &str = "BOOL";
 
 /// How Go's flag parser takes each kind of value; the `#[arg(…)]`s above are written in these.
 trait GoStyle: Sized {
@@ -263,7 +308,7 @@ impl GoStyle for Arg {
     }
 
     fn truth(self) -> Arg {
-        self.optional("BOOL").value_parser(boolean)
+        self.optional(TRUTH).value_parser(boolean)
     }
 
     fn number(self, name: &'static str) -> Arg {
@@ -318,6 +363,15 @@ fn boolean(text: &str) -> Result<bool, String> {
 /// The text of a duration, if it is one.
 fn go_duration(text: &str) -> Result<String, String> {
     duration::parse(text).map(|_| text.to_owned())
+}
+
+/// `true`, `false`, `raw`, or `v1.37.0-ours`: the version to report as, which is taken and changes nothing here.
+fn version(text: &str) -> Result<String, String> {
+    match text {
+        "raw" => Ok(text.to_owned()),
+        _ if text.starts_with('v') => Ok(text.to_owned()),
+        _ => boolean(text).map(|it| it.to_string()).map_err(|_| "must be true, false or raw".to_owned()),
+    }
 }
 
 fn gate(text: &str) -> Result<(String, bool), String> {
@@ -434,5 +488,49 @@ mod tests {
     fn a_version_can_be_asked_for() {
         assert_eq!(parse(&["--version"]).version.as_deref(), Some("true"));
         assert_eq!(parse(&["--version=raw"]).version.as_deref(), Some("raw"));
+        assert_eq!(parse(&["--version=0"]).version.as_deref(), Some("false"));
+        assert_eq!(parse(&["--version=v1.37.0-ours"]).version.as_deref(), Some("v1.37.0-ours"));
+        assert!(refused(&["--version=new"]).contains("must be true, false or raw"));
+    }
+
+    #[test]
+    fn flags_of_our_own() {
+        let flags = parse(&["--traffic_metrics", "--traffic-metrics-max-series=7"]);
+        assert_eq!((flags.traffic_metrics, flags.traffic_metrics_max_series), (Some(true), Some(7)));
+        assert!(refused(&["--traffic-metrics-max-series=0"]).contains("--traffic-metrics-max-series"));
+    }
+
+    #[test]
+    fn every_flag_has_a_value() {
+        let flags = parse(&[
+            "--proxy-mode=ipvs",
+            "--feature-gates=A=true,B=false",
+            "--nodeport-addresses=primary,10.0.0.0/8",
+            "-v2",
+        ]);
+        let all: BTreeMap<String, String> = flags.all().into_iter().collect();
+        for (name, value) in [
+            ("proxy-mode", "ipvs"),
+            ("feature-gates", "A=true,B=false"),
+            ("nodeport-addresses", "primary,10.0.0.0/8"),
+            ("v", "2"),
+            ("bind-address", "0.0.0.0"),
+            ("cleanup", "false"),
+            ("config", ""),
+            ("config-sync-period", "15m0s"),
+            ("conntrack-max-per-core", "32768"),
+            ("healthz-bind-address", "0.0.0.0:10256"),
+            ("healthz-port", "10256"),
+            ("ipvs-min-sync-period", "1s"),
+            ("iptables-localhost-nodeports", "true"),
+            ("log-text-info-buffer-size", "0"),
+            ("masquerade-all", "false"),
+            ("metrics-port", "10249"),
+            ("traffic-metrics-max-series", "20000"),
+            ("version", "false"),
+        ] {
+            assert_eq!(all.get(name).map(String::as_str), Some(value), "{name}");
+        }
+        assert_eq!(all.len(), serde_json::to_value(Flags::default()).unwrap().as_object().unwrap().len());
     }
 }

@@ -3,6 +3,7 @@
 pub mod agent;
 pub mod command;
 pub mod config;
+pub mod dataplane;
 pub mod flags;
 pub mod host;
 pub mod log;

@@ -37,7 +37,7 @@ fn is_repaired(what: &str, edit: &str) {
     let took = wait_until(&format!("{what} is repaired"), REPAIR_DEADLINE, seen);
     println!("{what}: repaired after {took:.1?}");
     assert_eq!(agent.differences(&node), [""; 0]);
-    assert_eq!(agent.said("WARN cannot"), 0, "the repair went wrong at first:\n{}", agent.log());
+    assert_eq!(agent.warned("cannot"), 0, "the repair went wrong at first:\n{}", agent.log());
 
     // The repair itself is no drift, and the agent goes on as before.
     cluster.remove("sticky.yaml");

@@ -53,7 +53,7 @@ fn files_come_change_by_rename_and_go() {
     becomes(&node, "10.96.0.80", B1);
     cluster.remove("web.yaml");
     becomes(&node, "10.96.0.80", None);
-    assert_eq!(agent.said("WARN cannot"), 0, "{}", agent.log());
+    assert_eq!(agent.warned("cannot"), 0, "{}", agent.log());
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn objects_with_mistakes_stop_no_others() {
     assert_eq!(pod_from(&network, "a1", Protocol::Tcp, "10.96.0.81:80"), "b1");
     assert_eq!(pod_from(&network, "a1", Protocol::Tcp, "10.96.0.82:80"), "b1");
     for (name, _, words) in mistakes() {
-        let told = |line: &str| line.contains("WARN") && words.iter().all(|word| line.contains(word));
+        let told = |line: &str| line.starts_with('W') && words.iter().all(|word| line.contains(word));
         assert!(agent.log().lines().any(told), "{name}: no warning with {words:?} in\n{}", agent.log());
     }
     // They do not become stuck either: later changes arrive.

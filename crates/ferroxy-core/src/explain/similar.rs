@@ -21,7 +21,7 @@ pub(super) fn services(facts: &Facts, wanted: &ServiceName) -> (Vec<ServiceName>
 }
 
 /// Edits (insert, delete, replace a character) that turn one text into the other.
-fn distance(a: &str, b: &str) -> usize {
+pub fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, from) in a.chars().enumerate() {

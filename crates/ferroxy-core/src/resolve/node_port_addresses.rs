@@ -17,15 +17,17 @@ pub(crate) fn addresses(
     family: Family,
     diagnostics: &mut Vec<Diagnostic>,
 ) -> NodePortAddresses {
-    let listed = &facts.policy().node_port_addresses;
-    let ranges: Vec<IpNet> = listed.iter().filter_map(|entry| range(facts, *entry, family)).collect();
+    let ranges = ranges(facts, family);
     // A family about which the list says nothing is not restricted by it, nor is one with a range of everything.
     if ranges.is_empty() || ranges.iter().any(|range| range.prefix_len() == 0) {
         return NodePortAddresses::AllLocal;
     }
     let matches = |ip: &IpAddr| ranges.iter().any(|range| range.contains(ip));
-    let these: BTreeSet<IpAddr> =
-        known(facts).into_iter().filter(|ip| can_answer(*ip)).filter(matches).collect();
+    let these: BTreeSet<IpAddr> = known(facts)
+        .into_iter()
+        .filter(|ip| can_answer(*ip, on_localhost(facts, family)))
+        .filter(matches)
+        .collect();
     if these.is_empty() && !ranges.iter().all(|range| range.addr().is_loopback()) {
         let ranges: Vec<String> = ranges.iter().map(IpNet::to_string).collect();
         diagnostics.push(Diagnostic {
@@ -36,6 +38,22 @@ pub(crate) fn addresses(
         });
     }
     NodePortAddresses::These(these)
+}
+
+/// Whether node ports answer on loopback addresses as well: if that is asked for and no range speaks against it.
+/// IPv6 has no such thing: there is no way to route ::1 away from the host.
+pub(crate) fn on_localhost(facts: &Facts, family: Family) -> bool {
+    let includes_loopback =
+        |range: &IpNet| range.addr().is_loopback() || range.contains(&IpAddr::V4(Ipv4Addr::LOCALHOST));
+    let ranges = ranges(facts, family);
+    family == Family::V4
+        && facts.policy().localhost_node_ports
+        && (ranges.is_empty() || ranges.iter().any(includes_loopback))
+}
+
+fn ranges(facts: &Facts, family: Family) -> Vec<IpNet> {
+    let listed = &facts.policy().node_port_addresses;
+    listed.iter().filter_map(|entry| range(facts, *entry, family)).collect()
 }
 
 /// The range an entry stands for in this family, if it says anything about it.
@@ -64,9 +82,12 @@ fn known(facts: &Facts) -> BTreeSet<IpAddr> {
     listed.copied().chain(node_ips(facts).into_iter().flatten()).collect()
 }
 
-/// A link-local IPv6 address means something else on every link, and loopback traffic cannot leave the host.
-fn can_answer(ip: IpAddr) -> bool {
-    !(ip.is_loopback() || ip.is_unspecified() || (ip.is_ipv6() && field::is_link_local(ip)))
+/// A link-local IPv6 address means something else on every link, and loopback traffic cannot leave the host (unless
+/// it is let to, see `on_localhost`).
+fn can_answer(ip: IpAddr, on_localhost: bool) -> bool {
+    !((ip.is_loopback() && !on_localhost)
+        || ip.is_unspecified()
+        || (ip.is_ipv6() && field::is_link_local(ip)))
 }
 
 #[cfg(test)]
@@ -155,6 +176,30 @@ mod tests {
     fn localhost_alone_leaves_no_address_and_that_is_as_asked() {
         let facts = facts(&[NodePortAddress::Localhost], &BOTH, Some(&HOST));
         assert_eq!(check(&facts, these(&[]), these(&[])), []);
+    }
+
+    #[test]
+    fn loopback_answers_only_where_that_is_asked_for_and_in_a_range() {
+        let check = |entries: &[NodePortAddress], expected: bool| {
+            let mut policy = facts(entries, &BOTH, None).policy().clone();
+            assert!(!on_localhost(&Facts::new(policy.clone()), Family::V4), "not asked for");
+            policy.localhost_node_ports = true;
+            let facts = Facts::new(policy);
+            assert_eq!(on_localhost(&facts, Family::V4), expected, "{entries:?}");
+            assert!(!on_localhost(&facts, Family::V6));
+        };
+        check(&[NodePortAddress::All], true);
+        check(&[cidr("fd00::/8")], true);
+        check(&[cidr("127.0.0.53/32")], true);
+        check(&[cidr("64.0.0.0/2")], true);
+        check(&[cidr("172.18.0.0/16")], false);
+
+        let mut policy = facts(&[NodePortAddress::Localhost], &BOTH, None).policy().clone();
+        policy.localhost_node_ports = true;
+        let mut facts = Facts::new(policy);
+        facts.apply(Event::HostAddresses(HOST.iter().map(|ip| ip.parse().unwrap()).collect()));
+        let mut diagnostics = Vec::new();
+        assert_eq!(addresses(&facts, Family::V4, &mut diagnostics), these(&["127.0.0.1"]));
     }
 
     #[test]

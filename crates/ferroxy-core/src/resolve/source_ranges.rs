@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use crate::facts::Service;
 use crate::name::Family;
 
-/// `None`: everybody. Sorted.
+/// `None`: everybody. In the order of the object, the load balancer's own addresses last.
 pub(crate) fn allowed(service: &Service, family: Family, node_ip: Option<IpAddr>) -> Option<Vec<IpNet>> {
     let ranges = service.source_ranges.as_deref()?;
     // A restriction nobody can read must not become no restriction.
@@ -24,8 +24,6 @@ pub(crate) fn allowed(service: &Service, family: Family, node_ip: Option<IpAddr>
         let own = service.load_balancer_ips.iter().filter(|listed| !listed.value.via_proxy);
         allowed.extend(own.map(|listed| listed.value.ip).filter(|ip| is_of_family(*ip)).map(IpNet::from));
     }
-    allowed.sort();
-    allowed.dedup();
     Some(allowed)
 }
 
@@ -57,6 +55,7 @@ mod tests {
         let ranges = [" 10.0.0.0/8", "192.0.2.0/24 ", "fd00:1::/64"];
         check(&ranges, Family::V4, Some(&["10.0.0.0/8", "192.0.2.0/24"]));
         check(&ranges, Family::V6, Some(&["fd00:1::/64"]));
+        check(&["192.0.2.0/24", "10.0.0.0/8"], Family::V4, Some(&["192.0.2.0/24", "10.0.0.0/8"]));
         check(&["10.0.0.0/8"], Family::V6, None);
         check(&[], Family::V4, None);
     }
@@ -70,7 +69,7 @@ mod tests {
     #[test]
     fn a_range_with_the_node_lets_the_load_balancer_address_in() {
         check(&["172.18.0.0/16"], Family::V4, Some(&["172.18.0.0/16", "203.0.113.10/32"]));
-        check(&["fd00:172:18::/64"], Family::V6, Some(&["fd00:b::10/128", "fd00:172:18::/64"]));
+        check(&["fd00:172:18::/64"], Family::V6, Some(&["fd00:172:18::/64", "fd00:b::10/128"]));
     }
 
     #[test]

@@ -137,6 +137,7 @@ fn slices() -> impl Strategy<Value = event::EndpointSlice> {
             address_type,
             ports,
             endpoints,
+            last_change: None,
         },
     )
 }

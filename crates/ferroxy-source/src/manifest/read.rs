@@ -174,7 +174,7 @@ impl Reader<'_> {
                 self.count += 1;
                 (self.each)(object);
             }
-            Ok(Decoded::LeftOut) => debug!(file = self.name, at = item.place, "left out by its labels"),
+            Ok(Decoded::LeftOut(_)) => debug!(file = self.name, at = item.place, "left out by its labels"),
             Ok(Decoded::Nameless) => self.reading.lost(
                 self.name,
                 format!("{}, metadata.name", item.place),

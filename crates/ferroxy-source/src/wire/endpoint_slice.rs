@@ -3,10 +3,10 @@
 use ferroxy_core::event;
 use serde::Deserialize;
 
-use super::Decoded;
 use super::field::{Field, Notes, mappings};
 use super::metadata::{Identity, Metadata};
-use crate::object::Object;
+use super::{Decoded, Wire};
+use crate::object::{Key, Kind, Object};
 
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
@@ -64,16 +64,22 @@ struct Named {
 
 mappings!(Port, Endpoint, Conditions, Hints, Named);
 
-impl EndpointSlice {
-    pub(super) fn read(self, notes: &mut Notes) -> Decoded {
+impl Wire for EndpointSlice {
+    fn metadata(&mut self) -> &mut Field<Metadata> {
+        &mut self.metadata
+    }
+
+    fn read(self, notes: &mut Notes) -> Decoded {
         let Some(mut identity) = Identity::read(self.metadata, notes) else { return Decoded::Nameless };
         if identity.label(HEADLESS, notes).is_some() {
-            return Decoded::LeftOut;
+            let Identity { namespace, name, .. } = identity;
+            return Decoded::LeftOut(Key { kind: Kind::Slice, namespace, name });
         }
         let ports = self.ports.entries(format_args!("ports"), notes);
         let endpoints = self.endpoints.entries(format_args!("endpoints"), notes);
         Decoded::Object(Object::Slice(event::EndpointSlice {
             service: identity.label(SERVICE_NAME, notes),
+            last_change: identity.last_change(notes),
             address_type: self.address_type.take(format_args!("addressType"), notes).unwrap_or_default(),
             ports: ports.into_iter().map(|(i, port)| port.read(i, notes)).collect(),
             endpoints: endpoints.into_iter().map(|(i, endpoint)| endpoint.read(i, notes)).collect(),
@@ -125,7 +131,6 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::object::Kind;
 
     fn read(value: Value) -> (Decoded, Vec<String>) {
         let mut notes = Notes::default();
@@ -143,7 +148,8 @@ mod tests {
     #[test]
     fn every_field() {
         let (slice, notes) = slice(json!({
-            "metadata": {"name": "web-abc", "namespace": "shop", "labels": {SERVICE_NAME: "web"}},
+            "metadata": {"name": "web-abc", "namespace": "shop", "labels": {SERVICE_NAME: "web"},
+                "annotations": {"endpoints.kubernetes.io/last-change-trigger-time": "1970-01-01T00:00:02.5Z", "a": "b"}},
             "addressType": "IPv4",
             "ports": [{"name": "", "protocol": "UDP", "port": 53}, {"port": 1}],
             "endpoints": [{
@@ -176,6 +182,7 @@ mod tests {
                 },
                 event::SliceEndpoint { addresses: vec!["10.244.1.6".into()], ..Default::default() },
             ],
+            last_change: Some(2_500_000_000),
         };
         assert_eq!(slice, expected);
     }
@@ -183,7 +190,7 @@ mod tests {
     #[test]
     fn slices_of_headless_services_are_left_out() {
         let (decoded, _) = read(json!({"metadata": {"name": "db", "labels": {HEADLESS: ""}}}));
-        assert!(matches!(decoded, Decoded::LeftOut));
+        assert!(matches!(decoded, Decoded::LeftOut(key) if key.name == "db"));
     }
 
     #[test]

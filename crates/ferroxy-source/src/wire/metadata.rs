@@ -13,9 +13,28 @@ pub(super) struct Metadata {
     labels: Field<Labels>,
     creation_timestamp: Field<String>,
     deletion_timestamp: Field<String>,
+    resource_version: Field<String>,
+    annotations: Field<Annotations>,
 }
 
-mappings!(Metadata);
+/// Annotations can be long (`kubectl apply` keeps the whole manifest in one): only the one we read is kept.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Annotations {
+    #[serde(rename = "endpoints.kubernetes.io/last-change-trigger-time")]
+    last_change: Field<String>,
+}
+
+mappings!(Metadata, Annotations);
+
+/// `metadata.resourceVersion`, taken out. It says nothing about an object but where it stands in a watch.
+pub(super) fn take_version(metadata: &mut Field<Metadata>) -> Option<String> {
+    let Field::Is(metadata) = metadata else { return None };
+    match std::mem::take(&mut metadata.resource_version) {
+        Field::Is(version) if !version.is_empty() => Some(version),
+        _ => None,
+    }
+}
 
 /// `metadata`, taken apart.
 #[derive(Debug)]
@@ -28,6 +47,7 @@ pub(super) struct Identity {
     pub(super) created: Option<i64>,
     pub(super) deleting: bool,
     labels: Labels,
+    annotations: Field<Annotations>,
 }
 
 impl Identity {
@@ -45,7 +65,17 @@ impl Identity {
             created: created.and_then(|text| time::seconds(&text, "metadata.creationTimestamp", notes)),
             deleting: deleted.is_some(),
             labels: metadata.labels.take(format_args!("metadata.labels"), notes).unwrap_or_default(),
+            annotations: metadata.annotations,
         })
+    }
+
+    /// Nanoseconds since 1970 of what led to this state of a slice.
+    pub(super) fn last_change(&mut self, notes: &mut Notes) -> Option<i64> {
+        const FIELD: &str = "metadata.annotations[endpoints.kubernetes.io/last-change-trigger-time]";
+        let annotations =
+            std::mem::take(&mut self.annotations).take(format_args!("metadata.annotations"), notes)?;
+        let text = annotations.last_change.take(format_args!("{FIELD}"), notes)?;
+        time::nanoseconds(&text, FIELD, notes)
     }
 
     /// The value of a label; a label that is there with a value of the wrong type is noted and counts as absent.

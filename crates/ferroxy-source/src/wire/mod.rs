@@ -9,12 +9,14 @@ mod metadata;
 mod node;
 mod service;
 mod service_cidr;
-mod time;
+pub(crate) mod time;
 
-use serde::{Deserialize, Deserializer};
+use serde::Deserializer;
+use serde::de::DeserializeOwned;
 
-use crate::object::{Kind, Object};
-use field::Notes;
+use crate::object::{Key, Kind, Object};
+use field::{Field, Notes};
+use metadata::Metadata;
 
 /// What came of decoding one object.
 #[derive(Debug)]
@@ -22,7 +24,7 @@ use field::Notes;
 pub(crate) enum Decoded {
     Object(Object),
     /// The original's selector does not see it either.
-    LeftOut,
+    LeftOut(Key),
     /// It has no usable `metadata.name`.
     Nameless,
 }
@@ -54,10 +56,34 @@ pub(crate) fn decode<'de, D: Deserializer<'de>>(
     from: D,
     notes: &mut Notes,
 ) -> Result<Decoded, D::Error> {
-    Ok(match kind {
-        Kind::Node => node::Node::deserialize(from)?.read(notes),
-        Kind::ServiceCidr => service_cidr::ServiceCidr::deserialize(from)?.read(notes),
-        Kind::Service => service::Service::deserialize(from)?.read(notes),
-        Kind::Slice => endpoint_slice::EndpointSlice::deserialize(from)?.read(notes),
-    })
+    decode_versioned(kind, from, notes).map(|(decoded, _)| decoded)
+}
+
+/// The same, and the object's `resourceVersion`.
+pub(crate) fn decode_versioned<'de, D: Deserializer<'de>>(
+    kind: Kind,
+    from: D,
+    notes: &mut Notes,
+) -> Result<(Decoded, Option<String>), D::Error> {
+    match kind {
+        Kind::Node => read::<node::Node, D>(from, notes),
+        Kind::ServiceCidr => read::<service_cidr::ServiceCidr, D>(from, notes),
+        Kind::Service => read::<service::Service, D>(from, notes),
+        Kind::Slice => read::<endpoint_slice::EndpointSlice, D>(from, notes),
+    }
+}
+
+/// What the types of all kinds have in common.
+trait Wire: DeserializeOwned {
+    fn metadata(&mut self) -> &mut Field<Metadata>;
+    fn read(self, notes: &mut Notes) -> Decoded;
+}
+
+fn read<'de, T: Wire, D: Deserializer<'de>>(
+    from: D,
+    notes: &mut Notes,
+) -> Result<(Decoded, Option<String>), D::Error> {
+    let mut object = T::deserialize(from)?;
+    let version = metadata::take_version(object.metadata());
+    Ok((object.read(notes), version))
 }

@@ -3,9 +3,9 @@
 use ferroxy_core::event;
 use serde::Deserialize;
 
-use super::Decoded;
 use super::field::{Field, Notes, mappings};
 use super::metadata::{Identity, Metadata};
+use super::{Decoded, Wire};
 use crate::object::Object;
 
 const ZONE: &str = "topology.kubernetes.io/zone";
@@ -49,8 +49,12 @@ struct Address {
 
 mappings!(Spec, Taint, Status, Address);
 
-impl Node {
-    pub(super) fn read(self, notes: &mut Notes) -> Decoded {
+impl Wire for Node {
+    fn metadata(&mut self) -> &mut Field<Metadata> {
+        &mut self.metadata
+    }
+
+    fn read(self, notes: &mut Notes) -> Decoded {
         let Some(mut identity) = Identity::read(self.metadata, notes) else { return Decoded::Nameless };
         let spec = self.spec.take(format_args!("spec"), notes).unwrap_or_default();
         let status = self.status.take(format_args!("status"), notes).unwrap_or_default();

@@ -3,9 +3,9 @@
 use ferroxy_core::event;
 use serde::Deserialize;
 
-use super::Decoded;
 use super::field::{Field, Notes, NumberOrName, mappings};
 use super::metadata::{Identity, Metadata};
+use super::{Decoded, Wire};
 use crate::object::Object;
 
 /// A Service with this label belongs to another proxy.
@@ -83,8 +83,12 @@ struct Ingress {
 
 mappings!(Spec, Port, AffinityConfig, ClientIp, Status, LoadBalancer, Ingress);
 
-impl Service {
-    pub(super) fn read(self, notes: &mut Notes) -> Decoded {
+impl Wire for Service {
+    fn metadata(&mut self) -> &mut Field<Metadata> {
+        &mut self.metadata
+    }
+
+    fn read(self, notes: &mut Notes) -> Decoded {
         let Some(mut identity) = Identity::read(self.metadata, notes) else { return Decoded::Nameless };
         let proxy_name = identity.label(PROXY_NAME, notes);
         let spec = self.spec.take(format_args!("spec"), notes).unwrap_or_default();

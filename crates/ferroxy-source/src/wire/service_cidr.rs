@@ -3,9 +3,9 @@
 use ferroxy_core::event;
 use serde::Deserialize;
 
-use super::Decoded;
 use super::field::{Field, Notes, mappings};
 use super::metadata::{Identity, Metadata};
+use super::{Decoded, Wire};
 use crate::object::Object;
 
 #[derive(Debug, Default, Deserialize)]
@@ -23,8 +23,12 @@ struct Spec {
 
 mappings!(Spec);
 
-impl ServiceCidr {
-    pub(super) fn read(self, notes: &mut Notes) -> Decoded {
+impl Wire for ServiceCidr {
+    fn metadata(&mut self) -> &mut Field<Metadata> {
+        &mut self.metadata
+    }
+
+    fn read(self, notes: &mut Notes) -> Decoded {
         let Some(identity) = Identity::read(self.metadata, notes) else { return Decoded::Nameless };
         let spec = self.spec.take(format_args!("spec"), notes).unwrap_or_default();
         let cidrs = spec.cidrs.texts(format_args!("spec.cidrs"), notes);

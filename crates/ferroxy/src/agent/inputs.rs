@@ -1,4 +1,5 @@
-//! The threads that tell the agent what happened: the manifests, the kernel's rules, the host's addresses, signals.
+//! The threads that tell the agent what happened: the host's addresses, and signals. (The source and
+//! the dataplane have threads of their own.).
 
 use std::io;
 use std::net::IpAddr;
@@ -8,7 +9,6 @@ use std::thread;
 use std::time::Duration;
 
 use ferroxy_core::Event;
-use ferroxy_netlink::nftables::{Monitor, Notice};
 use ferroxy_netlink::route::{AddressMonitor, Connection};
 use tracing::warn;
 
@@ -16,31 +16,6 @@ use super::Input;
 
 /// After an error of a watched socket, so that a broken one does not take a core.
 const PAUSE: Duration = Duration::from_secs(1);
-
-/// Says `Drift` when somebody who is not `own_port` changes our tables.
-pub fn watch_rules(own_port: u32, inputs: Sender<Input>) -> Result<(), ferroxy_netlink::error::Error> {
-    let mut monitor = Monitor::open()?;
-    monitor.ignore(own_port)?;
-    spawn("rules", move || {
-        loop {
-            let input = match monitor.next(None) {
-                Ok(Some(Notice::Changed { table, .. })) => (table == ferroxy_nftables::TABLE)
-                    .then_some(Input::Drift("our table was changed by somebody else")),
-                Ok(Some(Notice::Lost)) => Some(Input::Drift("notifications of the kernel were lost")),
-                Ok(Some(Notice::Generation { .. }) | None) => None,
-                Err(error) => {
-                    warn!("cannot follow changes of the kernel's rules: {error}");
-                    thread::sleep(PAUSE);
-                    Some(Input::Drift("changes of the kernel's rules may have been missed"))
-                }
-            };
-            if input.is_some_and(|input| inputs.send(input).is_err()) {
-                return;
-            }
-        }
-    });
-    Ok(())
-}
 
 /// The addresses of this host, as an event.
 pub fn host_addresses() -> Result<Event, ferroxy_netlink::error::Error> {

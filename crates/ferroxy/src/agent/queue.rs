@@ -3,7 +3,7 @@
 //! A Service leaves the queue only when the kernel has acknowledged it. One that fails is tried again, soon at first,
 //! and never holds back another.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
 use ferroxy_core::ServiceName;
@@ -14,6 +14,7 @@ const LAST_RETRY: Duration = Duration::from_secs(30);
 #[derive(Debug, Default)]
 pub struct Queue {
     waiting: BTreeMap<ServiceName, Attempt>,
+    pace: Pace,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -23,12 +24,18 @@ struct Attempt {
 }
 
 impl Queue {
-    /// Something about the Service changed: due at once, whatever happened before.
+    /// `minSyncPeriod`.
+    pub fn set_pace(&mut self, period: Duration) {
+        self.pace.period = period;
+    }
+
+    /// Something about the Service changed: due as soon as its pace allows, whatever happened before.
     pub fn add(&mut self, name: ServiceName, now: Instant) {
+        let due = self.pace.earliest(&name, now);
         self.waiting
             .entry(name)
-            .and_modify(|attempt| attempt.due = now)
-            .or_insert(Attempt { due: now, failures: 0 });
+            .and_modify(|attempt| attempt.due = due)
+            .or_insert(Attempt { due, failures: 0 });
     }
 
     pub fn due(&self, now: Instant) -> Vec<ServiceName> {
@@ -39,8 +46,9 @@ impl Queue {
         self.waiting.values().map(|attempt| attempt.due).min()
     }
 
-    pub fn done(&mut self, name: &ServiceName) {
+    pub fn done(&mut self, name: &ServiceName, now: Instant) {
         self.waiting.remove(name);
+        self.pace.spend(name, now);
     }
 
     /// Says after how long it is tried again.
@@ -65,6 +73,40 @@ pub fn backoff(failures: u32) -> Duration {
     FIRST_RETRY.saturating_mul(1 << failures.min(20)).min(LAST_RETRY)
 }
 
+/// `minSyncPeriod` as a rate, for each Service on its own: a change costs what it changes, so one restless Service is
+/// no reason to let others wait. A few changes go out at once; from then on a Service gets one in each period, which
+/// has all that came meanwhile.
+#[derive(Debug, Default)]
+struct Pace {
+    period: Duration,
+    /// Until when each Service has spent its allowance; those that have all of it are not here.
+    spent_until: HashMap<ServiceName, Instant>,
+    prune_at: usize,
+}
+
+impl Pace {
+    /// How many changes in a row are not held back.
+    const BURST: u32 = 10;
+
+    fn earliest(&self, name: &ServiceName, now: Instant) -> Instant {
+        let allowance = self.period * (Self::BURST - 1);
+        let until = self.spent_until.get(name).and_then(|until| until.checked_sub(allowance));
+        until.map_or(now, |earliest| earliest.max(now))
+    }
+
+    fn spend(&mut self, name: &ServiceName, now: Instant) {
+        if self.period.is_zero() {
+            return self.spent_until.clear();
+        }
+        let until = self.spent_until.entry(name.clone()).or_insert(now);
+        *until = (*until).max(now) + self.period;
+        if self.spent_until.len() > self.prune_at {
+            self.spent_until.retain(|_, until| *until > now);
+            self.prune_at = (2 * self.spent_until.len()).max(1000);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -80,7 +122,7 @@ mod tests {
         queue.add(name("b"), start);
         queue.failed(name("a"), start);
         assert_eq!(queue.due(start), [name("b")]);
-        queue.done(&name("b"));
+        queue.done(&name("b"), start);
         assert_eq!(queue.due(start + FIRST_RETRY), [name("a")]);
     }
 
@@ -106,7 +148,58 @@ mod tests {
         queue.add(name("a"), start);
         assert_eq!(queue.due(start).len(), 1);
         assert_eq!(queue.len(), 1, "being due is not being done");
-        queue.done(&name("a"));
+        queue.done(&name("a"), start);
         assert!(queue.is_empty() && queue.next_due().is_none());
+    }
+
+    /// How often a Service that changes every 10 ms is programmed in so many milliseconds.
+    fn programmed(queue: &mut Queue, start: Instant, milliseconds: u64) -> usize {
+        (0..milliseconds / 10)
+            .filter(|tick| {
+                let now = start + Duration::from_millis(tick * 10);
+                queue.add(name("restless"), now);
+                let due = !queue.due(now).is_empty();
+                if due {
+                    queue.done(&name("restless"), now);
+                }
+                due
+            })
+            .count()
+    }
+
+    #[test]
+    fn a_restless_service_is_held_to_the_rate_after_a_burst() {
+        let (mut queue, start) = (Queue::default(), Instant::now());
+        queue.set_pace(Duration::from_secs(1));
+        assert_eq!(programmed(&mut queue, start, 5_000), Pace::BURST as usize + 4);
+        queue.add(name("quiet"), start);
+        assert_eq!(queue.due(start), [name("quiet")], "another's restlessness is no reason to wait");
+    }
+
+    #[test]
+    fn what_is_held_back_is_due_later_by_itself() {
+        let (mut queue, start) = (Queue::default(), Instant::now());
+        queue.set_pace(Duration::from_secs(1));
+        programmed(&mut queue, start, 200);
+        let due = queue.next_due().expect("the last change waits");
+        assert!(due > start && due <= start + Duration::from_secs(1));
+        assert_eq!(queue.due(due), [name("restless")]);
+    }
+
+    #[test]
+    fn without_a_period_nothing_is_held_back_and_nothing_remembered() {
+        let (mut queue, start) = (Queue::default(), Instant::now());
+        assert_eq!(programmed(&mut queue, start, 1_000), 100);
+        assert!(queue.pace.spent_until.is_empty());
+    }
+
+    #[test]
+    fn services_that_are_quiet_again_are_forgotten() {
+        let (mut queue, start) = (Queue::default(), Instant::now());
+        queue.set_pace(Duration::from_millis(1));
+        for number in 0..5_000 {
+            queue.done(&name(&format!("s{number}")), start + Duration::from_millis(number));
+        }
+        assert!(queue.pace.spent_until.len() < 2_000, "{}", queue.pace.spent_until.len());
     }
 }

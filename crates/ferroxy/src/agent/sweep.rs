@@ -19,10 +19,10 @@ use ferroxy_core::intent::NodePortAddresses;
 use ferroxy_core::{Facts, Family, Protocol, ServiceName, resolve};
 use ferroxy_netlink::conntrack::{Connection, Entry, is_missing};
 use ferroxy_netlink::error::Error;
-use ferroxy_nftables::ledger::Ledger;
 use tracing::{info, warn};
 
 use super::queue::backoff;
+use crate::dataplane::Acknowledged;
 use stale::{Endpoints, Expectation, Frontends, Rule};
 
 /// How long after a change it begins: a packet that met the rules of before may still be on its way into the table of
@@ -86,11 +86,11 @@ impl Sweeper {
         self.shared.programming.store(false, Ordering::SeqCst);
     }
 
-    /// The kernel has these Services as the ledger says.
+    /// The kernel has these Services as it has acknowledged.
     pub fn touched<'n>(
         &mut self,
         facts: &Facts,
-        ledger: &Ledger,
+        kernel: &dyn Acknowledged,
         names: impl IntoIterator<Item = &'n ServiceName>,
     ) {
         let mut work = self.shared.work();
@@ -98,7 +98,7 @@ impl Sweeper {
             return;
         }
         for name in names {
-            let new = udp_frontends(facts, ledger, name);
+            let new = udp_frontends(facts, kernel, name);
             let old = self.of_service.remove(name).unwrap_or_default();
             for frontend in old.into_iter().filter(|frontend| !new.contains_key(frontend)) {
                 // It may be another's by now.
@@ -186,8 +186,12 @@ impl Work {
 }
 
 /// The UDP frontends of a Service as they are in the kernel, node ports on each address they answer on.
-fn udp_frontends(facts: &Facts, ledger: &Ledger, name: &ServiceName) -> HashMap<SocketAddr, Endpoints> {
-    let ports = ledger.service(name).into_iter().flat_map(|service| &service.ports);
+fn udp_frontends(
+    facts: &Facts,
+    kernel: &dyn Acknowledged,
+    name: &ServiceName,
+) -> HashMap<SocketAddr, Endpoints> {
+    let ports = kernel.service(name).into_iter().flat_map(|service| &service.ports);
     let mut all = HashMap::new();
     for port in ports.filter(|port| port.protocol == Protocol::Udp) {
         let endpoints: Endpoints = resolve::serving(facts, name, port).into();
@@ -195,7 +199,7 @@ fn udp_frontends(facts: &Facts, ledger: &Ledger, name: &ServiceName) -> HashMap<
             let mut add = |ip| drop(all.insert(SocketAddr::new(ip, frontend.port), endpoints.clone()));
             match frontend.address {
                 Some(ip) => add(ip),
-                None => node_addresses(facts, ledger, port.family).for_each(add),
+                None => node_addresses(facts, kernel, port.family).for_each(add),
             }
         }
     }
@@ -205,10 +209,10 @@ fn udp_frontends(facts: &Facts, ledger: &Ledger, name: &ServiceName) -> HashMap<
 /// Where node ports answer.
 fn node_addresses<'f>(
     facts: &'f Facts,
-    ledger: &'f Ledger,
+    kernel: &'f dyn Acknowledged,
     family: Family,
 ) -> impl Iterator<Item = IpAddr> + 'f {
-    let addresses = match &ledger.node().family(family).node_port_addresses {
+    let addresses = match &kernel.node().family(family).node_port_addresses {
         NodePortAddresses::These(these) => Some(these),
         NodePortAddresses::AllLocal => facts.host_addresses(),
     };

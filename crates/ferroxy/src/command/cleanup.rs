@@ -3,10 +3,10 @@
 use anyhow::bail;
 use clap::Args;
 use ferroxy_core::Family;
-use ferroxy_nftables::Dataplane;
 
 use super::Answer;
-use crate::host;
+use crate::config::Mode;
+use crate::{dataplane, host};
 
 #[derive(Debug, Args)]
 pub struct Cleanup {}
@@ -24,7 +24,7 @@ pub fn cleanup() -> anyhow::Result<Answer> {
             "a Ferroxy agent is running in this network namespace and would put everything back; stop it first"
         );
     };
-    let removed = Dataplane::open(&Family::ALL)?.cleanup()?;
+    let removed = dataplane::open(Mode::Nftables, &Family::ALL)?.cleanup()?;
     println!("{}", if removed { "removed the tables of Ferroxy" } else { "nothing of Ferroxy was there" });
     Ok(Answer::Yes)
 }

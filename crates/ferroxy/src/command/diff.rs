@@ -4,13 +4,12 @@ use std::io::{self, Write};
 
 use clap::Args;
 use ferroxy_core::resolve;
-use ferroxy_nftables::Dataplane;
 use serde_json::json;
 
 use super::input::Input;
 use super::{Answer, Output};
 use crate::agent::inputs;
-use crate::host;
+use crate::{dataplane, host};
 
 #[derive(Debug, Args)]
 pub struct Diff {
@@ -23,19 +22,17 @@ pub struct Diff {
 
 impl Diff {
     pub fn run(self) -> anyhow::Result<Answer> {
-        let (_, mut cluster) = self.input.look()?;
+        let (settings, mut cluster) = self.input.look()?;
         cluster.facts.apply(inputs::host_addresses()?);
         let (intent, _) = resolve::all(&cluster.facts);
-        let plan = Dataplane::open(&host::families())?.preview(&intent)?;
+        let preview = dataplane::open(settings.mode, &host::families())?.preview(&intent)?;
+        let nothing = preview.operations.is_empty();
         let mut out = io::stdout().lock();
         match self.output {
-            Output::Text if plan.is_empty() => writeln!(out, "the kernel has exactly this")?,
-            Output::Text => write!(out, "{plan}")?,
-            Output::Json => {
-                let operations: Vec<String> = plan.ops().map(ToString::to_string).collect();
-                writeln!(out, "{:#}", json!({ "operations": operations }))?;
-            }
+            Output::Text if nothing => writeln!(out, "the kernel has exactly this")?,
+            Output::Text => write!(out, "{}", preview.text)?,
+            Output::Json => writeln!(out, "{:#}", json!({ "operations": preview.operations }))?,
         }
-        Ok(if plan.is_empty() { Answer::Yes } else { Answer::No })
+        Ok(if nothing { Answer::Yes } else { Answer::No })
     }
 }

@@ -7,11 +7,12 @@ use clap::Args;
 use ferroxy_core::explain::{Explanation, Finding, PortExplanation, Standing, explain};
 use ferroxy_core::intent::{Frontend, FrontendKind};
 use ferroxy_core::{ServiceName, resolve};
-use ferroxy_nftables::dataplane::{Dataplane, Programmed};
 use serde_json::{Value, json};
 
 use super::input::Input;
 use super::{Answer, Output};
+use crate::config::Mode;
+use crate::dataplane::{self, Programmed};
 use crate::host;
 use crate::output::{Paint, Table};
 
@@ -31,9 +32,11 @@ impl Explain {
     pub fn run(self) -> anyhow::Result<Answer> {
         let name = ServiceName::parse(&self.service)
             .with_context(|| format!("`{}` is not of the form NAMESPACE/SERVICE", self.service))?;
-        let (_, cluster) = self.input.look()?;
+        let (settings, cluster) = self.input.look()?;
         let mut explanation = explain(&cluster.facts, &name);
-        let kernel = resolve::service(&cluster.facts, &name).intent.map(|intent| in_kernel(&intent.into()));
+        let kernel = resolve::service(&cluster.facts, &name)
+            .intent
+            .map(|intent| in_kernel(settings.mode, &intent.into()));
         let (kernel, problem) = kernel.map(|it| (it.words, it.problem)).unzip();
         explanation.findings.extend(problem.flatten());
         let mut out = io::stdout().lock();
@@ -60,27 +63,29 @@ pub(super) struct InKernel {
     problem: Option<Finding>,
 }
 
-pub(super) fn in_kernel(service: &std::sync::Arc<ferroxy_core::ServiceIntent>) -> InKernel {
+pub(super) fn in_kernel(mode: Mode, service: &std::sync::Arc<ferroxy_core::ServiceIntent>) -> InKernel {
     let fine = |words: String| InKernel { words, problem: None };
     let wrong = |words: String, problem: &str, fix: &str| {
         let problem = Some(Finding { problem: problem.into(), fix: fix.into() });
         InKernel { words, problem }
     };
-    match Dataplane::open(&host::families()).and_then(|mut dataplane| dataplane.programmed(service)) {
+    let looked = dataplane::open(mode, &host::families())
+        .and_then(|mut dataplane| dataplane.programmed(service).map_err(Into::into));
+    match looked {
         Ok(Programmed::Nothing) => wrong(
             "no".into(),
             "Nothing of Ferroxy is in this kernel: no Service works here.",
             "Is `ferroxy run` at work in this network namespace? Its log says what it waits for.",
         ),
-        Ok(Programmed::Elements { right, wanted }) if right == wanted => {
-            fine(format!("yes, all {wanted} elements of it"))
+        Ok(Programmed::Parts { right, wanted }) if right == wanted => {
+            fine(format!("yes, all {wanted} parts of it"))
         }
-        Ok(Programmed::Elements { right, wanted }) => wrong(
-            format!("not as it should be: {right} of {wanted} elements are right"),
+        Ok(Programmed::Parts { right, wanted }) => wrong(
+            format!("not as it should be: {right} of {wanted} parts are right"),
             "The kernel does not have what these manifests ask for.",
             "`ferroxy diff` shows what is missing; if `ferroxy run` is at work here, its log says why.",
         ),
-        Err(error) if error.errno == rustix::io::Errno::PERM => {
+        Err(error) if super::is_not_permitted(&error) => {
             fine("not looked at: that needs CAP_NET_ADMIN".into())
         }
         Err(error) => fine(format!("not known: {error}")),

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use clap::Args;
-use ferroxy_core::{Diagnostic, Facts};
+use ferroxy_core::{Diagnostic, Facts, Policy};
 use ferroxy_source::manifest::ManifestSource;
 
 use crate::config::{Config, Mode, Periods};
@@ -23,6 +23,8 @@ pub struct Input {
 #[derive(Debug)]
 pub struct Settings {
     pub config: Config,
+    /// Never [`Mode::Unset`].
+    pub mode: Mode,
     pub node_name: String,
     pub periods: Periods,
 }
@@ -35,13 +37,15 @@ pub struct Cluster {
     pub diagnostics: Vec<Diagnostic>,
 }
 
-/// The only mode there is so far.
-const MODE: Mode = Mode::Nftables;
-
 impl Settings {
+    /// What a configuration of this agent, its first or a later one, says about packets.
+    pub fn policy(&self, config: &Config) -> Policy {
+        config.policy(self.mode, self.node_name.clone())
+    }
+
     /// No facts yet, to be judged by these settings.
     pub fn facts(&self) -> Facts {
-        Facts::new(self.config.policy(MODE, self.node_name.clone()))
+        Facts::new(self.policy(&self.config))
     }
 }
 
@@ -59,8 +63,9 @@ impl Input {
             }
         }
         let node_name = config.node_name().map_err(anyhow::Error::msg)?;
-        let periods = config.periods(MODE);
-        Ok(Settings { config, node_name, periods })
+        let mode = Mode::Nftables;
+        let periods = config.periods(mode);
+        Ok(Settings { config, mode, node_name, periods })
     }
 
     /// Reads the manifests once.
@@ -85,7 +90,7 @@ impl Input {
     }
 }
 
-/// Several problems are several lines, each with the program's name.
+/// Several problems are several lines.
 fn join_lines(problems: Vec<String>) -> anyhow::Error {
-    anyhow::Error::msg(problems.join("\nferroxy: "))
+    anyhow::Error::msg(problems.join("\n"))
 }

@@ -9,12 +9,15 @@ mod render;
 mod run;
 mod trace;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{Args, FromArgMatches, Parser, Subcommand, ValueEnum};
 
+use crate::config::KUBERNETES_VERSION;
 use crate::flags::{Flags, normalise, one_line};
+use crate::log;
 
 /// kube-proxy, rebuilt: makes the Services of a Kubernetes cluster work on this node.
 ///
@@ -67,40 +70,94 @@ pub enum Answer {
 
 /// Runs what the command line asks for.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let cli = match Cli::try_parse_from(normalise(args)) {
-        Ok(cli) => cli,
-        Err(error) if !error.use_stderr() => {
-            // Help was asked for: clap's own text, on standard output.
-            return if error.print().is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
-        }
-        Err(error) => {
-            eprintln!("ferroxy: {}; `ferroxy --help` lists what there is", one_line(&error));
-            return ExitCode::FAILURE;
-        }
+    let args = normalise(args);
+    let name = Name::of(args.first());
+    let result = match name {
+        Name::Ferroxy => Cli::try_parse_from(args).map(Cli::run),
+        Name::KubeProxy => as_kube_proxy(args),
     };
-    let result = match cli.command {
-        None => cli.run.run(),
-        Some(Command::Run(command)) => command.run(),
-        Some(Command::Cleanup(command)) => command.run(),
-        Some(Command::Render(command)) => command.run(),
-        Some(Command::Diff(command)) => command.run(),
-        Some(Command::Trace(command)) => command.run(),
-        Some(Command::Explain(command)) => command.run(),
-        Some(Command::Demo(command)) => command.run(),
+    let code = match result {
+        Ok(Ok(Answer::Yes)) => ExitCode::SUCCESS,
+        Ok(Ok(Answer::No)) => ExitCode::from(2),
+        Ok(Err(error)) => failed(name, &error),
+        Err(error) => not_understood(name, &error),
     };
-    match result {
-        Ok(Answer::Yes) => ExitCode::SUCCESS,
-        Ok(Answer::No) => ExitCode::from(2),
-        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
-        Err(error) if is_not_permitted(&error) => {
-            eprintln!("ferroxy: {error:#}; run it as root, or with CAP_NET_ADMIN");
-            ExitCode::FAILURE
-        }
-        Err(error) => {
-            eprintln!("ferroxy: {error:#}");
-            ExitCode::FAILURE
+    log::flush();
+    code
+}
+
+/// The name that the program was started by: a link called `kube-proxy` makes it take that command line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Name {
+    Ferroxy,
+    KubeProxy,
+}
+
+impl Name {
+    fn of(program: Option<&OsString>) -> Name {
+        let name = program.and_then(|path| Path::new(path).file_name());
+        if name == Some(OsStr::new("kube-proxy")) { Name::KubeProxy } else { Name::Ferroxy }
+    }
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Name::Ferroxy => "ferroxy",
+            Name::KubeProxy => "kube-proxy",
         }
     }
+}
+
+impl Cli {
+    fn run(self) -> anyhow::Result<Answer> {
+        match self.command {
+            None => self.run.run(),
+            Some(Command::Run(command)) => command.run(),
+            Some(Command::Cleanup(command)) => command.run(),
+            Some(Command::Render(command)) => command.run(),
+            Some(Command::Diff(command)) => command.run(),
+            Some(Command::Trace(command)) => command.run(),
+            Some(Command::Explain(command)) => command.run(),
+            Some(Command::Demo(command)) => command.run(),
+        }
+    }
+}
+
+/// No commands then: a word that is not a flag is an error, as in the original.
+fn as_kube_proxy(args: Vec<OsString>) -> Result<anyhow::Result<Answer>, clap::Error> {
+    let command = clap::Command::new("kube-proxy").disable_version_flag(true).about(
+        "Makes the Services of a Kubernetes cluster work on this node. (This is Ferroxy, as kube-proxy.)",
+    );
+    let matches = run::Run::augment_args(command).try_get_matches_from(args)?;
+    if let Some(version) = kubernetes_version(&Flags::from_arg_matches(&matches)?) {
+        println!("{version}");
+        return Ok(Ok(Answer::Yes));
+    }
+    run::Run::from_arg_matches(&matches).map(run::Run::run)
+}
+
+fn not_understood(name: Name, error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() {
+        // Help was asked for: clap's own text, on standard output.
+        return if error.print().is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    }
+    let name = name.as_str();
+    eprintln!("{name}: {}; `{name} --help` lists what there is", one_line(error));
+    ExitCode::FAILURE
+}
+
+/// Says why, each reason in a line of its own; in JSON, once the log is that.
+fn failed(name: Name, error: &anyhow::Error) -> ExitCode {
+    if is_broken_pipe(error) {
+        return ExitCode::SUCCESS;
+    }
+    let hint = if is_not_permitted(error) { "; run it as root, or with CAP_NET_ADMIN" } else { "" };
+    let reasons = format!("{error:#}{hint}");
+    if log::is_json() {
+        tracing::error!(error = reasons, "command failed");
+    } else {
+        reasons.lines().for_each(|reason| eprintln!("{}: {reason}", name.as_str()));
+    }
+    ExitCode::FAILURE
 }
 
 /// Whoever read our output has enough of it (`ferroxy render | head`).
@@ -116,11 +173,28 @@ fn is_not_permitted(error: &anyhow::Error) -> bool {
     asked.or(applied).is_some_and(|error| error.errno == rustix::io::Errno::PERM)
 }
 
-/// `--version`, as the original prints it.
+/// `--version`. (`--version=v…` sets, in the original, the version to report as; it prints nothing.)
 fn version(flags: &Flags) -> Option<String> {
     match flags.version.as_deref()? {
-        "false" => None,
+        "true" => Some(format!("ferroxy {}", env!("CARGO_PKG_VERSION"))),
         "raw" => Some(format!("ferroxy {} (compatible with kube-proxy v1.37)", env!("CARGO_PKG_VERSION"))),
-        _ => Some(format!("ferroxy {}", env!("CARGO_PKG_VERSION"))),
+        _ => None,
+    }
+}
+
+/// `--version`, as the original prints it: scripts read it.
+fn kubernetes_version(flags: &Flags) -> Option<String> {
+    let version = KUBERNETES_VERSION;
+    match flags.version.as_deref()? {
+        "true" => Some(format!("Kubernetes {version}")),
+        "raw" => {
+            let mut numbers = version.trim_start_matches('v').split('.');
+            let (major, minor) = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
+            let ours = concat!("ferroxy-", env!("CARGO_PKG_VERSION"));
+            Some(format!(
+                "version.Info{{Major:\"{major}\", Minor:\"{minor}\", GitVersion:\"{version}\", Compiler:\"{ours}\"}}"
+            ))
+        }
+        _ => None,
     }
 }

@@ -6,16 +6,15 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use ferroxy_core::{Family, resolve};
-use ferroxy_nftables::Dataplane;
 use tracing::{info, warn};
 
 use super::input::{Cluster, Input, Settings};
 use super::{Answer, cleanup, version};
 use crate::agent::{self, Agent, inputs};
-use crate::config::{LogFormat, Mode};
+use crate::config::LogFormat;
 use crate::flags::Flags;
 use crate::serve::Status;
-use crate::{host, log, memory};
+use crate::{dataplane, host, log, memory};
 
 #[derive(Debug, Args)]
 pub struct Run {
@@ -57,9 +56,8 @@ impl Run {
 /// Only what needs privileges: for this mode, finding out whether the kernel can do it.
 fn init_only(settings: &Settings) -> anyhow::Result<Answer> {
     let (node, _) = resolve::node(&settings.facts());
-    let mut dataplane = Dataplane::open(&host::families())?;
-    dataplane.probe(&node).map_err(|error| host::explain_missing(&error))?;
-    info!("this kernel can do all that nftables mode needs");
+    dataplane::open(settings.mode, &host::families())?.probe(&node)?;
+    info!("this kernel can do all that {} mode needs", settings.mode.as_str());
     Ok(Answer::Yes)
 }
 
@@ -71,22 +69,23 @@ fn serve(settings: Settings, cluster: Cluster, flags: &Flags) -> anyhow::Result<
     if !families.contains(&Family::V6) {
         info!("IPv6 is switched off on this host: only IPv4 is programmed");
     }
-    let mut dataplane = Dataplane::open(&families)?;
+    let mut dataplane = dataplane::open(settings.mode, &families)?;
     let (node, _) = resolve::node(&facts);
-    dataplane.probe(&node).map_err(|error| host::explain_missing(&error))?;
+    dataplane.probe(&node)?;
     let Some(_claim) = claim(&receiver)? else { return Ok(Answer::Yes) };
 
     let source_is_whole = agent::is_whole(&diagnostics);
     let _ = sender.send(agent::Input::SourceDiagnostics(diagnostics));
     let status = Arc::new(Status::new(&families, settings.periods.sync));
-    crate::serve::start(&settings.config, Mode::Nftables, flags, &status, None)?;
-    inputs::watch_rules(dataplane.port_id(), sender.clone())?;
+    crate::serve::start(&settings.config, settings.mode, flags, &status)?;
+    dataplane.watch(sender.clone())?;
     // First the watch, then the look: no change is missed between them.
     inputs::watch_addresses(sender.clone())?;
     facts.apply(inputs::host_addresses()?);
     info!(
-        "ferroxy {} runs in nftables mode as node {}, with the manifests in {}",
+        "ferroxy {} runs in {} mode as node {}, with the manifests in {}",
         env!("CARGO_PKG_VERSION"),
+        settings.mode.as_str(),
         settings.node_name,
         source.path().display(),
     );
@@ -102,7 +101,11 @@ fn serve(settings: Settings, cluster: Cluster, flags: &Flags) -> anyhow::Result<
         .context("cannot watch the manifests")?;
     drop(sender);
 
-    let periods = agent::Periods { verify: settings.periods.sync, ..agent::Periods::default() };
+    let periods = agent::Periods {
+        verify: settings.periods.sync,
+        pace: settings.periods.min_sync,
+        ..agent::Periods::default()
+    };
     let mut agent = Agent::new(facts, dataplane, periods, status);
     if !source_is_whole {
         agent.distrust_source();

@@ -48,6 +48,7 @@ pub(super) fn fill(file: &mut File, origin: Origin) {
 
 pub(super) const HEALTHZ_PORT: u16 = 10256;
 pub(super) const METRICS_PORT: u16 = 10249;
+pub(super) const TRAFFIC_METRICS_MAX_SERIES: u32 = 20_000;
 
 /// Where health and metrics are served when nothing is said: of the family of `bindAddress`.
 pub(super) fn hosts(bind_address: &str) -> (&'static str, &'static str) {

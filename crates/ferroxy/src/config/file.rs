@@ -27,6 +27,7 @@ pub(super) struct File {
     pub(super) detect_local: DetectLocal,
     pub(super) detect_local_mode: Option<String>,
     pub(super) enable_profiling: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) feature_gates: Option<BTreeMap<String, bool>>,
     pub(super) healthz_bind_address: Option<String>,
     pub(super) hostname_override: Option<String>,
@@ -115,6 +116,7 @@ pub(super) struct Logging {
     pub(super) format: Option<String>,
     pub(super) options: LoggingOptions,
     pub(super) verbosity: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) vmodule: Option<Vec<VModule>>,
 }
 
@@ -164,11 +166,11 @@ fn number_or_text<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, 
 const NUMBER_OR_TEXT: [&str; 3] =
     ["logging.flushFrequency", "logging.options.json.infoBufferSize", "logging.options.text.infoBufferSize"];
 
-/// Reads a file. Fields nobody knows and fields written twice are warnings; everything else that is wrong is fatal,
+/// Reads a file. Fields nobody knows and fields written twice are one warning; everything else that is wrong is fatal,
 /// and all of it is told.
 pub(super) fn decode(text: &str) -> Result<(File, Vec<String>), Vec<String>> {
     let mut found = Found::default();
-    let mut given = parse(text, &mut found.warnings).map_err(|error| vec![format!("--config: {error}")])?;
+    let mut given = parse(text, &mut found.overlooked).map_err(|error| vec![format!("--config: {error}")])?;
     remove_nulls(&mut given);
     for (field, expected) in [("apiVersion", API_VERSION), ("kind", KIND)] {
         match given.get(field).and_then(Value::as_str) {
@@ -183,22 +185,29 @@ pub(super) fn decode(text: &str) -> Result<(File, Vec<String>), Vec<String>> {
         return Err(found.wrong);
     }
     let file = serde_json::from_value(given).map_err(|error| vec![error.to_string()])?;
-    Ok((file, found.warnings))
+    let overlooked = found.overlooked.join("; ");
+    let warning = format!("--config: not all of it can be used: {overlooked}");
+    Ok((file, if overlooked.is_empty() { Vec::new() } else { vec![warning] }))
 }
 
-fn parse(text: &str, warnings: &mut Vec<String>) -> Result<Value, String> {
+/// The first document, as in the original; there should be one only.
+fn parse(text: &str, overlooked: &mut Vec<String>) -> Result<Value, String> {
     let read = |duplicate_keys| {
         let options = serde_saphyr::options! { with_snippet: false, duplicate_keys: duplicate_keys };
-        serde_saphyr::from_str_with_options::<Value>(text, options)
+        serde_saphyr::from_multiple_with_options::<Value>(text, options)
     };
-    match read(DuplicateKeyPolicy::Error) {
+    let documents = match read(DuplicateKeyPolicy::Error) {
         Err(error @ serde_saphyr::Error::DuplicateMappingKey { .. }) => {
-            let value = read(DuplicateKeyPolicy::LastWins).map_err(|error| error.to_string())?;
-            warnings.push(format!("{error}: the last one counts"));
-            Ok(value)
+            overlooked.push(format!("{error}: the last one counts"));
+            read(DuplicateKeyPolicy::LastWins)
         }
-        read => read.map_err(|error| error.to_string()),
+        read => read,
+    };
+    let documents = documents.map_err(|error| error.to_string())?;
+    if documents.len() > 1 {
+        overlooked.push(format!("of its {} documents, only the first counts", documents.len()));
     }
+    Ok(documents.into_iter().next().unwrap_or_default())
 }
 
 /// `null` means the same as not being there, at every level.
@@ -211,7 +220,8 @@ fn remove_nulls(value: &mut Value) {
 
 #[derive(Default)]
 struct Found {
-    warnings: Vec<String>,
+    /// Wrong, but the original goes on all the same.
+    overlooked: Vec<String>,
     wrong: Vec<String>,
 }
 
@@ -245,7 +255,7 @@ impl Found {
             // A mapping of free names shows one entry without a name.
             match shape.get(name).or_else(|| shape.get("")) {
                 Some(shape) => self.compare(value, shape, &path),
-                None => self.warnings.push(format!("{path}: there is no such field; it is ignored")),
+                None => self.overlooked.push(format!("{path}: there is no such field")),
             }
         }
     }
@@ -283,14 +293,12 @@ mod tests {
     }
 
     #[test]
-    fn unknown_fields_are_warnings() {
+    fn unknown_fields_are_one_warning() {
         let (file, warnings) = decode(&text("mode: ipvs\nnonsense: 1\nconntrack: {max: 3, min: 5}")).unwrap();
         assert_eq!((file.mode.as_deref(), file.conntrack.min), (Some("ipvs"), Some(5)));
-        let expected = [
-            "conntrack.max: there is no such field; it is ignored",
-            "nonsense: there is no such field; it is ignored",
-        ];
-        assert_eq!(warnings, expected);
+        let expected = "--config: not all of it can be used: \
+                        conntrack.max: there is no such field; nonsense: there is no such field";
+        assert_eq!(warnings, [expected]);
     }
 
     #[test]
@@ -326,6 +334,18 @@ mod tests {
         let (file, warnings) = decode(&text(rest)).unwrap();
         assert_eq!((file.client_connection.qps, warnings), (Some(5.0), vec![]));
         assert_eq!(file.logging.flush_frequency.as_deref(), Some("0"));
+    }
+
+    #[test]
+    fn only_the_first_document_counts() {
+        let (file, warnings) =
+            decode(&format!("---\n{}\n---\n{}", text("mode: ipvs"), text("mode: 7"))).unwrap();
+        assert_eq!(file.mode.as_deref(), Some("ipvs"));
+        assert_eq!(
+            warnings,
+            ["--config: not all of it can be used: of its 2 documents, only the first counts"]
+        );
+        assert_eq!(decode(&format!("---\n{}\n...\n", text("mode: ipvs"))).unwrap().1, Vec::<String>::new());
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use ferroxy_core::explain::distance;
+
 use Stage::{Alpha, Beta, Deprecated, Locked, Stable};
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -45,18 +47,40 @@ pub struct FeatureGates {
 }
 
 impl FeatureGates {
-    /// Checks names and locks. Problems are (gate, what is wrong).
+    /// Checks locks. Problems are (gate, what is wrong).
     pub(super) fn new(set: BTreeMap<String, bool>) -> Result<FeatureGates, Vec<(String, String)>> {
-        let wrong = |(name, on): (&String, &bool)| {
-            let reason = match stage(name) {
-                None => "is not a known feature gate",
-                Some(Locked) if !on => "can no longer be switched off",
-                Some(_) => return None,
-            };
-            Some((name.clone(), reason.to_owned()))
-        };
-        let problems: Vec<_> = set.iter().filter_map(wrong).collect();
+        let is_wrong = |(name, on): &(&String, &bool)| stage(name) == Some(Locked) && !**on;
+        let locked = set.iter().filter(is_wrong);
+        let problems: Vec<_> =
+            locked.map(|(name, _)| (name.clone(), "can no longer be switched off".to_owned())).collect();
         if problems.is_empty() { Ok(FeatureGates { set }) } else { Err(problems) }
+    }
+
+    /// What to warn about, at most one line for each kind of trouble.
+    ///
+    /// The original refuses gates that it does not know. But it knows every gate of every Kubernetes component, and a
+    /// configuration that works with it must work here: so such a gate is a warning, with the name that may be meant.
+    pub(super) fn doubts(&self) -> Vec<String> {
+        let list = |names: Vec<String>, what: &str| {
+            (!names.is_empty()).then(|| format!("featureGates: {} {what}", names.join(", ")))
+        };
+        let of_stage = |wanted: &[Stage]| {
+            let is_wanted = |name: &&String| stage(name).is_some_and(|stage| wanted.contains(&stage));
+            self.set.keys().filter(is_wanted).cloned().collect()
+        };
+        let unknown = self.set.keys().filter(|name| stage(name).is_none());
+        let unknown = unknown.map(|name| match nearest(name) {
+            Some(known) => format!("{name} (is {known} meant?)"),
+            None => name.clone(),
+        });
+        [
+            list(unknown.collect(), "changes nothing here: no such gate is known"),
+            list(of_stage(&[Locked]), "is always on, and the gate will go: better not set it"),
+            list(of_stage(&[Deprecated]), "is deprecated and will go"),
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
     }
 
     /// Gates nobody knows are off.
@@ -88,6 +112,15 @@ impl FeatureGates {
     pub fn given(&self) -> &BTreeMap<String, bool> {
         &self.set
     }
+}
+
+/// The known gate that somebody may have meant.
+fn nearest(name: &str) -> Option<&'static str> {
+    let furthest = 1 + name.chars().count() / 6;
+    let groups = ["AllAlpha", "AllBeta"];
+    let known = KNOWN.into_iter().map(|(known, _, _)| known).chain(groups);
+    let near = known.map(|known| (distance(&known.to_lowercase(), &name.to_lowercase()), known)).min();
+    near.filter(|(distance, _)| *distance <= furthest).map(|(_, known)| known)
 }
 
 fn stage(name: &str) -> Option<Stage> {
@@ -123,13 +156,24 @@ mod tests {
     }
 
     #[test]
-    fn unknown_and_locked_gates_are_all_named() {
+    fn locked_gates_cannot_be_switched_off() {
         let problems =
             gates(&[("Nonsense", true), ("NFTablesProxyMode", false), ("WinDSR", true)]).unwrap_err();
+        let expected = ("NFTablesProxyMode".to_owned(), "can no longer be switched off".to_owned());
+        assert_eq!(problems, [expected]);
+    }
+
+    #[test]
+    fn gates_of_other_components_are_a_warning_and_so_are_misspelt_ones() {
+        let set = gates(&[("SidecarContainers", true), ("nftablesNetlnk", false), ("WinDSR", true)]).unwrap();
+        assert!(set.enabled("NFTablesNetlink") && !set.enabled("SidecarContainers"));
         let expected = [
-            ("NFTablesProxyMode".to_owned(), "can no longer be switched off".to_owned()),
-            ("Nonsense".to_owned(), "is not a known feature gate".to_owned()),
+            "featureGates: SidecarContainers, nftablesNetlnk (is NFTablesNetlink meant?) changes nothing here: \
+             no such gate is known",
+            "featureGates: WinDSR is always on, and the gate will go: better not set it",
         ];
-        assert_eq!(problems, expected);
+        assert_eq!(set.doubts(), expected);
+        let deprecated = gates(&[("KubeProxyIPVS", true), ("NFTablesNetlink", true)]).unwrap();
+        assert_eq!(deprecated.doubts(), ["featureGates: KubeProxyIPVS is deprecated and will go"]);
     }
 }

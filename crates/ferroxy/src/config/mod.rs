@@ -7,23 +7,32 @@
 //! ```
 
 mod defaults;
+mod doubts;
 pub mod duration;
+mod families;
 mod file;
 mod gates;
 mod overlay;
+mod quantity;
+pub mod reload;
 mod validate;
 mod write;
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use ferroxy_core::Policy;
 use ferroxy_core::policy::{DetectLocal, NodePortAddress};
 use ipnet::IpNet;
+use serde_json::Value;
 
 use crate::flags::Flags;
 use defaults::Origin;
 pub use gates::FeatureGates;
+
+/// The Kubernetes that this stands in for.
+pub const KUBERNETES_VERSION: &str = "v1.37.0";
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
@@ -36,6 +45,7 @@ pub struct Config {
     pub bind_address_hard_fail: bool,
     /// `None` when the health service is switched off.
     pub healthz: Option<SocketAddr>,
+    /// Port 0 when the metrics service is switched off: ask [`Config::metrics_address`].
     pub metrics: SocketAddr,
     pub profiling: bool,
     pub show_hidden_metrics_for_version: String,
@@ -57,6 +67,9 @@ pub struct Config {
     /// Without effect, as in the original; kept so that it can be written back.
     pub port_range: String,
     pub windows_run_as_service: bool,
+    /// Of our own, and only flags: the file stays one that the original can read.
+    pub traffic_metrics: bool,
+    pub traffic_metrics_max_series: u32,
 }
 
 /// The dataplane asked for.
@@ -171,25 +184,26 @@ pub struct Conntrack {
 impl Config {
     /// The configuration and what to warn about, or everything that is wrong, a line each.
     pub fn load(flags: &Flags) -> Result<(Config, Vec<String>), Vec<String>> {
-        let path = flags.config.as_deref().filter(|path| !path.is_empty());
-        let (file, origin, mut warnings) = match path {
+        match flags.config.as_deref().filter(|path| !path.is_empty()) {
             Some(path) => {
-                let (mut file, mut warnings) = read(path)?;
-                overlay::with_file(&mut file, flags);
-                warnings.extend(ignored(flags));
-                (file, Origin::File, warnings)
+                let text = std::fs::read_to_string(path).map_err(|error| vec![format!("{path}: {error}")])?;
+                Config::from_text(&text, flags)
             }
-            None => (overlay::from_flags(flags), Origin::Flags, deprecated(flags)),
-        };
-        let not_applicable = overlay::not_applicable(flags);
-        warnings.extend(not_applicable.iter().map(|name| format!("--{name} has no effect on Linux")));
-        let config = Config::from_file(file, origin, flags)?;
-        warnings.extend(config.doubts());
-        Ok((config, warnings))
+            None => Config::resolve(overlay::from_flags(flags), Origin::Flags, flags),
+        }
     }
 
-    /// The configuration as a file that gives the same configuration when loaded. (Except for what the file format
-    /// cannot say: a health service that is switched off, and a minimum sync period of zero.)
+    /// The same, from what is in the file that `--config` names.
+    pub fn from_text(text: &str, flags: &Flags) -> Result<(Config, Vec<String>), Vec<String>> {
+        let (mut file, overlooked) = file::decode(text)?;
+        overlay::with_file(&mut file, flags);
+        let (config, warnings) = Config::resolve(file, Origin::File, flags)?;
+        Ok((config, overlooked.into_iter().chain(warnings).collect()))
+    }
+
+    /// The configuration as a file, as the original writes it: only the block of the chosen mode has periods. Loaded,
+    /// it gives the same configuration, as far as the mode looks at it. (Except for what the file format cannot say: a
+    /// health service that is switched off, and a minimum sync period of zero.)
     pub fn to_yaml(&self) -> Result<String, String> {
         serde_saphyr::to_string(&write::to_file(self)).map_err(|error| error.to_string())
     }
@@ -198,6 +212,11 @@ impl Config {
     pub fn to_json(&self) -> serde_json::Value {
         // A struct of plain values always becomes JSON.
         serde_json::to_value(write::to_file(self)).unwrap_or_default()
+    }
+
+    /// Where to serve metrics. The original cannot switch that off; here port 0 does, in the file and in the flags.
+    pub fn metrics_address(&self) -> Option<SocketAddr> {
+        (self.metrics.port() != 0).then_some(self.metrics)
     }
 
     /// The name this node goes by: what was asked for, or the host's name.
@@ -225,10 +244,11 @@ impl Config {
             bind_address: Some(self.bind_address).filter(|address| !address.is_unspecified()),
             detect_local: self.detect_local(),
             node_port_addresses: if listed.is_empty() { vec![unset] } else { listed.clone() },
+            localhost_node_ports: mode == Mode::Iptables && self.iptables.localhost_node_ports,
             masquerade_all,
             masquerade_bit,
             external_ips: self.feature_gates.enabled("AllowServiceExternalIPs"),
-            count_traffic: false,
+            count_traffic: self.traffic_metrics,
         }
     }
 
@@ -252,69 +272,73 @@ impl Config {
         }
     }
 
-    fn from_file(mut file: file::File, origin: Origin, flags: &Flags) -> Result<Config, Vec<String>> {
+    fn resolve(
+        written: file::File,
+        origin: Origin,
+        flags: &Flags,
+    ) -> Result<(Config, Vec<String>), Vec<String>> {
+        let mut file = written.clone();
         defaults::fill(&mut file, origin);
-        validate::check(file).map_err(|problems| {
+        let mut config = validate::check(file).map_err(|problems| {
             let shown = |it: validate::Problem| match overlay::flag_of(&it.field) {
                 Some(flag) if origin == Origin::Flags || counts_beside_a_file(flag, flags) => {
                     format!("{flag}: {}", it.reason)
                 }
                 _ => format!("{}: {}", it.field, it.reason),
             };
-            problems.into_iter().map(shown).collect()
-        })
-    }
-
-    /// Legal, but perhaps not what was meant.
-    fn doubts(&self) -> Vec<String> {
-        let mut doubts = Vec::new();
-        let dual_stack = self.cluster_cidrs.len() == 2;
-        let family = |address: &NodePortAddress| match address {
-            NodePortAddress::Cidr(IpNet::V4(_)) => Some("IPv4"),
-            NodePortAddress::Cidr(IpNet::V6(_)) => Some("IPv6"),
-            _ => None,
-        };
-        let families: Option<Vec<_>> = self.node_port_addresses.iter().map(family).collect();
-        if let Some([first, rest @ ..]) = families.as_deref()
-            && dual_stack
-            && rest.iter().all(|other| other == first)
-        {
-            doubts.push(format!(
-                "nodePortAddresses has only {first} ranges in a cluster of two families: \
-                 for the other, node ports answer on every address"
-            ));
-        }
-        if !self.port_range.is_empty() {
-            doubts.push("portRange has no effect".to_owned());
-        }
-        doubts
+            problems.into_iter().map(shown).collect::<Vec<_>>()
+        })?;
+        config.traffic_metrics = flags.traffic_metrics.unwrap_or(config.traffic_metrics);
+        let max_series = flags.traffic_metrics_max_series;
+        config.traffic_metrics_max_series = max_series.unwrap_or(config.traffic_metrics_max_series);
+        let warnings = doubts::warnings(flags, &written, origin, &config);
+        Ok((config, warnings))
     }
 }
 
-fn read(path: &str) -> Result<(file::File, Vec<String>), Vec<String>> {
-    let text = std::fs::read_to_string(path).map_err(|error| vec![format!("{path}: {error}")])?;
-    file::decode(&text)
+impl Mode {
+    /// Whether a setting matters: most do in every mode, and those in the blocks of other modes do not. Where no mode
+    /// is chosen, it may become iptables or nftables.
+    fn reads(self, field: &str) -> bool {
+        match field.split_once('.') {
+            Some(("ipvs", _)) => self == Mode::Ipvs,
+            Some(("nftables", _)) => matches!(self, Mode::Nftables | Mode::Unset),
+            Some(("iptables", "masqueradeAll" | "masqueradeBit")) => self != Mode::Nftables,
+            Some(("iptables", _)) => matches!(self, Mode::Iptables | Mode::Unset),
+            _ => true,
+        }
+    }
+}
+
+impl LogStream {
+    /// How much of the stream is kept back at most; checked when it was read.
+    pub fn buffer_bytes(&self) -> usize {
+        let bytes = quantity::bytes(&self.info_buffer_size).unwrap_or_default();
+        usize::try_from(bytes).unwrap_or(usize::MAX)
+    }
 }
 
 /// A field can be wrong because of a flag even when there is a file.
 fn counts_beside_a_file(flag: &str, flags: &Flags) -> bool {
     let name = flag.trim_start_matches("--");
     let given = flags.given().iter().any(|(given, _)| given == name);
-    given && !overlay::ignored_beside_a_file(flags).iter().any(|ignored| ignored == name)
+    given && !doubts::is_ignored_beside_a_file(name)
 }
 
-fn ignored(flags: &Flags) -> Option<String> {
-    let names: Vec<String> =
-        overlay::ignored_beside_a_file(flags).iter().map(|name| format!("--{name}")).collect();
-    (!names.is_empty()).then(|| format!("ignored, because --config is given: {}", names.join(" ")))
-}
-
-fn deprecated(flags: &Flags) -> Vec<String> {
-    let ports = [
-        (flags.healthz_port, "--healthz-port is deprecated: use --healthz-bind-address"),
-        (flags.metrics_port, "--metrics-port is deprecated: use --metrics-bind-address"),
-    ];
-    ports.iter().filter(|(port, _)| port.is_some()).map(|(_, warning)| warning.to_string()).collect()
+/// What the flags hold that nobody gave, by name: of those that stand for a setting.
+pub fn flag_defaults() -> BTreeMap<&'static str, Value> {
+    let ports = [("healthz-port", defaults::HEALTHZ_PORT), ("metrics-port", defaults::METRICS_PORT)];
+    let mut values: BTreeMap<_, Value> = ports.map(|(flag, port)| (flag, port.into())).into();
+    values.insert("traffic-metrics-max-series", defaults::TRAFFIC_METRICS_MAX_SERIES.into());
+    // Without flags nothing can be wrong.
+    let Ok((config, _)) = Config::load(&Flags::default()) else { return values };
+    let file = serde_json::to_value(write::complete(&config)).unwrap_or_default();
+    for (flag, field) in overlay::flags_and_fields() {
+        if let Some(value) = file.pointer(&format!("/{}", field.replace('.', "/"))) {
+            values.entry(flag).or_insert_with(|| value.clone());
+        }
+    }
+    values
 }
 
 #[cfg(test)]

@@ -55,54 +55,23 @@ pub(super) fn with_file(file: &mut File, flags: &Flags) {
     set(&mut logging.options.json.info_buffer_size, &flags.log_json_info_buffer_size);
 }
 
-/// What counts beside `--config`: these, and the flags of [`with_file`].
-const BESIDE_A_FILE: [&str; 10] = [
-    "config",
-    "cleanup",
-    "hostname-override",
-    "init-only",
-    "logging-format",
-    "master",
-    "v",
-    "version",
-    "vmodule",
-    "write-config-to",
-];
-
-/// Flags that were given and do not count because of `--config`.
-pub(super) fn ignored_beside_a_file(flags: &Flags) -> Vec<String> {
-    let counts = |name: &str| {
-        BESIDE_A_FILE.contains(&name) || name.starts_with("log-") || WINDOWS_ONLY.contains(&name)
-    };
-    flags.given().into_iter().map(|(name, _)| name).filter(|name| !counts(name)).collect()
-}
-
-const WINDOWS_ONLY: [&str; 6] = [
-    "enable-dsr",
-    "forward-healthcheck-vip",
-    "network-name",
-    "root-hnsendpoint-name",
-    "source-vip",
-    "windows-service",
-];
-
-/// Flags that were given and mean nothing on Linux.
-pub(super) fn not_applicable(flags: &Flags) -> Vec<String> {
-    flags
-        .given()
-        .into_iter()
-        .map(|(name, _)| name)
-        .filter(|name| WINDOWS_ONLY.contains(&name.as_str()))
-        .collect()
-}
-
 /// The flag for a field of the file, where there is one.
 pub(super) fn flag_of(field: &str) -> Option<&'static str> {
     let field = field.split('[').next().unwrap_or(field);
     FLAGS.iter().find(|(known, _)| *known == field).map(|(_, flag)| *flag)
 }
 
-const FLAGS: [(&str, &str); 48] = [
+/// Flags without `--`, each with the field it stands for; some come several times.
+pub(super) fn flags_and_fields() -> impl Iterator<Item = (&'static str, &'static str)> {
+    FLAGS.iter().map(|(field, flag)| (flag.trim_start_matches("--"), *field))
+}
+
+/// The fields a flag stands for. Some stand for one in the block of every mode that they concern.
+pub(super) fn fields_of(flag: &str) -> impl Iterator<Item = &'static str> {
+    flags_and_fields().filter(move |(known, _)| *known == flag).map(|(_, field)| field)
+}
+
+const FLAGS: [(&str, &str); 51] = [
     ("bindAddress", "--bind-address"),
     ("bindAddressHardFail", "--bind-address-hard-fail"),
     ("clientConnection.burst", "--kube-api-burst"),
@@ -140,12 +109,15 @@ const FLAGS: [(&str, &str); 48] = [
     ("ipvs.udpTimeout", "--ipvs-udp-timeout"),
     ("logging.flushFrequency", "--log-flush-frequency"),
     ("logging.format", "--logging-format"),
-    ("logging.options.json", "--log-json-split-stream"),
-    ("logging.options.text", "--log-text-split-stream"),
+    ("logging.options.json.infoBufferSize", "--log-json-info-buffer-size"),
+    ("logging.options.json.splitStream", "--log-json-split-stream"),
+    ("logging.options.text.infoBufferSize", "--log-text-info-buffer-size"),
+    ("logging.options.text.splitStream", "--log-text-split-stream"),
     ("logging.verbosity", "--v"),
     ("logging.vmodule", "--vmodule"),
     ("metricsBindAddress", "--metrics-bind-address"),
     ("mode", "--proxy-mode"),
+    ("nftables.masqueradeAll", "--masquerade-all"),
     ("nftables.minSyncPeriod", "--iptables-min-sync-period"),
     ("nftables.syncPeriod", "--iptables-sync-period"),
     ("nodePortAddresses", "--nodeport-addresses"),

@@ -4,6 +4,8 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::path::Path;
 
+use ferroxy_core::Family;
+
 use super::*;
 
 fn flags(args: &[&str]) -> Flags {
@@ -105,6 +107,8 @@ fn the_defaults() {
         config_sync_period: seconds(900),
         port_range: String::new(),
         windows_run_as_service: false,
+        traffic_metrics: false,
+        traffic_metrics_max_series: 20_000,
     };
     assert_eq!(config, expected);
 
@@ -183,8 +187,12 @@ fn what_is_wrong_in_a_file_names_the_field() {
             "healthzBindAddress: \":80\" is not IP:port such as 0.0.0.0:10256 or [::]:10256",
         ),
         (
-            "metricsBindAddress: 1.2.3.4:0",
-            "metricsBindAddress: \"1.2.3.4:0\" needs a port between 1 and 65535",
+            "healthzBindAddress: 1.2.3.4:0",
+            "healthzBindAddress: \"1.2.3.4:0\" needs a port between 1 and 65535",
+        ),
+        (
+            "metricsBindAddress: here",
+            "metricsBindAddress: \"here\" is not IP:port such as 0.0.0.0:10256 or [::]:10256",
         ),
         ("mode: userspace", "mode: \"userspace\" is not one of iptables, ipvs and nftables"),
         ("mode: Nftables", "mode: \"Nftables\" is not one of iptables, ipvs and nftables"),
@@ -192,7 +200,10 @@ fn what_is_wrong_in_a_file_names_the_field() {
             "mode: ipvs\nfeatureGates: {KubeProxyIPVS: false}",
             "mode: ipvs is switched off by the feature gate KubeProxyIPVS",
         ),
-        ("featureGates: {Nonsense: true}", "featureGates[Nonsense]: Nonsense is not a known feature gate"),
+        (
+            "featureGates: {NFTablesProxyMode: false}",
+            "featureGates[NFTablesProxyMode]: NFTablesProxyMode can no longer be switched off",
+        ),
         ("iptables: {masqueradeBit: 32}", "iptables.masqueradeBit: 32 is not between 0 and 31"),
         ("mode: ipvs\niptables: {masqueradeBit: -1}", "iptables.masqueradeBit: -1 is not between 0 and 31"),
         (
@@ -255,7 +266,11 @@ fn what_is_wrong_in_a_file_names_the_field() {
         ),
         (
             "logging: {options: {text: {splitStream: true}}}",
-            "logging.options.text: needs the feature gate LoggingAlphaOptions",
+            "logging.options.text.splitStream: needs the feature gate LoggingAlphaOptions",
+        ),
+        (
+            "featureGates: {LoggingAlphaOptions: true}\nlogging: {options: {json: {infoBufferSize: big}}}",
+            "logging.options.json.infoBufferSize: \"big\" is not a size such as 0, 512k or 1Mi",
         ),
     ] {
         assert_eq!(from_file(lines).unwrap_err(), [expected], "{lines}");
@@ -276,8 +291,11 @@ fn what_is_wrong_with_flags_names_the_flag() {
             "--iptables-sync-period: must be longer than zero",
         ),
         (&["--config-sync-period=0"], "--config-sync-period: must be longer than zero"),
-        (&["--feature-gates=Nonsense=true"], "--feature-gates: Nonsense is not a known feature gate"),
-        (&["--metrics-port=0"], "--metrics-bind-address: \"127.0.0.1:0\" needs a port between 1 and 65535"),
+        (&["--feature-gates=WinDSR=false"], "--feature-gates: WinDSR can no longer be switched off"),
+        (
+            &["--log-text-info-buffer-size=1Mi"],
+            "--log-text-info-buffer-size: needs the feature gate LoggingAlphaOptions",
+        ),
         (&["--hostname-override= "], "--hostname-override: is nothing but space"),
         (
             &["--detect-local-mode=BridgeInterface"],
@@ -331,8 +349,93 @@ fn with_a_file_only_a_few_flags_count() {
     assert_eq!(config.hostname_override, "node-a");
     assert_eq!((config.logging.verbosity, config.logging.format), (4, LogFormat::Json));
     assert_eq!(config.logging.flush_frequency, seconds(1));
-    let expected = ["ignored, because --config is given: --bind-address --feature-gates --proxy-mode"];
+    let expected = [
+        "ignored because --config is given: --bind-address --feature-gates --proxy-mode",
+        UNSET_NODE_PORT_ADDRESSES,
+    ];
     assert_eq!(warnings, expected);
+}
+
+const UNSET_NODE_PORT_ADDRESSES: &str = "nodePortAddresses is not set: node ports answer on every address of this \
+                                         node; `primary` keeps them to its own";
+
+#[test]
+fn flags_of_our_own_count_beside_a_file() {
+    let args = ["--traffic-metrics", "--traffic-metrics-max-series=5"];
+    for (config, warnings) in [from_file_and("", &args).unwrap(), from_flags(&args).unwrap()] {
+        assert!(config.traffic_metrics);
+        assert_eq!((config.traffic_metrics_max_series, warnings), (5, vec![]));
+    }
+}
+
+#[test]
+fn metrics_can_be_switched_off() {
+    for args in [&["--metrics-port=0"][..], &["--metrics-bind-address=10.0.0.1:0"]] {
+        assert_eq!(from_flags(args).unwrap().0.metrics_address(), None, "{args:?}");
+    }
+    let (config, _) = from_file("metricsBindAddress: '[::1]:0'").unwrap();
+    assert_eq!(config.metrics_address(), None);
+    assert!(config.to_yaml().unwrap().contains("[::1]:0"));
+    let (config, _) = from_file("").unwrap();
+    assert_eq!(config.metrics_address(), Some("127.0.0.1:10249".parse().unwrap()));
+}
+
+#[test]
+fn what_the_mode_ignores_is_said_in_one_line() {
+    let args = [
+        "--proxy-mode=nftables",
+        "--ipvs-scheduler=sh",
+        "--iptables-localhost-nodeports=false",
+        "--iptables-sync-period=1m",
+        "--masquerade-all",
+        "--windows-service",
+    ];
+    let (_, warnings) = from_flags(&args).unwrap();
+    let expected =
+        "ignored in this mode: --iptables-localhost-nodeports --ipvs-scheduler; on Linux: --windows-service";
+    assert_eq!(warnings, [expected]);
+    let (_, warnings) = from_flags(&["--proxy-mode=ipvs", "--iptables-sync-period=1m"]).unwrap();
+    assert_eq!(warnings, ["ignored in this mode: --iptables-sync-period", UNSET_NODE_PORT_ADDRESSES]);
+    let (_, warnings) = from_flags(&["--ipvs-strict-arp", "--iptables-masquerade-bit=3"]).unwrap();
+    assert_eq!(warnings, ["ignored in this mode: --ipvs-strict-arp"]);
+
+    let lines = "mode: nftables\nipvs: {scheduler: rr, minSyncPeriod: 0s, excludeCIDRs: null}\n\
+                 iptables: {masqueradeAll: true, masqueradeBit: null}\nnftables: {masqueradeAll: true}\nportRange: 1-2";
+    let (_, warnings) = from_file_and(lines, &["--proxy-mode=ipvs"]).unwrap();
+    let expected = "ignored because --config is given: --proxy-mode; \
+                    in this mode: iptables.masqueradeAll ipvs.scheduler; on Linux: portRange";
+    assert_eq!(warnings, [expected]);
+}
+
+#[test]
+fn gates_of_other_components_do_not_stop_it() {
+    let (_, warnings) = from_file("featureGates: {Nonsense: true}").unwrap();
+    assert_eq!(warnings, ["featureGates: Nonsense changes nothing here: no such gate is known"]);
+    let (_, warnings) = from_flags(&["--version=v1.37.0-ours"]).unwrap();
+    assert_eq!(warnings, ["--version=v1.37.0-ours changes nothing: the version is told as it is"]);
+}
+
+#[test]
+fn settings_for_a_family_that_the_host_lacks() {
+    let v4 = [Family::V4];
+    let both = "clusterCIDR: '10.0.0.0/8,fd00::/8'\nnodePortAddresses: ['fd00::/8', primary]\n\
+                healthzBindAddress: '[::]:1'";
+    let (config, _) = from_file(both).unwrap();
+    assert_eq!(config.check_families(&Family::ALL), Ok(vec![]));
+    let expected = [
+        "nodePortAddresses: fd00::/8 is of the other family, and this host has only IPv4",
+        "clusterCIDR: fd00::/8 is of the other family, and this host has only IPv4",
+        "healthzBindAddress: [::]:1 is of the other family, and this host has only IPv4",
+    ];
+    assert_eq!(config.check_families(&v4).unwrap(), expected);
+    let (config, _) = from_file("clusterCIDR: 'fd00::/8'\nbindAddress: 'fd00::1'").unwrap();
+    let expected = [
+        "bindAddress: fd00::1 is of the other family, and this host has only IPv4",
+        "clusterCIDR: fd00::/8 is of the other family, and this host has only IPv4",
+    ];
+    assert_eq!(config.check_families(&v4).unwrap_err(), expected);
+    let (config, _) = from_file("clusterCIDR: 'fd00::/8'\ndetectLocalMode: NodeCIDR").unwrap();
+    assert_eq!(config.check_families(&v4), Ok(vec![]));
 }
 
 #[test]
@@ -423,10 +526,14 @@ fn every_flag_reaches_its_setting() {
 fn warnings_for_what_has_no_effect() {
     let (_, warnings) = from_flags(&["--source-vip=1.2.3.4", "--healthz-port=1"]).unwrap();
     let expected =
-        ["--healthz-port is deprecated: use --healthz-bind-address", "--source-vip has no effect on Linux"];
+        ["ignored on Linux: --source-vip", "--healthz-port is deprecated: use --healthz-bind-address"];
     assert_eq!(warnings, expected);
     let (_, warnings) = from_file("portRange: 1-2\nnonsense: 1").unwrap();
-    assert_eq!(warnings, ["nonsense: there is no such field; it is ignored", "portRange has no effect"]);
+    let expected = [
+        "--config: not all of it can be used: nonsense: there is no such field",
+        "ignored on Linux: portRange",
+    ];
+    assert_eq!(warnings, expected);
     let lines = "clusterCIDR: '10.0.0.0/8,fd00::/8'\nnodePortAddresses: [10.0.0.0/8]";
     let (_, warnings) = from_file(lines).unwrap();
     assert!(warnings[0].starts_with("nodePortAddresses has only IPv4 ranges"), "{warnings:?}");
@@ -466,11 +573,40 @@ fn what_is_written_loads_as_the_same() {
     ] {
         let (config, _) = from_file_and(lines, args).unwrap();
         let yaml = config.to_yaml().unwrap();
-        let (file, warnings) = file::decode(&yaml).unwrap_or_else(|errors| panic!("{errors:?}\n{yaml}"));
-        assert_eq!(warnings, Vec::<String>::new());
-        let again = Config::from_file(file, Origin::File, &Flags::default()).unwrap();
+        let again = Config::from_text(&yaml, &Flags::default());
+        let (again, _) = again.unwrap_or_else(|errors| panic!("{errors:?}\n{yaml}"));
         assert_eq!(again, config, "{yaml}");
     }
+}
+
+#[test]
+fn only_the_block_of_the_chosen_mode_is_written_out() {
+    let written = |args: &[&str]| from_flags(args).unwrap().0.to_json();
+    let nftables = written(&["--proxy-mode=nftables", "--masquerade-all", "--iptables-sync-period=1m"]);
+    assert_eq!(nftables["nftables"]["syncPeriod"], "1m0s");
+    assert_eq!(nftables["nftables"]["masqueradeAll"], true);
+    assert_eq!(nftables["iptables"]["syncPeriod"], "0s");
+    assert_eq!(nftables["iptables"]["masqueradeAll"], false);
+    assert_eq!(
+        (&nftables["ipvs"]["minSyncPeriod"], &nftables["ipvs"]["excludeCIDRs"]),
+        (&"0s".into(), &Value::Null)
+    );
+    assert_eq!(nftables.get("featureGates"), None);
+    let ipvs = written(&["--proxy-mode=ipvs", "--masquerade-all"]);
+    assert_eq!((&ipvs["ipvs"]["syncPeriod"], &ipvs["ipvs"]["minSyncPeriod"]), (&"30s".into(), &"1s".into()));
+    assert_eq!(
+        (&ipvs["iptables"]["syncPeriod"], &ipvs["nftables"]["syncPeriod"]),
+        (&"0s".into(), &"0s".into())
+    );
+    assert_eq!(
+        (&ipvs["iptables"]["masqueradeAll"], &ipvs["nftables"]["masqueradeAll"]),
+        (&true.into(), &false.into())
+    );
+    let iptables = written(&["--proxy-mode=iptables"]);
+    assert_eq!(
+        (&iptables["iptables"]["minSyncPeriod"], &iptables["nftables"]["minSyncPeriod"]),
+        (&"1s".into(), &"0s".into())
+    );
 }
 
 #[test]
@@ -484,6 +620,7 @@ fn the_policy_of_a_mode() {
         bind_address: Some("172.18.0.2".parse().unwrap()),
         detect_local: DetectLocal::ClusterCidr(vec!["10.244.0.0/16".parse().unwrap()]),
         node_port_addresses: vec![NodePortAddress::Primary],
+        localhost_node_ports: false,
         masquerade_all: false,
         masquerade_bit: 6,
         external_ips: true,
@@ -494,6 +631,7 @@ fn the_policy_of_a_mode() {
         let policy = config.policy(mode, "ka".into());
         assert_eq!(policy.node_port_addresses, [NodePortAddress::All]);
         assert_eq!((policy.masquerade_all, policy.masquerade_bit), (true, 5));
+        assert_eq!(policy.localhost_node_ports, mode == Mode::Iptables);
     }
     let (config, _) = from_file("nodePortAddresses: [localhost]\ndetectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: cbr0}").unwrap();
     let policy = config.policy(Mode::Nftables, "ka".into());

@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use super::file::{self, File};
 use super::{
     Client, Config, Conntrack, DetectLocalMode, FeatureGates, Iptables, Ipvs, LogFormat, LogStream, Logging,
-    Mode, Nftables, Periods, Winkernel, duration,
+    Mode, Nftables, Periods, Winkernel, defaults, duration, quantity,
 };
 
 /// The minor version of Kubernetes that this stands in for.
@@ -50,7 +50,7 @@ impl Check {
             bind_address: self.bind_address(&file.bind_address.unwrap_or_default()),
             bind_address_hard_fail: file.bind_address_hard_fail.unwrap_or_default(),
             healthz: self.healthz(&file.healthz_bind_address.unwrap_or_default()),
-            metrics: self.socket("metricsBindAddress", &file.metrics_bind_address.unwrap_or_default()),
+            metrics: self.metrics(&file.metrics_bind_address.unwrap_or_default()),
             profiling: file.enable_profiling.unwrap_or_default(),
             show_hidden_metrics_for_version: self
                 .hidden(file.show_hidden_metrics_for_version.unwrap_or_default()),
@@ -65,6 +65,8 @@ impl Check {
             config_sync_period: self.positive("configSyncPeriod", file.config_sync_period),
             port_range: file.port_range.unwrap_or_default(),
             windows_run_as_service: file.windows_run_as_service.unwrap_or_default(),
+            traffic_metrics: false,
+            traffic_metrics_max_series: defaults::TRAFFIC_METRICS_MAX_SERIES,
             feature_gates,
             mode,
             detect_local_mode,
@@ -210,6 +212,14 @@ impl Check {
             self.problem("bindAddress", format!("{text:?} is not an IP address"));
             IpAddr::from([0, 0, 0, 0])
         })
+    }
+
+    /// Port 0 switches them off. In the original nothing does: it refuses port 0.
+    fn metrics(&mut self, text: &str) -> SocketAddr {
+        match text.parse::<SocketAddr>() {
+            Ok(off) if off.port() == 0 => off,
+            _ => self.socket("metricsBindAddress", text),
+        }
     }
 
     fn healthz(&mut self, text: &str) -> Option<SocketAddr> {
@@ -369,9 +379,14 @@ impl Check {
             split_stream: it.split_stream.unwrap_or_default(),
             info_buffer_size: it.info_buffer_size.unwrap_or_default(),
         };
-        let used = stream.split_stream || stream.info_buffer_size != "0";
-        if used && !gates.enabled("LoggingAlphaOptions") {
-            self.problem(field, "needs the feature gate LoggingAlphaOptions");
+        let buffered = quantity::bytes(&stream.info_buffer_size).unwrap_or_else(|reason| {
+            self.problem(format!("{field}.infoBufferSize"), reason);
+            0
+        });
+        for (used, option) in [(stream.split_stream, "splitStream"), (buffered > 0, "infoBufferSize")] {
+            if used && !gates.enabled("LoggingAlphaOptions") {
+                self.problem(format!("{field}.{option}"), "needs the feature gate LoggingAlphaOptions");
+            }
         }
         stream
     }

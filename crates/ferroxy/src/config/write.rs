@@ -7,7 +7,34 @@ use ferroxy_core::policy::NodePortAddress;
 use super::file::{self, File};
 use super::{Config, DetectLocalMode, LogFormat, LogStream, Mode, duration};
 
+/// As the original writes it: it keeps periods and `masqueradeAll` once, for the mode that runs, so the blocks of the
+/// other modes come out without. (Where no mode is chosen, both that it may become keep theirs.)
 pub(super) fn to_file(config: &Config) -> File {
+    let mut file = complete(config);
+    let none = || Some("0s".to_owned());
+    let is = |mode: Mode| config.mode == mode;
+    if is(Mode::Nftables) || is(Mode::Ipvs) {
+        (file.iptables.sync_period, file.iptables.min_sync_period) = (none(), none());
+    }
+    if is(Mode::Nftables) {
+        file.iptables.masquerade_all = Some(false);
+    }
+    if is(Mode::Iptables) || is(Mode::Ipvs) {
+        (file.nftables.sync_period, file.nftables.min_sync_period) = (none(), none());
+        file.nftables.masquerade_all = Some(false);
+    }
+    if !is(Mode::Ipvs) {
+        (file.ipvs.sync_period, file.ipvs.min_sync_period) = (none(), none());
+    }
+    file.node_port_addresses = file.node_port_addresses.filter(|list| !list.is_empty());
+    file.ipvs.exclude_cidrs = file.ipvs.exclude_cidrs.filter(|list| !list.is_empty());
+    file.feature_gates = file.feature_gates.filter(|gates| !gates.is_empty());
+    file.logging.vmodule = file.logging.vmodule.filter(|list| !list.is_empty());
+    file
+}
+
+/// Every field as it is, also those that the mode does not look at.
+pub(super) fn complete(config: &Config) -> File {
     let healthz = config.healthz.map(|address| address.to_string());
     let cluster_cidrs: Vec<String> = config.cluster_cidrs.iter().map(ToString::to_string).collect();
     File {

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ferroxy_core::Family;
-use ferroxy_nftables::apply::Receipt;
+
+use crate::dataplane::Receipt;
 
 use super::exposition::Histogram;
 use super::health::Step;

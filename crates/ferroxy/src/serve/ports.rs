@@ -94,6 +94,7 @@ mod tests {
             affinity: None,
             cluster: Vec::new(),
             local: Vec::new(),
+            known_endpoints: 0,
             frontends: Vec::new(),
         };
         ServiceIntent {

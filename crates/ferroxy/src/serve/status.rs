@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use ferroxy_core::facts::Node;
 use ferroxy_core::{Event, Family, ServiceName};
-use ferroxy_nftables::apply::Receipt;
-use ferroxy_nftables::ledger::Ledger;
 use tokio::sync::Notify;
+
+use crate::dataplane::{Acknowledged, Receipt};
 
 use super::counts::{Counts, Rules};
 use super::frontends::Frontends;
@@ -177,12 +177,17 @@ impl Status {
         now.counts.failed(step);
     }
 
-    /// These Services were tried. What the kernel has of them is in the ledger; some of them it refused.
-    pub fn services(&self, tried: &[ServiceName], refused: &[(ServiceName, String)], ledger: &Ledger) {
+    /// These Services were tried. What the kernel has of them it has acknowledged; some of them it refused.
+    pub fn services(
+        &self,
+        tried: &[ServiceName],
+        refused: &[(ServiceName, String)],
+        kernel: &dyn Acknowledged,
+    ) {
         let mut now = self.now();
         let mut other_ports = false;
         for name in tried {
-            let service = ledger.service(name).map(AsRef::as_ref);
+            let service = kernel.service(name).map(AsRef::as_ref);
             now.refused.remove(name);
             now.without_local.replace(name, service);
             if let Some(frontends) = &mut now.frontends {
@@ -198,19 +203,23 @@ impl Status {
         }
     }
 
-    /// The kernel has the ledger's settings of the node now.
-    pub fn node(&self, ledger: &Ledger) {
+    /// The kernel has these settings of the node now.
+    pub fn node(&self, kernel: &dyn Acknowledged) {
         let mut now = self.now();
-        match (ledger.node().count_traffic, &now.frontends) {
-            (true, None) => now.frontends = Some(Frontends::of(ledger.services())),
+        match (kernel.node().count_traffic, &now.frontends) {
+            (true, None) => now.frontends = Some(Frontends::of(kernel)),
             (false, Some(_)) => now.frontends = None,
             _ => {}
         }
-        let other_ports = now.ports.answer_on(ledger.node());
+        let other_ports = now.ports.answer_on(kernel.node());
         drop(now);
         if other_ports {
             self.ports_changed.notify_one();
         }
+    }
+
+    pub fn sync_period(&self, period: Duration) {
+        self.now().health.set_sync_period(period);
     }
 
     pub fn drift_repaired(&self) {
@@ -280,6 +289,7 @@ fn is_eligible(node: &Node) -> bool {
 mod tests {
     use super::*;
     use ferroxy_core::{Facts, event};
+    use ferroxy_nftables::ledger::Ledger;
 
     fn status() -> Status {
         Status::new(&Family::ALL, Duration::from_secs(30))
@@ -374,6 +384,7 @@ mod tests {
     fn frontends_are_known_while_traffic_is_counted() {
         use super::super::frontends::tests::{flow, service};
         use ferroxy_core::NodeIntent;
+        use ferroxy_nftables::ledger::Ledger;
         let status = status();
         let web = service("web", "10.96.0.1", 30080);
         let known = |status: &Status| {

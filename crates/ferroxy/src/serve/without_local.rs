@@ -80,6 +80,7 @@ mod tests {
             affinity: None,
             cluster: vec![endpoint],
             local: if has_local { vec![endpoint] } else { Vec::new() },
+            known_endpoints: 1,
             frontends: vec![frontend],
         };
         ServiceIntent { name: name(), cluster_ips: Vec::new(), ports: vec![port], health_check: None }

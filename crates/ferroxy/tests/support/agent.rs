@@ -72,6 +72,12 @@ impl Agent {
         count(&self.log(), words)
     }
 
+    /// How many warnings begin with these words.
+    pub fn warned(&self, words: &str) -> usize {
+        let begins = format!("] {words}");
+        self.log().lines().filter(|line| line.starts_with('W') && line.contains(&begins)).count()
+    }
+
     /// Waits until a line of the log has these words.
     pub fn wait_for(&self, words: &str) {
         self.wait_for_more_than(words, 0);

@@ -12,6 +12,7 @@
 
 mod agent;
 mod cluster;
+pub mod web;
 
 use std::ffi::OsStr;
 use std::process::{Command, Output, Stdio};

@@ -23,6 +23,7 @@ use serde_json::{Value, json};
 
 use super::input::Input;
 use super::{Answer, Output, explain as explain_command, is_broken_pipe};
+use crate::config::Mode;
 use crate::flags::Flags;
 use crate::output::Table;
 use asking::Row;
@@ -165,7 +166,7 @@ impl Stage {
         let kernel = match resolve::service(&cluster.facts, &name).intent {
             Some(intent) => {
                 let node = self.network.namespace(NODES[0].name)?;
-                Some(node.run(|| explain_command::in_kernel(&intent.into()).words)?)
+                Some(node.run(|| explain_command::in_kernel(Mode::Nftables, &intent.into()).words)?)
             }
             None => None,
         };

@@ -1,0 +1,238 @@
+//! Two States to a Plan: what to do to turn one into the other.
+//!
+//! A chain that differs is written anew, unless it is long and only a few of its rules differ: KUBE-SERVICES has a rule for
+//! every frontend of the cluster, and one Service must not cost all of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rustc_hash::FxHashSet;
+
+use crate::plan::{Op, Plan};
+use crate::program::is_shared;
+use crate::rule::target;
+use crate::state::{Rules, State, Table};
+
+/// How many single rules are edited before it is cheaper to write the chain anew. To delete a rule the tool compares it
+/// with those before it; to add one it reads and sends it, which costs about ten comparisons.
+pub(crate) const MOST_EDITS: usize = 10;
+
+/// The Plan that turns `seen` into `wanted`. Empty if they are equal. Chains that others keep as well are only left as
+/// they are where we have nothing to put into them (see [`is_shared`]).
+pub fn diff(seen: &State, wanted: &State) -> Plan {
+    let mut plan = Plan::default();
+    let nothing = Table::default();
+    let places: BTreeSet<_> = seen.tables.keys().chain(wanted.tables.keys()).copied().collect();
+    for (family, name) in places {
+        let seen = seen.table(family, name).unwrap_or(&nothing);
+        let wanted = wanted.table(family, name).unwrap_or(&nothing);
+        plan.add(family, name, table(seen, wanted));
+    }
+    plan
+}
+
+/// What is wanted, and whatever other chains are there with what leads to them: turning `seen` into it takes no Service
+/// away.
+pub fn keeping_the_unknown(seen: &State, mut wanted: State) -> State {
+    for (place, table) in &mut wanted.tables {
+        let Some(seen) = seen.tables.get(place) else { continue };
+        let is_unknown = |chain: &str| seen.chains.contains_key(chain) && !table.chains.contains_key(chain);
+        let unknown: FxHashSet<&str> =
+            seen.chains.keys().map(AsRef::as_ref).filter(|it| is_unknown(it)).collect();
+        let leads_there = |rule: &&str| target(rule).is_some_and(|it| unknown.contains(it));
+        for (chain, rules) in &mut table.chains {
+            let Some(seen) = seen.chains.get(chain) else { continue };
+            let mut kept: Rules = seen.iter().filter(leads_there).collect();
+            if !kept.is_empty() {
+                // First, for what is last in KUBE-SERVICES must stay the last.
+                kept.append(rules);
+                *rules = kept;
+            }
+        }
+        let unknown = unknown.into_iter().filter_map(|chain| seen.chains.get_key_value(chain));
+        table.chains.extend(unknown.map(|(chain, rules)| (chain.clone(), rules.clone())));
+    }
+    wanted
+}
+
+fn table(seen: &Table, wanted: &Table) -> Vec<Op> {
+    let mut ops = Vec::new();
+    for (chain, rules) in &wanted.chains {
+        match seen.chains.get(chain) {
+            Some(present) if present == rules => {}
+            Some(_) if is_shared(chain) && rules.is_empty() => {}
+            Some(present) => ops.extend(rewrite(chain, present, rules)),
+            None => ops.push(Op::Write { chain: chain.clone(), rules: rules.clone() }),
+        }
+    }
+    let builtins: BTreeSet<_> = seen.jumps.keys().chain(wanted.jumps.keys()).collect();
+    for builtin in builtins {
+        let rules = |jumps: &'_ BTreeMap<Box<str>, Rules>| jumps.get(builtin).cloned().unwrap_or_default();
+        ops.extend(jumps(builtin, &rules(&seen.jumps), &rules(&wanted.jumps)));
+    }
+    for chain in seen.chains.keys() {
+        if !wanted.chains.contains_key(chain) && !is_shared(chain) {
+            ops.push(Op::Remove { chain: chain.clone() });
+        }
+    }
+    ops
+}
+
+fn rewrite(chain: &str, seen: &Rules, wanted: &Rules) -> Vec<Op> {
+    edits(chain, seen, wanted)
+        .unwrap_or_else(|| vec![Op::Write { chain: chain.into(), rules: wanted.clone() }])
+}
+
+/// The few single rules that differ; `None` if they are not few, or what stays would have to change its order.
+fn edits(chain: &str, seen: &Rules, wanted: &Rules) -> Option<Vec<Op>> {
+    let (before, after): (FxHashSet<&str>, FxHashSet<&str>) =
+        (seen.iter().collect(), wanted.iter().collect());
+    let count = before.symmetric_difference(&after).count();
+    // With the same rule twice in a chain, places would have to be told apart. Nobody writes such chains.
+    let has_twins = before.len() != seen.len() || after.len() != wanted.len();
+    if has_twins || count > MOST_EDITS || count * 4 > wanted.len() {
+        return None;
+    }
+    let staying = || seen.iter().filter(|rule| after.contains(rule));
+    if !staying().eq(wanted.iter().filter(|rule| before.contains(rule))) {
+        return None;
+    }
+    let gone = seen.iter().filter(|rule| !after.contains(rule));
+    let mut ops: Vec<Op> = gone.map(|rule| Op::Delete { chain: chain.into(), rule: rule.into() }).collect();
+    let mut gaps: Vec<Gap> = Vec::new();
+    let mut place = 1;
+    for rule in wanted.iter() {
+        if before.contains(rule) {
+            place += 1;
+        } else {
+            match gaps.last_mut().filter(|gap| gap.place == place) {
+                Some(gap) => gap.rules.push(rule.into()),
+                None => gaps.push(Gap { place, rules: vec![rule.into()] }),
+            }
+        }
+    }
+    ops.extend(fill(chain, gaps, place));
+    Some(ops)
+}
+
+/// Rules to put before the rule that has a place now.
+#[derive(Debug)]
+pub(crate) struct Gap {
+    pub(crate) place: usize,
+    pub(crate) rules: Vec<Box<str>>,
+}
+
+/// Fills gaps, given from top to bottom. Done from bottom to top, so that no place has moved when its turn comes, and
+/// within a gap downwards, so that each rule is put before one that the kernel has already: `end` is the place
+/// after the last of those.
+pub(crate) fn fill(chain: &str, gaps: Vec<Gap>, end: usize) -> impl Iterator<Item = Op> {
+    gaps.into_iter().rev().flat_map(move |gap| {
+        let rules = gap.rules.into_iter().enumerate();
+        rules.map(move |(index, rule)| match gap.place == end {
+            true => Op::Append { chain: chain.into(), rule },
+            false => Op::Insert { chain: chain.into(), place: gap.place + index, rule },
+        })
+    })
+}
+
+/// Brings our jumps in a chain of the host into order without touching what others have there, and ours no more than
+/// needed: from the last one upwards they stay as long as they are there and in order; all above the first that is not
+/// are put at the top, where the original puts its own.
+fn jumps(chain: &str, seen: &Rules, wanted: &Rules) -> Vec<Op> {
+    let wanted: Vec<&str> = wanted.iter().collect();
+    let mut surplus: Vec<Option<&str>> = seen.iter().map(Some).collect();
+    let (mut above, mut missing) = (surplus.len(), wanted.len());
+    // Deleting hits the first of two equal rules, which may be the one that should stay: then all are put anew.
+    let has_twins = seen.iter().collect::<FxHashSet<_>>().len() != surplus.len();
+    while missing > 0
+        && !has_twins
+        && let Some(found) = surplus[..above].iter().rposition(|rule| *rule == Some(wanted[missing - 1]))
+    {
+        surplus[found] = None;
+        above = found;
+        missing -= 1;
+    }
+    // Jumps into a chain of others' are theirs as much as ours.
+    let is_ours = |rule: &&str| wanted.contains(rule) || !target(rule).is_some_and(is_shared);
+    let gone = surplus.into_iter().flatten().filter(is_ours);
+    let mut ops: Vec<Op> = gone.map(|rule| Op::Delete { chain: chain.into(), rule: rule.into() }).collect();
+    let at_the_top = |rule: &&str| Op::Insert { chain: chain.into(), place: 1, rule: (*rule).into() };
+    ops.extend(wanted[..missing].iter().rev().map(at_the_top));
+    ops
+}
+
+#[cfg(test)]
+mod tests {
+    use ferroxy_core::Family;
+
+    use super::*;
+    use crate::state::TableName;
+
+    fn rules(text: &str) -> Rules {
+        text.split_whitespace().collect()
+    }
+
+    fn ops(ops: Vec<Op>) -> Vec<String> {
+        ops.iter().map(|op| op.to_string().trim_end().to_owned()).collect()
+    }
+
+    #[test]
+    fn a_few_rules_of_a_long_chain_are_edited() {
+        let long: String = ('a'..='z').map(|letter| format!("{letter} ")).collect();
+        let changed = long.replace("c ", "").replace("m ", "m 1 2 ").replace("z ", "z 3 4 ");
+        let found = edits("C", &rules(&long), &rules(&changed)).unwrap();
+        assert_eq!(ops(found), ["-D C c", "-A C 3", "-A C 4", "-I C 13 1", "-I C 14 2"]);
+    }
+
+    #[test]
+    fn short_chains_large_changes_and_other_orders_are_written_anew() {
+        let long: String = ('a'..='z').map(|letter| format!("{letter} ")).collect();
+        assert!(edits("C", &rules("a b c"), &rules("a b d")).is_none());
+        assert!(edits("C", &rules(&long), &rules(&long.replace("a b ", "b a "))).is_none());
+        assert!(edits("C", &rules(&long), &rules(&(long.clone() + "1 2 3 4 5 6 7 8 9 10 11"))).is_none());
+        assert!(edits("C", &rules(&long), &rules(&(long.clone() + "a"))).is_none());
+    }
+
+    #[test]
+    fn jumps_that_are_right_stay_and_the_others_go_to_the_top() {
+        let check = |seen: &str, wanted: &str, expected: &[&str]| {
+            assert_eq!(ops(jumps("INPUT", &rules(seen), &rules(wanted))), expected, "{seen}");
+        };
+        check("a b c", "a b c", &[]);
+        check("", "a b", &["-I INPUT 1 b", "-I INPUT 1 a"]);
+        check("b c", "a b c", &["-I INPUT 1 a"]);
+        check("a c", "a b c", &["-D INPUT a", "-I INPUT 1 b", "-I INPUT 1 a"]);
+        check("c a b", "a b c", &["-D INPUT a", "-D INPUT b", "-I INPUT 1 b", "-I INPUT 1 a"]);
+        check("a b x", "a b", &["-D INPUT x"]);
+        check("a b a", "a b", &["-D INPUT a", "-D INPUT b", "-D INPUT a", "-I INPUT 1 b", "-I INPUT 1 a"]);
+        check("a b", "", &["-D INPUT a", "-D INPUT b"]);
+    }
+
+    #[test]
+    fn what_is_not_known_can_be_kept() {
+        let nat = |chains: &[(&str, &str)]| {
+            let chains =
+                chains.iter().map(|(chain, rules)| ((*chain).into(), rules.lines().collect())).collect();
+            let table = Table { chains, ..Table::default() };
+            State { tables: BTreeMap::from([((Family::V4, TableName::Nat), table)]) }
+        };
+        let seen = nat(&[
+            ("KUBE-SERVICES", "-j KUBE-SVC-A\n-j KUBE-SVC-B\n-j OLD"),
+            ("KUBE-SVC-A", "x"),
+            ("KUBE-SVC-B", "y"),
+        ]);
+        let wanted = nat(&[("KUBE-SERVICES", "-j KUBE-SVC-B\n-j LAST"), ("KUBE-SVC-B", "z")]);
+        let kept = keeping_the_unknown(&seen, wanted);
+        let expected = [
+            ("KUBE-SERVICES", "-j KUBE-SVC-A\n-j KUBE-SVC-B\n-j LAST"),
+            ("KUBE-SVC-A", "x"),
+            ("KUBE-SVC-B", "z"),
+        ];
+        assert_eq!(kept, nat(&expected));
+    }
+
+    #[test]
+    fn jumps_to_a_shared_chain_are_never_removed() {
+        let seen: Rules = ["-j KUBE-FIREWALL", "-j KUBE-SERVICES"].into_iter().collect();
+        assert_eq!(ops(jumps("INPUT", &seen, &Rules::new())), ["-D INPUT -j KUBE-SERVICES"]);
+    }
+}

@@ -1,0 +1,305 @@
+//! Sends a packet through a State, as the kernel would: table by table, rule by rule, reading the rules' own words.
+//!
+//! What it finds is therefore what the rules say and not what they were meant to say. `trace`, and half of the tests, are
+//! made of it. It knows the matches and targets that our rules use; a rule with any other matches nothing.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+
+use ferroxy_core::{Family, Origin, Packet, Verdict};
+use ipnet::IpNet;
+
+use crate::rule::words;
+use crate::state::{Rules, State, Table, TableName};
+
+/// Where a packet's path led.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trace {
+    pub verdict: Verdict,
+    /// The rules that did something, in order, for the first of the possible endpoints.
+    pub steps: Vec<Step>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Step {
+    pub chain: String,
+    pub rule: String,
+    /// What came of it: `jump KUBE-SVC-LOLE4ISW44XBNF3G`, `to 10.244.1.5:80`.
+    pub effect: String,
+}
+
+/// What happens to the first packet of a connection.
+pub fn interpret(state: &State, packet: &Packet) -> Verdict {
+    trace(state, packet).verdict
+}
+
+/// The same, with the way there.
+pub fn trace(state: &State, packet: &Packet) -> Trace {
+    let family = Family::of(packet.destination);
+    if Family::of(packet.source) != family {
+        return Trace { verdict: Verdict::Pass, steps: Vec::new() };
+    }
+    let mut first = Run::new(state, packet, 0).through();
+    without_idle_jumps(&mut first.steps);
+    let mut endpoints = BTreeMap::new();
+    // Every way the dice can fall is a run of its own.
+    let mut choice = 0;
+    loop {
+        let run = if choice == 0 { first.clone() } else { Run::new(state, packet, choice).through() };
+        match (run.end, run.translated) {
+            (Some(End::Drop), _) => return Trace { verdict: Verdict::Drop, steps: first.steps },
+            (Some(End::Reject), _) => return Trace { verdict: Verdict::Reject, steps: first.steps },
+            (_, Some(to)) => drop(endpoints.insert(to, run.masqueraded)),
+            _ => {}
+        }
+        // No throw has matched: there was no further one to choose.
+        if run.throws <= choice {
+            break;
+        }
+        choice += 1;
+    }
+    let verdict = if endpoints.is_empty() { Verdict::Pass } else { Verdict::Endpoints(endpoints) };
+    Trace { verdict, steps: first.steps }
+}
+
+/// A jump into a chain where nothing happened tells a reader nothing.
+fn without_idle_jumps(steps: &mut Vec<Step>) {
+    for index in (0..steps.len()).rev() {
+        let next = steps.get(index + 1).map(|step| step.chain.as_str());
+        let target = steps[index].effect.strip_prefix("jump ");
+        if target.is_some_and(|target| next != Some(target)) {
+            steps.remove(index);
+        }
+    }
+}
+
+/// How a packet's life ended before it left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    Drop,
+    Reject,
+}
+
+/// What a chain or rule says about going on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Flow {
+    /// On to the next rule; at the end of a chain, back to where it was called.
+    Next,
+    /// Back to where this chain was called.
+    Return,
+    /// This table is done with the packet, which lives on.
+    Accept,
+    End(End),
+}
+
+#[derive(Clone)]
+struct Run<'a> {
+    state: &'a State,
+    packet: &'a Packet,
+    family: Family,
+    /// Which throw of the dice matches in this run, and how many there were.
+    choice: usize,
+    throws: usize,
+    /// The packet as it is now.
+    destination: IpAddr,
+    port: u16,
+    mark: u32,
+    translated: Option<SocketAddr>,
+    masqueraded: bool,
+    end: Option<End>,
+    steps: Vec<Step>,
+}
+
+impl<'a> Run<'a> {
+    fn new(state: &'a State, packet: &'a Packet, choice: usize) -> Run<'a> {
+        Run {
+            state,
+            packet,
+            family: Family::of(packet.destination),
+            choice,
+            throws: 0,
+            destination: packet.destination,
+            port: packet.port,
+            mark: 0,
+            translated: None,
+            masqueraded: false,
+            end: None,
+            steps: Vec::new(),
+        }
+    }
+
+    fn through(mut self) -> Run<'a> {
+        use TableName::{Filter, Nat};
+        match self.packet.origin {
+            Origin::Host => {
+                self.hook(Nat, "OUTPUT");
+                self.hook(Filter, "OUTPUT");
+                self.hook(Nat, "POSTROUTING");
+            }
+            Origin::Interface(_) => self.hook(Nat, "PREROUTING"),
+        }
+        let stays_here = self.packet.to_this_host && self.translated.is_none();
+        if stays_here {
+            self.hook(Filter, "INPUT");
+        } else if self.packet.origin != Origin::Host {
+            self.hook(Filter, "FORWARD");
+            self.hook(Nat, "POSTROUTING");
+        }
+        self
+    }
+
+    fn hook(&mut self, table: TableName, builtin: &str) {
+        let Some(table) = self.state.table(self.family, table) else { return };
+        if self.end.is_none()
+            && let Some(jumps) = table.jumps.get(builtin)
+            && let Flow::End(end) = self.chain(table, builtin, jumps, 0)
+        {
+            self.end = Some(end);
+        }
+    }
+
+    fn chain(&mut self, table: &'a Table, name: &str, rules: &Rules, depth: u8) -> Flow {
+        // The kernel refuses loops when a rule is added; this is for States that never were in a kernel.
+        const DEEPEST: u8 = 16;
+        if depth > DEEPEST {
+            return Flow::End(End::Drop);
+        }
+        for rule in rules.iter() {
+            let Some(target) = self.matches(rule) else { continue };
+            let flow = match table.chains.get_key_value(target.name) {
+                Some((next, rules)) => {
+                    self.note(name, rule, format!("jump {next}"));
+                    match self.chain(table, next, rules, depth + 1) {
+                        Flow::Return => Flow::Next,
+                        flow => flow,
+                    }
+                }
+                None => self.act(name, rule, target),
+            };
+            if flow != Flow::Next {
+                return flow;
+            }
+        }
+        Flow::Next
+    }
+
+    /// The target, if all that the rule asks for is true of the packet.
+    fn matches<'r>(&mut self, rule: &'r str) -> Option<Target<'r>> {
+        let mut words = words(rule);
+        let mut negated = false;
+        while let Some(word) = words.next() {
+            let holds = match word {
+                "!" => {
+                    negated = true;
+                    continue;
+                }
+                "-j" => {
+                    return Some(Target { name: words.next()?, option: words.next(), value: words.next() });
+                }
+                _ => self.holds(word, &mut words)?,
+            };
+            if holds == negated {
+                return None;
+            }
+            negated = false;
+        }
+        None
+    }
+
+    /// Whether one condition holds; `None` for what is not known here.
+    fn holds<'r>(&mut self, option: &str, words: &mut impl Iterator<Item = &'r str>) -> Option<bool> {
+        // Options without a value, then those with one.
+        match option {
+            "--rsource" | "--reap" | "--set" => return Some(true),
+            // No client has been seen before: affinity is runtime data.
+            "--rcheck" => return Some(false),
+            _ => {}
+        }
+        let value = words.next()?;
+        Some(match option {
+            "-m" | "--comment" | "--nfacct-name" | "--seconds" | "--name" | "--mask" | "--mode" => true,
+            "-s" => range(value)?.contains(&self.packet.source),
+            "-d" => range(value)?.contains(&self.destination),
+            "-i" => self.came_in_on(value),
+            "-p" => self.packet.protocol.lowercase() == value,
+            "--dport" => value.parse() == Ok(self.port),
+            "--src-type" => value == "LOCAL" && self.packet.origin == Origin::Host,
+            "--dst-type" => value == "LOCAL" && self.packet.to_this_host && self.translated.is_none(),
+            "--ctstate" => value.split(',').any(|state| match state {
+                "NEW" => true,
+                "DNAT" => self.translated.is_some(),
+                _ => false,
+            }),
+            "--mark" => {
+                let (mark, mask) = mark_and_mask(value)?;
+                self.mark & mask == mark
+            }
+            "--probability" => {
+                let is_chosen = self.throws == self.choice;
+                self.throws += 1;
+                is_chosen
+            }
+            _ => return None,
+        })
+    }
+
+    fn came_in_on(&self, wanted: &str) -> bool {
+        match (&self.packet.origin, wanted.strip_suffix('+')) {
+            (Origin::Host, _) => false,
+            (Origin::Interface(name), Some(prefix)) => name.starts_with(prefix),
+            (Origin::Interface(name), None) => name == wanted,
+        }
+    }
+
+    fn act(&mut self, chain: &str, rule: &str, target: Target<'_>) -> Flow {
+        let (flow, effect) = match (target.name, target.option, target.value) {
+            ("ACCEPT", ..) => (Flow::Accept, "accepted".into()),
+            ("DROP", ..) => (Flow::End(End::Drop), "dropped".into()),
+            ("REJECT", ..) => (Flow::End(End::Reject), "rejected".into()),
+            ("RETURN", ..) => (Flow::Return, "return".into()),
+            ("MARK", Some("--set-xmark"), Some(value)) => {
+                let Some((mark, mask)) = mark_and_mask(value) else { return Flow::Next };
+                self.mark = (self.mark & !mask) ^ mark;
+                (Flow::Next, format!("mark is {:#x}", self.mark))
+            }
+            ("MASQUERADE", ..) => {
+                self.masqueraded = true;
+                (Flow::Accept, "masqueraded".into())
+            }
+            ("DNAT", Some("--to-destination"), Some(value)) => {
+                let Ok(to) = value.parse::<SocketAddr>() else { return Flow::Next };
+                (self.destination, self.port) = (to.ip(), to.port());
+                self.translated = Some(to);
+                (Flow::Accept, format!("to {to}"))
+            }
+            _ => return Flow::Next,
+        };
+        self.note(chain, rule, effect);
+        flow
+    }
+
+    fn note(&mut self, chain: &str, rule: &str, effect: String) {
+        self.steps.push(Step { chain: chain.into(), rule: rule.into(), effect });
+    }
+}
+
+/// What follows `-j`.
+struct Target<'r> {
+    name: &'r str,
+    option: Option<&'r str>,
+    value: Option<&'r str>,
+}
+
+/// An address without a length is a range of one.
+fn range(text: &str) -> Option<IpNet> {
+    text.parse().ok().or_else(|| text.parse().ok().map(|address: IpAddr| address.into()))
+}
+
+/// `0x4000/0x4000`
+fn mark_and_mask(text: &str) -> Option<(u32, u32)> {
+    let number = |text: &str| u32::from_str_radix(text.strip_prefix("0x")?, 16).ok();
+    match text.split_once('/') {
+        Some((mark, mask)) => Some((number(mark)?, number(mask)?)),
+        None => Some((number(text)?, u32::MAX)),
+    }
+}

@@ -1,0 +1,399 @@
+//! Intent to State: the chains of the program, and what each Service adds.
+//!
+//! Pure and deterministic. A [`Fragment`] is all a Service is in this dataplane, used to make it, to change it and to
+//! remove it.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use ferroxy_core::intent::FrontendKind;
+use ferroxy_core::{Endpoint, Family, Frontend, Intent, NodeIntent, PortIntent, Route, ServiceIntent};
+
+use crate::name::{self, Names};
+use crate::program::{self, Dispatch, LOCALHOST_ACCEPTED, MARK_MASQ, Settings};
+use crate::rule::{Comment, Host, Sender, probability, whole_address_mask};
+use crate::state::{Rules, State, TableName};
+
+/// More endpoints than this in a family, and the rules for endpoints go without comments, to be smaller.
+pub const LARGE_CLUSTER: u64 = 1000;
+
+/// What is one Service's: chains of its own, all in `nat`, and rules in the chains that it shares with the others.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Fragment {
+    pub chains: BTreeMap<(Family, Box<str>), Rules>,
+    pub dispatch: BTreeMap<(Family, Dispatch), Rules>,
+}
+
+/// What rules depend on besides their Service.
+#[derive(Debug, Clone, Copy)]
+pub struct Surroundings<'a> {
+    pub node: &'a NodeIntent,
+    pub settings: Settings,
+    pub size: ClusterSize,
+}
+
+/// How many endpoints are known, in each family.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ClusterSize {
+    v4: u64,
+    v6: u64,
+}
+
+impl ClusterSize {
+    pub fn of<'a>(services: impl IntoIterator<Item = &'a ServiceIntent>) -> ClusterSize {
+        let mut size = ClusterSize::default();
+        services.into_iter().for_each(|service| size.add(service));
+        size
+    }
+
+    pub fn add(&mut self, service: &ServiceIntent) {
+        for port in &service.ports {
+            *self.in_family(port.family) += u64::from(port.known_endpoints);
+        }
+    }
+
+    pub fn subtract(&mut self, service: &ServiceIntent) {
+        for port in &service.ports {
+            let known = self.in_family(port.family);
+            *known = known.saturating_sub(u64::from(port.known_endpoints));
+        }
+    }
+
+    pub fn is_large(mut self, family: Family) -> bool {
+        *self.in_family(family) > LARGE_CLUSTER
+    }
+
+    fn in_family(&mut self, family: Family) -> &mut u64 {
+        match family {
+            Family::V4 => &mut self.v4,
+            Family::V6 => &mut self.v6,
+        }
+    }
+}
+
+/// The ruleset for an Intent, in these families.
+pub fn render(intent: &Intent, settings: Settings, families: &[Family]) -> State {
+    let size = ClusterSize::of(intent.services.values().map(AsRef::as_ref));
+    let surroundings = Surroundings { node: &intent.node, settings, size };
+    let mut state = State::default();
+    let mut dispatched: BTreeMap<(Family, Dispatch), Rules> = BTreeMap::new();
+    for service in intent.services.values() {
+        let fragment = fragment(service, surroundings, families);
+        for ((family, chain), rules) in fragment.chains {
+            state.tables.entry((family, TableName::Nat)).or_default().chains.insert(chain, rules);
+        }
+        for (place, rules) in &fragment.dispatch {
+            dispatched.entry(*place).or_default().append(rules);
+        }
+    }
+    for family in families {
+        for (table, chain, rules) in program::chains(&intent.node, settings, *family) {
+            state.tables.entry((*family, table)).or_default().chains.insert(chain.into(), rules);
+        }
+        for (table, builtin, rules) in program::jumps() {
+            state.tables.entry((*family, table)).or_default().jumps.insert(builtin.into(), rules);
+        }
+    }
+    for ((family, dispatch), mut rules) in dispatched {
+        rules.append(&program::dispatch_tail(dispatch, &intent.node, family));
+        rules.shrink();
+        let table = state.tables.entry((family, dispatch.table())).or_default();
+        table.chains.insert(dispatch.chain().into(), rules);
+    }
+    state
+}
+
+/// What one Service is, in these families.
+pub fn fragment(service: &ServiceIntent, surroundings: Surroundings<'_>, families: &[Family]) -> Fragment {
+    let mut fragment = Fragment::default();
+    for port in service.ports.iter().filter(|port| families.contains(&port.family)) {
+        PortWriter::new(service, port, surroundings).write(&mut fragment);
+    }
+    for rules in fragment.chains.values_mut() {
+        rules.shrink();
+    }
+    fragment
+}
+
+/// Writes one Service port in one family.
+struct PortWriter<'a> {
+    service: &'a ServiceIntent,
+    port: &'a PortIntent,
+    node: &'a NodeIntent,
+    settings: Settings,
+    is_large: bool,
+    names: Names,
+    /// `ns/name:port`, as the original calls it in comments.
+    label: String,
+}
+
+impl<'a> PortWriter<'a> {
+    fn new(
+        service: &'a ServiceIntent,
+        port: &'a PortIntent,
+        surroundings: Surroundings<'a>,
+    ) -> PortWriter<'a> {
+        PortWriter {
+            service,
+            port,
+            node: surroundings.node,
+            settings: surroundings.settings,
+            is_large: surroundings.size.is_large(port.family),
+            names: Names::of(service, port),
+            label: service.name.port(&port.name),
+        }
+    }
+
+    fn write(&self, fragment: &mut Fragment) {
+        for frontend in &self.port.frontends {
+            match frontend.kind {
+                FrontendKind::ClusterIp => self.cluster_ip(frontend, fragment),
+                FrontendKind::ExternalIp => self.external_ip(frontend, fragment),
+                FrontendKind::LoadBalancer => self.load_balancer(frontend, fragment),
+                FrontendKind::NodePort => self.node_port(frontend, fragment),
+            }
+        }
+        self.health_check(fragment);
+        self.cluster_ip_masquerade(fragment);
+        self.external_chain(fragment);
+        self.firewall_chain(fragment);
+        self.policy_chain(name::CLUSTER, &self.port.cluster, fragment);
+        self.policy_chain(name::LOCAL, &self.port.local, fragment);
+        for endpoint in self.port.cluster.iter().chain(&self.port.local) {
+            self.endpoint_chain(endpoint, fragment);
+        }
+    }
+
+    fn cluster_ip(&self, frontend: &Frontend, fragment: &mut Fragment) {
+        let Some(chain) = self.internal_chain(frontend) else {
+            return self.refused(frontend, Dispatch::Refused, fragment);
+        };
+        self.dispatched(frontend, "cluster IP", &chain, fragment);
+    }
+
+    /// Where a cluster IP leads to, if anywhere.
+    fn internal_chain(&self, frontend: &Frontend) -> Option<String> {
+        match frontend.route {
+            Route::Cluster => Some(self.names.chain(name::CLUSTER)),
+            Route::Local => Some(self.names.chain(name::LOCAL)),
+            _ => None,
+        }
+    }
+
+    fn external_ip(&self, frontend: &Frontend, fragment: &mut Fragment) {
+        if frontend.route != Route::Reject {
+            self.dispatched(frontend, "external IP", &self.names.chain(name::EXTERNAL), fragment);
+        }
+        self.refused(frontend, Dispatch::ExternalRefused, fragment);
+    }
+
+    fn load_balancer(&self, frontend: &Frontend, fragment: &mut Fragment) {
+        let firewalled = frontend.allowed_sources.is_some();
+        if frontend.route != Route::Reject {
+            let prefix = if firewalled { name::FIREWALL } else { name::EXTERNAL };
+            self.dispatched(frontend, "loadbalancer IP", &self.names.chain(prefix), fragment);
+            if firewalled {
+                let firewall = self.names.chain(name::FIREWALL);
+                let comment = Comment::new(format_args!("{} traffic not accepted by {firewall}", self.label));
+                let to = self.to(frontend, "", &comment);
+                self.dispatch(fragment, Dispatch::Firewall).push(format_args!("{to} -j DROP"));
+            }
+        }
+        self.refused(frontend, Dispatch::ExternalRefused, fragment);
+    }
+
+    fn node_port(&self, frontend: &Frontend, fragment: &mut Fragment) {
+        if frontend.route != Route::Reject {
+            let external = self.names.chain(name::EXTERNAL);
+            let to = self.to(frontend, "", &Comment::new(format_args!("{}", self.label)));
+            let rules = self.dispatch(fragment, Dispatch::NodePorts);
+            // Only to count who still uses node ports on loopback addresses.
+            if self.settings.nfacct && self.node.family(self.port.family).localhost_node_ports {
+                let counted = program::counted_by(self.settings, LOCALHOST_ACCEPTED);
+                rules.push(format_args!("-d 127.0.0.0/8 {to} {counted}-j {external}"));
+            }
+            rules.push(format_args!("{to} -j {external}"));
+        }
+        self.refused(frontend, Dispatch::ExternalRefused, fragment);
+    }
+
+    /// A rule in the first chain: this address and port go there.
+    fn dispatched(&self, frontend: &Frontend, words: &str, chain: &str, fragment: &mut Fragment) {
+        let to = self.to(frontend, "", &Comment::new(format_args!("{} {words}", self.label)));
+        self.dispatch(fragment, Dispatch::Services).push(format_args!("{to} -j {chain}"));
+    }
+
+    /// Refuses what is left of a frontend's packets once the chains in `nat` have had theirs.
+    fn refused(&self, frontend: &Frontend, dispatch: Dispatch, fragment: &mut Fragment) {
+        let (words, verdict) = match frontend.route {
+            Route::Reject => ("has no endpoints", self.reject()),
+            Route::Drop => ("has no local endpoints", "DROP"),
+            Route::ExternalLocal if self.port.local.is_empty() => ("has no local endpoints", "DROP"),
+            _ => return,
+        };
+        let on_host = if frontend.address.is_none() { " -m addrtype --dst-type LOCAL" } else { "" };
+        let to = self.to(frontend, on_host, &Comment::new(format_args!("{} {words}", self.label)));
+        self.dispatch(fragment, dispatch).push(format_args!("{to} -j {verdict}"));
+    }
+
+    fn reject(&self) -> &'static str {
+        match self.port.family {
+            Family::V4 => "REJECT --reject-with icmp-port-unreachable",
+            Family::V6 => "REJECT --reject-with icmp6-port-unreachable",
+        }
+    }
+
+    fn health_check(&self, fragment: &mut Fragment) {
+        let Some(check) = self.service.health_check else { return };
+        let comment = Comment::new(format_args!("{} health check node port", self.label));
+        self.dispatch(fragment, Dispatch::HealthChecks)
+            .push(format_args!("-p tcp {comment} -m tcp --dport {} -j ACCEPT", check.port));
+    }
+
+    /// The first rule of the chain that a cluster IP leads to.
+    fn cluster_ip_masquerade(&self, fragment: &mut Fragment) {
+        let detector = &self.node.family(self.port.family).local_detector;
+        let sender = match detector {
+            _ if self.node.masquerade_all => Sender::default(),
+            Some(detector) => Sender::is_not_pod(detector),
+            None => return,
+        };
+        let cluster_ips = self.port.frontends.iter().filter(|f| f.kind == FrontendKind::ClusterIp);
+        for frontend in cluster_ips {
+            let (Some(chain), Some(address)) = (self.internal_chain(frontend), frontend.address) else {
+                continue;
+            };
+            let comment = Comment::new(format_args!("{} cluster IP", self.label));
+            let (Sender { source, interface }, host, port) = (&sender, Host(address), frontend.port);
+            let protocol = self.port.protocol;
+            self.chain(fragment, chain).push(format_args!(
+                "{source}-d {host} {interface}-p {protocol} {comment} -m {protocol} --dport {port} -j {MARK_MASQ}"
+            ));
+        }
+    }
+
+    /// Where all external frontends lead to.
+    fn external_chain(&self, fragment: &mut Fragment) {
+        let external = self.port.frontends.iter().find(|f| f.kind != FrontendKind::ClusterIp);
+        let Some(route) = external.map(|frontend| frontend.route).filter(|route| *route != Route::Reject)
+        else {
+            return;
+        };
+        let (label, cluster) = (&self.label, self.names.chain(name::CLUSTER));
+        let rules = self.chain(fragment, self.names.chain(name::EXTERNAL));
+        if route != Route::ExternalLocal {
+            let comment = Comment::new(format_args!("masquerade traffic for {label} external destinations"));
+            rules.push(format_args!("{comment} -j {MARK_MASQ}"));
+            rules.push(format_args!("-j {cluster}"));
+            return;
+        }
+        // Policy Local does not bind those inside: pods go on as they are, this host masqueraded.
+        if let Some(detector) = &self.node.family(self.port.family).local_detector {
+            let Sender { source, interface } = Sender::is_pod(detector);
+            let comment = Comment::new(format_args!("pod traffic for {label} external destinations"));
+            rules.push(format_args!("{source}{interface}{comment} -j {cluster}"));
+        }
+        let comment =
+            Comment::new(format_args!("masquerade LOCAL traffic for {label} external destinations"));
+        rules.push(format_args!("{comment} -m addrtype --src-type LOCAL -j {MARK_MASQ}"));
+        let comment = Comment::new(format_args!("route LOCAL traffic for {label} external destinations"));
+        rules.push(format_args!("{comment} -m addrtype --src-type LOCAL -j {cluster}"));
+        if !self.port.local.is_empty() {
+            rules.push(format_args!("-j {}", self.names.chain(name::LOCAL)));
+        }
+    }
+
+    /// Lets the allowed sources of a load balancer on to the external chain. Others come back untranslated and are
+    /// dropped in `filter`.
+    fn firewall_chain(&self, fragment: &mut Fragment) {
+        let balanced =
+            |frontend: &&Frontend| frontend.route != Route::Reject && frontend.allowed_sources.is_some();
+        let Some(frontend) = self.port.frontends.iter().find(balanced) else { return };
+        let external = self.names.chain(name::EXTERNAL);
+        let comment = Comment::new(format_args!("{} loadbalancer IP", self.label));
+        let rules = self.chain(fragment, self.names.chain(name::FIREWALL));
+        for range in frontend.allowed_sources.iter().flatten() {
+            rules.push(format_args!("-s {} {comment} -j {external}", range.trunc()));
+        }
+        let comment = Comment::new(format_args!(
+            "other traffic to {} will be dropped by KUBE-PROXY-FIREWALL",
+            self.label
+        ));
+        rules.push(format_args!("{comment}"));
+    }
+
+    /// Clients that are known go where they were; all others are dealt out evenly.
+    fn policy_chain(&self, prefix: &str, pool: &[Endpoint], fragment: &mut Fragment) {
+        if pool.is_empty() {
+            return;
+        }
+        let rules = self.chain(fragment, self.names.chain(prefix));
+        let chains: Vec<String> = pool.iter().map(|endpoint| self.names.endpoint(endpoint)).collect();
+        if let Some(seconds) = self.port.affinity {
+            let mask = whole_address_mask(self.port.family);
+            for (endpoint, chain) in pool.iter().zip(&chains) {
+                let comment = self.endpoint_comment(endpoint);
+                rules.push(format_args!(
+                    "{comment}-m recent --rcheck --seconds {seconds} --reap --name {chain} --mask {mask} --rsource -j {chain}"
+                ));
+            }
+        }
+        for (index, (endpoint, chain)) in pool.iter().zip(&chains).enumerate() {
+            let comment = self.endpoint_comment(endpoint);
+            match pool.len() - index {
+                1 => rules.push(format_args!("{comment}-j {chain}")),
+                remaining => rules.push(format_args!(
+                    "{comment}-m statistic --mode random --probability {} -j {chain}",
+                    probability(remaining)
+                )),
+            }
+        }
+    }
+
+    fn endpoint_chain(&self, endpoint: &Endpoint, fragment: &mut Fragment) {
+        let chain: Box<str> = self.names.endpoint(endpoint).into();
+        let comment = match self.is_large {
+            true => String::new(),
+            false => format!("{} ", Comment::new(format_args!("{}", self.label))),
+        };
+        let recent = match self.port.affinity {
+            Some(_) => {
+                let mask = whole_address_mask(self.port.family);
+                format!("-m recent --set --name {chain} --mask {mask} --rsource ")
+            }
+            None => String::new(),
+        };
+        let (protocol, to) = (self.port.protocol, SocketAddr::new(endpoint.ip, endpoint.port));
+        let mut rules = Rules::new();
+        // A pod that reaches itself must not see its own address as the client: it would answer past the node.
+        rules.push(format_args!("-s {} {comment}-j {MARK_MASQ}", Host(endpoint.ip)));
+        rules
+            .push(format_args!("-p {protocol} {comment}{recent}-m {protocol} -j DNAT --to-destination {to}"));
+        // The same endpoint may be in both pools: then this is the same chain again.
+        fragment.chains.insert((self.port.family, chain), rules);
+    }
+
+    /// `"ns/name -> 10.244.1.5:80"`, and a space; nothing in a large cluster.
+    fn endpoint_comment(&self, endpoint: &Endpoint) -> String {
+        if self.is_large {
+            return String::new();
+        }
+        let address = SocketAddr::new(endpoint.ip, endpoint.port);
+        format!("{} ", Comment::new(format_args!("{} -> {address}", self.label)))
+    }
+
+    /// What matches a frontend. `extra` is said between the comment and the port.
+    fn to(&self, frontend: &Frontend, extra: &str, comment: &Comment) -> String {
+        let address = frontend.address.map(|ip| format!("-d {} ", Host(ip))).unwrap_or_default();
+        let (protocol, port) = (self.port.protocol, frontend.port);
+        format!("{address}-p {protocol} {comment}{extra} -m {protocol} --dport {port}")
+    }
+
+    fn chain<'f>(&self, fragment: &'f mut Fragment, chain: String) -> &'f mut Rules {
+        fragment.chains.entry((self.port.family, chain.into())).or_default()
+    }
+
+    fn dispatch<'f>(&self, fragment: &'f mut Fragment, dispatch: Dispatch) -> &'f mut Rules {
+        fragment.dispatch.entry((self.port.family, dispatch)).or_default()
+    }
+}

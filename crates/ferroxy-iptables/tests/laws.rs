@@ -1,0 +1,287 @@
+//! Ring 0: what holds for every cluster, checked on random ones.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "the functions that tests share are tests too; clippy does not know"
+)]
+
+mod support;
+
+use std::collections::BTreeSet;
+
+use ferroxy_core::oracle::iptables as oracle;
+use ferroxy_core::testing::{Cluster, clusters, interesting_packets};
+use ferroxy_core::{Facts, Family, Intent, resolve};
+use ferroxy_iptables::ledger::{Change, Ledger};
+use ferroxy_iptables::program::FIREWALL;
+use ferroxy_iptables::state::Rules;
+use ferroxy_iptables::text::parse;
+use ferroxy_iptables::{Plan, Settings, State, TableName, diff, interpret, render};
+use proptest::prelude::*;
+use support::Kernel;
+
+/// Clusters as iptables mode meets them.
+fn iptables_clusters() -> impl Strategy<Value = Cluster> {
+    (clusters(), any::<bool>()).prop_map(|(mut cluster, localhost)| {
+        cluster.policy.localhost_node_ports = localhost;
+        cluster
+    })
+}
+
+fn settings() -> impl Strategy<Value = Settings> {
+    (any::<bool>(), any::<bool>()).prop_map(|(nfacct, tcp_be_liberal)| Settings { nfacct, tcp_be_liberal })
+}
+
+fn rendered(cluster: &Cluster, settings: Settings) -> State {
+    render(&cluster.intent(), settings, &Family::ALL)
+}
+
+fn carry_out(kernel: &mut Kernel, plan: &Plan) -> Result<(), TestCaseError> {
+    let foreign = kernel.foreign();
+    kernel.carry_out(plan).map_err(|refused| TestCaseError::fail(format!("{refused}\nin\n{plan}")))?;
+    prop_assert_eq!(kernel.foreign(), foreign, "others' rules were touched");
+    Ok(())
+}
+
+/// What a State becomes when it is diffed to another: that one, with what is in the shared chain where it has nothing
+/// to say about it.
+fn turned_into(seen: &State, wanted: &State) -> State {
+    let mut state = wanted.clone();
+    for (place, table) in &seen.tables {
+        let Some(rules) = table.chains.get(FIREWALL) else { continue };
+        let wanted = state.tables.entry(*place).or_default();
+        if wanted.chains.get(FIREWALL).is_none_or(Rules::is_empty) {
+            wanted.chains.insert(FIREWALL.into(), rules.clone());
+        }
+        for builtin in ["INPUT", "OUTPUT"] {
+            let jump = format!("-j {FIREWALL}");
+            let jumps = wanted.jumps.entry(builtin.into()).or_default();
+            if !jumps.iter().any(|rule| rule == jump) {
+                jumps.push(format_args!("{jump}"));
+            }
+        }
+    }
+    state
+}
+
+/// What changed between two Intents, as the agent would say it.
+fn changes(before: &Intent, after: &Intent) -> Vec<Change> {
+    let names: BTreeSet<_> = before.services.keys().chain(after.services.keys()).cloned().collect();
+    let differs = |name: &_| before.services.get(name) != after.services.get(name);
+    names.into_iter().filter(differs).map(|name| (name.clone(), after.services.get(&name).cloned())).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn packets_go_where_the_oracle_says(cluster in iptables_clusters(), settings in settings()) {
+        let intent = cluster.intent();
+        let state = render(&intent, settings, &Family::ALL);
+        for packet in interesting_packets(&intent) {
+            prop_assert_eq!(interpret(&state, &packet), oracle(&intent, &packet), "{:?}\n{}", packet, state);
+        }
+    }
+
+    #[test]
+    fn a_plan_does_what_it_is_for(a in iptables_clusters(), b in iptables_clusters(), settings in settings()) {
+        let (a, b) = (rendered(&a, settings), rendered(&b, Settings::default()));
+        let mut kernel = Kernel::new();
+        carry_out(&mut kernel, &diff(&State::default(), &a))?;
+        prop_assert_eq!(&kernel.state(), &a);
+        carry_out(&mut kernel, &diff(&a, &b))?;
+        prop_assert_eq!(kernel.state(), turned_into(&a, &b));
+    }
+
+    #[test]
+    fn back_to_nothing(cluster in iptables_clusters()) {
+        let state = rendered(&cluster, Settings::default());
+        let mut kernel = Kernel::new();
+        carry_out(&mut kernel, &diff(&State::default(), &state))?;
+        carry_out(&mut kernel, &diff(&state, &State::default()))?;
+        prop_assert_eq!(kernel.state(), turned_into(&state, &State::default()));
+    }
+
+    #[test]
+    fn equal_states_need_nothing(cluster in iptables_clusters(), settings in settings()) {
+        let state = rendered(&cluster, settings);
+        prop_assert!(diff(&state, &state).is_empty());
+    }
+
+    #[test]
+    fn what_is_printed_is_read_back(cluster in iptables_clusters(), settings in settings()) {
+        let state = rendered(&cluster, settings);
+        let text = state.to_string();
+        let (v4, v6) = text.split_once("# ip6tables-save").unwrap();
+        let mut read = parse(Family::V4, v4);
+        read.tables.extend(parse(Family::V6, v6).tables);
+        prop_assert_eq!(read, state);
+        prop_assert_eq!(rendered(&cluster, settings).to_string(), text, "the same bytes every time");
+    }
+
+    #[test]
+    fn following_changes_is_the_same_as_starting_anew(cluster in iptables_clusters(), settings in settings()) {
+        let mut facts = Facts::new(cluster.policy.clone());
+        let mut intent = resolve::all(&facts).0;
+        let mut ledger = Ledger::new(&Family::ALL, settings, intent.node.clone());
+        let mut kernel = Kernel::new();
+        carry_out(&mut kernel, &ledger.plan_program())?;
+        // Several events at once, too: Services that change together meet in the shared chains.
+        for events in cluster.events.chunks(3) {
+            let before = intent.clone();
+            for event in events {
+                let touched = facts.apply(event.clone());
+                resolve::update(&facts, &touched, &mut intent);
+            }
+            carry_out(&mut kernel, &ledger.plan_node(&intent.node))?;
+            ledger.settle_node(intent.node.clone());
+            let (plan, settlement) = ledger.plan(&changes(&before, &intent));
+            carry_out(&mut kernel, &plan)?;
+            ledger.settle(settlement);
+            let fresh = render(&intent, settings, &Family::ALL);
+            prop_assert_eq!(&ledger.state(), &fresh);
+            prop_assert_eq!(kernel.state(), fresh);
+        }
+    }
+
+    /// Whoever flushes, deletes or adds something of ours: the diff mends it and leaves the rest alone.
+    #[test]
+    fn drift_is_mended(cluster in iptables_clusters(), salt in any::<prop::sample::Index>()) {
+        let wanted = rendered(&cluster, Settings::default());
+        let mut kernel = Kernel::new();
+        carry_out(&mut kernel, &diff(&State::default(), &wanted))?;
+        let table = wanted.table(Family::V4, TableName::Nat).unwrap();
+        let chains: Vec<_> = table.chains.keys().collect();
+        let chain = salt.get(&chains);
+        let damage = format!(
+            "*nat\n:{chain} - [0:0]\n-A {chain} -j ACCEPT\n-D OUTPUT {jump}\n-A OUTPUT {jump}\n:KUBE-SEP-X - [0:0]\nCOMMIT\n",
+            jump = table.jumps["OUTPUT"].iter().next().unwrap()
+        );
+        kernel.restore(Family::V4, &damage).unwrap();
+        let plan = diff(&kernel.state(), &wanted);
+        prop_assert_eq!(plan.len(), 2, "one chain written, one removed; the jump still stands: {}", plan);
+        carry_out(&mut kernel, &plan)?;
+        prop_assert_eq!(kernel.state(), wanted);
+    }
+}
+
+mod size {
+    //! The cost of a change is the size of the change.
+
+    use std::sync::Arc;
+
+    use ferroxy_core::intent::{Frontend, FrontendKind, Route};
+    use ferroxy_core::{
+        Endpoint, Family, Intent, NodeIntent, PortIntent, Protocol, ServiceIntent, ServiceName,
+    };
+    use ferroxy_iptables::ledger::{Change, Ledger};
+    use ferroxy_iptables::plan::Op;
+    use ferroxy_iptables::{Plan, Settings, render};
+
+    use super::support::Kernel;
+
+    fn service(number: u16, endpoints: std::ops::Range<u16>) -> (ServiceName, Arc<ServiceIntent>) {
+        let name = ServiceName::new("default", &format!("s{number}"));
+        let address = [10, 96, (number >> 8) as u8, number as u8].into();
+        let endpoint =
+            |n: u16| Endpoint { ip: [10, 244, (n >> 8) as u8, n as u8].into(), port: 80, is_local: false };
+        let cluster: Vec<Endpoint> = endpoints.map(endpoint).collect();
+        let port = PortIntent {
+            name: "http".into(),
+            family: Family::V4,
+            protocol: Protocol::Tcp,
+            affinity: None,
+            known_endpoints: cluster.len() as u32,
+            frontends: vec![Frontend {
+                kind: FrontendKind::ClusterIp,
+                address: Some(address),
+                port: 80,
+                route: if cluster.is_empty() { Route::Reject } else { Route::Cluster },
+                allowed_sources: None,
+            }],
+            cluster,
+            local: Vec::new(),
+        };
+        let intent = ServiceIntent {
+            name: name.clone(),
+            cluster_ips: vec![address],
+            ports: vec![port],
+            health_check: None,
+        };
+        (name, Arc::new(intent))
+    }
+
+    fn change(number: u16, endpoints: std::ops::Range<u16>) -> Change {
+        let (name, service) = service(number, endpoints);
+        (name, Some(service))
+    }
+
+    fn ledger(services: u16, endpoints: u16) -> Ledger {
+        let mut ledger = Ledger::new(&[Family::V4], Settings::default(), NodeIntent::default());
+        let all: Vec<Change> = (0..services).map(|n| change(n, 0..endpoints)).collect();
+        let settlement = ledger.plan(&all).1;
+        ledger.settle(settlement);
+        ledger
+    }
+
+    fn lines(plan: &Plan) -> usize {
+        plan.restore_input(Family::V4).lines().count()
+    }
+
+    #[test]
+    fn an_endpoint_costs_its_service_whatever_the_cluster() {
+        for services in [2, 200, 3000] {
+            let ledger = ledger(services, 10);
+            let gone = ledger.plan(&[change(1, 0..9)]).0;
+            assert_eq!(gone.len(), 2, "the Service's chain is written, the endpoint's removed: {gone}");
+            assert_eq!(lines(&gone), 2 + 2 + 9 + 1);
+            let come = ledger.plan(&[change(1, 0..11)]).0;
+            assert_eq!(come.len(), 2, "the Service's chain is written, the endpoint's made: {come}");
+            assert_eq!(lines(&come), 2 + 2 + 11 + 2);
+        }
+    }
+
+    #[test]
+    fn a_service_costs_one_rule_in_a_shared_chain() {
+        let ledger = ledger(2000, 1);
+        let (name, _) = service(700, 0..0);
+        let gone = ledger.plan(&[(name, None)]).0;
+        let in_shared = |plan: &Plan| plan.ops().filter(|(_, _, op)| op.chain() == "KUBE-SERVICES").count();
+        assert_eq!((in_shared(&gone), gone.len()), (1, 3), "{gone}");
+        let no_endpoint = ledger.plan(&[change(700, 0..0)]).0;
+        assert_eq!(in_shared(&no_endpoint), 2, "from nat to filter: {no_endpoint}");
+        let come = ledger.plan(&[change(7000, 0..1)]).0;
+        assert_eq!((in_shared(&come), come.len()), (1, 3), "{come}");
+    }
+
+    #[test]
+    fn many_changes_write_the_shared_chain_once() {
+        let ledger = ledger(200, 1);
+        let changes: Vec<Change> = (100..150).map(|n| (service(n, 0..0).0, None)).collect();
+        let plan = ledger.plan(&changes).0;
+        let shared: Vec<&Op> =
+            plan.ops().map(|(_, _, op)| op).filter(|op| op.chain() == "KUBE-SERVICES").collect();
+        assert!(matches!(shared[..], [Op::Write { rules, .. }] if rules.len() == 150), "{shared:?}");
+    }
+
+    /// 1,000 endpoints have comments, 1,001 have not, and the way back.
+    #[test]
+    fn a_cluster_that_becomes_large_loses_its_comments() {
+        let mut ledger = ledger(100, 10);
+        let mut kernel = Kernel::new();
+        kernel.carry_out(&ledger.plan_program()).unwrap();
+        kernel.carry_out(&ferroxy_iptables::diff(&kernel.state(), &ledger.state())).unwrap();
+        for (endpoints, commented) in [(0..11, false), (0..12, false), (0..10, true)] {
+            let (plan, settlement) = ledger.plan(&[change(5, endpoints)]);
+            kernel.carry_out(&plan).unwrap();
+            ledger.settle(settlement);
+            let services = ledger.services().map(|(name, service)| (name.clone(), service.clone())).collect();
+            let fresh =
+                render(&Intent { node: ledger.node().clone(), services }, Settings::default(), &[Family::V4]);
+            assert_eq!(kernel.state(), fresh);
+            assert_eq!(fresh.to_string().contains("default/s7:http -> "), commented);
+        }
+    }
+}

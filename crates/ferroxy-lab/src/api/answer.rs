@@ -1,0 +1,157 @@
+//! One request, one answer: faults first, then who is asking, then what for.
+
+use std::future::pending;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Limited};
+use hyper::body::Incoming;
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use hyper::http::request::Parts;
+use hyper::{Response, StatusCode};
+use serde_json::Value;
+
+use super::body::AnswerBody;
+use super::fault::Fault;
+use super::kind::{Kind, Place};
+use super::list::list;
+use super::lock;
+use super::object::Key;
+use super::query::{Request, Verb};
+use super::selector::Selector;
+use super::server::Shared;
+use super::status::Status;
+use super::store::Selection;
+use super::watch::watch;
+
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+
+/// More than any API server takes in one request.
+const LARGEST_BODY: usize = 4 << 20;
+
+/// `certificate` is the client's, in DER, if it has shown one.
+pub(super) async fn answer(
+    shared: Arc<Shared>,
+    certificate: Option<Bytes>,
+    request: hyper::Request<Incoming>,
+) -> Response<AnswerBody> {
+    let (head, body) = request.into_parts();
+    let request = Request::read(&head);
+    lock(&shared.requests).push(request.clone());
+    let (kind, verb) = (request.kind, request.verb);
+    if shared.faults.strikes(kind, verb, &Fault::HangRequests) {
+        pending::<()>().await;
+    }
+    let answered = async {
+        struck(&shared, &request)?;
+        let token = bearer_token(&head);
+        if !lock(&shared.access).admits(token, certificate.as_deref()) {
+            return Err(Status::unauthorized());
+        }
+        respond(&shared, &request, &head, body).await
+    };
+    answered.await.unwrap_or_else(|status: Status| refuse(&status))
+}
+
+fn struck(shared: &Shared, request: &Request) -> Result<(), Status> {
+    let status = shared.faults.strike(request.kind, request.verb, |fault| match fault {
+        Fault::Answer { code, retry_after } => Some(Status::of_code(*code, *retry_after)),
+        _ => None,
+    });
+    status.map_or(Ok(()), Err)
+}
+
+fn bearer_token(head: &Parts) -> Option<&str> {
+    head.headers.get(AUTHORIZATION)?.to_str().ok()?.strip_prefix("Bearer ")
+}
+
+async fn respond(
+    shared: &Arc<Shared>,
+    request: &Request,
+    head: &Parts,
+    body: Incoming,
+) -> Result<Response<AnswerBody>, Status> {
+    let Some(place) = &request.place else { return no_resource(request) };
+    match request.verb {
+        Verb::Get => get(shared, place),
+        Verb::Create if place.kind == Kind::Event => create_event(shared, place, head, body).await,
+        _ if place.kind == Kind::Event => Err(Status::method_not_allowed()),
+        Verb::List => Ok(json(StatusCode::OK, list(shared, request, &selection(place, request)?)?)),
+        Verb::Watch | Verb::StreamList => {
+            Ok(json(StatusCode::OK, watch(shared, request, selection(place, request)?)?))
+        }
+        Verb::Create | Verb::Other => Err(Status::method_not_allowed()),
+    }
+}
+
+fn no_resource(request: &Request) -> Result<Response<AnswerBody>, Status> {
+    match request.path.as_str() {
+        "/livez" | "/readyz" | "/healthz" => Ok(Response::new(whole("ok"))),
+        "/version" => {
+            let version =
+                r#"{"major":"1","minor":"37","gitVersion":"v1.37.0+ferroxy-lab","platform":"linux/amd64"}"#;
+            Ok(json(StatusCode::OK, whole(version)))
+        }
+        _ => Err(Status::no_such_path()),
+    }
+}
+
+fn selection(place: &Place, request: &Request) -> Result<Selection, Status> {
+    let (labels, fields) = (request.parameter("labelSelector"), request.parameter("fieldSelector"));
+    let selector = Selector::parse(labels, fields).map_err(Status::bad_request)?;
+    Ok(Selection { kind: place.kind, namespace: place.namespace.clone(), selector })
+}
+
+fn get(shared: &Shared, place: &Place) -> Result<Response<AnswerBody>, Status> {
+    let name = place.name.as_deref().unwrap_or_default();
+    let key = Key::new(place.namespace.as_deref().unwrap_or_default(), name);
+    let store = lock(&shared.store);
+    let object = store.get(place.kind, &key).ok_or_else(|| Status::not_found(place.kind, name))?;
+    Ok(json(StatusCode::OK, whole(object.text().clone())))
+}
+
+async fn create_event(
+    shared: &Shared,
+    place: &Place,
+    head: &Parts,
+    body: Incoming,
+) -> Result<Response<AnswerBody>, Status> {
+    let content_type = head.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("");
+    if !content_type.starts_with("application/json") {
+        return Err(Status::media_type(content_type));
+    }
+    let body = Limited::new(body, LARGEST_BODY).collect().await;
+    let body = body.map_err(|error| Status::bad_request(format!("the body cannot be read: {error}")))?;
+    let mut event: Value = serde_json::from_slice(&body.to_bytes())
+        .map_err(|error| Status::bad_request(format!("the object provided is unrecognized: {error}")))?;
+    let mut store = lock(&shared.store);
+    let metadata = &mut event["metadata"];
+    if let (None, Some(prefix)) = (metadata["name"].as_str(), metadata["generateName"].as_str()) {
+        metadata["name"] = format!("{prefix}{:05}", store.version()).into();
+    }
+    if let Some(namespace) = &place.namespace {
+        metadata["namespace"] = namespace.clone().into();
+    }
+    let object = store.put(event.to_string().as_bytes()).map_err(|e| Status::bad_request(e.to_string()))?;
+    Ok(json(StatusCode::CREATED, whole(object.text().clone())))
+}
+
+fn refuse(status: &Status) -> Response<AnswerBody> {
+    let code = StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut response = json(code, whole(status.text()));
+    if let Some(after) = status.retry_after {
+        response.headers_mut().insert(RETRY_AFTER, after.as_secs().into());
+    }
+    response
+}
+
+fn json(code: StatusCode, body: AnswerBody) -> Response<AnswerBody> {
+    let mut response = Response::new(body);
+    *response.status_mut() = code;
+    response.headers_mut().insert(CONTENT_TYPE, JSON);
+    response
+}
+
+fn whole(text: impl Into<Bytes>) -> AnswerBody {
+    AnswerBody::Whole(Some(text.into()))
+}

@@ -1,0 +1,165 @@
+//! The kinds of objects the server knows: their names, and where they live in its paths. Not what is in them.
+
+use std::fmt;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    Service,
+    EndpointSlice,
+    Node,
+    ServiceCidr,
+    /// Only created, never listed or watched: what clients report is kept for assertions.
+    Event,
+}
+
+impl Kind {
+    pub const ALL: [Kind; 5] =
+        [Kind::Service, Kind::EndpointSlice, Kind::Node, Kind::ServiceCidr, Kind::Event];
+
+    /// As in an object's `kind`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Service => "Service",
+            Kind::EndpointSlice => "EndpointSlice",
+            Kind::Node => "Node",
+            Kind::ServiceCidr => "ServiceCIDR",
+            Kind::Event => "Event",
+        }
+    }
+
+    pub fn from_name(name: &str) -> Option<Kind> {
+        Kind::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// As in an object's `apiVersion`.
+    pub fn api_version(self) -> &'static str {
+        match self {
+            Kind::Service | Kind::Node => "v1",
+            Kind::EndpointSlice => "discovery.k8s.io/v1",
+            Kind::ServiceCidr => "networking.k8s.io/v1",
+            Kind::Event => "events.k8s.io/v1",
+        }
+    }
+
+    /// Empty for the core group.
+    pub fn group(self) -> &'static str {
+        self.api_version().split_once('/').map_or("", |(group, _)| group)
+    }
+
+    /// As in a path, and in the messages of errors.
+    pub fn resource(self) -> &'static str {
+        match self {
+            Kind::Service => "services",
+            Kind::EndpointSlice => "endpointslices",
+            Kind::Node => "nodes",
+            Kind::ServiceCidr => "servicecidrs",
+            Kind::Event => "events",
+        }
+    }
+
+    pub fn namespaced(self) -> bool {
+        matches!(self, Kind::Service | Kind::EndpointSlice | Kind::Event)
+    }
+
+    /// `/api/v1/services`, `/apis/discovery.k8s.io/v1/namespaces/default/endpointslices`.
+    pub fn path(self, namespace: Option<&str>) -> String {
+        let root = if self.group().is_empty() { "api" } else { "apis" };
+        let (version, resource) = (self.api_version(), self.resource());
+        match namespace {
+            Some(namespace) => format!("/{root}/{version}/namespaces/{namespace}/{resource}"),
+            None => format!("/{root}/{version}/{resource}"),
+        }
+    }
+
+    /// What a bookmark's object has beside its metadata: the type's zero value as Go writes it, with its nulls. A
+    /// client that decodes bookmarks like objects must get through this.
+    pub(super) fn zero_fields(self) -> &'static str {
+        match self {
+            Kind::Service => r#","spec":{},"status":{"loadBalancer":{}}"#,
+            Kind::EndpointSlice => r#","addressType":"","endpoints":null,"ports":null"#,
+            Kind::Node => r#","spec":{},"status":{"daemonEndpoints":{"kubeletEndpoint":{"Port":0}}}"#,
+            Kind::ServiceCidr => r#","spec":{},"status":{}"#,
+            Kind::Event => "",
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What a path names: everything of a kind, one namespace's, or one object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Place {
+    pub kind: Kind,
+    pub namespace: Option<String>,
+    pub name: Option<String>,
+}
+
+impl Place {
+    pub fn from_path(path: &str) -> Option<Place> {
+        Kind::ALL.into_iter().find_map(|kind| Place::of_kind(kind, path))
+    }
+
+    fn of_kind(kind: Kind, path: &str) -> Option<Place> {
+        let root = if kind.group().is_empty() { "/api/" } else { "/apis/" };
+        let rest = path.strip_prefix(root)?.strip_prefix(kind.api_version())?.strip_prefix('/')?;
+        let (namespace, rest) = match rest.strip_prefix("namespaces/") {
+            Some(rest) if kind.namespaced() => {
+                let (namespace, rest) = rest.split_once('/')?;
+                (Some(namespace.to_owned()), rest)
+            }
+            _ => (None, rest),
+        };
+        let rest = rest.strip_prefix(kind.resource())?;
+        let name = match rest.strip_prefix('/') {
+            Some(name) if !name.is_empty() && !name.contains('/') => Some(name.to_owned()),
+            None if rest.is_empty() => None,
+            _ => return None,
+        };
+        // An object of a namespaced kind has no path without its namespace.
+        let complete = name.is_none() || namespace.is_some() || !kind.namespaced();
+        complete.then_some(Place { kind, namespace, name })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(path: &str) -> Option<(Kind, Option<String>, Option<String>)> {
+        Place::from_path(path).map(|place| (place.kind, place.namespace, place.name))
+    }
+
+    #[test]
+    fn every_kind_is_found_at_its_own_path() {
+        for kind in Kind::ALL {
+            assert_eq!(place(&kind.path(None)), Some((kind, None, None)));
+            assert_eq!(Kind::from_name(kind.name()), Some(kind));
+        }
+        assert_eq!(
+            place("/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/web-1"),
+            Some((Kind::EndpointSlice, Some("default".into()), Some("web-1".into())))
+        );
+        assert_eq!(place("/api/v1/nodes/ka"), Some((Kind::Node, None, Some("ka".into()))));
+    }
+
+    #[test]
+    fn other_paths_name_nothing() {
+        for path in [
+            "/api/v1/pods",
+            "/api/v1/servicesx",
+            "/api/v1/services/web",
+            "/api/v1/services/",
+            "/api/v1/namespaces/default/services/web/status",
+            "/api/v1/namespaces/default/nodes",
+            "/apis/v1/services",
+            "/api/discovery.k8s.io/v1/endpointslices",
+            "/",
+        ] {
+            assert_eq!(place(path), None, "{path}");
+        }
+    }
+}

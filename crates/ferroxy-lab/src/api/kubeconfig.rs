@@ -1,0 +1,141 @@
+//! The files that tell a client where an API server is and how to log in: a kubeconfig in each of its flavours, and a
+//! pod's service account. Written anew, they carry what is valid then: that is how credentials are rotated.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use data_encoding::BASE64;
+
+use crate::error::{LabError, Result};
+
+/// How the client of a kubeconfig shows who it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Login {
+    Nothing,
+    /// A token in the kubeconfig itself.
+    Token,
+    /// The name of a file with a token.
+    TokenFile,
+    /// The names of files with a certificate and a key.
+    CertificateFiles,
+    /// Certificate and key in the kubeconfig itself.
+    CertificateData,
+    /// A program that prints a token. Each run adds a line to the file `runs` beside it.
+    Exec,
+}
+
+/// What goes into the files.
+#[derive(Debug)]
+pub(super) struct Contents<'a> {
+    pub url: &'a str,
+    /// None without TLS.
+    pub authority: Option<&'a str>,
+    pub token: &'a str,
+    pub certificate: &'a str,
+    pub key: &'a str,
+}
+
+/// Writes `kubeconfig`, and what it names, into a folder. Files that are there are replaced as a whole: nobody reads
+/// half of one.
+pub(super) fn write(folder: &Path, login: Login, contents: &Contents<'_>) -> Result<PathBuf> {
+    let authority = authority_lines(folder, login, contents)?;
+    let user = user_lines(folder, login, contents)?;
+    let text = format!(
+        "apiVersion: v1\n\
+         kind: Config\n\
+         current-context: lab\n\
+         clusters:\n\
+         - name: lab\n\
+         \x20 cluster:\n\
+         \x20   server: {}\n\
+         {authority}\
+         contexts:\n\
+         - name: lab\n\
+         \x20 context: {{cluster: lab, user: lab}}\n\
+         users:\n\
+         - name: lab\n\
+         \x20 user:{user}",
+        contents.url
+    );
+    replace(&folder.join("kubeconfig"), &text)
+}
+
+/// Writes what a pod finds under /var/run/secrets/kubernetes.io/serviceaccount.
+pub(super) fn write_service_account(folder: &Path, contents: &Contents<'_>) -> Result<()> {
+    replace(&folder.join("token"), contents.token)?;
+    replace(&folder.join("ca.crt"), contents.authority.unwrap_or_default())?;
+    replace(&folder.join("namespace"), "kube-system")?;
+    Ok(())
+}
+
+/// Embedded where the credentials are, and a file where they are files.
+fn authority_lines(folder: &Path, login: Login, contents: &Contents<'_>) -> Result<String> {
+    let Some(authority) = contents.authority else { return Ok(String::new()) };
+    match login {
+        Login::Token | Login::CertificateData => {
+            Ok(format!("    certificate-authority-data: {}\n", BASE64.encode(authority.as_bytes())))
+        }
+        _ => {
+            let path = replace(&folder.join("ca.crt"), authority)?;
+            Ok(format!("    certificate-authority: {}\n", path.display()))
+        }
+    }
+}
+
+fn user_lines(folder: &Path, login: Login, contents: &Contents<'_>) -> Result<String> {
+    let (certificate, key) = (contents.certificate, contents.key);
+    match login {
+        Login::Nothing => Ok(" {}\n".to_owned()),
+        Login::Token => Ok(format!("\n    token: {}\n", contents.token)),
+        Login::TokenFile => {
+            let path = replace(&folder.join("token"), contents.token)?;
+            Ok(format!("\n    tokenFile: {}\n", path.display()))
+        }
+        Login::CertificateFiles => {
+            let certificate = replace(&folder.join("client.crt"), certificate)?;
+            let key = replace(&folder.join("client.key"), key)?;
+            Ok(format!(
+                "\n    client-certificate: {}\n    client-key: {}\n",
+                certificate.display(),
+                key.display()
+            ))
+        }
+        Login::CertificateData => Ok(format!(
+            "\n    client-certificate-data: {}\n    client-key-data: {}\n",
+            BASE64.encode(certificate.as_bytes()),
+            BASE64.encode(key.as_bytes())
+        )),
+        Login::Exec => exec_lines(folder, contents.token),
+    }
+}
+
+fn exec_lines(folder: &Path, token: &str) -> Result<String> {
+    const API: &str = "client.authentication.k8s.io/v1";
+    let credential =
+        format!(r#"{{"apiVersion":"{API}","kind":"ExecCredential","status":{{"token":"{token}"}}}}"#);
+    let credential = replace(&folder.join("credential.json"), &credential)?;
+    let runs = folder.join("runs");
+    let script = format!("#!/bin/sh\necho run >> '{}'\ncat '{}'\n", runs.display(), credential.display());
+    let command = folder.join("login");
+    // Written once: a program that is being written cannot be run, and a client may want to at any time.
+    if !command.exists() {
+        replace_with_mode(&command, &script, 0o755)?;
+    }
+    Ok(format!(
+        "\n    exec:\n      apiVersion: {API}\n      command: {}\n      interactiveMode: Never\n",
+        command.display()
+    ))
+}
+
+fn replace(path: &Path, text: &str) -> Result<PathBuf> {
+    replace_with_mode(path, text, 0o600)
+}
+
+fn replace_with_mode(path: &Path, text: &str, mode: u32) -> Result<PathBuf> {
+    let draft = path.with_extension("new");
+    fs::write(&draft, text).map_err(|e| LabError::file(&draft, e))?;
+    fs::set_permissions(&draft, fs::Permissions::from_mode(mode)).map_err(|e| LabError::file(&draft, e))?;
+    fs::rename(&draft, path).map_err(|e| LabError::file(path, e))?;
+    Ok(path.to_path_buf())
+}

@@ -1,0 +1,129 @@
+//! The server's thread: accepts connections, puts TLS on them, and cuts them when told to. What is said on a connection
+//! is in `answer`.
+
+use std::convert::Infallible;
+use std::future::pending;
+use std::io;
+use std::net::{SocketAddr, TcpListener as StdListener};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, watch};
+use tokio_rustls::TlsAcceptor;
+
+use super::answer::answer;
+use super::fault::Fault;
+use super::server::Shared;
+use super::{lock, unless};
+
+/// What the thread is told. It ends when there is nobody left who could tell it anything.
+#[derive(Debug)]
+pub(super) enum Command {
+    /// Stop listening, or begin again on the same address.
+    Listen { open: bool, done: std::sync::mpsc::Sender<io::Result<()>> },
+}
+
+/// Runs until the commands end. Then everything that is open is closed.
+pub(super) fn run(
+    shared: &Arc<Shared>,
+    listener: StdListener,
+    commands: mpsc::UnboundedReceiver<Command>,
+) -> io::Result<()> {
+    // One thread: a test API server must not take the cores from what is being measured, and sockets that are made
+    // anew must be made in the network namespace this thread was started in.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(accept(shared, listener, commands))
+}
+
+async fn accept(
+    shared: &Arc<Shared>,
+    listener: StdListener,
+    mut commands: mpsc::UnboundedReceiver<Command>,
+) -> io::Result<()> {
+    let mut listener = Some(TcpListener::from_std(listener)?);
+    loop {
+        match unless(commands.recv(), next(listener.as_ref())).await {
+            Ok(Ok((stream, _))) => begin(shared, stream),
+            // A client that was gone before it was accepted.
+            Ok(Err(_)) => tokio::task::yield_now().await,
+            Err(None) => return Ok(()),
+            Err(Some(Command::Listen { open, done })) => {
+                let result = set_listening(&mut listener, open, shared.address);
+                // Whoever asked may have stopped waiting.
+                drop(done.send(result));
+            }
+        }
+    }
+}
+
+async fn next(listener: Option<&TcpListener>) -> io::Result<(TcpStream, SocketAddr)> {
+    match listener {
+        Some(listener) => listener.accept().await,
+        None => pending().await,
+    }
+}
+
+fn set_listening(listener: &mut Option<TcpListener>, open: bool, address: SocketAddr) -> io::Result<()> {
+    match (open, &listener) {
+        (false, _) => *listener = None,
+        (true, Some(_)) => {}
+        (true, None) => *listener = Some(TcpListener::from_std(bind(address)?)?),
+    }
+    Ok(())
+}
+
+/// In the network namespace of the calling thread.
+pub(super) fn bind(address: SocketAddr) -> io::Result<StdListener> {
+    let listener = StdListener::bind(address)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+fn begin(shared: &Arc<Shared>, stream: TcpStream) {
+    shared.connections.accepted.fetch_add(1, Ordering::Relaxed);
+    shared.connections.open.fetch_add(1, Ordering::Relaxed);
+    let shared = Arc::clone(shared);
+    let cut = shared.cut.subscribe();
+    tokio::spawn(async move {
+        // Whichever comes first, the connection is over.
+        let (Ok(()) | Err(())) = unless(cut_now(cut), serve(&shared, stream)).await;
+        shared.connections.open.fetch_sub(1, Ordering::Relaxed);
+    });
+}
+
+async fn cut_now(mut cut: watch::Receiver<()>) {
+    // An error is the end of the server: a cut as well.
+    drop(cut.changed().await);
+}
+
+async fn serve(shared: &Arc<Shared>, stream: TcpStream) {
+    if shared.faults.has(&Fault::HangConnections) {
+        pending::<()>().await;
+    }
+    // Events are small and must go at once.
+    if stream.set_nodelay(true).is_err() {
+        return;
+    }
+    let tls = lock(&shared.access).tls();
+    let Some(config) = tls else { return talk(shared, stream, None).await };
+    // A handshake that fails is what some tests are about: the client has the error.
+    let Ok(stream) = TlsAcceptor::from(config).accept(stream).await else { return };
+    let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
+    let certificate = certificate.map(|certificate| Bytes::copy_from_slice(certificate));
+    talk(shared, stream, certificate).await;
+}
+
+async fn talk(shared: &Arc<Shared>, stream: impl AsyncRead + AsyncWrite + Unpin, certificate: Option<Bytes>) {
+    let service = service_fn(|request| {
+        let answer = answer(Arc::clone(shared), certificate.clone(), request);
+        async { Ok::<_, Infallible>(answer.await) }
+    });
+    // How a connection ends is the client's to notice: it went away, or it was cut on purpose.
+    drop(http1::Builder::new().serve_connection(TokioIo::new(stream), service).await);
+}

@@ -1,0 +1,62 @@
+//! A Kubernetes API server for tests: lists, watches and log-ins as the original has them, of the few kinds a service
+//! proxy reads, with faults on demand. It checks no object, allocates nothing, and has no other controller behind it.
+//!
+//! ```no_run
+//! use ferroxy_lab::api::{Fault, Kind, Options, Server, Verb};
+//! use serde_json::json;
+//!
+//! let server = Server::start(Options::default())?;
+//! server.put(&json!({"kind": "Service", "metadata": {"name": "web"}, "spec": {"clusterIP": "10.96.0.80"}}))?;
+//! server.fault_on((Kind::Service, Verb::List), Fault::answer(503))?;
+//! // ... let a client meet http://{server.address()} ...
+//! server.clear_faults()?;
+//! assert_eq!(server.count(Kind::Service, Verb::Watch), 1);
+//! # Ok::<(), ferroxy_lab::LabError>(())
+//! ```
+
+mod access;
+mod answer;
+mod body;
+mod fault;
+mod kind;
+mod kubeconfig;
+mod list;
+mod listen;
+mod object;
+mod query;
+mod selector;
+mod server;
+mod status;
+mod store;
+mod watch;
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+
+pub use access::{Access, CertificateError};
+pub use fault::{Fault, Injection, On};
+pub use kind::Kind;
+pub use kubeconfig::Login;
+pub use object::{Key, ObjectError, Version};
+pub use query::{Request, Verb};
+pub use server::{Options, Server};
+
+/// Lists and events are sent in pieces of about this size.
+const PIECE: usize = 64 << 10;
+
+/// A test that panicked elsewhere must not hide behind a second panic here.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What `work` gives, or as an error what `stop` gave when that was ready before it.
+async fn unless<S, T>(stop: impl Future<Output = S>, work: impl Future<Output = T>) -> Result<T, S> {
+    let (mut stop, mut work) = (pin!(stop), pin!(work));
+    poll_fn(|context| match stop.as_mut().poll(context) {
+        Poll::Ready(stopped) => Poll::Ready(Err(stopped)),
+        Poll::Pending => work.as_mut().poll(context).map(Ok),
+    })
+    .await
+}

@@ -1,0 +1,227 @@
+//! One object as the server keeps it: JSON text with a version set into it, and the few values that selectors ask for.
+//! Nothing else in the text is looked at, so that objects with nonsense in their fields can be served too.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use bytes::{Bytes, BytesMut};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+use super::kind::Kind;
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    /// Empty for kinds without namespaces.
+    pub namespace: String,
+    pub name: String,
+}
+
+impl Key {
+    pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Key {
+        Key { namespace: namespace.into(), name: name.into() }
+    }
+}
+
+/// A number that grows with every change of any object. Clients must treat it as opaque text.
+pub type Version = u64;
+
+#[derive(Debug)]
+pub(super) struct Object {
+    pub kind: Kind,
+    pub key: Key,
+    pub labels: BTreeMap<String, String>,
+    /// For the field selector `spec.clusterIP`.
+    pub cluster_ip: String,
+    /// `{"kind":"Service","apiVersion":"v1","metadata":{…,"resourceVersion":"7"},…}`: always in this order.
+    text: Bytes,
+    /// Where the digits of the version stand in `text`.
+    version_at: Range<usize>,
+}
+
+/// Why something given to the server cannot be kept.
+#[derive(Debug, thiserror::Error)]
+pub enum ObjectError {
+    #[error("not JSON with metadata: {0}")]
+    Json(#[from] serde_json::Error),
+    #[error("{0:?} is no kind this server knows")]
+    Kind(String),
+    #[error("a {kind} without {field}")]
+    Missing { kind: Kind, field: &'static str },
+}
+
+impl Object {
+    /// Reads an object and gives it this version; whatever version it brings along is forgotten.
+    pub fn read(json: &[u8], version: Version) -> Result<Object, ObjectError> {
+        let mut fields: BTreeMap<&str, &RawValue> = serde_json::from_slice(json)?;
+        let kind = read_kind(&mut fields)?;
+        let mut metadata = read_metadata(&mut fields)?;
+        let key = read_key(kind, &mut metadata)?;
+        let labels = metadata.get("labels").map(read_labels).unwrap_or_default();
+        let cluster_ip = fields.get("spec").map(|spec| read_cluster_ip(spec)).unwrap_or_default();
+
+        let mut text = Vec::with_capacity(json.len() + 96);
+        text.extend_from_slice(head(kind).as_bytes());
+        text.extend_from_slice(b"\"metadata\":");
+        metadata.remove("resourceVersion");
+        serde_json::to_writer(&mut text, &metadata)?;
+        text.pop();
+        text.extend_from_slice(b",\"resourceVersion\":\"");
+        let version_at = text.len();
+        text.extend_from_slice(version.to_string().as_bytes());
+        let version_at = version_at..text.len();
+        text.extend_from_slice(b"\"}");
+        for (field, value) in fields {
+            text.push(b',');
+            serde_json::to_writer(&mut text, field)?;
+            text.push(b':');
+            text.extend_from_slice(value.get().as_bytes());
+        }
+        text.push(b'}');
+        Ok(Object { kind, key, labels, cluster_ip, text: text.into(), version_at })
+    }
+
+    /// The whole object, as in the answer to a GET and in events.
+    pub fn text(&self) -> &Bytes {
+        &self.text
+    }
+
+    /// As an item of a list: API servers leave `kind` and `apiVersion` out there, but for the opening brace.
+    pub fn fields_in_list(&self) -> &[u8] {
+        self.text.get(head(self.kind).len()..).unwrap_or_default()
+    }
+
+    /// The same object as the event of its departure shows it: as it was last, with the version of its going.
+    pub fn text_with_version(&self, version: Version) -> Bytes {
+        let mut text = BytesMut::with_capacity(self.text.len() + 4);
+        text.extend_from_slice(&self.text[..self.version_at.start]);
+        text.extend_from_slice(version.to_string().as_bytes());
+        text.extend_from_slice(&self.text[self.version_at.end..]);
+        text.freeze()
+    }
+}
+
+fn head(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Service => r#"{"kind":"Service","apiVersion":"v1","#,
+        Kind::EndpointSlice => r#"{"kind":"EndpointSlice","apiVersion":"discovery.k8s.io/v1","#,
+        Kind::Node => r#"{"kind":"Node","apiVersion":"v1","#,
+        Kind::ServiceCidr => r#"{"kind":"ServiceCIDR","apiVersion":"networking.k8s.io/v1","#,
+        Kind::Event => r#"{"kind":"Event","apiVersion":"events.k8s.io/v1","#,
+    }
+}
+
+fn read_kind(fields: &mut BTreeMap<&str, &RawValue>) -> Result<Kind, ObjectError> {
+    fields.remove("apiVersion");
+    let name: String = match fields.remove("kind") {
+        Some(kind) => serde_json::from_str(kind.get())?,
+        None => String::new(),
+    };
+    Kind::from_name(&name).ok_or(ObjectError::Kind(name))
+}
+
+fn read_metadata(fields: &mut BTreeMap<&str, &RawValue>) -> Result<Map<String, Value>, ObjectError> {
+    match fields.remove("metadata") {
+        Some(metadata) => Ok(serde_json::from_str(metadata.get())?),
+        None => Ok(Map::new()),
+    }
+}
+
+/// Sets the namespace too, as `kubectl` does when an object does not say.
+fn read_key(kind: Kind, metadata: &mut Map<String, Value>) -> Result<Key, ObjectError> {
+    let name = match metadata.get("name").and_then(Value::as_str) {
+        Some(name) if !name.is_empty() => name.to_owned(),
+        _ => return Err(ObjectError::Missing { kind, field: "metadata.name" }),
+    };
+    if !kind.namespaced() {
+        return Ok(Key::new("", name));
+    }
+    let namespace = metadata.entry("namespace").or_insert_with(|| "default".into());
+    let namespace =
+        namespace.as_str().ok_or(ObjectError::Missing { kind, field: "metadata.namespace as text" })?;
+    Ok(Key::new(namespace, name))
+}
+
+fn read_labels(labels: &Value) -> BTreeMap<String, String> {
+    let labels = labels.as_object().into_iter().flatten();
+    labels.filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned()))).collect()
+}
+
+fn read_cluster_ip(spec: &RawValue) -> String {
+    #[derive(Deserialize)]
+    struct Spec {
+        #[serde(rename = "clusterIP", default)]
+        cluster_ip: String,
+    }
+    // A spec of the wrong type has no cluster IP: such objects are put here on purpose.
+    serde_json::from_str(spec.get()).map(|spec: Spec| spec.cluster_ip).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn read(json: Value, version: Version) -> Object {
+        Object::read(json.to_string().as_bytes(), version).unwrap()
+    }
+
+    fn parsed(text: &[u8]) -> Value {
+        serde_json::from_slice(text).unwrap()
+    }
+
+    #[test]
+    fn an_object_keeps_its_fields_and_gets_its_version() {
+        let service = json!({
+            "apiVersion": "v1", "kind": "Service",
+            "metadata": {"name": "web", "namespace": "shop", "labels": {"a": "b"}, "resourceVersion": "1"},
+            "spec": {"clusterIP": "10.96.0.80", "ports": [{"port": 80}]}, "status": {"loadBalancer": {}},
+        });
+        let object = read(service.clone(), 77);
+        let mut expected = service;
+        expected["metadata"]["resourceVersion"] = "77".into();
+        assert_eq!(parsed(object.text()), expected);
+        assert_eq!((object.kind, &object.key), (Kind::Service, &Key::new("shop", "web")));
+        assert_eq!(object.cluster_ip, "10.96.0.80");
+        assert_eq!(object.labels.get("a").map(String::as_str), Some("b"));
+
+        expected["metadata"]["resourceVersion"] = "1000".into();
+        assert_eq!(parsed(&object.text_with_version(1000)), expected);
+    }
+
+    #[test]
+    fn a_list_item_has_neither_kind_nor_api_version() {
+        for kind in Kind::ALL {
+            let object = read(json!({"kind": kind.name(), "metadata": {"name": "x"}}), 5);
+            let whole = parsed(object.text());
+            assert_eq!(whole["kind"], kind.name());
+            assert_eq!(whole["apiVersion"], kind.api_version());
+            let item = parsed(&[b"{", object.fields_in_list()].concat());
+            assert_eq!(item["metadata"]["resourceVersion"], "5");
+            assert_eq!(item.get("kind").or(item.get("apiVersion")), None);
+        }
+    }
+
+    #[test]
+    fn a_namespace_is_filled_in_where_there_must_be_one() {
+        assert_eq!(read(json!({"kind": "Service", "metadata": {"name": "x"}}), 1).key.namespace, "default");
+        assert_eq!(read(json!({"kind": "Node", "metadata": {"name": "x"}}), 1).key.namespace, "");
+    }
+
+    #[test]
+    fn nonsense_in_fields_is_kept_and_nonsense_in_names_is_refused() {
+        let odd = json!({"kind": "Service", "metadata": {"name": "x", "labels": 7}, "spec": "eighty"});
+        assert_eq!(parsed(read(odd, 1).text())["spec"], "eighty");
+        for (json, complaint) in [
+            (r#"{"kind":"Pod","metadata":{"name":"x"}}"#, "\"Pod\" is no kind"),
+            (r#"{"metadata":{"name":"x"}}"#, "\"\" is no kind"),
+            (r#"{"kind":"Service","metadata":{}}"#, "without metadata.name"),
+            (r#"{"kind":"Service"}"#, "without metadata.name"),
+            (r#"{"kind":"#, "not JSON"),
+        ] {
+            let error = Object::read(json.as_bytes(), 1).unwrap_err().to_string();
+            assert!(error.contains(complaint), "{error}");
+        }
+    }
+}

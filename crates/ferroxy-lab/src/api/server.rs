@@ -1,0 +1,352 @@
+//! The server as tests hold it: started, filled, broken and mended, asked what it has seen. Its thread is in `listen`.
+
+use std::fmt;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tokio::sync::{mpsc, watch};
+
+use super::access::{Access, Doors};
+use super::fault::{Fault, Faults, Injection, On};
+use super::kind::Kind;
+use super::kubeconfig::{self, Contents, Login};
+use super::listen::{self, Command};
+use super::lock;
+use super::object::{Key, Version};
+use super::query::{Request, Verb};
+use super::selector::Selector;
+use super::store::{Selection, Store};
+use super::watch::{Nudge, Watcher};
+use crate::error::{LabError, Result};
+
+/// How long `wait_for_watches` waits.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Port 0 is any that is free.
+    pub address: SocketAddr,
+    pub tls: bool,
+    pub access: Access,
+    /// How many changes of each kind are remembered for watches.
+    pub history: usize,
+    /// How often a watch that wants bookmarks gets one. API servers take a minute, tests have none.
+    pub bookmark_interval: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            address: (Ipv4Addr::LOCALHOST, 0).into(),
+            tls: false,
+            access: Access::Open,
+            history: 10_000,
+            bookmark_interval: Duration::from_secs(60),
+        }
+    }
+}
+
+/// Serves until dropped, on a thread of its own.
+pub struct Server {
+    shared: Arc<Shared>,
+    /// None only while being dropped.
+    commands: Option<mpsc::UnboundedSender<Command>>,
+    thread: Option<JoinHandle<std::io::Result<()>>>,
+}
+
+/// What the handle and the thread have in common.
+pub(super) struct Shared {
+    pub address: SocketAddr,
+    pub bookmark_interval: Duration,
+    pub store: Mutex<Store>,
+    pub access: Mutex<Doors>,
+    pub faults: Faults,
+    pub watchers: Mutex<Vec<Watcher>>,
+    pub next_watch: AtomicUsize,
+    pub requests: Mutex<Vec<Request>>,
+    pub connections: Connections,
+    /// A new value cuts every connection.
+    pub cut: watch::Sender<()>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Connections {
+    pub accepted: AtomicUsize,
+    pub open: AtomicUsize,
+}
+
+impl Server {
+    /// Listens when this returns, in the network namespace of the calling thread: `namespace.run(|| Server::start(…))`
+    /// puts it into another.
+    pub fn start(options: Options) -> Result<Server> {
+        if options.access == Access::ClientCertificate && !options.tls {
+            return Err(LabError::Api("client certificates need TLS".to_owned()));
+        }
+        let busy = |e| LabError::system(format!("listen on {}", options.address), e);
+        let listener = listen::bind(options.address).map_err(busy)?;
+        let address = listener.local_addr().map_err(busy)?;
+        let shared = Arc::new(Shared {
+            address,
+            bookmark_interval: options.bookmark_interval,
+            store: Mutex::new(Store::new(options.history)),
+            access: Mutex::new(Doors::new(options.access, options.tls, address.ip())?),
+            faults: Faults::default(),
+            watchers: Mutex::default(),
+            next_watch: AtomicUsize::default(),
+            requests: Mutex::default(),
+            connections: Connections::default(),
+            cut: watch::Sender::new(()),
+        });
+        let (commands, to_do) = mpsc::unbounded_channel();
+        let its = Arc::clone(&shared);
+        let thread = thread::Builder::new()
+            .name("api-server".to_owned())
+            .spawn(move || listen::run(&its, listener, to_do))
+            .map_err(|e| LabError::system("start a thread", e))?;
+        Ok(Server { shared, commands: Some(commands), thread: Some(thread) })
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.shared.address
+    }
+
+    /// `https://127.0.0.1:6443`.
+    pub fn url(&self) -> String {
+        let scheme = if lock(&self.shared.access).tls().is_some() { "https" } else { "http" };
+        format!("{scheme}://{}", self.shared.address)
+    }
+}
+
+/// What the cluster is.
+impl Server {
+    /// Creates or replaces an object. Watches are told before this returns.
+    pub fn put(&self, object: &Value) -> Result<Version> {
+        self.put_raw(object.to_string().as_bytes())
+    }
+
+    /// The same from JSON text, whose fields are not looked at: they may be nonsense, and may be huge.
+    pub fn put_raw(&self, json: &[u8]) -> Result<Version> {
+        let (kind, version) = {
+            let mut store = lock(&self.shared.store);
+            (store.put(json)?.kind, store.version())
+        };
+        self.nudge(kind, &Nudge::Changed);
+        Ok(version)
+    }
+
+    /// Many at once, and one nudge for all.
+    pub fn put_all(&self, objects: impl IntoIterator<Item = impl AsRef<[u8]>>) -> Result<Version> {
+        let version = {
+            let mut store = lock(&self.shared.store);
+            for json in objects {
+                store.put(json.as_ref())?;
+            }
+            store.version()
+        };
+        Kind::ALL.into_iter().for_each(|kind| {
+            self.nudge(kind, &Nudge::Changed);
+        });
+        Ok(version)
+    }
+
+    /// The documents of a YAML stream, such as `objects.yaml` of a conformance case.
+    pub fn load(&self, yaml: &str) -> Result<Version> {
+        let objects: Vec<Value> =
+            serde_saphyr::from_multiple(yaml).map_err(|error| LabError::Api(format!("not YAML: {error}")))?;
+        self.put_all(objects.iter().map(|object| object.to_string().into_bytes()))
+    }
+
+    /// An empty namespace for kinds that have none.
+    pub fn delete(&self, kind: Kind, namespace: &str, name: &str) -> Result<Version> {
+        let deleted = lock(&self.shared.store).delete(kind, &Key::new(namespace, name));
+        let version = deleted
+            .ok_or_else(|| LabError::Api(format!("there is no {kind} {namespace}/{name} to delete")))?;
+        self.nudge(kind, &Nudge::Changed);
+        Ok(version)
+    }
+
+    /// Forgets all changes so far: a watch or a list from before now has expired.
+    pub fn compact(&self) {
+        lock(&self.shared.store).compact();
+    }
+
+    /// Of the last change.
+    pub fn version(&self) -> Version {
+        lock(&self.shared.store).version()
+    }
+
+    /// The Events clients have created, in the order of their names.
+    pub fn events(&self) -> Result<Vec<Value>> {
+        let everything = Selection { kind: Kind::Event, namespace: None, selector: Selector::default() };
+        let events = lock(&self.shared.store).all(&everything);
+        let parse = |text| serde_json::from_slice(text).map_err(|e| LabError::Api(format!("an Event: {e}")));
+        events.iter().map(|event| parse(event.text())).collect()
+    }
+
+    fn nudge(&self, kind: Kind, nudge: &Nudge) -> usize {
+        let watchers = lock(&self.shared.watchers);
+        let told = |watcher: &&Watcher| watcher.kind == kind && watcher.nudge.send(nudge.clone()).is_ok();
+        watchers.iter().filter(told).count()
+    }
+}
+
+/// What goes wrong.
+impl Server {
+    /// Strikes every request it can. In force when this returns.
+    pub fn fault(&self, fault: Fault) -> Result<()> {
+        self.fault_on(On::default(), fault)
+    }
+
+    /// Strikes requests for a kind, with a verb, so many times: `fault_on((Kind::Service, Verb::List), …)`.
+    pub fn fault_on(&self, on: impl Into<On>, fault: Fault) -> Result<()> {
+        let refuse = fault == Fault::Refuse;
+        self.shared.faults.add(on.into(), fault);
+        if refuse { self.listen(false) } else { Ok(()) }
+    }
+
+    /// All is well again, but for what was struck and cannot recover.
+    pub fn clear_faults(&self) -> Result<()> {
+        self.shared.faults.clear();
+        self.listen(true)
+    }
+
+    /// Puts something wrong into every open watch of a kind, once; says how many there were.
+    pub fn inject(&self, kind: Kind, injection: Injection) -> usize {
+        self.nudge(kind, &Nudge::Inject(injection))
+    }
+
+    /// Cuts every connection there is, wherever in an answer it may be.
+    pub fn cut(&self) {
+        self.shared.cut.send_replace(());
+    }
+
+    fn listen(&self, open: bool) -> Result<()> {
+        let (done, result) = std::sync::mpsc::channel();
+        let gone = || LabError::Api("the API server's thread has ended".to_owned());
+        let commands = self.commands.as_ref().ok_or_else(gone)?;
+        commands.send(Command::Listen { open, done }).map_err(|_| gone())?;
+        let action = || format!("listen again on {}", self.shared.address);
+        result.recv().map_err(|_| gone())?.map_err(|e| LabError::system(action(), e))
+    }
+}
+
+/// Who may ask.
+impl Server {
+    /// Writes a kubeconfig and the files it names into a folder, with the credentials of now. Called again after a
+    /// renewal, it rotates them.
+    pub fn kubeconfig(&self, folder: &Path, login: Login) -> Result<PathBuf> {
+        self.with_contents(|contents| kubeconfig::write(folder, login, contents))
+    }
+
+    /// Writes what a pod's service account would be.
+    pub fn service_account(&self, folder: &Path) -> Result<()> {
+        self.with_contents(|contents| kubeconfig::write_service_account(folder, contents))
+    }
+
+    /// A new token and a new client certificate; the old ones stay good until they are revoked.
+    pub fn renew_credentials(&self) -> Result<()> {
+        Ok(lock(&self.shared.access).renew_credentials()?)
+    }
+
+    /// From the next request on, also on connections that are open.
+    pub fn revoke_old_credentials(&self) {
+        lock(&self.shared.access).revoke_old_credentials();
+    }
+
+    /// For connections that come from now on.
+    pub fn renew_server_certificate(&self) -> Result<()> {
+        Ok(lock(&self.shared.access).renew_server_certificate()?)
+    }
+
+    /// A new CA, too. Clients must be told: see `kubeconfig`.
+    pub fn renew_authority(&self) -> Result<()> {
+        Ok(lock(&self.shared.access).renew_authority()?)
+    }
+
+    /// The token that is good now.
+    pub fn token(&self) -> String {
+        lock(&self.shared.access).token().to_owned()
+    }
+
+    fn with_contents<T>(&self, write: impl FnOnce(&Contents<'_>) -> T) -> T {
+        let url = self.url();
+        let access = lock(&self.shared.access);
+        write(&Contents {
+            url: &url,
+            authority: access.tls().is_some().then(|| access.authority_certificate()),
+            token: access.token(),
+            certificate: &access.client().certificate,
+            key: &access.client().key,
+        })
+    }
+}
+
+/// What it has seen.
+impl Server {
+    /// Requests for a kind with a verb; each page of a list is one.
+    pub fn count(&self, kind: Kind, verb: Verb) -> usize {
+        let requests = lock(&self.shared.requests);
+        requests.iter().filter(|request| request.kind == Some(kind) && request.verb == verb).count()
+    }
+
+    /// Every request since the start, or since `forget_requests`.
+    pub fn requests(&self) -> Vec<Request> {
+        lock(&self.shared.requests).clone()
+    }
+
+    pub fn forget_requests(&self) {
+        lock(&self.shared.requests).clear();
+    }
+
+    /// How many connections have been accepted since the start.
+    pub fn connections_accepted(&self) -> usize {
+        self.shared.connections.accepted.load(Ordering::Relaxed)
+    }
+
+    pub fn connections_open(&self) -> usize {
+        self.shared.connections.open.load(Ordering::Relaxed)
+    }
+
+    /// Watches of a kind that are open now.
+    pub fn watches(&self, kind: Kind) -> usize {
+        lock(&self.shared.watchers).iter().filter(|watcher| watcher.kind == kind).count()
+    }
+
+    /// Returns when so many watches of a kind are open.
+    pub fn wait_for_watches(&self, kind: Kind, count: usize) -> Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        while self.watches(kind) != count {
+            if Instant::now() > deadline {
+                let watches = self.watches(kind);
+                return Err(LabError::WaitedInVain(format!(
+                    "{count} watches of {kind}: there are {watches}"
+                )));
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.commands.take());
+        let Some(thread) = self.thread.take() else { return };
+        match thread.join() {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => eprintln!("the API server's thread had ended: {error}"),
+            Err(_) => eprintln!("the API server's thread has panicked"),
+        }
+    }
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").field("address", &self.shared.address).finish_non_exhaustive()
+    }
+}

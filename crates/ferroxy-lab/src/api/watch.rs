@@ -1,0 +1,351 @@
+//! Watches: the changes of a kind as a stream of lines, from a version on or after everything there is. Each open watch
+//! is one task; the server nudges it when something has changed, or is to go wrong.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout_at};
+
+use super::body::{AnswerBody, Ended, Pieces, in_pieces};
+use super::fault::{Fault, Injection};
+use super::kind::Kind;
+use super::list::read_number;
+use super::object::{Object, Version};
+use super::query::{Request, Verb};
+use super::server::Shared;
+use super::status::Status;
+use super::store::{Change, Selection};
+use super::{PIECE, lock, unless};
+
+/// What wakes a watch.
+#[derive(Debug, Clone)]
+pub(super) enum Nudge {
+    Changed,
+    Inject(Injection),
+}
+
+/// An open watch as the server knows it.
+#[derive(Debug)]
+pub(super) struct Watcher {
+    id: usize,
+    pub kind: Kind,
+    pub nudge: mpsc::UnboundedSender<Nudge>,
+}
+
+/// Begins an answer; a task of its own goes on with it.
+pub(super) fn watch(
+    shared: &Arc<Shared>,
+    request: &Request,
+    selection: Selection,
+) -> Result<AnswerBody, Status> {
+    let question = Question::read(shared, request)?;
+    let (pieces, body) = in_pieces(request, &shared.faults);
+    let begin_with = shared.faults.strike(request.kind, request.verb, |fault| match fault {
+        Fault::WatchesBegin(injection) => Some(injection.clone()),
+        _ => None,
+    });
+    // Known to the server before anything is read from the store: no change can fall in between.
+    let (membership, nudges) = Membership::join(shared, selection.kind);
+    let mut watch = Watch { shared: Arc::clone(shared), selection, pieces, sent: 0, text: BytesMut::new() };
+    tokio::spawn(async move {
+        let begun = watch.begin(&question, begin_with).await;
+        // Whether the client, the deadline or a fault has ended it, there is nobody left to tell.
+        if begun.is_ok() {
+            let _: Result<(), Ended> = watch.go_on(&question, nudges).await;
+        }
+        drop(membership);
+    });
+    Ok(body)
+}
+
+/// The parameters of a watch.
+struct Question {
+    from: From,
+    bookmarks: Option<Duration>,
+    /// With a bookmark that says where the initial events end.
+    end_of_initial_events: bool,
+    ends: Option<Instant>,
+}
+
+enum From {
+    Everything,
+    Now,
+    Version(Version),
+}
+
+impl Question {
+    fn read(shared: &Shared, request: &Request) -> Result<Question, Status> {
+        let streaming = request.query.contains_key("sendInitialEvents");
+        let (faults, kind, verb) = (&shared.faults, request.kind, request.verb);
+        check_streaming(request, streaming && faults.strikes(kind, verb, &Fault::NoStreamingLists))?;
+        let version = read_number(request, "resourceVersion")?;
+        let bookmarks = request.flag("allowWatchBookmarks");
+        let from = match version {
+            _ if request.flag("sendInitialEvents") => {
+                let current = lock(&shared.store).version();
+                if version > current {
+                    return Err(Status::too_large_version(version, current));
+                }
+                From::Everything
+            }
+            0 if streaming => From::Now,
+            0 => From::Everything,
+            version => From::Version(version),
+        };
+        let endless = verb == Verb::StreamList && faults.strikes(kind, verb, &Fault::EndlessInitialEvents);
+        let periodic = bookmarks && !faults.strikes(kind, verb, &Fault::NoBookmarks);
+        let timeout = read_number(request, "timeoutSeconds")?;
+        Ok(Question {
+            from,
+            bookmarks: periodic.then_some(shared.bookmark_interval),
+            end_of_initial_events: verb == Verb::StreamList && bookmarks && !endless,
+            ends: (timeout > 0).then(|| Instant::now() + Duration::from_secs(timeout)),
+        })
+    }
+}
+
+/// What API servers insist on.
+fn check_streaming(request: &Request, refused: bool) -> Result<(), Status> {
+    let rule = request.parameter("resourceVersionMatch");
+    let streaming = request.query.contains_key("sendInitialEvents");
+    if refused {
+        let message = "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled";
+        return Err(Status::forbidden_option("sendInitialEvents", message));
+    }
+    if streaming && rule != "NotOlderThan" {
+        let message = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
+        return Err(Status::forbidden_option("resourceVersionMatch", message));
+    }
+    if !streaming && !rule.is_empty() {
+        let message = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided";
+        return Err(Status::forbidden_option("resourceVersionMatch", message));
+    }
+    Ok(())
+}
+
+struct Watch {
+    shared: Arc<Shared>,
+    selection: Selection,
+    pieces: Pieces,
+    /// All changes up to this version have been sent.
+    sent: Version,
+    text: BytesMut,
+}
+
+impl Watch {
+    async fn begin(&mut self, question: &Question, begin_with: Option<Injection>) -> Result<(), Ended> {
+        self.fall_silent_if_told_to().await?;
+        let (objects, now) = {
+            let store = lock(&self.shared.store);
+            let everything = matches!(question.from, From::Everything);
+            (if everything { store.all(&self.selection) } else { Vec::new() }, store.version())
+        };
+        self.sent = match question.from {
+            From::Version(version) => version,
+            From::Everything | From::Now => now,
+        };
+        for object in objects {
+            self.line("ADDED", object.text()).await?;
+        }
+        if question.end_of_initial_events {
+            self.bookmark(r#","annotations":{"k8s.io/initial-events-end":"true"}"#).await?;
+        }
+        if let Some(injection) = begin_with {
+            self.inject(injection).await?;
+        }
+        self.flush().await
+    }
+
+    async fn go_on(
+        &mut self,
+        question: &Question,
+        mut nudges: mpsc::UnboundedReceiver<Nudge>,
+    ) -> Result<(), Ended> {
+        let mut bookmark_at = question.bookmarks.map(|interval| Instant::now() + interval);
+        loop {
+            self.send_changes().await?;
+            let until = [bookmark_at, question.ends].into_iter().flatten().min();
+            match self.wait(&mut nudges, until).await? {
+                Woken::Nudged(Nudge::Changed) => {}
+                Woken::Nudged(Nudge::Inject(injection)) => {
+                    // In the order the test has caused them.
+                    self.send_changes().await?;
+                    self.inject(injection).await?;
+                    self.flush().await?;
+                }
+                Woken::Due => {
+                    self.fall_silent_if_told_to().await?;
+                    if question.ends.is_some_and(|ends| ends <= Instant::now()) {
+                        return Ok(());
+                    }
+                    bookmark_at = question.bookmarks.map(|interval| Instant::now() + interval);
+                    self.bookmark("").await?;
+                    self.flush().await?;
+                }
+            }
+        }
+    }
+
+    async fn wait(
+        &self,
+        nudges: &mut mpsc::UnboundedReceiver<Nudge>,
+        until: Option<Instant>,
+    ) -> Result<Woken, Ended> {
+        let nudge = async {
+            match until {
+                Some(until) => timeout_at(until, nudges.recv()).await.ok(),
+                None => Some(nudges.recv().await),
+            }
+        };
+        match unless(self.pieces.closed(), nudge).await {
+            Ok(None) => Ok(Woken::Due),
+            Ok(Some(Some(nudge))) => Ok(Woken::Nudged(nudge)),
+            // The client has closed, or the server is about to.
+            Ok(Some(None)) | Err(()) => Err(Ended),
+        }
+    }
+
+    async fn send_changes(&mut self) -> Result<(), Ended> {
+        let (changes, now) = {
+            let store = lock(&self.shared.store);
+            (store.changes_since(self.selection.kind, self.sent), store.version())
+        };
+        let changes = match changes {
+            Ok(changes) => changes,
+            Err(forgotten) => return self.fail(&Status::expired(self.sent, forgotten.oldest)).await,
+        };
+        if !changes.is_empty() {
+            self.fall_silent_if_told_to().await?;
+        }
+        for change in &changes {
+            self.change(change).await?;
+        }
+        // A watch may be asked for from a version that is yet to come.
+        self.sent = self.sent.max(now);
+        self.flush().await
+    }
+
+    /// Objects that come into the selection, or leave it, are new or gone as far as this client can see.
+    async fn change(&mut self, change: &Change) -> Result<(), Ended> {
+        let selected =
+            |object: &Option<Arc<Object>>| object.clone().filter(|object| self.selection.has(object));
+        match (selected(&change.before), selected(&change.after)) {
+            (None, None) => Ok(()),
+            (None, Some(after)) => self.line("ADDED", after.text()).await,
+            (Some(_), Some(after)) => self.line("MODIFIED", after.text()).await,
+            (Some(before), None) => self.line("DELETED", &before.text_with_version(change.version)).await,
+        }
+    }
+
+    async fn bookmark(&mut self, annotations: &str) -> Result<(), Ended> {
+        let kind = self.selection.kind;
+        let (version, fields, sent) = (kind.api_version(), kind.zero_fields(), self.sent);
+        let object = format!(
+            r#"{{"kind":"{kind}","apiVersion":"{version}","metadata":{{"resourceVersion":"{sent}","creationTimestamp":null{annotations}}}{fields}}}"#
+        );
+        self.line("BOOKMARK", object.as_bytes()).await
+    }
+
+    /// An ERROR event, and the end.
+    async fn fail(&mut self, status: &Status) -> Result<(), Ended> {
+        self.line("ERROR", &status.text()).await?;
+        self.flush().await?;
+        Err(Ended)
+    }
+
+    async fn inject(&mut self, injection: Injection) -> Result<(), Ended> {
+        match injection {
+            Injection::Error(code) => self.fail(&Status::of_code(code, None)).await,
+            Injection::Garbage => self.raw(b"\x00\xff<html>502 Bad Gateway</html>}{\n").await,
+            Injection::Raw(bytes) => self.raw(&bytes).await,
+            Injection::Truncated => {
+                self.half_an_event().await?;
+                Err(Ended)
+            }
+            Injection::Cut => {
+                self.half_an_event().await?;
+                self.pieces.cut().await
+            }
+            Injection::Repeated(count) => {
+                let changes = lock(&self.shared.store).last_changes(self.selection.kind, count);
+                for change in &changes {
+                    self.change(change).await?;
+                }
+                Ok(())
+            }
+            Injection::Stale(count) => {
+                let changes = lock(&self.shared.store).last_changes(self.selection.kind, count);
+                let old = changes.into_iter().filter_map(|change| change.before);
+                for object in old.filter(|object| self.selection.has(object)).collect::<Vec<_>>() {
+                    self.line("MODIFIED", object.text()).await?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    async fn half_an_event(&mut self) -> Result<(), Ended> {
+        self.raw(
+            format!(r#"{{"type":"MODIFIED","object":{{"kind":"{}","meta"#, self.selection.kind).as_bytes(),
+        )
+        .await?;
+        self.flush().await
+    }
+
+    async fn line(&mut self, event: &str, object: &[u8]) -> Result<(), Ended> {
+        self.text.reserve(object.len() + 32);
+        self.text.extend_from_slice(b"{\"type\":\"");
+        self.text.extend_from_slice(event.as_bytes());
+        self.text.extend_from_slice(b"\",\"object\":");
+        self.text.extend_from_slice(object);
+        self.raw(b"}\n").await
+    }
+
+    async fn raw(&mut self, bytes: &[u8]) -> Result<(), Ended> {
+        self.text.extend_from_slice(bytes);
+        if self.text.len() >= PIECE { self.flush().await } else { Ok(()) }
+    }
+
+    async fn flush(&mut self) -> Result<(), Ended> {
+        let piece: Bytes = self.text.split().freeze();
+        self.pieces.send(piece).await
+    }
+
+    async fn fall_silent_if_told_to(&self) -> Result<(), Ended> {
+        if self.shared.faults.strikes(Some(self.selection.kind), Verb::Watch, &Fault::SilentWatches) {
+            self.pieces.closed().await;
+            return Err(Ended);
+        }
+        Ok(())
+    }
+}
+
+enum Woken {
+    Nudged(Nudge),
+    /// For a bookmark, or for the end.
+    Due,
+}
+
+/// A watch is known to the server for as long as this lives.
+struct Membership {
+    shared: Arc<Shared>,
+    id: usize,
+}
+
+impl Membership {
+    fn join(shared: &Arc<Shared>, kind: Kind) -> (Membership, mpsc::UnboundedReceiver<Nudge>) {
+        let (nudge, nudges) = mpsc::unbounded_channel();
+        let id = shared.next_watch.fetch_add(1, Ordering::Relaxed);
+        lock(&shared.watchers).push(Watcher { id, kind, nudge });
+        (Membership { shared: Arc::clone(shared), id }, nudges)
+    }
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        lock(&self.shared.watchers).retain(|watcher| watcher.id != self.id);
+    }
+}

@@ -1,0 +1,260 @@
+//! Where the API server is and how to prove who we are: read from a kubeconfig, from the pod's service account, or
+//! from `--master` alone. The network is not touched here.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ::kube::client::{Body, Client, ConfigExt};
+use ::kube::config::{AuthInfo, Config, Kubeconfig, KubeconfigError};
+use http::header::USER_AGENT;
+use http::uri::Scheme;
+use http::{HeaderValue, Uri};
+use hyper_util::client::legacy;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use tower::{BoxError, ServiceBuilder};
+
+use super::Options;
+
+/// Dead peers are noticed by the kernel: after 10 seconds of silence it asks every 5, and 20 without an answer are
+/// enough. What stands between us and the server may answer for it; `link.rs` has a probe for that.
+const SILENCE: Duration = Duration::from_secs(10);
+const ASK_EVERY: Duration = Duration::from_secs(5);
+const UNANSWERED: Duration = Duration::from_secs(20);
+
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+
+/// Why a source cannot even begin. One line each.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error(
+        "no API server to talk to: give --kubeconfig or --master, or run in a pod ({variable} is not set here)"
+    )]
+    Nowhere { variable: &'static str },
+    #[error("kubeconfig {path}: {reason}", path = path.display())]
+    Kubeconfig { path: PathBuf, reason: String },
+    #[error("service account of the pod: {reason}")]
+    ServiceAccount { reason: String },
+    #[error("--master {url:?}: {reason}")]
+    Master { url: String, reason: String },
+    #[error("credentials: cannot read {path}: {reason}", path = path.display())]
+    Credentials { path: PathBuf, reason: io::Error },
+    #[error("credentials for {server}: {reason}")]
+    Unusable { server: String, reason: String },
+    #[error("user agent {text:?}: cannot be a header")]
+    UserAgent { text: String },
+}
+
+/// A configuration that was read, and the files it came from.
+#[derive(Debug)]
+pub(super) struct Access {
+    config: Config,
+    files: BTreeSet<PathBuf>,
+    digest: u64,
+}
+
+impl Access {
+    pub(super) fn read(options: &Options) -> Result<Access, OpenError> {
+        // The digest is taken first: a file that changes while it is read is then seen as changed, and read again.
+        let (_, files) = configuration(options)?;
+        let digest = digest(&files);
+        let (mut config, files) = configuration(options)?;
+        let agent = HeaderValue::from_str(&options.user_agent)
+            .map_err(|_| OpenError::UserAgent { text: options.user_agent.clone() })?;
+        config.headers.push((USER_AGENT, agent));
+        let access = Access { config, files, digest };
+        access.check()?;
+        Ok(access)
+    }
+
+    /// `https://192.0.2.1:6443`
+    pub(super) fn server(&self) -> String {
+        self.config.cluster_url.to_string().trim_end_matches('/').to_owned()
+    }
+
+    /// Whether all files are as they were when this was read.
+    pub(super) fn is_current(&self) -> bool {
+        digest(&self.files) == self.digest
+    }
+
+    /// Credentials come from a program, which is the only one to know how long they are good for.
+    pub(super) fn runs_a_program(&self) -> bool {
+        self.config.auth_info.exec.is_some()
+    }
+
+    /// Makes a client, with connections of its own. May run a program for the credentials: it blocks. Needs a runtime.
+    pub(super) fn client(&self) -> Result<Client, String> {
+        let mut tcp = HttpConnector::new();
+        tcp.enforce_http(false);
+        tcp.set_nodelay(true);
+        tcp.set_connect_timeout(Some(CONNECT_LIMIT));
+        tcp.set_keepalive(Some(SILENCE));
+        tcp.set_keepalive_interval(Some(ASK_EVERY));
+        tcp.set_keepalive_retries(Some(2));
+        #[cfg(target_os = "linux")]
+        tcp.set_tcp_user_timeout(Some(UNANSWERED));
+        // Without TLS no certificates are looked for: a small image has none.
+        if self.config.cluster_url.scheme() == Some(&Scheme::HTTP) {
+            return self.layered(tcp);
+        }
+        let tls = self.config.rustls_https_connector_with_connector(tcp).map_err(|it| told(&it))?;
+        self.layered(tls)
+    }
+
+    fn layered<C>(&self, connector: C) -> Result<Client, String>
+    where
+        C: legacy::connect::Connect + Clone + Send + Sync + 'static,
+    {
+        let http: legacy::Client<C, Body> = legacy::Client::builder(TokioExecutor::new()).build(connector);
+        let service = ServiceBuilder::new()
+            .layer(self.config.base_uri_layer())
+            .option_layer(self.config.auth_layer().map_err(|it| told(&it))?)
+            .layer(self.config.extra_headers_layer().map_err(|it| told(&it))?)
+            .map_err(BoxError::from)
+            .service(http);
+        Ok(Client::new(service, self.config.default_namespace.clone()))
+    }
+
+    /// Finds what is wrong before the first connection does. Credentials that a program makes are not asked for yet.
+    fn check(&self) -> Result<(), OpenError> {
+        for path in &self.files {
+            fs::read(path).map_err(|reason| OpenError::Credentials { path: path.clone(), reason })?;
+        }
+        if self.config.cluster_url.scheme() == Some(&Scheme::HTTPS) && !self.runs_a_program() {
+            let unusable = |it| OpenError::Unusable { server: self.server(), reason: told(&it) };
+            self.config.rustls_client_config().map_err(unusable)?;
+        }
+        Ok(())
+    }
+}
+
+/// An error and its causes in one line.
+pub(super) fn told(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    one_line(&text)
+}
+
+fn configuration(options: &Options) -> Result<(Config, BTreeSet<PathBuf>), OpenError> {
+    let config = match (&options.kubeconfig, &options.master) {
+        (Some(path), master) => return from_kubeconfig(path, master.as_deref()),
+        (None, Some(url)) => Config::new(server_url(url, false)?),
+        (None, None) => in_cluster()?,
+    };
+    let mut files = credential_files(&config.auth_info);
+    files.extend(config.root_cert_file.clone());
+    Ok((config, files))
+}
+
+/// The environment is asked first, so that the error outside a cluster says what to give instead.
+fn in_cluster() -> Result<Config, OpenError> {
+    for variable in ["KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"] {
+        if std::env::var_os(variable).is_none_or(|value| value.is_empty()) {
+            return Err(OpenError::Nowhere { variable });
+        }
+    }
+    Config::incluster().map_err(|error| OpenError::ServiceAccount { reason: told(&error) })
+}
+
+fn from_kubeconfig(path: &Path, master: Option<&str>) -> Result<(Config, BTreeSet<PathBuf>), OpenError> {
+    let wrong =
+        |error: KubeconfigError| OpenError::Kubeconfig { path: path.to_owned(), reason: field(&error) };
+    let mut kubeconfig = Kubeconfig::read_from(path).map_err(wrong)?;
+    let cluster = chosen_cluster(&mut kubeconfig);
+    let mut files = BTreeSet::from([path.to_owned()]);
+    let mut own_proxy = false;
+    if let Some(cluster) = cluster {
+        own_proxy = cluster.proxy_url.as_ref().is_some_and(|url| !url.is_empty());
+        if let Some(url) = master {
+            let tls = cluster.certificate_authority.is_some() || cluster.certificate_authority_data.is_some();
+            cluster.server = Some(server_url(url, tls)?.to_string());
+        }
+        files.extend(cluster.certificate_authority.as_ref().map(PathBuf::from));
+    }
+    let mut config = Config::try_from(kubeconfig).map_err(wrong)?;
+    if own_proxy {
+        let reason = "proxy-url is not supported: name the API server itself".to_owned();
+        return Err(OpenError::Kubeconfig { path: path.to_owned(), reason });
+    }
+    // It may also have come from the environment, which is not meant for a node's way to its API server.
+    config.proxy_url = None;
+    files.extend(credential_files(&config.auth_info));
+    Ok((config, files))
+}
+
+fn chosen_cluster(kubeconfig: &mut Kubeconfig) -> Option<&mut ::kube::config::Cluster> {
+    let current = kubeconfig.current_context.as_ref()?;
+    let context = kubeconfig.contexts.iter().find(|it| it.name == *current)?.context.as_ref()?;
+    kubeconfig.clusters.iter_mut().find(|it| it.name == context.cluster)?.cluster.as_mut()
+}
+
+fn credential_files(auth: &AuthInfo) -> BTreeSet<PathBuf> {
+    // What is written into the configuration itself goes before a file, as everywhere.
+    let unless = |data: bool, file: &Option<String>| file.clone().filter(|path| !data && !path.is_empty());
+    let files = [
+        unless(auth.token.is_some(), &auth.token_file),
+        unless(auth.client_certificate_data.is_some(), &auth.client_certificate),
+        unless(auth.client_key_data.is_some(), &auth.client_key),
+    ];
+    files.into_iter().flatten().map(PathBuf::from).collect()
+}
+
+/// An address without a scheme means what it means to the original: TLS if a certificate authority is given.
+fn server_url(text: &str, tls: bool) -> Result<Uri, OpenError> {
+    let wrong = |reason: String| OpenError::Master { url: text.to_owned(), reason };
+    let scheme = if tls { "https" } else { "http" };
+    let full = if text.contains("://") { text.to_owned() } else { format!("{scheme}://{text}") };
+    let url: Uri = full.parse().map_err(|error: http::uri::InvalidUri| wrong(error.to_string()))?;
+    match (url.scheme_str(), url.host()) {
+        (Some("http" | "https"), Some(host)) if !host.is_empty() => Ok(url),
+        _ => Err(wrong("must be such as https://192.0.2.1:6443".to_owned())),
+    }
+}
+
+/// What is wrong with a kubeconfig, by the names of its fields.
+fn field(error: &KubeconfigError) -> String {
+    match error {
+        KubeconfigError::CurrentContextNotSet => "current-context is missing".to_owned(),
+        KubeconfigError::LoadContext(name) => format!("current-context: there is no context {name:?}"),
+        KubeconfigError::LoadClusterOfContext(name) => {
+            format!("the current context's cluster: there is no cluster {name:?}")
+        }
+        KubeconfigError::MissingClusterUrl => "the current context's cluster has no server".to_owned(),
+        KubeconfigError::ParseClusterUrl(error) => format!("the current context's cluster: server: {error}"),
+        KubeconfigError::ReadConfig(error, _) => format!("cannot be read: {error}"),
+        KubeconfigError::Parse(error) => format!("is not valid: {}", one_line(&error.to_string())),
+        KubeconfigError::LoadCertificateAuthority(error) => format!("certificate-authority: {}", told(error)),
+        KubeconfigError::LoadClientCertificate(error) => format!("client-certificate: {}", told(error)),
+        KubeconfigError::LoadClientKey(error) => format!("client-key: {}", told(error)),
+        KubeconfigError::ParseCertificates(error) => format!("certificate-authority: {error}"),
+        other => told(other),
+    }
+}
+
+fn one_line(text: &str) -> String {
+    text.lines().next().unwrap_or_default().trim().to_owned()
+}
+
+/// Of what is in the files now. A file that cannot be read counts, too.
+fn digest(files: &BTreeSet<PathBuf>) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for path in files {
+        path.hash(&mut hasher);
+        fs::read(path).map_err(|error| error.kind()).hash(&mut hasher);
+    }
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,284 @@
+//! Asks the server for one resource, for ever, and carries out what the rules in `list_watch.rs` decide.
+
+use std::future::Future;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ::kube::client::Body;
+use bytes::Bytes;
+use futures_util::future::{Either, select};
+use http::header::{ACCEPT, RETRY_AFTER};
+use http::{HeaderMap, Request, Response};
+use http_body_util::{BodyExt, Limited};
+use tokio::sync::watch;
+use tokio::time::{sleep_until, timeout};
+use tracing::debug;
+
+use super::access::told;
+use super::backoff::random;
+use super::decode;
+use super::framer::{Framer, LONGEST_LINE};
+use super::hub::Hub;
+use super::link::{Lease, Link, Why, usable};
+use super::list_watch::{Ask, Go, ListWatch};
+use super::liveness::Pulse;
+use super::outlet::Outlet;
+use super::resource::Resource;
+
+/// A watch begins at once, or not at all.
+const WATCH_HEAD_LIMIT: Duration = Duration::from_secs(10);
+/// A list may be queued by a busy server for 15 seconds; giving up earlier would only send it to the end of the queue.
+const LIST_HEAD_LIMIT: Duration = Duration::from_secs(20);
+/// A list does not pause so long.
+const LIST_SILENCE: Duration = Duration::from_secs(15);
+/// The server ends a watch between 5 and 10 minutes, as with the original: so that watches spread over servers.
+const WATCH_SECONDS: f64 = 300.0;
+const LONGEST_PAGE: usize = LONGEST_LINE;
+const LONGEST_REFUSAL: usize = 64 << 10;
+
+/// Never ends.
+pub(super) async fn follow(
+    resource: Resource,
+    link: Rc<Link>,
+    hub: Rc<Hub>,
+    pulse: Arc<Pulse>,
+    wait_for_all: bool,
+) {
+    let mut leases = link.leases();
+    let first = usable(&mut leases).await;
+    let outlet = Rc::clone(&hub);
+    let mut follower = Follower {
+        machine: ListWatch::new(resource.kind, &first.server, random),
+        out: Outlet::new(move |events| outlet.events(events)),
+        cut_off: false,
+        resource,
+        link,
+        hub,
+        pulse,
+        leases,
+        wait_for_all,
+    };
+    loop {
+        follower.turn().await;
+        follower.out.flush();
+        follower.report(false);
+    }
+}
+
+struct Follower {
+    machine: ListWatch,
+    out: Outlet,
+    /// The last request did not reach the server.
+    cut_off: bool,
+    resource: Resource,
+    link: Rc<Link>,
+    hub: Rc<Hub>,
+    pulse: Arc<Pulse>,
+    leases: watch::Receiver<Option<Lease>>,
+    /// A resource that is refused counts as complete, too.
+    wait_for_all: bool,
+}
+
+/// What a stream brings next.
+enum Next {
+    Bytes(Bytes),
+    End,
+    Broken(String),
+    NewLease(Why),
+}
+
+impl Follower {
+    /// One request, and its answer to the end.
+    async fn turn(&mut self) {
+        self.rest().await;
+        let lease = usable(&mut self.leases).await;
+        if lease.why == Why::Move {
+            self.machine.change_server(&lease.server);
+        }
+        let ask = self.machine.ask();
+        let timeout_seconds = (WATCH_SECONDS * (1.0 + random())) as u32;
+        let target = self.resource.target(&ask, timeout_seconds);
+        let limit = if matches!(ask, Ask::Watch { .. }) { WATCH_HEAD_LIMIT } else { LIST_HEAD_LIMIT };
+        let answer = match Request::get(target).header(ACCEPT, "application/json").body(Body::empty()) {
+            Ok(request) => self.link.send(&lease, request, limit).await,
+            Err(error) => Err(error.to_string()),
+        };
+        let response = match answer {
+            Ok(response) => response,
+            Err(reason) => {
+                self.cut_off = true;
+                return self.machine.broken(reason, Instant::now());
+            }
+        };
+        if std::mem::take(&mut self.cut_off) {
+            self.link.recovered.notify_waiters();
+        }
+        self.hear();
+        match (response.status().as_u16(), ask) {
+            (200, Ask::Page { .. }) => self.read_page(response.into_body()).await,
+            (200, _) => self.read_stream(response.into_body()).await,
+            (status, _) => self.read_refusal(status, &lease, response).await,
+        }
+    }
+
+    /// Waits as long as the rules say, or until the server is seen to answer others.
+    async fn rest(&self) {
+        let Some(wait) = self.machine.wait() else { return };
+        debug!(kind = self.resource.kind.as_str(), until = ?wait.until, "waiting");
+        let until = sleep_until(wait.until.into());
+        if wait.until_recovery {
+            select(pin!(until), pin!(self.link.recovered.notified())).await;
+        } else {
+            until.await;
+        }
+    }
+
+    async fn read_refusal(&mut self, status: u16, lease: &Lease, response: Response<Body>) {
+        if status == 401 {
+            self.link.refused(lease);
+        }
+        let retry_after = retry_after(response.headers());
+        let body = Limited::new(response.into_body(), LONGEST_REFUSAL).collect();
+        let body = match timeout(LIST_SILENCE, body).await {
+            Ok(Ok(body)) => body.to_bytes(),
+            // The status alone says enough.
+            Ok(Err(_)) | Err(_) => Bytes::new(),
+        };
+        let status = decode::status(status, &body);
+        debug!(kind = self.resource.kind.as_str(), code = status.code, message = status.message, "refused");
+        self.machine.refused(status, retry_after, Instant::now(), &mut self.out);
+    }
+
+    async fn read_page(&mut self, mut body: Body) {
+        self.machine.answered(Instant::now());
+        let mut page = Vec::new();
+        loop {
+            match next(&mut body, Some(LIST_SILENCE)).await {
+                Next::Bytes(bytes) if page.len() + bytes.len() > LONGEST_PAGE => {
+                    return self.machine.page_too_large(Instant::now());
+                }
+                Next::Bytes(bytes) => page.extend_from_slice(&bytes),
+                Next::End => break,
+                Next::Broken(reason) => return self.machine.broken(reason, Instant::now()),
+                Next::NewLease(_) => {}
+            }
+        }
+        self.machine.page(&page, Instant::now(), &mut self.out);
+    }
+
+    /// A watch, or a streaming list that becomes one.
+    async fn read_stream(&mut self, mut body: Body) {
+        self.machine.answered(Instant::now());
+        self.report(true);
+        let mut framer = Framer::default();
+        loop {
+            let silence = (!self.machine.is_watching()).then_some(LIST_SILENCE);
+            let next = unless_withdrawn(next(&mut body, silence), &mut self.leases).await;
+            match next {
+                Next::Bytes(bytes) => {
+                    framer.push(&bytes);
+                    if self.read_lines(&mut framer) == Go::Reconnect {
+                        return;
+                    }
+                }
+                Next::End => return self.machine.ended(Instant::now()),
+                Next::Broken(reason) => return self.machine.broken(reason, Instant::now()),
+                Next::NewLease(Why::Death) => {
+                    self.cut_off = true;
+                    return self.machine.broken("does not answer any more".to_owned(), Instant::now());
+                }
+                // A list would begin again from nothing; the connection it comes on still works.
+                Next::NewLease(Why::Renewal) if !self.machine.is_watching() => {}
+                Next::NewLease(_) => return self.machine.moved(),
+            }
+        }
+    }
+
+    fn read_lines(&mut self, framer: &mut Framer) -> Go {
+        let now = Instant::now();
+        loop {
+            match framer.next_line() {
+                Ok(Some(line)) => {
+                    if self.machine.line(line, now, &mut self.out) == Go::Reconnect {
+                        return Go::Reconnect;
+                    }
+                }
+                Ok(None) => break,
+                Err(error) => return self.machine.stumble(error.to_string(), now),
+            }
+        }
+        // In a list batches fill up: nothing acts on it before it is complete.
+        if self.machine.is_watching() {
+            self.out.flush();
+        }
+        self.report(true);
+        Go::On
+    }
+
+    fn hear(&self) {
+        self.pulse.state().heard = Some(Instant::now());
+    }
+
+    /// Tells everybody how this resource is doing.
+    fn report(&self, connected: bool) {
+        let kind = self.resource.kind;
+        let mut state = self.pulse.state();
+        state.connected = connected;
+        state.listed = self.machine.is_listed();
+        state.version = self.machine.version().map(str::to_owned);
+        (state.relists, state.errors) = (self.machine.relists(), self.machine.errors());
+        if connected {
+            state.heard = Some(Instant::now());
+        }
+        drop(state);
+        if self.machine.is_listed() || (self.wait_for_all && self.machine.is_settled()) {
+            self.hub.complete(kind);
+        }
+        self.hub.troubles(Some(kind), self.machine.troubles());
+    }
+}
+
+/// The next bytes of a body. With a limit on silence, silence is a failure.
+async fn next(body: &mut Body, silence: Option<Duration>) -> Next {
+    loop {
+        let frame = match silence {
+            None => body.frame().await,
+            Some(limit) => match timeout(limit, body.frame()).await {
+                Ok(frame) => frame,
+                Err(_) => return Next::Broken(format!("silent for {} seconds", limit.as_secs())),
+            },
+        };
+        match frame {
+            None => return Next::End,
+            Some(Err(error)) => return Next::Broken(told(&error)),
+            Some(Ok(frame)) => {
+                if let Ok(bytes) = frame.into_data() {
+                    return Next::Bytes(bytes);
+                }
+            }
+        }
+    }
+}
+
+async fn unless_withdrawn(
+    next: impl Future<Output = Next>,
+    leases: &mut watch::Receiver<Option<Lease>>,
+) -> Next {
+    let withdrawn = async {
+        if leases.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+        leases.borrow_and_update().as_ref().map_or(Why::Renewal, |lease| lease.why)
+    };
+    match select(pin!(next), pin!(withdrawn)).await {
+        Either::Left((next, _)) => next,
+        Either::Right((why, _)) => Next::NewLease(why),
+    }
+}
+
+/// Seconds; the API server does not send dates.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok().map(Duration::from_secs)
+}

@@ -1,0 +1,102 @@
+//! Where the resources come together: one stream of updates out of all of them.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+
+use ferroxy_core::{Diagnostic, Event};
+
+use super::Update;
+use crate::object::Kind;
+
+pub(super) struct Hub {
+    state: RefCell<State>,
+}
+
+struct State {
+    on_update: Box<dyn FnMut(Update)>,
+    /// What has to be complete before [`Update::Listed`].
+    missing: BTreeSet<Kind>,
+    listed: bool,
+    /// `None`: the credentials.
+    troubles: BTreeMap<Option<Kind>, Vec<Diagnostic>>,
+}
+
+impl Hub {
+    pub(super) fn new(
+        needed: impl IntoIterator<Item = Kind>,
+        on_update: impl FnMut(Update) + 'static,
+    ) -> Hub {
+        Hub {
+            state: RefCell::new(State {
+                on_update: Box::new(on_update),
+                missing: needed.into_iter().collect(),
+                listed: false,
+                troubles: BTreeMap::new(),
+            }),
+        }
+    }
+
+    pub(super) fn events(&self, events: Vec<Event>) {
+        (self.state.borrow_mut().on_update)(Update::Events(events));
+    }
+
+    /// This kind is complete. Its events must have been told before.
+    pub(super) fn complete(&self, kind: Kind) {
+        let state = &mut *self.state.borrow_mut();
+        state.missing.remove(&kind);
+        if state.missing.is_empty() && !state.listed {
+            state.listed = true;
+            (state.on_update)(Update::Listed);
+        }
+    }
+
+    /// All that is wrong with one kind, or with the credentials.
+    pub(super) fn troubles(&self, about: Option<Kind>, troubles: Vec<Diagnostic>) {
+        let state = &mut *self.state.borrow_mut();
+        let before = state.troubles.get(&about).map_or(&[][..], Vec::as_slice);
+        if before != troubles {
+            state.troubles.insert(about, troubles);
+            let all = state.troubles.values().flatten().cloned().collect();
+            (state.on_update)(Update::Troubles(all));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+
+    use ferroxy_core::Object;
+
+    use super::*;
+
+    #[test]
+    fn listed_is_told_once_and_troubles_when_they_change() {
+        let updates = Rc::new(RefCell::new(Vec::new()));
+        let sink = Rc::clone(&updates);
+        let hub = Hub::new([Kind::Service, Kind::Slice], move |update| sink.borrow_mut().push(update));
+        let trouble = |reason: &str| Diagnostic {
+            object: Object::service("n/a"),
+            field: "spec".into(),
+            reason: reason.into(),
+            effect: String::new(),
+        };
+        hub.complete(Kind::Service);
+        hub.complete(Kind::ServiceCidr);
+        hub.troubles(Some(Kind::Slice), vec![]);
+        assert_eq!(*updates.borrow(), []);
+        hub.complete(Kind::Slice);
+        hub.complete(Kind::Slice);
+        hub.troubles(Some(Kind::Slice), vec![trouble("a")]);
+        hub.troubles(Some(Kind::Slice), vec![trouble("a")]);
+        hub.troubles(None, vec![trouble("b")]);
+        hub.troubles(Some(Kind::Slice), vec![]);
+        let expected = [
+            Update::Listed,
+            Update::Troubles(vec![trouble("a")]),
+            Update::Troubles(vec![trouble("b"), trouble("a")]),
+            Update::Troubles(vec![trouble("b")]),
+        ];
+        assert_eq!(*updates.borrow(), expected);
+    }
+}

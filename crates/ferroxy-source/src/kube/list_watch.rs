@@ -1,0 +1,533 @@
+//! The rules of listing and watching one kind: what to ask next, and what answers, lines and failures mean. No
+//! sockets and no clock: `follow.rs` has those.
+//!
+//! ```text
+//!            ┌────────────── 410, or stuck in one place ──────────────┐
+//!            ▼                                                        │
+//!  Start ─ streaming list ─ bookmark "initial events end" ──▶ Watch { version } ─ cut, ended ─▶ the same Watch
+//!    └─ (refused) ─ page ─ Pages { token } ─ last page ───────────────▲
+//! ```
+//!
+//! An object is only said to be gone when the server says so, or when a list without it is complete.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, Instant};
+
+use ferroxy_core::{Diagnostic, Event, Object as Subject};
+
+use super::backoff::Backoff;
+use super::decode::{self, Content, Item, Line, Status};
+use super::outlet::Outlet;
+use crate::object::{Key, Kind};
+use crate::wire::field::Note;
+
+const PAGE: u32 = 500;
+/// So many times may the watch stumble at one place before everything is listed again.
+const STUCK: u32 = 3;
+/// So many streaming lists may break off before pages are asked for instead.
+const UNFINISHED: u32 = 2;
+/// The server has no such kind. It may have it after an upgrade.
+const ABSENT_FOR: Duration = Duration::from_secs(180);
+/// `Retry-After` is obeyed up to this.
+const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(60);
+/// A watch that ends sooner than this, and without a word, has failed.
+const TOO_SHORT: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+pub(super) struct ListWatch {
+    kind: Kind,
+    /// The server, as troubles name it.
+    server: Subject,
+    random: fn() -> f64,
+    phase: Phase,
+    /// Whether the server is thought to know streaming lists.
+    streaming: bool,
+    unfinished: u32,
+    page_limit: u32,
+    known: HashMap<Box<str>, Known>,
+    /// Counts the lists. What an older list saw and a complete one did not is gone.
+    generation: u32,
+    /// Since when the present answer is coming in.
+    answered: Option<Instant>,
+    /// Whether that answer brought anything yet.
+    heard: bool,
+    listed: bool,
+    settled: bool,
+    stuck: Option<Stuck>,
+    backoff: Backoff,
+    wait: Option<Wait>,
+    failure: Option<String>,
+    /// Requests that failed in a row.
+    failures: u32,
+    object_troubles: BTreeMap<Box<str>, Vec<Diagnostic>>,
+    unusable: Option<Diagnostic>,
+    relists: u64,
+    errors: u64,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum Phase {
+    Start,
+    Pages { token: String },
+    Watch { version: String },
+}
+
+/// All that is remembered of an object.
+#[derive(Debug, Clone, Copy)]
+struct Known {
+    generation: u32,
+    /// 0: not a number.
+    version: u64,
+}
+
+#[derive(Debug)]
+struct Stuck {
+    version: String,
+    times: u32,
+}
+
+/// What to send.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Ask {
+    StreamingList,
+    Page { limit: u32, token: Option<String> },
+    Watch { version: String },
+}
+
+/// When to send it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Wait {
+    pub(super) until: Instant,
+    /// May be cut short when the server is seen to answer others.
+    pub(super) until_recovery: bool,
+}
+
+/// What to do after a line.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Go {
+    On,
+    Reconnect,
+}
+
+/// What is going on, for people who ask.
+impl ListWatch {
+    pub(super) fn new(kind: Kind, server: &str, random: fn() -> f64) -> ListWatch {
+        ListWatch {
+            kind,
+            server: Subject { kind: "API server", name: server.to_owned() },
+            random,
+            phase: Phase::Start,
+            streaming: true,
+            unfinished: 0,
+            page_limit: PAGE,
+            known: HashMap::new(),
+            generation: 0,
+            answered: None,
+            heard: false,
+            listed: false,
+            settled: false,
+            stuck: None,
+            backoff: Backoff::default(),
+            wait: None,
+            failure: None,
+            failures: 0,
+            object_troubles: BTreeMap::new(),
+            unusable: None,
+            relists: 0,
+            errors: 0,
+        }
+    }
+
+    /// A list has been complete once.
+    pub(super) fn is_listed(&self) -> bool {
+        self.listed
+    }
+
+    /// It is listed, or the server said that there is nothing for us to see.
+    pub(super) fn is_settled(&self) -> bool {
+        self.settled
+    }
+
+    pub(super) fn is_watching(&self) -> bool {
+        matches!(self.phase, Phase::Watch { .. })
+    }
+
+    pub(super) fn version(&self) -> Option<&str> {
+        match &self.phase {
+            Phase::Watch { version } => Some(version),
+            _ => None,
+        }
+    }
+
+    pub(super) fn relists(&self) -> u64 {
+        self.relists
+    }
+
+    pub(super) fn errors(&self) -> u64 {
+        self.errors
+    }
+
+    /// Everything that is wrong now. One failed request is not: connections end, and the next one helps.
+    pub(super) fn troubles(&self) -> Vec<Diagnostic> {
+        let stuck = self.stuck.as_ref().is_some_and(|stuck| stuck.times > 1);
+        let shown = !self.listed || self.failures > 1 || stuck;
+        let kind = self.kind.as_str();
+        let failure = self.failure.as_ref().filter(|_| shown).map(|reason| Diagnostic {
+            object: self.server.clone(),
+            field: format!("{kind}s"),
+            reason: reason.clone(),
+            effect: match self.listed {
+                true => format!("changes of {kind}s are not seen; what is known stays in force"),
+                false => format!("no {kind} is known yet"),
+            },
+        });
+        let objects = self.object_troubles.values().flatten().cloned();
+        failure.into_iter().chain(self.unusable.clone()).chain(objects).collect()
+    }
+}
+
+/// What to do next.
+impl ListWatch {
+    pub(super) fn ask(&self) -> Ask {
+        match &self.phase {
+            Phase::Start if self.streaming => Ask::StreamingList,
+            Phase::Start => Ask::Page { limit: self.page_limit, token: None },
+            Phase::Pages { token } => Ask::Page { limit: self.page_limit, token: Some(token.clone()) },
+            Phase::Watch { version } => Ask::Watch { version: version.clone() },
+        }
+    }
+
+    pub(super) fn wait(&self) -> Option<Wait> {
+        self.wait
+    }
+}
+
+/// What happened.
+impl ListWatch {
+    /// The server said 200, and more follows.
+    pub(super) fn answered(&mut self, now: Instant) {
+        self.answered = Some(now);
+        self.heard = false;
+        self.wait = None;
+        self.failures = 0;
+        if self.stuck.is_none() {
+            self.failure = None;
+        }
+        if self.phase == Phase::Start {
+            self.generation += 1;
+            self.unusable = None;
+        }
+    }
+
+    /// A line of a watch or of a streaming list.
+    pub(super) fn line(&mut self, bytes: &[u8], now: Instant, out: &mut Outlet) -> Go {
+        self.heard = true;
+        let line = match decode::line(self.kind, bytes) {
+            Ok(line) => line,
+            Err(error) => {
+                return self.stumble(format!("sent a line that is not a watch event: {error}"), now);
+            }
+        };
+        match line {
+            Line::Changed(item) => self.take_in(item, false, out),
+            Line::Deleted(item) => self.take_in(item, true, out),
+            Line::Unknown => {}
+            Line::Bookmark(bookmark) => match (bookmark.version, &self.phase) {
+                (Some(version), Phase::Watch { .. }) => self.advance(version),
+                (Some(version), _) if bookmark.ends_list => self.finish_list(version, out),
+                // Before the end of the list a version is nothing one could continue from.
+                _ => {}
+            },
+            Line::Error(status) => return self.error(status, now),
+        }
+        Go::On
+    }
+
+    /// A whole page of a list.
+    pub(super) fn page(&mut self, body: &[u8], now: Instant, out: &mut Outlet) {
+        let end = match decode::page(self.kind, body, &mut |item| self.take_in(item, false, out)) {
+            Ok(end) if !end.resource_version.is_empty() => end,
+            Ok(_) => return self.lose_list("sent a list without a resourceVersion".to_owned(), now),
+            Err(error) => return self.lose_list(format!("sent a list that cannot be read: {error}"), now),
+        };
+        self.answered = None;
+        if end.r#continue.is_empty() {
+            self.finish_list(end.resource_version, out);
+        } else {
+            self.phase = Phase::Pages { token: end.r#continue };
+        }
+    }
+
+    /// A page is too large to be held: smaller ones are asked for.
+    pub(super) fn page_too_large(&mut self, now: Instant) {
+        self.page_limit = (self.page_limit / 2).max(1);
+        let limit = self.page_limit;
+        self.lose_list(
+            format!("sent a page that is too large; now asking for {limit} objects at a time"),
+            now,
+        );
+    }
+
+    /// The server answered with another status than 200.
+    pub(super) fn refused(
+        &mut self,
+        status: Status,
+        retry_after: Option<Duration>,
+        now: Instant,
+        out: &mut Outlet,
+    ) {
+        let streaming_list = self.ask() == Ask::StreamingList;
+        self.settled |= matches!(status.code, 403 | 404);
+        match status.code {
+            // 422: the feature is off. 400, 405, 501: the server, or what stands before it, is too old to know it.
+            // 403: allowed to list, but not to watch; if it is neither, the page will say so.
+            400 | 403 | 405 | 422 | 501 if streaming_list => {
+                self.streaming = false;
+                self.wait = None;
+            }
+            404 if self.kind == Kind::ServiceCidr => self.absent(now, out),
+            410 => self.restart(&status, now),
+            _ if is_too_far_ahead(&status) => self.restart(&status, now),
+            _ => {
+                let watching = self.is_watching();
+                let count = watching && matches!(status.code, 400 | 402 | 404..=428);
+                self.fail(said(&status), now);
+                // Whoever says when to come back means it, also when others are answered already.
+                if let (429 | 503, Some(after), Some(wait)) = (status.code, retry_after, &mut self.wait) {
+                    let until = wait.until.max(now + after.min(LONGEST_RETRY_AFTER));
+                    *wait = Wait { until, until_recovery: false };
+                }
+                if count {
+                    self.count_stumble();
+                }
+            }
+        }
+    }
+
+    /// The connection failed, or broke, or fell silent.
+    pub(super) fn broken(&mut self, reason: String, now: Instant) {
+        if self.answered.is_some() && self.phase == Phase::Start {
+            self.count_unfinished();
+        }
+        self.fail(reason, now);
+    }
+
+    /// The answer is longer than an object can be, or is not one.
+    pub(super) fn stumble(&mut self, reason: String, now: Instant) -> Go {
+        self.fail(reason, now);
+        self.count_stumble();
+        Go::Reconnect
+    }
+
+    /// The server ended a watch in good order. It does so every few minutes, because it is asked to.
+    pub(super) fn ended(&mut self, now: Instant) {
+        let short = self.answered.is_some_and(|since| now.saturating_duration_since(since) < TOO_SHORT);
+        if !self.is_watching() {
+            self.count_unfinished();
+            self.fail("ended a list before it was complete".to_owned(), now);
+        } else if short && !self.heard {
+            self.fail("ends every watch at once".to_owned(), now);
+        }
+        self.answered = None;
+    }
+
+    /// We gave up the connection ourselves, to continue on another.
+    pub(super) fn moved(&mut self) {
+        self.answered = None;
+        self.wait = None;
+    }
+
+    /// From now on another server is asked. Its history is not the one we know: everything is listed again.
+    pub(super) fn change_server(&mut self, server: &str) {
+        if self.server.name != server {
+            server.clone_into(&mut self.server.name);
+            self.phase = Phase::Start;
+            self.stuck = None;
+            self.streaming = true;
+            self.unfinished = 0;
+        }
+    }
+}
+
+impl ListWatch {
+    fn take_in(&mut self, item: Item, deleted: bool, out: &mut Outlet) {
+        let version = item.version.as_deref().map_or(0, number);
+        match item.content {
+            Content::Object(object, notes) => {
+                let key = object.key();
+                let name: Box<str> = key.subject().name.into();
+                if self.is_stale(&name, version) {
+                    return;
+                }
+                if deleted {
+                    self.forget(&name, out);
+                } else {
+                    self.note(&name, &key, notes);
+                    self.known.insert(name, Known { generation: self.generation, version });
+                    out.tell(object.into());
+                }
+            }
+            Content::LeftOut(key) => self.forget(&key.subject().name, out),
+            Content::Unusable(why) => {
+                self.unusable = Some(Diagnostic {
+                    object: self.server.clone(),
+                    field: format!("{}s", self.kind.as_str()),
+                    reason: format!("one object cannot be used: {why}"),
+                    effect: "it is not seen".to_owned(),
+                });
+            }
+        }
+        if let (Some(version), true) = (item.version, self.is_watching()) {
+            self.advance(version);
+        }
+    }
+
+    /// In a watch, an object of an older version is a repetition of the past. In a list it is the truth: a restored
+    /// server may count from further back.
+    fn is_stale(&self, name: &str, version: u64) -> bool {
+        let known = self.known.get(name).map_or(0, |known| known.version);
+        self.is_watching() && version != 0 && version < known
+    }
+
+    fn forget(&mut self, name: &str, out: &mut Outlet) {
+        self.object_troubles.remove(name);
+        if self.known.remove(name).is_some() {
+            out.tell(self.gone(name));
+        }
+    }
+
+    fn gone(&self, name: &str) -> Event {
+        let (namespace, name) = name.split_once('/').unwrap_or(("", name));
+        Key { kind: self.kind, namespace: namespace.to_owned(), name: name.to_owned() }.gone()
+    }
+
+    fn note(&mut self, name: &str, key: &Key, notes: Vec<Note>) {
+        if notes.is_empty() {
+            self.object_troubles.remove(name);
+            return;
+        }
+        let diagnostic = |note: Note| Diagnostic {
+            object: key.subject(),
+            field: note.field,
+            reason: note.reason,
+            effect: "it is treated as absent".to_owned(),
+        };
+        self.object_troubles.insert(name.into(), notes.into_iter().map(diagnostic).collect());
+    }
+
+    /// Continue from here after the next break. Never backwards, if versions can be compared.
+    fn advance(&mut self, to: String) {
+        let Phase::Watch { version } = &mut self.phase else { return };
+        if number(&to) != 0 && number(&to) < number(version) {
+            return;
+        }
+        *version = to;
+        if self.stuck.as_ref().is_some_and(|stuck| stuck.version != *version) {
+            self.stuck = None;
+            self.failure = None;
+        }
+    }
+
+    fn finish_list(&mut self, version: String, out: &mut Outlet) {
+        self.relists += u64::from(self.listed);
+        self.sweep(out);
+        self.phase = Phase::Watch { version };
+        (self.listed, self.settled) = (true, true);
+        self.unfinished = 0;
+        self.failure = None;
+        self.wait = None;
+        out.flush();
+    }
+
+    /// What the list that is now complete did not contain is gone.
+    fn sweep(&mut self, out: &mut Outlet) {
+        let generation = self.generation;
+        let gone = self.known.extract_if(|_, known| known.generation != generation);
+        let mut names: Vec<Box<str>> = gone.map(|(name, _)| name).collect();
+        names.sort_unstable();
+        for name in names {
+            self.object_troubles.remove(&name);
+            out.tell(self.gone(&name));
+        }
+    }
+
+    fn absent(&mut self, now: Instant, out: &mut Outlet) {
+        self.generation += 1;
+        self.sweep(out);
+        out.flush();
+        self.phase = Phase::Start;
+        self.failure = None;
+        self.wait = Some(Wait { until: now + ABSENT_FOR, until_recovery: false });
+    }
+
+    fn error(&mut self, status: Status, now: Instant) -> Go {
+        if status.code == 410 || is_too_far_ahead(&status) {
+            self.restart(&status, now);
+            return Go::Reconnect;
+        }
+        self.stumble(said(&status), now)
+    }
+
+    /// What we want to continue from is not there any more: list again. Nothing is dropped meanwhile.
+    fn restart(&mut self, status: &Status, now: Instant) {
+        self.fail(said(status), now);
+        self.failure = None;
+        self.failures = 0;
+        self.phase = Phase::Start;
+        self.stuck = None;
+    }
+
+    fn lose_list(&mut self, reason: String, now: Instant) {
+        self.phase = Phase::Start;
+        self.fail(reason, now);
+    }
+
+    fn fail(&mut self, reason: String, now: Instant) {
+        self.errors += 1;
+        self.failures += 1;
+        self.answered = None;
+        self.failure = Some(reason);
+        let until = now + self.backoff.next(now, (self.random)());
+        self.wait = Some(Wait { until, until_recovery: true });
+    }
+
+    fn count_stumble(&mut self) {
+        let Phase::Watch { version } = &self.phase else {
+            return self.count_unfinished();
+        };
+        let times = self.stuck.take_if(|stuck| stuck.version == *version).map_or(0, |stuck| stuck.times) + 1;
+        if times < STUCK {
+            self.stuck = Some(Stuck { version: version.clone(), times });
+        } else {
+            self.phase = Phase::Start;
+        }
+    }
+
+    fn count_unfinished(&mut self) {
+        self.unfinished += 1;
+        self.streaming &= self.unfinished < UNFINISHED;
+        self.phase = Phase::Start;
+    }
+}
+
+/// Versions are opaque to clients by contract, and numbers in every server there is. 0: this one is not.
+fn number(version: &str) -> u64 {
+    version.parse().unwrap_or(0)
+}
+
+/// The server was set back behind what we have seen, by a restored backup for instance.
+fn is_too_far_ahead(status: &Status) -> bool {
+    status.message.contains("Too large resource version")
+}
+
+fn said(status: &Status) -> String {
+    let Status { code, reason, message } = status;
+    match (reason.as_str(), message.as_str()) {
+        ("", "") => format!("answered {code}"),
+        (reason, "") => format!("answered {code} {reason}"),
+        (_, message) => format!("answered {code}: {message}"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,90 @@
+//! How the watches are doing, for whoever asks from another thread.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::object::Kind;
+
+/// The state of every watch at one moment.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Liveness {
+    pub resources: Vec<ResourceLiveness>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct ResourceLiveness {
+    pub kind: Kind,
+    /// A list has been complete once.
+    pub listed: bool,
+    /// A watch is open.
+    pub connected: bool,
+    /// Since the server last gave a sign of life: something on this stream, or an answer to the probe while the
+    /// stream was open. `None`: never.
+    pub last_heard: Option<Duration>,
+    /// The `resourceVersion` the watch is at.
+    pub version: Option<String>,
+    /// Lists after the first.
+    pub relists: u64,
+    /// Requests and streams that failed.
+    pub errors: u64,
+}
+
+impl Liveness {
+    /// How long ago the least lively of the open or needed watches was heard. `None`: one was never heard.
+    pub fn oldest(&self) -> Option<Duration> {
+        let needed = self.resources.iter().filter(|it| it.kind != Kind::ServiceCidr);
+        needed.map(|it| it.last_heard).try_fold(Duration::ZERO, |oldest, heard| Some(oldest.max(heard?)))
+    }
+}
+
+/// Where one watch writes its state.
+#[derive(Debug)]
+pub(super) struct Pulse {
+    kind: Kind,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Clone, Default)]
+pub(super) struct State {
+    pub(super) listed: bool,
+    pub(super) connected: bool,
+    pub(super) heard: Option<Instant>,
+    pub(super) version: Option<String>,
+    pub(super) relists: u64,
+    pub(super) errors: u64,
+}
+
+impl Pulse {
+    pub(super) fn new(kind: Kind) -> Arc<Pulse> {
+        Arc::new(Pulse { kind, state: Mutex::default() })
+    }
+
+    /// Held for a few assignments only; a panic in between leaves numbers, not broken rules.
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn at(&self, now: Instant) -> ResourceLiveness {
+        let State { listed, connected, heard, version, relists, errors } = self.state().clone();
+        let last_heard = heard.map(|at| now.saturating_duration_since(at));
+        ResourceLiveness { kind: self.kind, listed, connected, last_heard, version, relists, errors }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_of_what_is_needed_counts() {
+        let now = Instant::now();
+        let pulses: Vec<Arc<Pulse>> = [Kind::Node, Kind::Service, Kind::ServiceCidr].map(Pulse::new).into();
+        let liveness =
+            || Liveness { resources: pulses.iter().map(|it| it.at(now + Duration::from_secs(9))).collect() };
+        assert_eq!(liveness().oldest(), None);
+        pulses[0].state().heard = Some(now);
+        assert_eq!(liveness().oldest(), None);
+        pulses[1].state().heard = Some(now + Duration::from_secs(5));
+        assert_eq!(liveness().oldest(), Some(Duration::from_secs(9)));
+    }
+}

@@ -1,0 +1,77 @@
+//! The Kubernetes API as a source: listed, then watched, on a thread of its own.
+//!
+//! ```text
+//! access (who, where) ─▶ link (client, rotation, probe) ─▶ follow (one for each resource) ─▶ hub ─▶ on_update
+//!                                                            │ framer ─▶ list_watch (the rules; pure) ─▶ outlet
+//! ```
+//!
+//! Objects are decoded straight into events and never kept; what is remembered of each is its name and version.
+//! While the server is away nothing is said to be gone, and when it is back the watches continue where they were.
+
+mod access;
+mod backoff;
+mod credentials;
+mod decode;
+mod follow;
+mod framer;
+mod hub;
+mod link;
+mod list_watch;
+mod liveness;
+mod outlet;
+mod probe;
+mod recorder;
+mod resource;
+mod source;
+
+use std::path::PathBuf;
+
+use ferroxy_core::{Diagnostic, Event};
+
+pub use access::OpenError;
+pub use liveness::{Liveness, ResourceLiveness};
+pub use recorder::{Occurrence, Recorder, Regarding};
+pub use source::{KubeSource, KubeWatch, ReadError};
+
+/// How to reach the API server, and what to ask it for.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// `None`, and no `master` either: the service account of the pod.
+    pub kubeconfig: Option<PathBuf>,
+    /// The server's URL; goes before the one in the kubeconfig, and is enough alone.
+    pub master: Option<String>,
+    /// The only Node that is watched.
+    pub node_name: String,
+    /// Watch ServiceCIDRs, too.
+    pub service_cidrs: bool,
+    pub user_agent: String,
+    /// Requests a second; 0 means 5, less means no limit.
+    pub qps: f32,
+    /// Requests at once; 0 means 10.
+    pub burst: u32,
+}
+
+impl Options {
+    /// The service account of the pod, and the original's limits.
+    pub fn for_node(name: impl Into<String>) -> Options {
+        Options {
+            kubeconfig: None,
+            master: None,
+            node_name: name.into(),
+            service_cidrs: true,
+            user_agent: concat!("ferroxy/", env!("CARGO_PKG_VERSION")).to_owned(),
+            qps: 5.0,
+            burst: 10,
+        }
+    }
+}
+
+/// What a watch tells.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Update {
+    Events(Vec<Event>),
+    /// Services, EndpointSlices and the own Node (which may not exist) are complete. Told once.
+    Listed,
+    /// Everything that is wrong with the source now; nothing means that all is well again.
+    Troubles(Vec<Diagnostic>),
+}

@@ -1,0 +1,77 @@
+//! Notices that the server is gone when nothing says so: asks it for a sign of life when all streams are silent.
+//!
+//! The kernel's keep-alive (see `access.rs`) notices dead peers, but what stands between us and the server may answer
+//! for it. In a busy cluster the streams speak all the time, and this costs nothing.
+
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use ::kube::client::Body;
+use http::Request;
+use http_body_util::BodyExt;
+use tokio::time::{sleep, timeout};
+use tracing::warn;
+
+use super::link::{Lease, Link, Why};
+
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// After so much silence the server is asked,
+const QUIET: Duration = Duration::from_secs(10);
+/// and has so long to answer.
+const LIMIT: Duration = Duration::from_secs(10);
+
+pub(super) async fn probe(link: Rc<Link>) {
+    loop {
+        sleep(LOOK_EVERY).await;
+        let Some(lease) = link.current() else { continue };
+        if !is_quiet(&link, Instant::now()) {
+            continue;
+        }
+        match sign_of_life(&lease).await {
+            Ok(()) => heard(&link, Instant::now()),
+            Err(reason) => {
+                warn!(
+                    server = &*lease.server,
+                    reason, "the watches are silent and the API server does not answer"
+                );
+                disconnected(&link);
+                link.want(Why::Death);
+            }
+        }
+    }
+}
+
+/// Some stream is open, and none has been heard for a while.
+fn is_quiet(link: &Link, now: Instant) -> bool {
+    let open = link.pulses.iter().map(|it| it.state()).filter(|it| it.connected);
+    let last = open.filter_map(|it| it.heard).max();
+    last.is_some_and(|last| now.saturating_duration_since(last) >= QUIET)
+}
+
+/// Any answer is a sign of life, whatever it says.
+async fn sign_of_life(lease: &Lease) -> Result<(), String> {
+    let request = Request::get("/version").body(Body::empty()).map_err(|error| error.to_string())?;
+    let answer = async {
+        let response = lease.client.send(request).await.map_err(|error| super::access::told(&error))?;
+        // Read to its end, so that the connection can be used for the next probe.
+        response.into_body().collect().await.map_err(|error| error.to_string())
+    };
+    match timeout(LIMIT, answer).await {
+        Ok(answer) => answer.map(drop),
+        Err(_) => Err(format!("no answer for {} seconds", LIMIT.as_secs())),
+    }
+}
+
+fn heard(link: &Link, now: Instant) {
+    for pulse in &link.pulses {
+        let mut state = pulse.state();
+        if state.connected {
+            state.heard = Some(now);
+        }
+    }
+}
+
+/// Until the streams have left, nobody needs to ask again.
+fn disconnected(link: &Link) {
+    link.pulses.iter().for_each(|it| it.state().connected = false);
+}

@@ -1,0 +1,172 @@
+//! The source as the rest of the program sees it: opened, then watched or read once.
+
+use std::io;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use ferroxy_core::{Diagnostic, Event};
+use futures_util::future::{join_all, select};
+use tokio::runtime;
+use tokio::sync::mpsc::Receiver;
+use tokio::sync::oneshot;
+
+use super::access::{Access, OpenError};
+use super::credentials::keep;
+use super::follow::follow;
+use super::hub::Hub;
+use super::link::Link;
+use super::liveness::{Liveness, Pulse};
+use super::probe::probe;
+use super::recorder::{Occurrence, Recorder, record};
+use super::resource::Resource;
+use super::{Options, Update};
+use crate::object::Kind;
+
+/// An API server that could be asked.
+#[derive(Debug)]
+pub struct KubeSource {
+    options: Options,
+    access: Access,
+}
+
+/// A thread that follows the API server. Dropping this ends it.
+#[derive(Debug)]
+pub struct KubeWatch {
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+    pulses: Vec<Arc<Pulse>>,
+    recorder: Recorder,
+}
+
+/// Why not everything could be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    #[error("cannot start a thread: {0}")]
+    Thread(#[from] io::Error),
+    #[error("not everything was read from {server} within {} seconds{}", waited.as_secs_f32(), because(troubles))]
+    Timeout { server: String, waited: Duration, troubles: Vec<Diagnostic> },
+}
+
+fn because(troubles: &[Diagnostic]) -> String {
+    troubles.first().map(|it| format!(": {}: {}", it.field, it.reason)).unwrap_or_default()
+}
+
+impl KubeSource {
+    /// Reads the configuration and the credentials. The server need not be there yet.
+    pub fn open(options: Options) -> Result<KubeSource, OpenError> {
+        let access = Access::read(&options)?;
+        Ok(KubeSource { options, access })
+    }
+
+    /// `https://192.0.2.1:6443`
+    pub fn server(&self) -> String {
+        self.access.server()
+    }
+
+    /// Lists and watches on a thread of its own, and calls back from there.
+    pub fn watch(self, on_update: impl FnMut(Update) + Send + 'static) -> io::Result<KubeWatch> {
+        self.start(false, on_update)
+    }
+
+    /// Lists everything once. Also tells what is wrong with single objects.
+    pub fn read_once(self, limit: Duration) -> Result<(Vec<Event>, Vec<Diagnostic>), ReadError> {
+        let (deadline, server) = (Instant::now() + limit, self.server());
+        let (sender, updates) = mpsc::channel();
+        // Fails only when nobody reads any more.
+        let watch = self.start(true, move |update| drop(sender.send(update)))?;
+        let (mut events, mut troubles) = (Vec::new(), Vec::new());
+        loop {
+            match updates.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(Update::Events(more)) => events.extend(more),
+                Ok(Update::Troubles(now)) => troubles = now,
+                Ok(Update::Listed) => break,
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                    return Err(ReadError::Timeout { server, waited: limit, troubles });
+                }
+            }
+        }
+        drop(watch);
+        // What is wrong with the last list is told right after it.
+        for update in updates.try_iter() {
+            if let Update::Troubles(now) = update {
+                troubles = now;
+            }
+        }
+        Ok((events, troubles))
+    }
+
+    /// `wait_for_all`: also for what one can do without.
+    fn start(
+        self,
+        wait_for_all: bool,
+        on_update: impl FnMut(Update) + Send + 'static,
+    ) -> io::Result<KubeWatch> {
+        let resources = Resource::all(&self.options.node_name, self.options.service_cidrs);
+        let pulses: Vec<Arc<Pulse>> = resources.iter().map(|it| Pulse::new(it.kind)).collect();
+        let (recorder, occurrences) = Recorder::new();
+        let (stop, stopped) = oneshot::channel();
+        let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+        let work = Work { source: self, resources, pulses: pulses.clone(), occurrences, wait_for_all };
+        let run = move || {
+            runtime.block_on(async { drop(select(pin!(work.run(on_update)), stopped).await) });
+            // Names being resolved and programs being run are not waited for.
+            runtime.shutdown_background();
+        };
+        let thread = thread::Builder::new().name("api-watch".to_owned()).spawn(run)?;
+        Ok(KubeWatch { stop: Some(stop), thread: Some(thread), pulses, recorder })
+    }
+}
+
+impl KubeWatch {
+    /// How the watches are doing. Cheap.
+    pub fn liveness(&self) -> Liveness {
+        let now = Instant::now();
+        Liveness { resources: self.pulses.iter().map(|it| it.at(now)).collect() }
+    }
+
+    /// Sends events for people over the same connections.
+    pub fn recorder(&self) -> Recorder {
+        self.recorder.clone()
+    }
+}
+
+impl Drop for KubeWatch {
+    fn drop(&mut self) {
+        // Neither can fail in a way that matters: the thread is gone already, or it panicked and said so.
+        let _ = self.stop.take().map(|stop| stop.send(()));
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+/// Everything that runs on the thread.
+struct Work {
+    source: KubeSource,
+    resources: Vec<Resource>,
+    pulses: Vec<Arc<Pulse>>,
+    occurrences: Receiver<Occurrence>,
+    wait_for_all: bool,
+}
+
+impl Work {
+    async fn run(self, on_update: impl FnMut(Update) + 'static) {
+        let Work { source: KubeSource { options, access }, resources, pulses, occurrences, wait_for_all } =
+            self;
+        let needed =
+            resources.iter().map(|it| it.kind).filter(|kind| wait_for_all || *kind != Kind::ServiceCidr);
+        let hub = Rc::new(Hub::new(needed, on_update));
+        let link = Link::new(&options, pulses.clone());
+        let followers = resources.into_iter().zip(pulses).map(|(resource, pulse)| {
+            follow(resource, Rc::clone(&link), Rc::clone(&hub), pulse, wait_for_all)
+        });
+        let followers = join_all(followers.collect::<Vec<_>>());
+        let node_name = options.node_name.clone();
+        let recording = record(occurrences, Rc::clone(&link), node_name);
+        let supplying = keep(options, access, Rc::clone(&link), hub);
+        let others = async { futures_util::future::join3(supplying, probe(link), recording).await };
+        futures_util::future::join(followers, others).await;
+    }
+}

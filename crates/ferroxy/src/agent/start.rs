@@ -1,0 +1,185 @@
+//! The way to the first sync: hear of the whole cluster and of our Node, then program what matters most first.
+
+use std::collections::BTreeMap;
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+
+use ferroxy_core::policy::DetectLocal;
+use ferroxy_core::{Intent, ServiceIntent, ServiceName, resolve};
+use tracing::{error, info, warn};
+
+use super::program::describe;
+use super::queue::backoff;
+use super::{Agent, Input};
+use crate::dataplane::{Failure, Outcome};
+use crate::memory::give_memory_back;
+use crate::serve::health::Step;
+
+/// As long as the original waits, for each.
+const NODE_ADDRESS_WAIT: Duration = Duration::from_secs(30);
+const POD_CIDR_WAIT: Duration = Duration::from_secs(5 * 60);
+
+/// How long nothing is said about waiting, and how often something is from then on.
+const SILENCE: Duration = Duration::from_secs(3);
+const REMINDER: Duration = Duration::from_secs(30);
+
+/// How a wait ended.
+#[derive(Debug, PartialEq, Eq)]
+enum Waited {
+    Reached,
+    GaveUp,
+    Stopped(&'static str),
+}
+
+impl Agent {
+    /// Hears of the cluster until all of it is known, and our Node with its addresses. The kernel is not touched: what
+    /// an earlier run has programmed stays in force. Says why it was told to stop, if it was.
+    pub fn gather(&mut self, inputs: &Receiver<Input>) -> Option<&'static str> {
+        let name = self.facts.policy().node_name.clone();
+        let listed = "the API server's first complete list of Services and EndpointSlices";
+        if let Waited::Stopped(why) = self.wait(inputs, listed, None, |agent| agent.listed) {
+            return Some(why);
+        }
+        let addresses = format!("Node {name} and its addresses");
+        let has_address = |agent: &Agent| {
+            agent
+                .facts
+                .own_node()
+                .is_some_and(|node| !node.internal_ips.is_empty() || !node.external_ips.is_empty())
+        };
+        match self.wait(inputs, &addresses, Some(NODE_ADDRESS_WAIT), has_address) {
+            Waited::Stopped(why) => return Some(why),
+            Waited::GaveUp => warn!(
+                "Node {name} is not known, or has no address: going on with this host's loopback addresses until it has \
+                 (is --hostname-override right?)"
+            ),
+            Waited::Reached => {}
+        }
+        if self.facts.policy().detect_local == DetectLocal::NodeCidr {
+            let cidrs = format!("the pod CIDRs of Node {name} (detectLocalMode NodeCIDR)");
+            let has_cidr =
+                |agent: &Agent| agent.facts.own_node().is_some_and(|node| !node.pod_cidrs.is_empty());
+            match self.wait(inputs, &cidrs, Some(POD_CIDR_WAIT), has_cidr) {
+                Waited::Stopped(why) => return Some(why),
+                Waited::GaveUp => warn!(
+                    "Node {name} has no pod CIDR: going on without; until it has one, pods are not told from strangers"
+                ),
+                Waited::Reached => {}
+            }
+        }
+        None
+    }
+
+    fn wait(
+        &mut self,
+        inputs: &Receiver<Input>,
+        what: &str,
+        patience: Option<Duration>,
+        reached: impl Fn(&Agent) -> bool,
+    ) -> Waited {
+        let began = Instant::now();
+        let mut say_at = began + SILENCE;
+        while !reached(self) {
+            let now = Instant::now();
+            if patience.is_some_and(|patience| now >= began + patience) {
+                return Waited::GaveUp;
+            }
+            if now >= say_at {
+                info!("waiting for {what}; rules that are in the kernel stay as they are");
+                say_at = now + REMINDER;
+            }
+            let until = patience.map_or(say_at, |patience| say_at.min(began + patience));
+            if let Some(why) = self.hear(inputs, until) {
+                return Waited::Stopped(why);
+            }
+        }
+        Waited::Reached
+    }
+
+    /// Takes one input in, if one comes before the deadline, without touching the kernel.
+    fn hear(&mut self, inputs: &Receiver<Input>, deadline: Instant) -> Option<&'static str> {
+        match inputs.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(Input::Stop(why)) => return Some(why),
+            Ok(Input::Events(events)) => drop(self.apply(events)),
+            Ok(Input::Listed) => self.listed = true,
+            Ok(Input::SourceDiagnostics(found)) => self.source_says(found),
+            Ok(Input::Settings(policy, periods)) => drop(self.change_settings(*policy, periods)),
+            Ok(Input::Drift(_)) | Err(_) => {}
+        }
+        None
+    }
+
+    /// Brings the kernel to the facts known so far. Until that succeeds nothing else is done.
+    pub fn start(&mut self, inputs: &Receiver<Input>) -> Option<&'static str> {
+        let mut failures = 0;
+        let known = self.facts.counts();
+        self.status.heard(known.services as u64, known.slices as u64, self.facts.own_node());
+        self.status.queued();
+        loop {
+            match self.try_start() {
+                Ok(()) => return None,
+                Err(error) => {
+                    let wait = backoff(failures);
+                    failures += 1;
+                    self.status.failed(Step::Start, &error);
+                    error!("cannot program the kernel: {error}; trying again in {wait:?}");
+                    let deadline = Instant::now() + wait;
+                    while Instant::now() < deadline {
+                        if let Some(why) = self.hear(inputs, deadline) {
+                            return Some(why);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn try_start(&mut self) -> Result<(), Failure> {
+        let began = Instant::now();
+        let (intent, diagnostics) = resolve::all(&self.facts);
+        self.reports.all(diagnostics.into_iter().chain(self.facts.orphans()).collect());
+        let outcome = self.program_in_order(&intent)?;
+        self.status.node(self.dataplane.acknowledged());
+        self.finished(&outcome, intent.services.keys().cloned().collect(), began);
+        self.status.done(Step::Start, began, &outcome.receipt);
+        let counts = self.facts.counts();
+        info!(
+            "in sync: {} of {} Services programmed, {} endpoints; {} in {:.1?}",
+            intent.services.len() - outcome.failed.len(),
+            counts.services,
+            counts.endpoints,
+            describe(&outcome),
+            began.elapsed(),
+        );
+        // Starting builds large things once; give their memory back.
+        give_memory_back();
+        Ok(())
+    }
+
+    /// On a node that has no rules yet, what everything else needs comes first: a pod that waits for DNS or for the API
+    /// server does not wait for ten thousand other Services.
+    fn program_in_order(&mut self, intent: &Intent) -> Result<Outcome, Failure> {
+        if !self.dataplane.is_cold()? {
+            return self.dataplane.start(intent);
+        }
+        type Services = BTreeMap<ServiceName, std::sync::Arc<ServiceIntent>>;
+        let (first, later): (Services, Services) =
+            intent.services.clone().into_iter().partition(|(name, service)| is_needed_first(name, service));
+        if first.is_empty() || later.is_empty() {
+            return self.dataplane.start(intent);
+        }
+        let mut outcome = self.dataplane.start(&Intent { node: intent.node.clone(), services: first })?;
+        outcome.add(
+            self.dataplane
+                .change(later.into_iter().map(|(name, service)| (name, Some(service))).collect())?,
+        );
+        Ok(outcome)
+    }
+}
+
+/// The API server's own Service, and the cluster's DNS.
+fn is_needed_first(name: &ServiceName, service: &ServiceIntent) -> bool {
+    let serves_dns =
+        || service.ports.iter().flat_map(|port| &port.frontends).any(|frontend| frontend.port == 53);
+    *name == ServiceName::new("default", "kubernetes") || (name.namespace() == "kube-system" && serves_dns())
+}

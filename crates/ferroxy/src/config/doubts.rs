@@ -1,0 +1,148 @@
+//! What to warn about: settings that do not count, and settings that may not be what was meant. Nothing here is an error.
+
+use ferroxy_core::policy::NodePortAddress;
+use ipnet::IpNet;
+use serde_json::Value;
+
+use super::defaults::Origin;
+use super::file::File;
+use super::{Config, Mode, overlay};
+use crate::flags::Flags;
+
+/// All warnings about a configuration that is valid. `written` is the file (or the flags) before the defaults.
+pub(super) fn warnings(flags: &Flags, written: &File, origin: Origin, config: &Config) -> Vec<String> {
+    let mut warnings: Vec<String> = ignored(flags, written, origin, config.mode).into_iter().collect();
+    if origin == Origin::Flags {
+        warnings.extend(deprecated(flags));
+    }
+    if let Some(version) = flags.version.as_deref().filter(|it| it.starts_with('v')) {
+        warnings.push(format!("--version={version} changes nothing: the version is told as it is"));
+    }
+    warnings.extend(config.feature_gates.doubts());
+    warnings.extend(node_port_addresses(config));
+    warnings
+}
+
+/// Whether `--config` makes this flag count for nothing.
+pub(super) fn is_ignored_beside_a_file(flag: &str) -> bool {
+    !BESIDE_A_FILE.contains(&flag) && !flag.starts_with("log-") && !WINDOWS_ONLY.contains(&flag)
+}
+
+/// What counts beside `--config`, as in the original, and the two that are ours; and all that begin with `log-`.
+const BESIDE_A_FILE: [&str; 12] = [
+    "config",
+    "cleanup",
+    "hostname-override",
+    "init-only",
+    "logging-format",
+    "master",
+    "traffic-metrics",
+    "traffic-metrics-max-series",
+    "v",
+    "version",
+    "vmodule",
+    "write-config-to",
+];
+
+const WINDOWS_ONLY: [&str; 6] = [
+    "enable-dsr",
+    "forward-healthcheck-vip",
+    "network-name",
+    "root-hnsendpoint-name",
+    "source-vip",
+    "windows-service",
+];
+
+/// Everything that was given and does not count, with the reasons, in one line.
+fn ignored(flags: &Flags, written: &File, origin: Origin, mode: Mode) -> Option<String> {
+    let given: Vec<String> = flags.given().into_iter().map(|(name, _)| name).collect();
+    let flags_that = |is_ignored: &dyn Fn(&str) -> bool| -> Vec<String> {
+        given.iter().filter(|name| is_ignored(name)).map(|name| format!("--{name}")).collect()
+    };
+    let (mut beside_a_file, mut by_mode, mut not_here) = (Vec::new(), Vec::new(), Vec::new());
+    match origin {
+        Origin::File => {
+            beside_a_file = flags_that(&is_ignored_beside_a_file);
+            let fields = fields_that_say_something(written);
+            by_mode.extend(fields.iter().filter(|field| !mode.reads(field)).cloned());
+            not_here.extend(fields.into_iter().filter(|field| has_no_effect(field)));
+        }
+        Origin::Flags => {
+            by_mode = flags_that(&|flag| {
+                let mut fields = overlay::fields_of(flag).peekable();
+                fields.peek().is_some() && fields.all(|field| !mode.reads(field))
+            });
+        }
+    }
+    not_here.extend(flags_that(&|flag| WINDOWS_ONLY.contains(&flag)));
+    let reasons =
+        [("because --config is given", beside_a_file), ("in this mode", by_mode), ("on Linux", not_here)];
+    let reasons = reasons.into_iter().filter(|(_, names)| !names.is_empty());
+    let reasons: Vec<_> = reasons.map(|(why, names)| format!("{why}: {}", names.join(" "))).collect();
+    (!reasons.is_empty()).then(|| format!("ignored {}", reasons.join("; ")))
+}
+
+/// Fields that only Windows reads, or (`portRange`) nobody any more.
+pub(super) fn has_no_effect(field: &str) -> bool {
+    matches!(field, "portRange" | "windowsRunAsService") || field.starts_with("winkernel.")
+}
+
+/// The fields of a file that hold more than nothing. kubeadm writes out every field, with zeros and empty texts.
+fn fields_that_say_something(file: &File) -> Vec<String> {
+    let says_nothing = |value: &Value| match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::String(text) => text.is_empty() || text == "0s",
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::Array(list) => list.is_empty(),
+        Value::Bool(true) | Value::Object(_) => false,
+    };
+    // A struct of plain values always becomes JSON.
+    let file = serde_json::to_value(file).unwrap_or_default();
+    leaves(&file).into_iter().filter(|(_, value)| !says_nothing(value)).map(|(field, _)| field).collect()
+}
+
+/// Every value that is not a mapping, with its path: `iptables.masqueradeBit`.
+pub(super) fn leaves(value: &Value) -> Vec<(String, &Value)> {
+    let Value::Object(fields) = value else { return vec![(String::new(), value)] };
+    let below = |(name, value)| {
+        leaves(value).into_iter().map(move |(path, leaf)| match path.as_str() {
+            "" => (String::clone(name), leaf),
+            path => (format!("{name}.{path}"), leaf),
+        })
+    };
+    fields.iter().flat_map(below).collect()
+}
+
+fn deprecated(flags: &Flags) -> impl Iterator<Item = String> {
+    let ports = [
+        (flags.healthz_port, "--healthz-port is deprecated: use --healthz-bind-address"),
+        (flags.metrics_port, "--metrics-port is deprecated: use --metrics-bind-address"),
+    ];
+    ports.into_iter().filter(|(port, _)| port.is_some()).map(|(_, warning)| warning.to_owned())
+}
+
+fn node_port_addresses(config: &Config) -> Option<String> {
+    let unset = config.node_port_addresses.is_empty();
+    if unset && matches!(config.mode, Mode::Iptables | Mode::Ipvs) {
+        return Some(
+            "nodePortAddresses is not set: node ports answer on every address of this node; \
+             `primary` keeps them to its own"
+                .to_owned(),
+        );
+    }
+    let family = |address: &NodePortAddress| match address {
+        NodePortAddress::Cidr(IpNet::V4(_)) => Some("IPv4"),
+        NodePortAddress::Cidr(IpNet::V6(_)) => Some("IPv6"),
+        _ => None,
+    };
+    // Keywords stand for both families.
+    let families: Vec<_> = config.node_port_addresses.iter().map(family).collect::<Option<_>>()?;
+    let (first, rest) = families.split_first()?;
+    let dual_stack = config.cluster_cidrs.len() == 2;
+    (dual_stack && rest.iter().all(|other| other == first)).then(|| {
+        format!(
+            "nodePortAddresses has only {first} ranges in a cluster of two families: \
+             for the other, node ports answer on every address"
+        )
+    })
+}

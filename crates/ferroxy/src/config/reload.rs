@@ -1,0 +1,207 @@
+//! A configuration file that changes while we run: what of it can be applied at once, and what has to wait for a restart.
+//!
+//! Applying is for the caller. The original exits at every change, and does not notice that of a ConfigMap.
+
+mod follow;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+
+use serde_json::Value;
+use tracing::{error, info, warn};
+
+use super::doubts::{has_no_effect, leaves};
+use super::file::File;
+use super::{Config, validate, write};
+use crate::flags::Flags;
+pub use follow::Follower;
+
+/// What came of a file that is not what it was.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Reload {
+    /// It cannot be used, for these reasons: the configuration stays as it was.
+    Refused(Vec<String>),
+    Changed {
+        /// What is to be in force now. Settings that need a restart have their old values.
+        new: Box<Config>,
+        /// Fields of the file that changed and can be applied at once.
+        live: Vec<String>,
+        /// Fields of the file that changed, and did not change in `new`.
+        needs_restart: Vec<String>,
+        warnings: Vec<String>,
+    },
+}
+
+impl Reload {
+    /// Says in the log what happened.
+    pub fn tell(&self) {
+        match self {
+            Reload::Refused(reasons) => {
+                error!("the changed configuration is refused, the old one stays: {}", reasons.join("; "));
+            }
+            Reload::Changed { live, needs_restart, warnings, .. } => {
+                warnings.iter().for_each(|warning| warn!("{warning}"));
+                if !live.is_empty() {
+                    info!("the configuration changed: {} applied", live.join(", "));
+                }
+                if !needs_restart.is_empty() {
+                    warn!(
+                        "the configuration changed: {} needs a restart; until then the old value stays",
+                        needs_restart.join(", ")
+                    );
+                }
+                if live.is_empty() && needs_restart.is_empty() {
+                    info!("the configuration changed, but nothing that matters in this mode");
+                }
+            }
+        }
+    }
+}
+
+/// Follows the file that `--config` names, on a thread of its own, until the follower is dropped. `current` is what
+/// [`Config::load`] made of the same flags.
+pub fn spawn(
+    path: PathBuf,
+    flags: Flags,
+    mut current: Config,
+    mut on: impl FnMut(Reload) + Send + 'static,
+) -> io::Result<Follower> {
+    Follower::start(path, move |content| {
+        let reload = match content {
+            Ok(text) => judge(&text, &flags, &current),
+            Err(reason) => Some(Reload::Refused(vec![reason])),
+        };
+        if let Some(Reload::Changed { new, .. }) = &reload {
+            current.clone_from(new);
+        }
+        reload.into_iter().for_each(&mut on);
+    })
+}
+
+/// Fields that can change under a running agent: what decides about packets, how often it works, what it says, and what
+/// it writes to the kernel once. Ending in a dot, all fields of that block. Whatever is not here needs a restart.
+const LIVE: [&str; 17] = [
+    "clusterCIDR",
+    "configSyncPeriod",
+    "conntrack.",
+    "detectLocal.",
+    "detectLocalMode",
+    "featureGates.AllowServiceExternalIPs",
+    "iptables.masqueradeAll",
+    "iptables.masqueradeBit",
+    "iptables.minSyncPeriod",
+    "iptables.syncPeriod",
+    "ipvs.minSyncPeriod",
+    "ipvs.syncPeriod",
+    "logging.verbosity",
+    "logging.vmodule",
+    "nftables.",
+    "nodePortAddresses",
+    "oomScoreAdj",
+];
+
+/// The blocks that belong to one mode or another.
+const OF_A_MODE: [&str; 3] = ["iptables", "ipvs", "nftables"];
+
+/// Holds what is in the file now against what is in force. `None`: it comes to the same.
+fn judge(text: &str, flags: &Flags, current: &Config) -> Option<Reload> {
+    let (loaded, warnings) = match Config::from_text(text, flags) {
+        Ok(loaded) => loaded,
+        Err(reasons) => return Some(Reload::Refused(reasons)),
+    };
+    let (old, new) = (Fields::of(current), Fields::of(&loaded));
+    let mut changed = new.different_from(&old);
+    let mode_changed = changed.iter().any(|field| field == "mode");
+    if mode_changed {
+        // They are meant for the mode to come; the one that runs keeps what it has.
+        changed.retain(|field| !OF_A_MODE.iter().any(|block| field.split('.').next() == Some(block)));
+    }
+    changed.retain(|field| !has_no_effect(field) && current.mode.reads(field));
+    let (live, needs_restart): (Vec<_>, Vec<_>) = changed.into_iter().partition(|field| is_live(field));
+
+    let mut merged = new;
+    for field in &needs_restart {
+        merged.keep(field, &old);
+    }
+    if mode_changed {
+        OF_A_MODE.iter().for_each(|block| merged.keep(block, &old));
+    }
+    let merged = match merged.into_config(&loaded) {
+        Ok(merged) => merged,
+        Err(reasons) => {
+            let waiting = needs_restart.join(", ");
+            let reason = |it| format!("{it} (as long as {waiting} waits for a restart)");
+            return Some(Reload::Refused(reasons.into_iter().map(reason).collect()));
+        }
+    };
+    (merged != *current || !needs_restart.is_empty()).then(|| Reload::Changed {
+        new: Box::new(merged),
+        live,
+        needs_restart,
+        warnings,
+    })
+}
+
+fn is_live(field: &str) -> bool {
+    LIVE.iter().any(|live| field == *live || live.ends_with('.') && field.starts_with(live))
+}
+
+/// A configuration as a complete file, so that no field can be forgotten.
+struct Fields {
+    file: Value,
+    /// Whether each gate is on. Gates are compared by that: to write down what is so anyway changes nothing.
+    gates: Value,
+}
+
+impl Fields {
+    fn of(config: &Config) -> Fields {
+        // A struct of plain values always becomes JSON.
+        let file = serde_json::to_value(write::complete(config)).unwrap_or_default();
+        let gates = config.feature_gates.all().map(|(name, _, on)| (name.to_owned(), Value::Bool(on)));
+        Fields { file, gates: Value::Object(gates.collect()) }
+    }
+
+    /// Every field that is not a mapping, by path.
+    fn all(&self) -> BTreeMap<String, &Value> {
+        let file = leaves(&self.file).into_iter().filter(|(field, _)| !field.starts_with(GATES));
+        let gates = leaves(&self.gates).into_iter().map(|(gate, on)| (format!("{GATES}.{gate}"), on));
+        file.chain(gates).collect()
+    }
+
+    fn different_from(&self, other: &Fields) -> Vec<String> {
+        let others = other.all();
+        let differs = |(field, value): &(String, &Value)| others.get(field) != Some(value);
+        self.all().into_iter().filter(differs).map(|(field, _)| field).collect()
+    }
+
+    /// Gives a field the value that it has in another.
+    fn keep(&mut self, field: &str, other: &Fields) {
+        let pointer = format!("/{}", field.replace('.', "/"));
+        if let Some(gate) = field.strip_prefix(GATES).and_then(|it| it.strip_prefix('.')) {
+            self.file[GATES][gate] = other.gates[gate].clone();
+        } else if let (Some(mine), Some(its)) =
+            (self.file.pointer_mut(&pointer), other.file.pointer(&pointer))
+        {
+            mine.clone_from(its);
+        }
+    }
+
+    /// Back to a configuration; what is not in a file comes from `loaded`.
+    fn into_config(self, loaded: &Config) -> Result<Config, Vec<String>> {
+        let file: File = serde_json::from_value(self.file).map_err(|error| vec![error.to_string()])?;
+        let merged = validate::check(file).map_err(|problems| {
+            problems.into_iter().map(|it| format!("{}: {}", it.field, it.reason)).collect::<Vec<_>>()
+        })?;
+        Ok(Config {
+            traffic_metrics: loaded.traffic_metrics,
+            traffic_metrics_max_series: loaded.traffic_metrics_max_series,
+            ..merged
+        })
+    }
+}
+
+const GATES: &str = "featureGates";
+
+#[cfg(test)]
+mod tests;

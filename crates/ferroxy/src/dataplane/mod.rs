@@ -1,0 +1,160 @@
+//! What the agent and the commands ask of a dataplane, whatever its kind. One file for each kind adapts its crate.
+
+mod nftables;
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+
+use ferroxy_core::{Family, Intent, NodeIntent, ServiceIntent, ServiceName};
+
+use crate::agent::Input;
+use crate::config::Mode;
+
+/// A Service as it should be, or `None` when it should not be.
+pub type Change = (ServiceName, Option<Arc<ServiceIntent>>);
+
+/// The fallible half of a dataplane: it keeps the kernel at what it was last told.
+///
+/// It has no queue and no clock: when to try (again) is the agent's business.
+pub trait Dataplane: Debug + Send {
+    /// Whether this host can do what the dataplane needs; in words a person can act on if it cannot.
+    fn probe(&mut self, node: &NodeIntent) -> anyhow::Result<()>;
+
+    /// Tells the agent of changes that others make to what is ours, from a thread of its own.
+    fn watch(&self, inputs: Sender<Input>) -> anyhow::Result<()>;
+
+    /// Nothing of ours is in the kernel yet.
+    fn is_cold(&mut self) -> Result<bool, Failure>;
+
+    /// While this is on, `start` and `verify` remove nothing that they do not know.
+    fn keep_unknown(&mut self, keep: bool);
+
+    /// Brings the kernel from whatever it has of ours to this Intent, sending the difference only.
+    fn start(&mut self, intent: &Intent) -> Result<Outcome, Failure>;
+
+    /// Changes some Services. Those the kernel refuses are named; the others are in force.
+    fn change(&mut self, changes: Vec<Change>) -> Result<Outcome, Failure>;
+
+    /// Changes what concerns the node as a whole.
+    fn change_node(&mut self, node: NodeIntent) -> Result<Outcome, Failure>;
+
+    /// Removes what changes have left unused.
+    fn tidy(&mut self) -> Result<Outcome, Failure>;
+
+    /// A cheap look: has anybody else changed rules since we last did? If so, `verify`.
+    fn may_have_drifted(&mut self) -> Result<bool, Failure>;
+
+    /// Compares the kernel with what it should have, and mends what differs.
+    fn verify(&mut self) -> Result<Repair, Failure>;
+
+    /// What the kernel has taken from us.
+    fn acknowledged(&self) -> &dyn Acknowledged;
+
+    /// What `start` would do to this kernel now.
+    fn preview(&mut self, intent: &Intent) -> Result<Preview, Failure>;
+
+    /// Whether the kernel has a Service as it should be.
+    fn programmed(&mut self, service: &Arc<ServiceIntent>) -> Result<Programmed, Failure>;
+
+    /// Removes everything of ours: a diff to nothing. Says whether there was anything.
+    fn cleanup(&mut self) -> Result<bool, Failure>;
+}
+
+/// Opens the dataplane of a mode.
+pub fn open(mode: Mode, families: &[Family]) -> anyhow::Result<Box<dyn Dataplane>> {
+    match mode {
+        Mode::Nftables => Ok(Box::new(nftables::Nftables::open(families)?)),
+        Mode::Unset | Mode::Iptables | Mode::Ipvs => {
+            anyhow::bail!("the mode {} is not there yet; use nftables", mode.as_str())
+        }
+    }
+}
+
+/// What the kernel has taken from us.
+pub trait Acknowledged {
+    fn node(&self) -> &NodeIntent;
+    fn service(&self, name: &ServiceName) -> Option<&Arc<ServiceIntent>>;
+    fn services(&self) -> Box<dyn Iterator<Item = &ServiceName> + '_>;
+}
+
+/// What came of an attempt.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    pub receipt: Receipt,
+    /// How many operations the kernel took.
+    pub operations: usize,
+    /// The Services it did not take, with its words. All others are in force.
+    pub failed: Vec<(ServiceName, String)>,
+    /// What it said means that it no longer has what we think it has: verify.
+    pub drift: bool,
+}
+
+impl Outcome {
+    pub fn add(&mut self, other: Outcome) {
+        self.receipt.transactions += other.receipt.transactions;
+        self.receipt.messages += other.receipt.messages;
+        self.receipt.bytes += other.receipt.bytes;
+        self.operations += other.operations;
+        self.failed.extend(other.failed);
+        self.drift |= other.drift;
+    }
+}
+
+/// What it took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Receipt {
+    pub transactions: usize,
+    pub messages: usize,
+    pub bytes: usize,
+}
+
+/// What verification found.
+#[derive(Debug, Default)]
+pub struct Repair {
+    pub receipt: Receipt,
+    /// How much had to be done; nothing when all was as it should be.
+    pub operations: usize,
+    /// Some of it, in the words of the mode's own tool.
+    pub examples: Vec<String>,
+}
+
+/// What would be done.
+#[derive(Debug)]
+pub struct Preview {
+    /// As the mode's own tool would read it.
+    pub text: String,
+    pub operations: Vec<String>,
+}
+
+/// How much of a Service the kernel has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Programmed {
+    /// There is nothing of ours at all.
+    Nothing,
+    Parts {
+        right: usize,
+        wanted: usize,
+    },
+}
+
+/// Why it could not be done. Nothing of the failing part is in force.
+#[derive(Debug)]
+pub struct Failure {
+    pub cause: anyhow::Error,
+    /// The kernel no longer has what we think it has: verify, then try again.
+    pub drift: bool,
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:#}", self.cause)
+    }
+}
+
+/// For commands, which end with it.
+impl From<Failure> for anyhow::Error {
+    fn from(failure: Failure) -> anyhow::Error {
+        failure.cause
+    }
+}

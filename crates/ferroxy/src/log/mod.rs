@@ -1,0 +1,79 @@
+//! What the agent says while it runs: in the original's formats, or, at a terminal, for people.
+//!
+//! klog knows verbosities (`-v=4`), tracing knows levels. Ours: `info!` and above is always said, `debug!` from `-v=2`,
+//! `trace!` from `-v=4`; see `levels.rs`.
+
+mod fields;
+mod json;
+mod levels;
+mod place;
+mod streams;
+mod text;
+
+use std::io::{self, IsTerminal};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tracing::{Subscriber, info};
+use tracing_subscriber::fmt;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt;
+
+use crate::config::{LogFormat, Logging};
+use crate::flags::Flags;
+pub use levels::{set_verbosity, verbosity};
+pub use streams::flush;
+
+static IS_JSON: AtomicBool = AtomicBool::new(false);
+
+/// Starts logging. The first call counts.
+pub fn start(logging: &Logging) {
+    adjust(logging);
+    let streams = streams::open(logging);
+    let registry = tracing_subscriber::registry().with(levels::Filter);
+    let started = match logging.format {
+        LogFormat::Json => registry.with(layer(streams).event_format(json::Json)).try_init(),
+        LogFormat::Text if is_for_people(logging) => {
+            let colour = std::env::var_os("NO_COLOR").is_none();
+            registry.with(layer(streams).with_ansi(colour).with_target(false)).try_init()
+        }
+        LogFormat::Text => registry.with(layer(streams).event_format(text::Klog)).try_init(),
+    };
+    // A second call (in tests) is refused; the first stays in force.
+    if started.is_ok() {
+        IS_JSON.store(logging.format == LogFormat::Json, Ordering::Relaxed);
+    }
+}
+
+/// Whether lines are JSON by now, so that nothing else may be printed among them.
+pub fn is_json() -> bool {
+    IS_JSON.load(Ordering::Relaxed)
+}
+
+/// Takes over what can change while it runs: verbosity and `vmodule`.
+pub fn adjust(logging: &Logging) {
+    levels::set(logging.verbosity, logging.vmodule.clone());
+}
+
+/// Every flag with its value, from `-v=1`, as the original does at its start.
+pub fn flags(flags: &Flags) {
+    for (name, value) in flags.all() {
+        info!(target: levels::V1, "FLAG: --{name}={value:?}");
+    }
+}
+
+fn is_for_people(logging: &Logging) -> bool {
+    io::stderr().is_terminal() && !logging.text.split_stream
+}
+
+fn layer<S>(
+    streams: streams::Streams,
+) -> fmt::Layer<S, fmt::format::DefaultFields, fmt::format::Format, streams::Streams>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+{
+    fmt::layer().with_writer(streams)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,121 @@
+//! klog's text: `I1115 23:04:05.123456   12345 sweep.rs:42] message`, and with keys `"message" key="value"`.
+
+use std::fmt;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde_json::Value;
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::registry::LookupSpan;
+
+use super::fields::Fields;
+use super::place;
+
+pub(super) struct Klog;
+
+impl<S, N> FormatEvent<S, N> for Klog
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(&self, _: &FmtContext<'_, S, N>, mut out: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+        let metadata = event.metadata();
+        let file = place::short(metadata.file().unwrap_or("???"));
+        let line = metadata.line().unwrap_or(1);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        header(&mut out, *metadata.level(), now)?;
+        write!(out, "{file}:{line}] ")?;
+        body(&mut out, &Fields::of(event))?;
+        writeln!(out)
+    }
+}
+
+/// Severity, local time, process id.
+fn header(out: &mut Writer<'_>, level: Level, since_epoch: Duration) -> fmt::Result {
+    let severity = match level {
+        Level::ERROR => 'E',
+        Level::WARN => 'W',
+        _ => 'I',
+    };
+    let time = local(since_epoch.as_secs());
+    write!(
+        out,
+        "{severity}{:02}{:02} {:02}:{:02}:{:02}.{:06} {:>7} ",
+        time.tm_mon + 1,
+        time.tm_mday,
+        time.tm_hour,
+        time.tm_min,
+        time.tm_sec,
+        since_epoch.subsec_micros(),
+        std::process::id(),
+    )
+}
+
+/// klog tells local time, and does not say of which zone.
+fn local(seconds: u64) -> libc::tm {
+    let seconds = libc::time_t::try_from(seconds).unwrap_or_default();
+    // SAFETY: `tm` is plain numbers and a pointer that may be null, so zeros are a value of it.
+    let mut time: libc::tm = unsafe { std::mem::zeroed() };
+    // SAFETY: both pointers are to values that live here; the function keeps neither. On failure (a year that does not
+    // fit) it writes nothing, and the zeros are told.
+    unsafe { libc::localtime_r(&raw const seconds, &raw mut time) };
+    time
+}
+
+/// One event is one line, whatever is in it.
+fn body(out: &mut Writer<'_>, fields: &Fields) -> fmt::Result {
+    if fields.pairs.is_empty() {
+        return out.write_str(&fields.message.replace('\n', "\\n").replace('\r', "\\r"));
+    }
+    write!(out, "{:?}", fields.message)?;
+    for (name, value) in &fields.pairs {
+        match value {
+            Value::String(text) => write!(out, " {name}={text:?}")?,
+            other => write!(out, " {name}={other}")?,
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn body_of(message: &str, pairs: &[(&'static str, Value)]) -> String {
+        let mut text = String::new();
+        let fields = Fields { message: message.to_owned(), pairs: pairs.to_vec() };
+        body(&mut Writer::new(&mut text), &fields).unwrap();
+        text
+    }
+
+    #[test]
+    fn headers() {
+        for (level, severity) in [
+            (Level::ERROR, 'E'),
+            (Level::WARN, 'W'),
+            (Level::INFO, 'I'),
+            (Level::DEBUG, 'I'),
+            (Level::TRACE, 'I'),
+        ] {
+            let mut text = String::new();
+            header(&mut Writer::new(&mut text), level, Duration::new(951_782_400, 1_234_567)).unwrap();
+            assert!(text.starts_with(&format!("{severity}02")), "{text}");
+            // The hour, and perhaps the day, depend on where this runs.
+            assert!(text.contains(":00.001234 "), "{text}");
+            assert!(text.ends_with(&format!(" {:>7} ", std::process::id())), "{text}");
+        }
+    }
+
+    #[test]
+    fn messages_alone_are_plain_and_one_line() {
+        assert_eq!(body_of("in sync: 3 \"things\"", &[]), "in sync: 3 \"things\"");
+        assert_eq!(body_of("two\nlines", &[]), "two\\nlines");
+    }
+
+    #[test]
+    fn messages_with_keys_are_quoted() {
+        let pairs = [("err", "no\nway \"home\"".into()), ("count", 3.into()), ("fast", true.into())];
+        assert_eq!(body_of("it failed", &pairs), r#""it failed" err="no\nway \"home\"" count=3 fast=true"#);
+    }
+}
