@@ -84,8 +84,7 @@ fn serve(settings: Settings, cluster: Cluster, source: Source, flags: &Flags) ->
     let Some(_claim) = claim(&receiver)? else { return Ok(Answer::Yes) };
 
     let status = Arc::new(Status::new(&families, settings.periods.sync));
-    status.limit_traffic_series(settings.config.traffic_metrics_max_series as usize);
-    crate::serve::start(&settings.config, settings.mode, flags, &status, Some(log::set_verbosity))?;
+    crate::serve::start(&settings.config, settings.mode, flags, &status)?;
     dataplane.watch(sender.clone())?;
     // First the watch, then the look: no change is missed between them.
     inputs::watch_addresses(sender.clone())?;

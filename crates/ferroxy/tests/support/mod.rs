@@ -13,6 +13,7 @@
 mod agent;
 mod cluster;
 pub mod repository;
+pub mod web;
 
 use std::ffi::OsStr;
 use std::process::{Command, Output, Stdio};
