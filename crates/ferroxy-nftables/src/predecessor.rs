@@ -43,7 +43,7 @@ fn is_kube_proxys(
     }
     let chains = chains()?;
     let has = |name: &&str| chains.iter().any(|chain| chain.name == **name && chain.hook.is_some());
-    Ok(NAT_CHAINS.iter().all(|name| has(name)))
+    Ok(NAT_CHAINS.iter().all(has))
 }
 
 #[cfg(test)]
