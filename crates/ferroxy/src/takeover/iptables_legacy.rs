@@ -94,7 +94,8 @@ fn look(read: &Table, table: &str, in_force: Option<Mode>) -> Removal {
 fn take_iptables_lock() -> Option<File> {
     const PATH: &str = "/run/xtables.lock";
     const PATIENCE: Duration = Duration::from_secs(5);
-    let file = OpenOptions::new().read(true).write(true).create(true).mode(0o600).open(PATH).ok()?;
+    let file =
+        OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(PATH).ok()?;
     let deadline = Instant::now() + PATIENCE;
     while flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
         if Instant::now() > deadline {

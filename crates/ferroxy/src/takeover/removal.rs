@@ -61,9 +61,8 @@ pub(super) fn plan<E>(
         }
     }
     while let Some((chain, by)) = needed.pop() {
-        if !removal.kept.contains_key(&chain) {
+        if removal.kept.insert(chain.clone(), by).is_none() {
             needed.extend(into_left(&chain)?.into_iter().map(|jump| (jump.to, chain.clone())));
-            removal.kept.insert(chain, by);
         }
     }
     let goes = |chain: &&str| !removal.kept.contains_key(*chain);
