@@ -1,8 +1,10 @@
 //! kube-proxy's chains in the tables of `iptables-legacy`. Such a table can only be replaced as a whole, by the same
 //! without those chains. Rules of others, and what they have counted, stay.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
 use std::fs::{File, OpenOptions};
+use std::iter;
 use std::os::unix::fs::OpenOptionsExt;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,8 +15,8 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
 use super::Report;
-use super::names::{BUILT_IN, TABLES};
-use super::removal::{Jump, Ruleset, plan};
+use super::names::{self, TABLES};
+use super::removal::{Jump, Removal, plan};
 use crate::config::Mode;
 
 /// A table that changes between reading and replacing is read again, this often.
@@ -48,7 +50,7 @@ fn remove_from(
     let mut lock = None;
     for attempt in 1.. {
         let read = connection.read(table)?;
-        let removal = plan(table, &ruleset(&read), in_force);
+        let removal = look(&read, table, in_force);
         if !removal.is_empty() && lock.is_none() {
             // Usually there is nothing to do and nobody to wait for. Now there is: look again with the lock held.
             lock = Some(take_iptables_lock());
@@ -73,13 +75,18 @@ fn remove_from(
     Ok(())
 }
 
-fn ruleset(table: &Table) -> Ruleset {
-    let jumps = table.jumps().into_iter().map(|jump| {
-        // Which of the built-in chains it is does not matter.
-        let from = jump.from.unwrap_or_else(|| BUILT_IN[0].to_owned());
-        Jump { from, rule: jump.rule, to: jump.to }
-    });
-    Ruleset { chains: table.chains().map(str::to_owned).collect(), jumps: jumps.collect() }
+fn look(read: &Table, table: &str, in_force: Option<Mode>) -> Removal {
+    // Which of the built-in chains it is does not matter.
+    const BUILT_IN: &str = names::BUILT_IN[0];
+    let mut jumps: BTreeMap<String, Vec<Jump>> = BTreeMap::new();
+    for jump in read.jumps() {
+        let from = jump.from.unwrap_or_else(|| BUILT_IN.to_owned());
+        jumps.entry(from).or_default().push(Jump { rule: jump.rule, to: jump.to });
+    }
+    let chains: Vec<String> = iter::once(BUILT_IN).chain(read.chains()).map(str::to_owned).collect();
+    let jumps_of = |chain: &str| Ok(jumps.get(chain).cloned().unwrap_or_default());
+    let Ok(removal) = plan::<Infallible>(table, &chains, in_force, jumps_of);
+    removal
 }
 
 /// The lock that `iptables-legacy` takes while it replaces a table, as we do. Without it (it is a file of the host, which
