@@ -11,14 +11,12 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs::{self, OpenOptions};
-use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
 use ferroxy_iptables::tool::{
-    Error, Family, Fingerprint, Limits, Refusal, Tools, Variant, fingerprint, portion::Portions, restore,
-    save_text, sysctl,
+    Error, Family, Fingerprint, Limits, Refusal, Tools, Variant, fingerprint, restore, save_text, sysctl,
 };
 use ferroxy_lab::{Capability, Namespace, require};
 use rustix::fs::{FlockOperation, flock};
@@ -132,9 +130,9 @@ fn portions_end_where_the_whole_ends() {
         gone.iter().for_each(|name| writeln!(less, ":{name} - [0:0]").unwrap());
         gone.iter().for_each(|name| writeln!(less, "-X {name}").unwrap());
         less += "COMMIT\n";
-        for (text, expected) in [(&large, 5), (&less, 7)] {
+        for (text, expected) in [(&large, 5), (&less, 9)] {
             let receipt = restore(tools, text, &Limits::default()).unwrap();
-            assert_eq!(receipt.commits, expected, "{:?}", Portions::of(text).commits());
+            assert_eq!(receipt.commits, expected);
             let whole = plain.run(|| {
                 let input = PathBuf::from(format!("/proc/self/fd/{}", memory_file(text)));
                 let status = Command::new(&tools.restore).arg("--noflush").arg(input).status().unwrap();
@@ -223,12 +221,10 @@ fn the_lock_is_waited_for_and_then_told_of() {
         }
         // Given back during the second run.
         let receipt = std::thread::scope(|scope| {
-            let namespace = fs::File::open("/proc/thread-self/ns/net").unwrap();
             scope.spawn(move || {
                 std::thread::sleep(Duration::from_millis(1200));
                 drop(lock);
             });
-            drop(namespace);
             restore(tools, text, &Limits { attempts: 10, ..limits }).unwrap()
         });
         assert!(receipt.runs >= 2, "{receipt:?}");
@@ -237,39 +233,36 @@ fn the_lock_is_waited_for_and_then_told_of() {
     });
 }
 
-/// A tool that is a shell script.
-fn fake(name: &str, script: &str) -> Tools {
-    let path = std::env::temp_dir().join(format!("ferroxy-{name}-{}", std::process::id()));
-    fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+/// A tool that is a shell script. (Not written by the test: a file that another test's child still holds open for writing
+/// cannot be run.)
+fn fake(name: &str) -> Tools {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fake").join(name);
     let tools = Tools::find_variant(Family::V4, Variant::NfTables).unwrap();
     Tools { save: path.clone(), restore: path, ..tools }
 }
 
 #[test]
 fn a_hung_tool_is_killed() {
-    let tools = fake("hung", "sleep 1000");
+    let tools = fake("hung");
     let limits = Limits { run: Duration::from_millis(300), ..Limits::default() };
     assert!(matches!(restore(&tools, "*nat\nCOMMIT\n", &limits), Err(Error::TimedOut { .. })));
     assert!(matches!(save_text(&tools, None, &limits), Err(Error::TimedOut { .. })));
-    fs::remove_file(&tools.save).unwrap();
 }
 
 #[test]
 fn a_flood_is_cut_off_and_a_large_output_is_not() {
-    let tools = fake("flood", "yes '-A KUBE-SERVICES -j RETURN' | head -c 20000000");
+    let tools = fake("flood");
     let limits = Limits { output: 1_000_000, ..Limits::default() };
-    assert!(matches!(save_text(&tools, None, &limits), Err(Error::TooMuchOutput { .. })));
+    let cut = save_text(&tools, None, &limits);
+    assert!(matches!(cut, Err(Error::TooMuchOutput { .. })), "{:.200}", format!("{cut:?}"));
     assert_eq!(save_text(&tools, None, &Limits::default()).unwrap().len(), 20_000_001);
-    fs::remove_file(&tools.save).unwrap();
 }
 
 #[test]
 fn a_failing_save_says_why() {
-    let tools = fake("failing", "echo 'Table does not exist' >&2; exit 3");
+    let tools = fake("failing");
     let error = save_text(&tools, Some("nat"), &Limits::default()).unwrap_err().to_string();
     assert!(error.ends_with("failed with status 3: Table does not exist"), "{error}");
-    fs::remove_file(&tools.save).unwrap();
 }
 
 #[test]
@@ -344,6 +337,7 @@ fn the_hosts_own_choice_is_found() {
 #[test]
 fn settings_are_of_the_namespace() {
     with_variant(Variant::NfTables, |_| {
+        // A new namespace starts with what the host's has, or not: depends on devconf_inherit_init_net.
         fs::write("/proc/sys/net/ipv4/conf/all/route_localnet", "0").unwrap();
         assert!(!sysctl::route_localnet().unwrap());
         sysctl::set_route_localnet().unwrap();
