@@ -47,11 +47,9 @@ impl Run {
             warn!("--logging-format: JSON is not there yet; this is text");
         }
         memory::keep_memory_small();
-        host::prepare(&settings.config);
         if flags.init_only == Some(true) {
             return init_only(&settings);
         }
-        host::give_up_privileges(Mode::Nftables, &settings.config);
         let cluster = self.input.cluster(&settings)?;
         serve(settings, cluster, flags)
     }
@@ -62,13 +60,12 @@ fn init_only(settings: &Settings) -> anyhow::Result<Answer> {
     let (node, _) = resolve::node(&settings.facts());
     let mut dataplane = Dataplane::open(&host::families())?;
     dataplane.probe(&node).map_err(|error| host::explain_missing(&error))?;
+    host::prepare(&settings.config);
     info!("this kernel can do all that nftables mode needs");
     Ok(Answer::Yes)
 }
 
 fn serve(settings: Settings, cluster: Cluster, flags: &Flags) -> anyhow::Result<Answer> {
-    let (sender, receiver) = mpsc::channel();
-    inputs::watch_signals(sender.clone()).context("cannot listen for signals")?;
     let Cluster { mut facts, source, diagnostics } = cluster;
     let families = host::families();
     if !families.contains(&Family::V6) {
@@ -77,6 +74,12 @@ fn serve(settings: Settings, cluster: Cluster, flags: &Flags) -> anyhow::Result<
     let mut dataplane = Dataplane::open(&families)?;
     let (node, _) = resolve::node(&facts);
     dataplane.probe(&node).map_err(|error| host::explain_missing(&error))?;
+    // Nothing stands in the way: from here on things are changed. No thread may be started before this.
+    host::prepare(&settings.config);
+    host::give_up_privileges(Mode::Nftables, &settings.config);
+
+    let (sender, receiver) = mpsc::channel();
+    inputs::watch_signals(sender.clone()).context("cannot listen for signals")?;
     let Some(_claim) = claim(&receiver)? else { return Ok(Answer::Yes) };
 
     let source_is_whole = agent::is_whole(&diagnostics);
