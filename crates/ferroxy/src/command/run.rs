@@ -41,18 +41,16 @@ impl Run {
             return Ok(Answer::Yes);
         }
         if flags.cleanup == Some(true) {
-            return cleanup::cleanup();
+            return cleanup::cleanup(false);
         }
         log::start(&settings.config.logging);
         warnings.iter().for_each(|warning| warn!("{warning}"));
         log::flags(flags);
         memory::keep_memory_small();
-        host::prepare(&settings.config);
         if flags.init_only == Some(true) {
             return init_only(&settings);
         }
         let (cluster, source) = self.input.open(&settings)?;
-        host::give_up_privileges(settings.mode, &settings.config);
         serve(settings, cluster, source, flags)
     }
 }
@@ -61,13 +59,12 @@ impl Run {
 fn init_only(settings: &Settings) -> anyhow::Result<Answer> {
     let (node, _) = resolve::node(&settings.facts());
     dataplane::open(settings.mode, &host::families())?.probe(&node)?;
+    host::prepare(&settings.config);
     info!("this kernel can do all that {} mode needs", settings.mode.as_str());
     Ok(Answer::Yes)
 }
 
 fn serve(settings: Settings, cluster: Cluster, source: Source, flags: &Flags) -> anyhow::Result<Answer> {
-    let (sender, receiver) = mpsc::channel();
-    inputs::watch_signals(sender.clone()).context("cannot listen for signals")?;
     let families = host::families();
     for warning in
         settings.config.check_families(&families).map_err(|lines| anyhow::anyhow!(lines.join("\n")))?
@@ -81,6 +78,12 @@ fn serve(settings: Settings, cluster: Cluster, source: Source, flags: &Flags) ->
     let mut dataplane = dataplane::open(settings.mode, &families)?;
     let (node, _) = resolve::node(&facts);
     dataplane.probe(&node)?;
+    // Nothing stands in the way: from here on things are changed. No thread may be started before this.
+    host::prepare(&settings.config);
+    host::give_up_privileges(settings.mode, &settings.config);
+
+    let (sender, receiver) = mpsc::channel();
+    inputs::watch_signals(sender.clone()).context("cannot listen for signals")?;
     let Some(_claim) = claim(&receiver)? else { return Ok(Answer::Yes) };
 
     let status = Arc::new(Status::new(&families, settings.periods.sync));
