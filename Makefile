@@ -41,6 +41,9 @@ release: ## Build for use: target/release/ferroxy
 install: release ## Install the release build to $(DESTDIR)$(PREFIX)/bin (PREFIX=/usr/local)
 	install -D -m 755 target/release/ferroxy "$(DESTDIR)$(PREFIX)/bin/ferroxy"
 
+image-check: ## Build the image's files without a container tool, and try them (as root; minutes the first time)
+	scripts/image-check
+
 bench: ## Measure the dataplane against nft on the same kernel, and the agent's memory (2 minutes)
 	cargo bench --locked --package ferroxy --bench dataplane
 
@@ -54,4 +57,4 @@ clean: ## Remove everything that was built
 	cargo clean
 	rm -rf fuzz/target fuzz/corpus fuzz/artifacts
 
-.PHONY: help demo test test-fast lint fmt build release install bench fuzz doc clean
+.PHONY: help demo test test-fast lint fmt build release install image-check bench fuzz doc clean

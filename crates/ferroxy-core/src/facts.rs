@@ -415,6 +415,7 @@ mod tests {
                 node_name: Some(format!("node-of-{address}")),
                 ..Default::default()
             }],
+            last_change: None,
         }
     }
 
@@ -441,6 +442,14 @@ mod tests {
             assert!(facts.apply(event.clone()).is_empty(), "{event:?}");
         }
         assert_eq!(facts.places.len(), 1);
+    }
+
+    #[test]
+    fn when_a_slice_changed_is_no_change() {
+        let mut facts = Facts::new(Policy::default());
+        facts.apply(Event::Slice(slice("web-1", "web", "10.244.1.5")));
+        let later = EndpointSlice { last_change: Some(1), ..slice("web-1", "web", "10.244.1.5") };
+        assert!(facts.apply(Event::Slice(later)).is_empty());
     }
 
     #[test]

@@ -196,6 +196,7 @@ mod tests {
             address_type: "IPv4".into(),
             ports: vec![event::SlicePort { name: Some(String::new()), port: Some(80), ..Default::default() }],
             endpoints: pods.iter().map(endpoint).collect(),
+            last_change: None,
         }));
         resolve::all(&facts).0
     }

@@ -281,6 +281,7 @@ pub(crate) mod tests {
             address_type: "IPv4".into(),
             ports: vec![event::SlicePort { name: Some(String::new()), port: Some(80), ..Default::default() }],
             endpoints: pods.iter().enumerate().map(endpoint).collect(),
+            last_change: None,
         }));
         let service = read(event::Service {
             ports: vec![event::ServicePort { port: 80, ..Default::default() }],

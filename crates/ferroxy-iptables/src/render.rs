@@ -157,11 +157,8 @@ impl<'a> PortWriter<'a> {
         self.cluster_ip_masquerade(fragment);
         self.external_chain(fragment);
         self.firewall_chain(fragment);
-        self.policy_chain(name::CLUSTER, &self.port.cluster, fragment);
-        self.policy_chain(name::LOCAL, &self.port.local, fragment);
-        for endpoint in self.port.cluster.iter().chain(&self.port.local) {
-            self.endpoint_chain(endpoint, fragment);
-        }
+        self.pool(name::CLUSTER, &self.port.cluster, fragment);
+        self.pool(name::LOCAL, &self.port.local, fragment);
     }
 
     fn cluster_ip(&self, frontend: &Frontend, fragment: &mut Fragment) {
@@ -322,23 +319,32 @@ impl<'a> PortWriter<'a> {
         rules.push(format_args!("{comment}"));
     }
 
-    /// Clients that are known go where they were; all others are dealt out evenly.
-    fn policy_chain(&self, prefix: &str, pool: &[Endpoint], fragment: &mut Fragment) {
+    /// The endpoints for one traffic policy: the chain that chooses, and the chains of those it chooses from.
+    fn pool(&self, prefix: &str, pool: &[Endpoint], fragment: &mut Fragment) {
         if pool.is_empty() {
             return;
         }
-        let rules = self.chain(fragment, self.names.chain(prefix));
         let chains: Vec<String> = pool.iter().map(|endpoint| self.names.endpoint(endpoint)).collect();
+        self.policy_chain(self.chain(fragment, self.names.chain(prefix)), pool, &chains);
+        for (endpoint, chain) in pool.iter().zip(chains) {
+            // An endpoint may be in both pools: then this is the same chain again.
+            let rules = self.endpoint_chain(endpoint, &chain);
+            fragment.chains.insert((self.port.family, chain.into()), rules);
+        }
+    }
+
+    /// Clients that are known go where they were; all others are dealt out evenly.
+    fn policy_chain(&self, rules: &mut Rules, pool: &[Endpoint], chains: &[String]) {
         if let Some(seconds) = self.port.affinity {
             let mask = whole_address_mask(self.port.family);
-            for (endpoint, chain) in pool.iter().zip(&chains) {
+            for (endpoint, chain) in pool.iter().zip(chains) {
                 let comment = self.endpoint_comment(endpoint);
                 rules.push(format_args!(
                     "{comment}-m recent --rcheck --seconds {seconds} --reap --name {chain} --mask {mask} --rsource -j {chain}"
                 ));
             }
         }
-        for (index, (endpoint, chain)) in pool.iter().zip(&chains).enumerate() {
+        for (index, (endpoint, chain)) in pool.iter().zip(chains).enumerate() {
             let comment = self.endpoint_comment(endpoint);
             match pool.len() - index {
                 1 => rules.push(format_args!("{comment}-j {chain}")),
@@ -350,8 +356,7 @@ impl<'a> PortWriter<'a> {
         }
     }
 
-    fn endpoint_chain(&self, endpoint: &Endpoint, fragment: &mut Fragment) {
-        let chain: Box<str> = self.names.endpoint(endpoint).into();
+    fn endpoint_chain(&self, endpoint: &Endpoint, chain: &str) -> Rules {
         let comment = match self.is_large {
             true => String::new(),
             false => format!("{} ", Comment::new(format_args!("{}", self.label))),
@@ -369,8 +374,7 @@ impl<'a> PortWriter<'a> {
         rules.push(format_args!("-s {} {comment}-j {MARK_MASQ}", Host(endpoint.ip)));
         rules
             .push(format_args!("-p {protocol} {comment}{recent}-m {protocol} -j DNAT --to-destination {to}"));
-        // The same endpoint may be in both pools: then this is the same chain again.
-        fragment.chains.insert((self.port.family, chain), rules);
+        rules
     }
 
     /// `"ns/name -> 10.244.1.5:80"`, and a space; nothing in a large cluster.

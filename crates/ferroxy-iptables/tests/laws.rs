@@ -9,18 +9,14 @@
 
 mod support;
 
-use std::collections::BTreeSet;
-
 use ferroxy_core::oracle::iptables as oracle;
 use ferroxy_core::testing::{Cluster, clusters, interesting_packets};
-use ferroxy_core::{Facts, Family, Intent, resolve};
-use ferroxy_iptables::ledger::{Change, Ledger};
-use ferroxy_iptables::program::FIREWALL;
-use ferroxy_iptables::state::Rules;
+use ferroxy_core::{Facts, Family, resolve};
+use ferroxy_iptables::ledger::Ledger;
 use ferroxy_iptables::text::parse;
 use ferroxy_iptables::{Plan, Settings, State, TableName, diff, interpret, render};
 use proptest::prelude::*;
-use support::Kernel;
+use support::{Kernel, changes, turned_into};
 
 /// Clusters as iptables mode meets them.
 fn iptables_clusters() -> impl Strategy<Value = Cluster> {
@@ -43,34 +39,6 @@ fn carry_out(kernel: &mut Kernel, plan: &Plan) -> Result<(), TestCaseError> {
     kernel.carry_out(plan).map_err(|refused| TestCaseError::fail(format!("{refused}\nin\n{plan}")))?;
     prop_assert_eq!(kernel.foreign(), foreign, "others' rules were touched");
     Ok(())
-}
-
-/// What a State becomes when it is diffed to another: that one, with what is in the shared chain where it has nothing
-/// to say about it.
-fn turned_into(seen: &State, wanted: &State) -> State {
-    let mut state = wanted.clone();
-    for (place, table) in &seen.tables {
-        let Some(rules) = table.chains.get(FIREWALL) else { continue };
-        let wanted = state.tables.entry(*place).or_default();
-        if wanted.chains.get(FIREWALL).is_none_or(Rules::is_empty) {
-            wanted.chains.insert(FIREWALL.into(), rules.clone());
-        }
-        for builtin in ["INPUT", "OUTPUT"] {
-            let jump = format!("-j {FIREWALL}");
-            let jumps = wanted.jumps.entry(builtin.into()).or_default();
-            if !jumps.iter().any(|rule| rule == jump) {
-                jumps.push(format_args!("{jump}"));
-            }
-        }
-    }
-    state
-}
-
-/// What changed between two Intents, as the agent would say it.
-fn changes(before: &Intent, after: &Intent) -> Vec<Change> {
-    let names: BTreeSet<_> = before.services.keys().chain(after.services.keys()).cloned().collect();
-    let differs = |name: &_| before.services.get(name) != after.services.get(name);
-    names.into_iter().filter(differs).map(|name| (name.clone(), after.services.get(&name).cloned())).collect()
 }
 
 proptest! {
@@ -130,7 +98,7 @@ proptest! {
         carry_out(&mut kernel, &ledger.plan_program())?;
         // Several events at once, too: Services that change together meet in the shared chains.
         for events in cluster.events.chunks(3) {
-            let before = intent.clone();
+            let (before, seen) = (intent.clone(), kernel.state());
             for event in events {
                 let touched = facts.apply(event.clone());
                 resolve::update(&facts, &touched, &mut intent);
@@ -142,7 +110,7 @@ proptest! {
             ledger.settle(settlement);
             let fresh = render(&intent, settings, &Family::ALL);
             prop_assert_eq!(&ledger.state(), &fresh);
-            prop_assert_eq!(kernel.state(), fresh);
+            prop_assert_eq!(kernel.state(), turned_into(&seen, &fresh));
         }
     }
 
@@ -170,48 +138,12 @@ proptest! {
 mod size {
     //! The cost of a change is the size of the change.
 
-    use std::sync::Arc;
-
-    use ferroxy_core::intent::{Frontend, FrontendKind, Route};
-    use ferroxy_core::{
-        Endpoint, Family, Intent, NodeIntent, PortIntent, Protocol, ServiceIntent, ServiceName,
-    };
+    use ferroxy_core::{Family, Intent, NodeIntent};
     use ferroxy_iptables::ledger::{Change, Ledger};
     use ferroxy_iptables::plan::Op;
     use ferroxy_iptables::{Plan, Settings, render};
 
-    use super::support::Kernel;
-
-    fn service(number: u16, endpoints: std::ops::Range<u16>) -> (ServiceName, Arc<ServiceIntent>) {
-        let name = ServiceName::new("default", &format!("s{number}"));
-        let address = [10, 96, (number >> 8) as u8, number as u8].into();
-        let endpoint =
-            |n: u16| Endpoint { ip: [10, 244, (n >> 8) as u8, n as u8].into(), port: 80, is_local: false };
-        let cluster: Vec<Endpoint> = endpoints.map(endpoint).collect();
-        let port = PortIntent {
-            name: "http".into(),
-            family: Family::V4,
-            protocol: Protocol::Tcp,
-            affinity: None,
-            known_endpoints: cluster.len() as u32,
-            frontends: vec![Frontend {
-                kind: FrontendKind::ClusterIp,
-                address: Some(address),
-                port: 80,
-                route: if cluster.is_empty() { Route::Reject } else { Route::Cluster },
-                allowed_sources: None,
-            }],
-            cluster,
-            local: Vec::new(),
-        };
-        let intent = ServiceIntent {
-            name: name.clone(),
-            cluster_ips: vec![address],
-            ports: vec![port],
-            health_check: None,
-        };
-        (name, Arc::new(intent))
-    }
+    use super::support::{Kernel, service};
 
     fn change(number: u16, endpoints: std::ops::Range<u16>) -> Change {
         let (name, service) = service(number, endpoints);
@@ -264,6 +196,28 @@ mod size {
         let shared: Vec<&Op> =
             plan.ops().map(|(_, _, op)| op).filter(|op| op.chain() == "KUBE-SERVICES").collect();
         assert!(matches!(shared[..], [Op::Write { rules, .. }] if rules.len() == 150), "{shared:?}");
+    }
+
+    #[test]
+    fn every_line_of_a_plan_leads_back_to_its_service() {
+        let ledger = ledger(100, 2);
+        let changes = [
+            change(5, 0..3),
+            change(6, 1..2),
+            (service(7, 0..0).0, None),
+            change(8, 0..0),
+            change(500, 0..2),
+        ];
+        let (plan, _) = ledger.plan(&changes);
+        let mut found = std::collections::BTreeSet::new();
+        for line in plan.restore_input(Family::V4).lines() {
+            if !["*nat", "*filter", "COMMIT"].contains(&line) {
+                found
+                    .extend(Some(ledger.owner(&changes, line).unwrap_or_else(|| panic!("nobody's: {line}"))));
+            }
+        }
+        assert_eq!(found.len(), changes.len());
+        assert_eq!(ledger.owner(&changes, "-A KUBE-SERVICES -j ACCEPT"), None);
     }
 
     /// 1,000 endpoints have comments, 1,001 have not, and the way back.

@@ -5,8 +5,10 @@
 pub mod codec;
 pub mod conntrack;
 pub mod error;
+pub mod nfacct;
 pub mod nftables;
 pub mod route;
 pub mod socket;
+pub mod xtables;
 
 pub use error::Error;

@@ -10,6 +10,7 @@ use thiserror::Error as ThisError;
 use crate::TABLE;
 use crate::element::Element;
 use crate::plan::{Action, Op, Plan};
+use crate::predecessor;
 use crate::rule::kernel_family;
 use crate::text::TABLE_COMMENT;
 
@@ -103,6 +104,7 @@ fn encode(ops: &[Op], table: &str) -> Batch {
         match &op.action {
             Action::RemoveChain(name) => batch.delete_chain(tag, family, table, name),
             Action::RemoveSet(name) => batch.delete_set(tag, family, table, name),
+            Action::RemovePredecessor => batch.delete_table(tag, family, predecessor::TABLE),
             _ => {}
         }
     }
@@ -124,7 +126,7 @@ fn encode_object(batch: &mut Batch, tag: u32, op: &Op, table: &str) {
         }
         Action::FlushChain(name) => batch.flush_chain(tag, family, table, name),
         Action::AddRule { chain, rule } => batch.add_rule(tag, family, table, chain, &rule.kernel),
-        Action::RemoveChain(_) | Action::RemoveSet(_) => {}
+        Action::RemoveChain(_) | Action::RemoveSet(_) | Action::RemovePredecessor => {}
         Action::Add(_) | Action::Remove(_) | Action::Replace { .. } => {}
     }
 }

@@ -16,7 +16,8 @@ use crate::diff::{diff, keeping_the_unknown};
 use crate::ledger::{Change, Ledger, Settlement};
 use crate::observe::observe;
 use crate::place;
-use crate::plan::{Op, Plan};
+use crate::plan::{Action, Op, Plan};
+use crate::predecessor;
 use crate::render::{elements, render};
 use crate::rule::kernel_family;
 use crate::state::State;
@@ -40,6 +41,8 @@ pub struct Outcome {
     pub failed: Vec<(ServiceName, String)>,
     /// What it said means that it no longer has what we think it has: verify.
     pub drift: bool,
+    /// The families whose table of kube-proxy's went as ours came.
+    pub replaced: Vec<Family>,
 }
 
 impl Outcome {
@@ -50,6 +53,7 @@ impl Outcome {
         self.operations += other.operations;
         self.failed.extend(other.failed);
         self.drift |= other.drift;
+        self.replaced.extend(other.replaced);
     }
 }
 
@@ -100,14 +104,14 @@ impl Dataplane {
         &self.ledger
     }
 
-    /// Whether there is any table of ours.
+    /// Whether there is any table of ours, or one that ours replaces.
     pub fn is_installed(&mut self) -> Result<bool, Error> {
         for family in self.families.clone() {
             if self.connection.table(kernel_family(family), TABLE)?.is_some() {
                 return Ok(true);
             }
         }
-        Ok(false)
+        Ok(!predecessor::tables(&mut self.connection)?.is_empty())
     }
 
     /// Whether this kernel can do what the program needs: the kernel reads the program and forgets it.
@@ -116,27 +120,54 @@ impl Dataplane {
         check(&mut self.connection, &Ledger::new(&self.families, node.clone()).plan_program(), PROBE_TABLE)
     }
 
-    /// Brings the kernel from whatever it has of ours to this Intent, sending the difference only.
+    /// Brings the kernel from whatever it has of ours to this Intent, sending the difference only. What kube-proxy's own
+    /// nftables mode has left is replaced at the same moment.
     pub fn start(&mut self, intent: &Intent) -> Result<Outcome, ApplyError> {
         let seen = observe(&mut self.connection).map_err(not_an_operation)?;
         let wanted = |(name, service): (&ServiceName, &Arc<ServiceIntent>)| {
             (name.clone(), Some(place::onto_kernel(&seen, service)))
         };
-        let changes = intent.services.iter().map(wanted).collect();
+        let changes: Vec<Change> = intent.services.iter().map(wanted).collect();
         self.ledger = Ledger::new(&self.families, intent.node.clone());
+        // What we cannot see may be what kube-proxy's rules are there for.
+        let mut replaced = if self.keep_unknown {
+            Vec::new()
+        } else {
+            predecessor::tables(&mut self.connection).map_err(not_an_operation)?
+        };
+        let outcome = match self.first_attempt(intent, &seen, changes.clone(), &replaced) {
+            // Whatever becomes of theirs, ours must come.
+            Err(error) if is_about_predecessor(&error) => {
+                replaced.clear();
+                self.first_attempt(intent, &seen, changes, &replaced)
+            }
+            result => result,
+        };
+        Ok(Outcome { replaced, ..outcome? })
+    }
+
+    fn first_attempt(
+        &mut self,
+        intent: &Intent,
+        seen: &State,
+        changes: Vec<Change>,
+        replaced: &[Family],
+    ) -> Result<Outcome, ApplyError> {
         let keep_unknown = self.keep_unknown;
         self.attempt(changes, |ledger, changes| {
             let (mut plan, settlement) = ledger.plan(changes);
             if seen.is_empty() {
                 // The usual first start: what is planned for the Services is all there is to do.
                 plan.changes.extend(ledger.plan_program().changes);
-                plan.sort();
-                return (plan, settlement);
+            } else {
+                let services =
+                    changes.iter().filter_map(|(name, service)| Some((name.clone(), service.clone()?)));
+                let wanted = Intent { node: intent.node.clone(), services: services.collect() };
+                plan = difference(seen, render(&wanted, ledger.families()), keep_unknown);
             }
-            let services =
-                changes.iter().filter_map(|(name, service)| Some((name.clone(), service.clone()?)));
-            let wanted = Intent { node: intent.node.clone(), services: services.collect() };
-            (difference(&seen, render(&wanted, ledger.families()), keep_unknown), settlement)
+            plan.changes.extend(predecessor::removal(replaced));
+            plan.sort();
+            (plan, settlement)
         })
     }
 
@@ -222,7 +253,9 @@ impl Dataplane {
         };
         let services = intent.services.iter().map(placed).collect();
         let placed = Intent { node: intent.node.clone(), services };
-        Ok(diff(&seen, &render(&placed, &self.families)))
+        let mut plan = diff(&seen, &render(&placed, &self.families));
+        plan.changes.extend(predecessor::removal(&predecessor::tables(&mut self.connection)?));
+        Ok(plan)
     }
 
     /// Whether the kernel has a Service as it should be.
@@ -265,6 +298,10 @@ fn difference(seen: &State, wanted: State, keep_unknown: bool) -> Plan {
 /// The kernel said no, as opposed to: we could not ask.
 fn is_refusal(error: &ApplyError) -> bool {
     !error.refused.is_empty() || error.other.as_ref().is_some_and(|error| error.kind == Kind::Refused)
+}
+
+fn is_about_predecessor(error: &ApplyError) -> bool {
+    error.refused.iter().any(|(op, _)| op.action == Action::RemovePredecessor)
 }
 
 fn not_an_operation(error: Error) -> ApplyError {

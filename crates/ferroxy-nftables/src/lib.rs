@@ -14,6 +14,7 @@ pub mod ledger;
 pub mod observe;
 pub mod place;
 pub mod plan;
+pub mod predecessor;
 pub mod program;
 pub mod render;
 pub mod rule;

@@ -27,6 +27,8 @@ pub struct Op {
 pub enum Action {
     AddTable,
     RemoveTable,
+    /// kube-proxy's own table of this family. No part of our State.
+    RemovePredecessor,
     AddSet(Box<Set>),
     RemoveSet(String),
     AddChain {
@@ -92,6 +94,7 @@ impl Action {
             Action::Remove(_) => 9,
             Action::RemoveSet(_) => 10,
             Action::RemoveChain(_) => 11,
+            Action::RemovePredecessor => 12,
         }
     }
 }

@@ -87,6 +87,7 @@ impl State {
             Action::RemoveTable => {
                 self.tables.remove(&family).map(|_| ()).ok_or_else(|| Refused::Missing("table".into()))
             }
+            Action::RemovePredecessor => Ok(()),
             action => {
                 let table = self.tables.get_mut(&family).ok_or_else(|| Refused::Missing("table".into()))?;
                 table.apply(action)
@@ -114,7 +115,7 @@ impl Table {
 
     fn apply(&mut self, action: &Action) -> Result<(), Refused> {
         match action {
-            Action::AddTable | Action::RemoveTable => Ok(()),
+            Action::AddTable | Action::RemoveTable | Action::RemovePredecessor => Ok(()),
             Action::AddSet(set) => {
                 self.sets.entry(set.name.clone()).or_insert_with(|| (**set).clone());
                 Ok(())

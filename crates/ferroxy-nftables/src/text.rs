@@ -10,6 +10,7 @@ use ipnet::IpNet;
 use crate::TABLE;
 use crate::element::{Element, SetId, Value};
 use crate::plan::{Action, Op, Plan};
+use crate::predecessor;
 use crate::program;
 use crate::rule::{family_word, nft_duration};
 use crate::state::{Chain, State, Table};
@@ -39,6 +40,9 @@ impl fmt::Display for Op {
         match &self.action {
             Action::AddTable => write!(f, "add table {table}"),
             Action::RemoveTable => write!(f, "delete table {table}"),
+            Action::RemovePredecessor => {
+                write!(f, "delete table {} {}", family_word(self.family), predecessor::TABLE)
+            }
             Action::AddSet(set) => write!(f, "add {} {table} {}", set_word(set), set.name),
             Action::RemoveSet(name) => write!(f, "delete set {table} {name}"),
             Action::AddChain { name, hook: None } => write!(f, "add chain {table} {name}"),

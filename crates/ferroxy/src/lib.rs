@@ -10,3 +10,4 @@ pub mod log;
 pub mod memory;
 pub mod output;
 pub mod serve;
+pub mod takeover;

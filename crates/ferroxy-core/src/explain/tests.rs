@@ -38,6 +38,7 @@ fn slice(port: &str, endpoints: Vec<SliceEndpoint>) -> event::EndpointSlice {
         address_type: "IPv4".into(),
         ports: vec![SlicePort { name: Some(port.into()), port: Some(8080), ..Default::default() }],
         endpoints,
+        last_change: None,
     }
 }
 

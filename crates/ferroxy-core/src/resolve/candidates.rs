@@ -96,6 +96,7 @@ mod tests {
             address_type: "IPv4".into(),
             ports: ports.iter().map(port).collect(),
             endpoints,
+            last_change: None,
         })
     }
 

@@ -102,6 +102,7 @@ mod tests {
             address_type: "IPv4".into(),
             ports: vec![port("a", 80), port("b", 81)],
             endpoints: pods.iter().map(endpoint).collect(),
+            last_change: None,
         })
     }
 

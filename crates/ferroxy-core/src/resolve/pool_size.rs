@@ -59,6 +59,7 @@ mod tests {
             address_type: "IPv4".into(),
             ports: vec![SlicePort { name: Some(String::new()), port: Some(80), ..SlicePort::default() }],
             endpoints: (0..LARGEST + 3).map(endpoint).collect(),
+            last_change: None,
         }));
         let (intent, diagnostics) = resolve::all(&facts);
         let service = intent.services.values().next().expect("it is still served");

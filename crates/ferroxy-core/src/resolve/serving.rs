@@ -64,6 +64,7 @@ mod tests {
             address_type: family.into(),
             ports: vec![number(port.0, "UDP", port.1), number(port.0, "TCP", 9)],
             endpoints,
+            last_change: None,
         })
     }
 

@@ -17,6 +17,7 @@
 mod access;
 mod answer;
 mod body;
+pub mod cluster;
 mod fault;
 mod kind;
 mod kubeconfig;

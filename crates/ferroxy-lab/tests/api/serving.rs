@@ -3,6 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
+use ferroxy_lab::api::cluster::Cluster;
 use ferroxy_lab::api::{Fault, Kind, Options, Server, Verb};
 use ferroxy_lab::{Capability, Namespace, conformance, require};
 use serde_json::{Value, json};
@@ -287,6 +288,32 @@ fn the_corpus_can_be_served() {
         assert!(names(&client.json(SERVICES)).contains(&"kubernetes"), "{}", case.name);
         assert_eq!(names(&client.json("/api/v1/nodes")), ["ka", "kb"], "{}", case.name);
         assert_eq!(names(&client.json("/apis/networking.k8s.io/v1/servicecidrs")), ["kubernetes"]);
+    }
+}
+
+/// Of the size of the largest cluster its users have told of.
+#[test]
+fn a_large_cluster_is_listed_paged_streamed_and_churned() {
+    let cluster = Cluster::new(44_000, 1);
+    let server = Server::start(Options::default()).unwrap();
+    server.put_all(cluster.objects()).unwrap();
+    let client = Client::of(&server);
+    assert_eq!(names(&client.json(SERVICES)).len(), 44_000);
+    let (mut path, mut paged) = (format!("{SERVICES}?limit=10000"), 0);
+    loop {
+        let page = client.json(&path);
+        paged += names(&page).len();
+        let Some(token) = page["metadata"]["continue"].as_str() else { break };
+        path = format!("{SERVICES}?limit=10000&continue={token}");
+    }
+    assert_eq!((paged, server.count(Kind::Service, Verb::List)), (44_000, 1 + 5));
+
+    let mut stream = client.get(&STREAM.replace(SERVICES, &Kind::EndpointSlice.path(None)));
+    let count = std::iter::from_fn(|| stream.seen().starts_with("ADDED").then_some(())).count();
+    assert_eq!(count, 44_000, "and then the bookmark");
+    for round in 0..1_000 {
+        let version = server.put_raw(cluster.moved(round, 0, round).as_bytes()).unwrap();
+        assert_eq!(stream.seen(), format!("MODIFIED service-{round:05}-0 {version}"));
     }
 }
 

@@ -2,6 +2,7 @@
 //! from `--master` alone. The network is not touched here.
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
@@ -101,7 +102,7 @@ impl Access {
         if self.config.cluster_url.scheme() == Some(&Scheme::HTTP) {
             return self.layered(tcp);
         }
-        let tls = self.config.rustls_https_connector_with_connector(tcp).map_err(|it| told(&it))?;
+        let tls = self.config.rustls_https_connector_with_connector(tcp).map_err(|it| failure(&it))?;
         self.layered(tls)
     }
 
@@ -132,6 +133,14 @@ impl Access {
     }
 }
 
+/// Why a request failed, without the names of the layers it failed in.
+pub(super) fn failure(error: &::kube::Error) -> String {
+    match error {
+        ::kube::Error::Service(cause) => told(cause.as_ref()),
+        other => told(other),
+    }
+}
+
 /// An error and its causes in one line.
 pub(super) fn told(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
@@ -150,7 +159,7 @@ fn configuration(options: &Options) -> Result<(Config, BTreeSet<PathBuf>), OpenE
     let config = match (&options.kubeconfig, &options.master) {
         (Some(path), master) => return from_kubeconfig(path, master.as_deref()),
         (None, Some(url)) => Config::new(server_url(url, false)?),
-        (None, None) => in_cluster()?,
+        (None, None) => in_cluster(|name| std::env::var_os(name))?,
     };
     let mut files = credential_files(&config.auth_info);
     files.extend(config.root_cert_file.clone());
@@ -158,9 +167,9 @@ fn configuration(options: &Options) -> Result<(Config, BTreeSet<PathBuf>), OpenE
 }
 
 /// The environment is asked first, so that the error outside a cluster says what to give instead.
-fn in_cluster() -> Result<Config, OpenError> {
+fn in_cluster(environment: impl Fn(&str) -> Option<OsString>) -> Result<Config, OpenError> {
     for variable in ["KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"] {
-        if std::env::var_os(variable).is_none_or(|value| value.is_empty()) {
+        if environment(variable).is_none_or(|value| value.is_empty()) {
             return Err(OpenError::Nowhere { variable });
         }
     }

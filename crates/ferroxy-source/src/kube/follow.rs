@@ -26,6 +26,7 @@ use super::list_watch::{Ask, Go, ListWatch};
 use super::liveness::Pulse;
 use super::outlet::Outlet;
 use super::resource::Resource;
+use crate::object::Kind;
 
 /// A watch begins at once, or not at all.
 const WATCH_HEAD_LIMIT: Duration = Duration::from_secs(10);
@@ -39,13 +40,7 @@ const LONGEST_PAGE: usize = LONGEST_LINE;
 const LONGEST_REFUSAL: usize = 64 << 10;
 
 /// Never ends.
-pub(super) async fn follow(
-    resource: Resource,
-    link: Rc<Link>,
-    hub: Rc<Hub>,
-    pulse: Arc<Pulse>,
-    wait_for_all: bool,
-) {
+pub(super) async fn follow(resource: Resource, link: Rc<Link>, hub: Rc<Hub>, pulse: Arc<Pulse>) {
     let mut leases = link.leases();
     let first = usable(&mut leases).await;
     let outlet = Rc::clone(&hub);
@@ -58,7 +53,6 @@ pub(super) async fn follow(
         hub,
         pulse,
         leases,
-        wait_for_all,
     };
     loop {
         follower.turn().await;
@@ -77,8 +71,6 @@ struct Follower {
     hub: Rc<Hub>,
     pulse: Arc<Pulse>,
     leases: watch::Receiver<Option<Lease>>,
-    /// A resource that is refused counts as complete, too.
-    wait_for_all: bool,
 }
 
 /// What a stream brings next.
@@ -86,7 +78,6 @@ enum Next {
     Bytes(Bytes),
     End,
     Broken(String),
-    NewLease(Why),
 }
 
 impl Follower {
@@ -162,7 +153,6 @@ impl Follower {
                 Next::Bytes(bytes) => page.extend_from_slice(&bytes),
                 Next::End => break,
                 Next::Broken(reason) => return self.machine.broken(reason, Instant::now()),
-                Next::NewLease(_) => {}
             }
         }
         self.machine.page(&page, Instant::now(), &mut self.out);
@@ -175,23 +165,22 @@ impl Follower {
         let mut framer = Framer::default();
         loop {
             let silence = (!self.machine.is_watching()).then_some(LIST_SILENCE);
-            let next = unless_withdrawn(next(&mut body, silence), &mut self.leases).await;
-            match next {
-                Next::Bytes(bytes) => {
+            match unless_withdrawn(next(&mut body, silence), &mut self.leases).await {
+                Ok(Next::Bytes(bytes)) => {
                     framer.push(&bytes);
                     if self.read_lines(&mut framer) == Go::Reconnect {
                         return;
                     }
                 }
-                Next::End => return self.machine.ended(Instant::now()),
-                Next::Broken(reason) => return self.machine.broken(reason, Instant::now()),
-                Next::NewLease(Why::Death) => {
+                Ok(Next::End) => return self.machine.ended(Instant::now()),
+                Ok(Next::Broken(reason)) => return self.machine.broken(reason, Instant::now()),
+                Err(Why::Death) => {
                     self.cut_off = true;
                     return self.machine.broken("does not answer any more".to_owned(), Instant::now());
                 }
                 // A list would begin again from nothing; the connection it comes on still works.
-                Next::NewLease(Why::Renewal) if !self.machine.is_watching() => {}
-                Next::NewLease(_) => return self.machine.moved(),
+                Err(Why::Renewal) if !self.machine.is_watching() => {}
+                Err(Why::Renewal | Why::Move) => return self.machine.moved(),
             }
         }
     }
@@ -233,7 +222,8 @@ impl Follower {
             state.heard = Some(Instant::now());
         }
         drop(state);
-        if self.machine.is_listed() || (self.wait_for_all && self.machine.is_settled()) {
+        // Ranges of cluster IPs are the one thing a proxy can do without.
+        if self.machine.is_listed() || (kind == Kind::ServiceCidr && self.machine.is_settled()) {
             self.hub.complete(kind);
         }
         self.hub.troubles(Some(kind), self.machine.troubles());
@@ -262,19 +252,21 @@ async fn next(body: &mut Body, silence: Option<Duration>) -> Next {
     }
 }
 
+/// The next bytes, or why one has to leave.
 async fn unless_withdrawn(
     next: impl Future<Output = Next>,
     leases: &mut watch::Receiver<Option<Lease>>,
-) -> Next {
+) -> Result<Next, Why> {
     let withdrawn = async {
         if leases.changed().await.is_err() {
+            // The link is gone, and with it everything that runs here.
             std::future::pending::<()>().await;
         }
         leases.borrow_and_update().as_ref().map_or(Why::Renewal, |lease| lease.why)
     };
     match select(pin!(next), pin!(withdrawn)).await {
-        Either::Left((next, _)) => next,
-        Either::Right((why, _)) => Next::NewLease(why),
+        Either::Left((next, _)) => Ok(next),
+        Either::Right((why, _)) => Err(why),
     }
 }
 

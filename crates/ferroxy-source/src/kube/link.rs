@@ -14,7 +14,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
 
 use super::Options;
-use super::access::told;
+use super::access::failure;
 use super::backoff::Throttle;
 use super::liveness::Pulse;
 
@@ -86,7 +86,7 @@ impl Link {
         }
         let failed = match timeout(limit, lease.client.send(request)).await {
             Ok(Ok(response)) => return Ok(response),
-            Ok(Err(error)) => told(&error),
+            Ok(Err(error)) => failure(&error),
             Err(_) => format!("no answer for {} seconds", limit.as_secs()),
         };
         self.doubted.set(true);

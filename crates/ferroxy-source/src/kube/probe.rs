@@ -12,6 +12,7 @@ use http_body_util::BodyExt;
 use tokio::time::{sleep, timeout};
 use tracing::warn;
 
+use super::access::failure;
 use super::link::{Lease, Link, Why};
 
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -52,7 +53,7 @@ fn is_quiet(link: &Link, now: Instant) -> bool {
 async fn sign_of_life(lease: &Lease) -> Result<(), String> {
     let request = Request::get("/version").body(Body::empty()).map_err(|error| error.to_string())?;
     let answer = async {
-        let response = lease.client.send(request).await.map_err(|error| super::access::told(&error))?;
+        let response = lease.client.send(request).await.map_err(|error| failure(&error))?;
         // Read to its end, so that the connection can be used for the next probe.
         response.into_body().collect().await.map_err(|error| error.to_string())
     };

@@ -159,9 +159,10 @@ impl Work {
             resources.iter().map(|it| it.kind).filter(|kind| wait_for_all || *kind != Kind::ServiceCidr);
         let hub = Rc::new(Hub::new(needed, on_update));
         let link = Link::new(&options, pulses.clone());
-        let followers = resources.into_iter().zip(pulses).map(|(resource, pulse)| {
-            follow(resource, Rc::clone(&link), Rc::clone(&hub), pulse, wait_for_all)
-        });
+        let followers = resources
+            .into_iter()
+            .zip(pulses)
+            .map(|(resource, pulse)| follow(resource, Rc::clone(&link), Rc::clone(&hub), pulse));
         let followers = join_all(followers.collect::<Vec<_>>());
         let node_name = options.node_name.clone();
         let recording = record(occurrences, Rc::clone(&link), node_name);

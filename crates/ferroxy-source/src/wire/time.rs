@@ -77,7 +77,7 @@ fn days(date: &str) -> Option<i64> {
 }
 
 fn month_lengths(year: u64) -> [u64; 12] {
-    let leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    let leap = year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
     let february = if leap { 29 } else { 28 };
     [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31]
 }

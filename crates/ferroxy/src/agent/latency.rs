@@ -20,7 +20,12 @@ impl Latency {
     }
 
     pub(super) fn heard(&mut self, event: &Event) {
-        let Event::Slice(slice) = event else { return };
+        let slice = match event {
+            Event::Slice(slice) => slice,
+            // It will not be programmed any more.
+            Event::ServiceGone { namespace, name } => return self.forget(&ServiceName::new(namespace, name)),
+            _ => return,
+        };
         let (Some(changed), Some(service)) = (slice.last_change, &slice.service) else { return };
         let family = match slice.address_type.as_str() {
             "IPv4" => Family::V4,
@@ -44,9 +49,10 @@ impl Latency {
         waited.into_iter().flatten()
     }
 
-    /// A Service that is not known any more will not be programmed.
-    pub(super) fn forget(&mut self, name: &ServiceName) {
-        Family::ALL.iter().for_each(|family| drop(self.waiting.remove(&(name.clone(), *family))));
+    fn forget(&mut self, name: &ServiceName) {
+        for family in Family::ALL {
+            self.waiting.remove(&(name.clone(), family));
+        }
     }
 }
 
@@ -76,7 +82,11 @@ mod tests {
     #[test]
     fn the_oldest_change_is_measured_once_for_each_family() {
         let mut latency = Latency::new(SECOND);
-        for event in [slice("IPv4", Some(4 * SECOND)), slice("IPv4", Some(3 * SECOND)), slice("IPv6", Some(5 * SECOND))] {
+        for event in [
+            slice("IPv4", Some(4 * SECOND)),
+            slice("IPv4", Some(3 * SECOND)),
+            slice("IPv6", Some(5 * SECOND)),
+        ] {
             latency.heard(&event);
         }
         assert_eq!(programmed(&mut latency, 6 * SECOND), [(Family::V4, 3.0), (Family::V6, 1.0)]);
@@ -100,10 +110,10 @@ mod tests {
     }
 
     #[test]
-    fn a_forgotten_service_is_not_measured() {
+    fn a_service_that_is_gone_is_not_measured() {
         let mut latency = Latency::new(0);
         latency.heard(&slice("IPv4", Some(SECOND)));
-        latency.forget(&ServiceName::new("default", "web"));
+        latency.heard(&Event::ServiceGone { namespace: "default".into(), name: "web".into() });
         assert_eq!(programmed(&mut latency, 2 * SECOND), []);
     }
 }

@@ -5,6 +5,7 @@
 //! done to the kernel from then on.
 
 pub mod inputs;
+mod latency;
 mod program;
 pub mod queue;
 mod report;
@@ -13,15 +14,19 @@ mod sweep;
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ferroxy_core::facts::Touched;
 use ferroxy_core::{Diagnostic, Event, Facts, Policy};
 use tracing::{debug, info, warn};
 
+use crate::config::Mode;
 use crate::dataplane::Dataplane;
+use crate::host::notify::{Heart, Notifier};
 use crate::serve::Status;
 use crate::serve::status::changes_in;
+use crate::takeover::Takeover;
+use latency::Latency;
 use queue::Queue;
 use report::Reports;
 use sweep::Sweeper;
@@ -83,6 +88,9 @@ pub struct Agent {
     drift_repairs: u64,
     reports: Reports,
     sweeper: Sweeper,
+    latency: Latency,
+    takeover: Takeover,
+    heart: Heart,
     /// The source has shown all there is.
     listed: bool,
     /// Everything the source holds could be read at least once.
@@ -91,7 +99,13 @@ pub struct Agent {
 }
 
 impl Agent {
-    pub fn new(facts: Facts, dataplane: Box<dyn Dataplane>, periods: Periods, status: Arc<Status>) -> Agent {
+    pub fn new(
+        mode: Mode,
+        facts: Facts,
+        dataplane: Box<dyn Dataplane>,
+        periods: Periods,
+        status: Arc<Status>,
+    ) -> Agent {
         let mut queue = Queue::default();
         queue.set_pace(periods.pace);
         Agent {
@@ -105,11 +119,19 @@ impl Agent {
             next_period: Instant::now() + periods.verify,
             drift_repairs: 0,
             reports: Reports::default(),
-            sweeper: Sweeper::start(),
+            sweeper: Sweeper::start(Arc::clone(&status)),
+            latency: Latency::new(nanoseconds_since_1970()),
+            takeover: Takeover::new(mode),
+            heart: Notifier::default().heart(),
             listed: false,
             source_was_whole: true,
             status,
         }
+    }
+
+    /// Beats as long as the agent gets round to its work.
+    pub fn live_by(&mut self, heart: Heart) {
+        self.heart = heart;
     }
 
     /// The source could not be read in whole: until it can, nothing is removed from the kernel that may belong to what
@@ -123,6 +145,7 @@ impl Agent {
     /// Runs until told to stop; says why it was.
     pub fn run(&mut self, inputs: &Receiver<Input>) -> &'static str {
         loop {
+            self.heart.beat(Instant::now());
             let wait = self.next_deadline().saturating_duration_since(Instant::now());
             match inputs.recv_timeout(wait) {
                 Ok(first) => {
@@ -184,6 +207,7 @@ impl Agent {
     fn apply(&mut self, events: Vec<Event>) -> Touched {
         let (services, slices) = changes_in(&events);
         let mut touched = Touched::default();
+        events.iter().for_each(|event| self.latency.heard(event));
         events.into_iter().for_each(|event| touched.merge(self.facts.apply(event)));
         self.status.heard(services, slices, self.facts.own_node());
         touched
@@ -196,7 +220,8 @@ impl Agent {
         }
         if touched.everything {
             let known: Vec<_> = self.facts.service_names().cloned().collect();
-            let programmed: Vec<_> = self.dataplane.acknowledged().services().cloned().collect();
+            let programmed: Vec<_> =
+                self.dataplane.acknowledged().services().map(|(name, _)| name.clone()).collect();
             known.into_iter().chain(programmed).for_each(|name| self.queue.add(name, now));
         }
         touched.services.into_iter().for_each(|name| self.queue.add(name, now));
@@ -207,7 +232,7 @@ impl Agent {
 
     fn next_deadline(&self) -> Instant {
         let node = self.node_due.map(|(due, _)| due);
-        [self.queue.next_due(), node, self.verify_due, self.tidy_due]
+        [self.queue.next_due(), node, self.verify_due, self.tidy_due, self.heart.next_beat()]
             .into_iter()
             .flatten()
             .fold(self.next_period, Instant::min)
@@ -235,4 +260,10 @@ impl Agent {
 /// No file is unreadable, in whole or in part.
 pub fn is_whole(diagnostics: &[Diagnostic]) -> bool {
     diagnostics.iter().all(|diagnostic| diagnostic.object.kind != "File")
+}
+
+/// By the clock on the wall: only to compare with times that others wrote down.
+fn nanoseconds_since_1970() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }

@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use ferroxy_core::{ServiceName, resolve};
+use ferroxy_core::{Family, ServiceName, resolve};
 use tracing::{debug, info, warn};
 
 use super::queue::backoff;
-use super::{Agent, MANY};
+use super::{Agent, MANY, nanoseconds_since_1970};
 use crate::dataplane::{Outcome, Receipt};
 use crate::memory::give_memory_back;
 use crate::serve::health::Step;
@@ -63,6 +63,11 @@ impl Agent {
         }
         let failed: BTreeSet<&ServiceName> = outcome.failed.iter().map(|(name, _)| name).collect();
         let programmed = tried.iter().filter(|name| !failed.contains(name));
+        let clock = nanoseconds_since_1970();
+        for name in programmed.clone() {
+            let waited = self.latency.programmed(name, clock);
+            waited.for_each(|(family, seconds)| self.status.programmed(family, seconds));
+        }
         self.sweeper.touched(&self.facts, self.dataplane.acknowledged(), programmed);
         if outcome.drift {
             self.verify_due = Some(now);
@@ -113,6 +118,7 @@ impl Agent {
     pub(super) fn verify(&mut self) {
         self.verify_due = None;
         let began = Instant::now();
+        self.take_over(&[]);
         match self.dataplane.verify() {
             Ok(repair) => {
                 self.status.done(Step::Verify, began, &repair.receipt);
@@ -133,6 +139,13 @@ impl Agent {
                 warn!("cannot verify the kernel's rules: {error}; trying again");
                 self.verify_due = Some(Instant::now() + Duration::from_millis(500));
             }
+        }
+    }
+
+    /// What kube-proxy left may belong to what we cannot see yet.
+    pub(super) fn take_over(&mut self, replaced: &[Family]) {
+        if self.source_was_whole {
+            self.takeover.look(replaced);
         }
     }
 

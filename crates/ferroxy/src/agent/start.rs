@@ -142,6 +142,7 @@ impl Agent {
         self.status.node(self.dataplane.acknowledged());
         self.finished(&outcome, intent.services.keys().cloned().collect(), began);
         self.status.done(Step::Start, began, &outcome.receipt);
+        self.take_over(&outcome.replaced);
         let counts = self.facts.counts();
         info!(
             "in sync: {} of {} Services programmed, {} endpoints; {} in {:.1?}",

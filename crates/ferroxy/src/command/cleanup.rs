@@ -1,4 +1,4 @@
-//! `ferroxy cleanup`: everything of ours leaves the kernel.
+//! `ferroxy cleanup`: everything of ours leaves the kernel, and whatever kube-proxy left there.
 
 use anyhow::bail;
 use clap::Args;
@@ -6,7 +6,7 @@ use ferroxy_core::Family;
 
 use super::Answer;
 use crate::config::Mode;
-use crate::{dataplane, host};
+use crate::{dataplane, host, takeover};
 
 #[derive(Debug, Args)]
 pub struct Cleanup {}
@@ -26,5 +26,11 @@ pub fn cleanup() -> anyhow::Result<Answer> {
     };
     let removed = dataplane::open(Mode::Nftables, &Family::ALL)?.cleanup()?;
     println!("{}", if removed { "removed the tables of Ferroxy" } else { "nothing of Ferroxy was there" });
+    let report = takeover::remove_leftovers(None);
+    report.removed.iter().for_each(|removed| println!("removed what kube-proxy left: {removed}"));
+    report.kept.iter().for_each(|kept| println!("left by kube-proxy, and stays: {kept}"));
+    if !report.failed.is_empty() {
+        bail!("not all of what kube-proxy left could be removed: {}", report.failed.join("; "));
+    }
     Ok(Answer::Yes)
 }

@@ -1,18 +1,21 @@
-//! What most commands begin with: the configuration and the manifests.
+//! What most commands begin with: the configuration, and the cluster from manifests or from the API server.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use clap::Args;
 use ferroxy_core::{Diagnostic, Facts, Policy};
+use ferroxy_source::kube::{KubeSource, Options};
 use ferroxy_source::manifest::ManifestSource;
 
+use super::source::Source;
 use crate::config::{Config, Mode, Periods};
 use crate::flags::Flags;
 
 #[derive(Debug, Args)]
 pub struct Input {
-    /// A manifest, or a directory of them: Services, EndpointSlices, Nodes, ServiceCIDRs
+    /// A manifest, or a directory of them, instead of the API server: Services, EndpointSlices, Nodes, ServiceCIDRs
     #[arg(long, value_name = "PATH")]
     pub manifests: Option<PathBuf>,
     #[command(flatten)]
@@ -29,13 +32,15 @@ pub struct Settings {
     pub periods: Periods,
 }
 
-/// The cluster as the manifests show it now.
+/// The cluster as far as it is known.
 #[derive(Debug)]
 pub struct Cluster {
     pub facts: Facts,
-    pub source: ManifestSource,
     pub diagnostics: Vec<Diagnostic>,
 }
+
+/// How long a command that only looks waits for the API server.
+const LOOK_LIMIT: Duration = Duration::from_secs(30);
 
 impl Settings {
     /// What a configuration of this agent, its first or a later one, says about packets.
@@ -68,25 +73,43 @@ impl Input {
         Ok(Settings { config, mode, node_name, periods })
     }
 
-    /// Reads the manifests once.
-    pub fn cluster(&self, settings: &Settings) -> anyhow::Result<Cluster> {
-        let path = self.manifests.as_ref().context(
-            "--manifests: name a manifest or a directory of them (watching the Kubernetes API is not there yet)",
-        )?;
+    /// Manifests are read once; the API server is not asked for anything yet.
+    pub fn open(&self, settings: &Settings) -> anyhow::Result<(Cluster, Source)> {
         let mut facts = settings.facts();
+        let Some(path) = &self.manifests else {
+            let source = KubeSource::open(self.api(settings))?;
+            return Ok((Cluster { facts, diagnostics: Vec::new() }, Source::Api(Box::new(source))));
+        };
         let (source, diagnostics) = ManifestSource::open(path, |event| drop(facts.apply(event)))
             .map_err(|error| anyhow::anyhow!("--manifests: {error}"))?;
-        Ok(Cluster { facts, source, diagnostics })
+        Ok((Cluster { facts, diagnostics }, Source::Manifests(source)))
     }
 
-    /// For commands that only look: the facts, with warnings on standard error.
+    /// For commands that only look: the whole cluster, with warnings on standard error.
     pub fn look(&self) -> anyhow::Result<(Settings, Cluster)> {
         let settings = self.settings(&mut |warning| eprintln!("ferroxy: {warning}"))?;
-        let cluster = self.cluster(&settings)?;
+        let (mut cluster, source) = self.open(&settings)?;
+        if let Source::Api(source) = source {
+            let (events, diagnostics) = source.read_once(LOOK_LIMIT)?;
+            events.into_iter().for_each(|event| drop(cluster.facts.apply(event)));
+            cluster.diagnostics = diagnostics;
+        }
         for diagnostic in &cluster.diagnostics {
             eprintln!("ferroxy: {diagnostic}");
         }
         Ok((settings, cluster))
+    }
+
+    fn api(&self, settings: &Settings) -> Options {
+        let client = &settings.config.client;
+        let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        Options {
+            kubeconfig: text(&client.kubeconfig).map(PathBuf::from),
+            master: self.flags.master.as_deref().and_then(text),
+            qps: client.qps as f32,
+            burst: client.burst,
+            ..Options::for_node(&settings.node_name)
+        }
     }
 }
 

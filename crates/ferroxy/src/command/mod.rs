@@ -7,6 +7,7 @@ mod explain;
 mod input;
 mod render;
 mod run;
+mod source;
 mod trace;
 
 use std::ffi::{OsStr, OsString};

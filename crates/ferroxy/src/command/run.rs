@@ -6,13 +6,17 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use ferroxy_core::{Family, resolve};
+use ferroxy_source::kube::{Occurrence, Regarding};
 use tracing::{info, warn};
 
 use super::input::{Cluster, Input, Settings};
+use super::source::{Source, Watching};
 use super::{Answer, cleanup, version};
 use crate::agent::{self, Agent, inputs};
-use crate::config::LogFormat;
+use crate::config::reload::{self, Reload};
+use crate::config::{self, Mode};
 use crate::flags::Flags;
+use crate::host::notify::Notifier;
 use crate::serve::Status;
 use crate::{dataplane, host, log, memory};
 
@@ -41,19 +45,19 @@ impl Run {
         }
         log::start(&settings.config.logging);
         warnings.iter().for_each(|warning| warn!("{warning}"));
-        if settings.config.logging.format == LogFormat::Json {
-            warn!("--logging-format: JSON is not there yet; this is text");
-        }
+        log::flags(flags);
         memory::keep_memory_small();
+        host::prepare(&settings.config);
         if flags.init_only == Some(true) {
             return init_only(&settings);
         }
-        let cluster = self.input.cluster(&settings)?;
-        serve(settings, cluster, flags)
+        let (cluster, source) = self.input.open(&settings)?;
+        host::give_up_privileges(settings.mode, &settings.config);
+        serve(settings, cluster, source, flags)
     }
 }
 
-/// Only what needs privileges: for this mode, finding out whether the kernel can do it.
+/// Only what needs privileges: the host is prepared, and the kernel is asked whether it can do what this mode needs.
 fn init_only(settings: &Settings) -> anyhow::Result<Answer> {
     let (node, _) = resolve::node(&settings.facts());
     dataplane::open(settings.mode, &host::families())?.probe(&node)?;
@@ -61,21 +65,24 @@ fn init_only(settings: &Settings) -> anyhow::Result<Answer> {
     Ok(Answer::Yes)
 }
 
-fn serve(settings: Settings, cluster: Cluster, flags: &Flags) -> anyhow::Result<Answer> {
+fn serve(settings: Settings, cluster: Cluster, source: Source, flags: &Flags) -> anyhow::Result<Answer> {
     let (sender, receiver) = mpsc::channel();
     inputs::watch_signals(sender.clone()).context("cannot listen for signals")?;
-    let Cluster { mut facts, source, diagnostics } = cluster;
     let families = host::families();
+    for warning in
+        settings.config.check_families(&families).map_err(|lines| anyhow::anyhow!(lines.join("\n")))?
+    {
+        warn!("{warning}");
+    }
     if !families.contains(&Family::V6) {
         info!("IPv6 is switched off on this host: only IPv4 is programmed");
     }
+    let Cluster { mut facts, diagnostics } = cluster;
     let mut dataplane = dataplane::open(settings.mode, &families)?;
     let (node, _) = resolve::node(&facts);
     dataplane.probe(&node)?;
     let Some(_claim) = claim(&receiver)? else { return Ok(Answer::Yes) };
 
-    let source_is_whole = agent::is_whole(&diagnostics);
-    let _ = sender.send(agent::Input::SourceDiagnostics(diagnostics));
     let status = Arc::new(Status::new(&families, settings.periods.sync));
     crate::serve::start(&settings.config, settings.mode, flags, &status)?;
     dataplane.watch(sender.clone())?;
@@ -83,39 +90,85 @@ fn serve(settings: Settings, cluster: Cluster, flags: &Flags) -> anyhow::Result<
     inputs::watch_addresses(sender.clone())?;
     facts.apply(inputs::host_addresses()?);
     info!(
-        "ferroxy {} runs in {} mode as node {}, with the manifests in {}",
+        "ferroxy {} runs in {} mode as node {}, with {}",
         env!("CARGO_PKG_VERSION"),
         settings.mode.as_str(),
         settings.node_name,
-        source.path().display(),
+        source.describe(),
     );
-    let events = sender.clone();
-    let listening = Listening::new(Arc::clone(&status));
-    let _watch = source
-        .watch(move |batch| {
-            listening.status.source_spoke();
-            // The agent ends by ending the process; there is nobody left to tell.
-            let _ = events.send(agent::Input::Events(batch.events));
-            let _ = events.send(agent::Input::SourceDiagnostics(batch.diagnostics));
-        })
-        .context("cannot watch the manifests")?;
-    drop(sender);
+    let is_api = matches!(source, Source::Api(_));
+    let source_is_whole = agent::is_whole(&diagnostics);
+    let _ = sender.send(agent::Input::SourceDiagnostics(diagnostics));
+    let watching = source.watch(sender.clone(), &status)?;
+    announce(&watching, &settings);
+    let manager = Notifier::from_environment();
+    let _reload = follow_config(&settings, flags, &manager, sender, &status)?;
 
-    let periods = agent::Periods {
-        verify: settings.periods.sync,
-        pace: settings.periods.min_sync,
-        ..agent::Periods::default()
-    };
-    let mut agent = Agent::new(facts, dataplane, periods, status);
+    let mut agent = Agent::new(settings.mode, facts, dataplane, periods(&settings.periods), status);
+    agent.live_by(manager.heart());
     if !source_is_whole {
         agent.distrust_source();
     }
-    let why = match agent.start(&receiver) {
-        Some(why) => why,
-        None => agent.run(&receiver),
-    };
+    let why =
+        is_api.then(|| agent.gather(&receiver)).flatten().or_else(|| agent.start(&receiver)).unwrap_or_else(
+            || {
+                manager.ready("in sync");
+                agent.run(&receiver)
+            },
+        );
+    manager.stopping(why);
     info!("{why}: the rules stay in place (`ferroxy cleanup` removes them)");
+    log::flush();
     Ok(Answer::Yes)
+}
+
+fn periods(configured: &config::Periods) -> agent::Periods {
+    agent::Periods { verify: configured.sync, pace: configured.min_sync, ..agent::Periods::default() }
+}
+
+/// Tells whoever looks at the Node's events that we are here, as the original does.
+fn announce(watching: &Watching, settings: &Settings) {
+    let Some(recorder) = watching.recorder() else { return };
+    let tell = |reason: &str, note: &str, warning| {
+        recorder.emit(Occurrence {
+            regarding: Regarding::Node(settings.node_name.clone()),
+            reason: reason.into(),
+            action: "StartKubeProxy".into(),
+            note: note.into(),
+            warning,
+        });
+    };
+    tell("Starting", "", false);
+    if settings.config.mode == Mode::Unset {
+        let note = format!("no proxy mode is set: running in {} mode", settings.mode.as_str());
+        tell("KubeProxyDefaultMode", &note, true);
+    }
+}
+
+/// Applies what can be applied of a changed configuration file while we run.
+fn follow_config(
+    settings: &Settings,
+    flags: &Flags,
+    manager: &Notifier,
+    inputs: mpsc::Sender<agent::Input>,
+    status: &Arc<Status>,
+) -> anyhow::Result<Option<reload::Follower>> {
+    let Some(path) = &flags.config else { return Ok(None) };
+    let (mode, node_name, manager) = (settings.mode, settings.node_name.clone(), manager.clone());
+    let status = Arc::clone(status);
+    let follower = reload::spawn(path.into(), flags.clone(), settings.config.clone(), move |reload| {
+        reload.tell();
+        let Reload::Changed { new, .. } = reload else { return };
+        manager.reloading();
+        log::adjust(&new.logging);
+        host::prepare(&new);
+        status.limit_traffic_series(new.traffic_metrics_max_series as usize);
+        let policy = new.policy(mode, node_name.clone());
+        // The agent ends by ending the process; there is nobody left to tell.
+        let _ = inputs.send(agent::Input::Settings(Box::new(policy), periods(&new.periods(mode))));
+        manager.ready("in sync, with a changed configuration");
+    });
+    Ok(Some(follower.with_context(|| format!("--config: cannot follow changes of {path}"))?))
 }
 
 /// Waits until no other Ferroxy programs this network namespace: two would undo each other's work. `None`: told to stop.
@@ -140,24 +193,5 @@ fn claim(inputs: &mpsc::Receiver<agent::Input>) -> anyhow::Result<Option<host::C
             info!("{why} while waiting: nothing was changed");
             return Ok(None);
         }
-    }
-}
-
-/// Held by whoever listens to the source: when that ends, however it ends, the status says so.
-struct Listening {
-    status: Arc<Status>,
-}
-
-impl Listening {
-    /// The source has been read once.
-    fn new(status: Arc<Status>) -> Listening {
-        status.source_spoke();
-        Listening { status }
-    }
-}
-
-impl Drop for Listening {
-    fn drop(&mut self) {
-        self.status.source_ended();
     }
 }

@@ -337,6 +337,16 @@ mod tests {
     }
 
     #[test]
+    fn truth_values_of_the_older_yaml() {
+        // As the original reads them: unquoted they are no text.
+        let (file, _) = decode(&text("enableProfiling: yes\niptables: {masqueradeAll: On}")).unwrap();
+        assert_eq!((file.enable_profiling, file.iptables.masquerade_all), (Some(true), Some(true)));
+        let (file, _) = decode(&text("enableProfiling: NO\niptables: {masqueradeAll: off}")).unwrap();
+        assert_eq!((file.enable_profiling, file.iptables.masquerade_all), (Some(false), Some(false)));
+        assert_eq!(decode(&text("mode: yes")).unwrap_err(), ["mode: is true, must be text"]);
+    }
+
+    #[test]
     fn only_the_first_document_counts() {
         let (file, warnings) =
             decode(&format!("---\n{}\n---\n{}", text("mode: ipvs"), text("mode: 7"))).unwrap();

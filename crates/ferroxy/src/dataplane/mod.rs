@@ -24,7 +24,7 @@ pub trait Dataplane: Debug + Send {
     /// Tells the agent of changes that others make to what is ours, from a thread of its own.
     fn watch(&self, inputs: Sender<Input>) -> anyhow::Result<()>;
 
-    /// Nothing of ours is in the kernel yet.
+    /// Nothing of ours is in the kernel yet, and nothing that ours replaces.
     fn is_cold(&mut self) -> Result<bool, Failure>;
 
     /// While this is on, `start` and `verify` remove nothing that they do not know.
@@ -75,7 +75,7 @@ pub fn open(mode: Mode, families: &[Family]) -> anyhow::Result<Box<dyn Dataplane
 pub trait Acknowledged {
     fn node(&self) -> &NodeIntent;
     fn service(&self, name: &ServiceName) -> Option<&Arc<ServiceIntent>>;
-    fn services(&self) -> Box<dyn Iterator<Item = &ServiceName> + '_>;
+    fn services(&self) -> Box<dyn Iterator<Item = (&ServiceName, &Arc<ServiceIntent>)> + '_>;
 }
 
 /// What came of an attempt.
@@ -88,6 +88,8 @@ pub struct Outcome {
     pub failed: Vec<(ServiceName, String)>,
     /// What it said means that it no longer has what we think it has: verify.
     pub drift: bool,
+    /// The families whose nftables table of kube-proxy's went as ours came.
+    pub replaced: Vec<Family>,
 }
 
 impl Outcome {
@@ -98,6 +100,7 @@ impl Outcome {
         self.operations += other.operations;
         self.failed.extend(other.failed);
         self.drift |= other.drift;
+        self.replaced.extend(other.replaced);
     }
 }
 

@@ -35,8 +35,8 @@ impl Nftables {
     /// Each transaction of ours moves the generation by one.
     fn took(&mut self, outcome: crate_side::Outcome) -> Outcome {
         self.generation = self.generation.wrapping_add(outcome.receipt.transactions as u32);
-        let crate_side::Outcome { receipt, operations, failed, drift } = outcome;
-        Outcome { receipt: receipt.into(), operations, failed, drift }
+        let crate_side::Outcome { receipt, operations, failed, drift, replaced } = outcome;
+        Outcome { receipt: receipt.into(), operations, failed, drift, replaced }
     }
 }
 
@@ -147,8 +147,8 @@ impl Acknowledged for Ledger {
         Ledger::service(self, name)
     }
 
-    fn services(&self) -> Box<dyn Iterator<Item = &ServiceName> + '_> {
-        Box::new(Ledger::services(self).map(|(name, _)| name))
+    fn services(&self) -> Box<dyn Iterator<Item = (&ServiceName, &Arc<ServiceIntent>)> + '_> {
+        Box::new(Ledger::services(self))
     }
 }
 

@@ -113,6 +113,10 @@ impl Agent {
         serde_json::from_value(done.json()["operations"].clone()).unwrap()
     }
 
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }

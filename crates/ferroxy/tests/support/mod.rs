@@ -12,6 +12,7 @@
 
 mod agent;
 mod cluster;
+pub mod repository;
 pub mod web;
 
 use std::ffi::OsStr;

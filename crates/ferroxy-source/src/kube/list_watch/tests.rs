@@ -1,6 +1,8 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use ferroxy_core::Event;
+
 use super::*;
 
 const SERVER: &str = "https://192.0.2.1:6443";
@@ -326,6 +328,21 @@ fn a_watch_that_ends_in_good_order_is_asked_for_again_at_once() {
     bench.answered();
     bench.machine.ended(bench.now);
     assert!(bench.wait_seconds() > 0.0);
+}
+
+#[test]
+fn connections_that_are_accepted_and_cut_are_a_trouble() {
+    let mut bench = bench(Kind::Service);
+    bench.listed(&["a"], 100);
+    for silent in [false, true, true] {
+        assert_eq!(bench.troubles(), Vec::<String>::new());
+        bench.machine.broken("connection reset".to_owned(), bench.now);
+        assert_eq!(bench.troubles().len(), usize::from(silent));
+        bench.answered();
+    }
+    bench.now += Duration::from_secs(60);
+    bench.machine.broken("connection reset".to_owned(), bench.now);
+    assert_eq!(bench.troubles(), Vec::<String>::new(), "that one worked for a while");
 }
 
 #[test]

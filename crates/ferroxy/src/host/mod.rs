@@ -1,4 +1,9 @@
-//! What this host is able to do.
+//! This host: what it is able to do, what is set on it before the work begins, and what this process may do to it.
+
+pub mod capabilities;
+pub mod notify;
+pub mod oom;
+pub mod sysctl;
 
 use std::fs;
 use std::io;
@@ -7,6 +12,10 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 
 use ferroxy_core::Family;
 use ferroxy_nftables::apply::ApplyError;
+use tracing::warn;
+
+use crate::config::{Config, Mode};
+use capabilities::Needs;
 
 /// The IP families that are switched on.
 pub fn families() -> Vec<Family> {
@@ -16,6 +25,19 @@ pub fn families() -> Vec<Family> {
         Family::ALL.to_vec()
     } else {
         vec![Family::V4]
+    }
+}
+
+/// What needs more privileges than the work itself: done before they are given up, and all that `--init-only` does.
+pub fn prepare(config: &Config) {
+    oom::set_score(config.oom_score_adj);
+    sysctl::apply(&config.conntrack);
+}
+
+/// Goes on with the privileges that the mode needs. Call it after [`prepare`] and before any thread is started.
+pub fn give_up_privileges(mode: Mode, config: &Config) {
+    if let Err(error) = capabilities::keep_only(Needs::of(mode, config)) {
+        warn!("going on with all privileges: they cannot be given up ({error})");
     }
 }
 

@@ -1,0 +1,78 @@
+//! What can go wrong with the host's tools, in words that name the tool. No decisions about retrying.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::Variant;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("{tool} is not installed: looked in {searched}")]
+    Missing { tool: String, searched: String },
+
+    #[error("{tool} --version says {said:?}, which is no iptables version")]
+    UnknownVersion { tool: String, said: String },
+
+    /// The two would work on different rules.
+    #[error("{save} is of the {save_variant} variant but {restore} of the {restore_variant} variant")]
+    MixedVariants { save: String, save_variant: Variant, restore: String, restore_variant: Variant },
+
+    #[error("cannot run {tool}: {source}")]
+    Run { tool: String, source: io::Error },
+
+    #[error("{tool} did not finish within {limit:?} and was killed")]
+    TimedOut { tool: String, limit: Duration },
+
+    #[error("{tool} printed more than {limit} bytes and was killed")]
+    TooMuchOutput { tool: String, limit: usize },
+
+    #[error("somebody else held the xtables lock during {runs} runs of {tool}, {waited:?} in all")]
+    Locked { tool: String, runs: u32, waited: Duration },
+
+    /// Legacy tools refuse to work without it.
+    #[error("cannot open the xtables lock file {}: {source} (in a container, mount the host's file)", path.display())]
+    LockFile { path: PathBuf, source: io::Error },
+
+    #[error(transparent)]
+    Refused(Box<Refusal>),
+
+    #[error("{tool} failed with status {status}: {said}")]
+    Failed { tool: String, status: i32, said: String },
+
+    #[error("cannot read the setting {key}: {source}")]
+    ReadSetting { key: &'static str, source: io::Error },
+
+    #[error("cannot set {key} to {value}: {source}")]
+    WriteSetting { key: &'static str, value: &'static str, source: io::Error },
+
+    #[error("cannot ask the kernel about the iptables table {table}: {source}")]
+    Fingerprint { table: String, source: io::Error },
+
+    #[error(transparent)]
+    Kernel(#[from] ferroxy_netlink::Error),
+}
+
+/// A restore that the tool or the kernel did not accept. What was committed before the line in question is in force, the
+/// rest is not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    pub tool: String,
+    pub status: i32,
+    /// What the tool said, without its usage hints.
+    pub said: String,
+    /// The line of the input that it is about. `None` when the tool did not say: legacy tools hand a table to the kernel
+    /// as one piece, and the kernel says no to all of it.
+    pub line: Option<String>,
+    /// The chain which that line is about: it leads the caller to the Service.
+    pub chain: Option<String>,
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} refused (status {}): {}", self.tool, self.status, self.said)?;
+        self.line.as_ref().map_or(Ok(()), |line| write!(f, ", about {line:?}"))
+    }
+}
+
+impl std::error::Error for Refusal {}

@@ -1,0 +1,56 @@
+//! The lock file of legacy tools: there before they need it, or a clear error. Taking the lock is the tools' business.
+
+use std::env;
+use std::fs::{self, OpenOptions};
+use std::io::ErrorKind;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use super::Error;
+
+/// Where the tools look, unless told otherwise.
+const DEFAULT: &str = "/run/xtables.lock";
+/// Tools since 1.8.7 take another path from here; older ones do not, and nor does whoever runs without it.
+const VARIABLE: &str = "XTABLES_LOCKFILE";
+
+pub(super) fn path() -> PathBuf {
+    env::var_os(VARIABLE).map_or_else(|| PathBuf::from(DEFAULT), PathBuf::from)
+}
+
+/// Makes the directory and the file where they are missing, as in a container that has no `/run`.
+pub(super) fn prepare() -> Result<(), Error> {
+    prepare_at(&path())
+}
+
+fn prepare_at(path: &Path) -> Result<(), Error> {
+    let failed = |source| Error::LockFile { path: path.to_owned(), source };
+    if let Some(directory) = path.parent() {
+        match fs::create_dir_all(directory) {
+            // A read-only place that is there already may hold a file that can be opened: tried next.
+            Err(error) if error.kind() != ErrorKind::ReadOnlyFilesystem => return Err(failed(error)),
+            _ => {}
+        }
+    }
+    // As the tools open it.
+    OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(path).map(drop).map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_that_cannot_be_written_is_named() {
+        let error = prepare_at(Path::new("/proc/no/xtables.lock")).unwrap_err().to_string();
+        assert!(error.starts_with("cannot open the xtables lock file /proc/no/xtables.lock: "), "{error}");
+        assert!(error.ends_with("(in a container, mount the host's file)"), "{error}");
+    }
+
+    #[test]
+    fn what_is_missing_is_made() {
+        let directory = env::temp_dir().join(format!("ferroxy-lock-{}", std::process::id()));
+        prepare_at(&directory.join("run/xtables.lock")).unwrap();
+        prepare_at(&directory.join("run/xtables.lock")).unwrap();
+        fs::remove_dir_all(directory).unwrap();
+    }
+}

@@ -1,0 +1,62 @@
+//! The host's iptables tools: which there are, running them within limits, and feeding them so that they are fast. Text in,
+//! text out: what the rules mean, and when to write them, is not known here.
+//!
+//! ```no_run
+//! use ferroxy_iptables::tool::{Family, Limits, Tools, restore, save_text};
+//!
+//! let tools = Tools::find(Family::V4)?;
+//! let receipt = restore(&tools, "*nat\n:KUBE-MARK-MASQ - [0:0]\nCOMMIT\n", &Limits::default())?;
+//! println!("{} runs, {:?} waiting for the lock", receipt.runs, receipt.waited);
+//! let nat = save_text(&tools, Some("nat"), &Limits::default())?;
+//! # Ok::<(), ferroxy_iptables::tool::Error>(())
+//! ```
+
+mod detect;
+mod error;
+mod fingerprint;
+mod lock;
+pub mod portion;
+mod process;
+mod refusal;
+mod restore;
+mod save;
+pub mod sysctl;
+
+pub use detect::{Leftover, Tools, Variant, Version};
+pub use error::{Error, Refusal};
+pub use fingerprint::{Fingerprint, fingerprint};
+pub use restore::{Receipt, restore};
+pub use save::{save, save_text};
+
+use std::time::Duration;
+
+/// Which of the two sets of tools: `iptables` or `ip6tables`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Family {
+    V4,
+    V6,
+}
+
+/// How long and how much at most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// After this long a tool is killed.
+    pub run: Duration,
+    /// How long one run of the tool may wait for the lock (`-w`). Whole seconds; only legacy tools have a lock.
+    pub lock: Duration,
+    /// How often a run that did not get the lock is tried.
+    pub attempts: u32,
+    /// Bytes of a saved ruleset. 10,000 Services with 10 endpoints are 48 MB.
+    pub output: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            run: Duration::from_secs(300),
+            lock: Duration::from_secs(5),
+            attempts: 5,
+            output: 512 * 1024 * 1024,
+        }
+    }
+}

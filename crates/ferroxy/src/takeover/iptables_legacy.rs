@@ -1,0 +1,100 @@
+//! kube-proxy's chains in the tables of `iptables-legacy`. Such a table can only be replaced as a whole, by the same
+//! without those chains. Rules of others, and what they have counted, stay.
+
+use std::collections::BTreeSet;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ferroxy_netlink::error::Error;
+use ferroxy_netlink::xtables::{self, Connection, Family, Table};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+
+use super::Report;
+use super::names::{BUILT_IN, TABLES};
+use super::removal::{Jump, Ruleset, plan};
+use crate::config::Mode;
+
+/// A table that changes between reading and replacing is read again, this often.
+const ATTEMPTS: usize = 5;
+
+pub(super) fn remove(in_force: Option<Mode>, report: &mut Report) {
+    for (family, word) in [(Family::Ip, "ip"), (Family::Ip6, "ip6")] {
+        match xtables::tables(family) {
+            Ok(present) => {
+                for table in TABLES.into_iter().filter(|table| present.iter().any(|it| it == table)) {
+                    if let Err(error) = remove_from(family, word, table, in_force, report) {
+                        report.failed(&error);
+                    }
+                }
+            }
+            Err(error) => report.failed.push(format!(
+                "{error}; if kube-proxy used legacy iptables, run `iptables-legacy-save` as root to see what it left"
+            )),
+        }
+    }
+}
+
+fn remove_from(
+    family: Family,
+    word: &str,
+    table: &str,
+    in_force: Option<Mode>,
+    report: &mut Report,
+) -> Result<(), Error> {
+    let connection = Connection::open(family)?;
+    let mut lock = None;
+    for attempt in 1.. {
+        let read = connection.read(table)?;
+        let removal = plan(table, &ruleset(&read), in_force);
+        if !removal.is_empty() && lock.is_none() {
+            // Usually there is nothing to do and nobody to wait for. Now there is: look again with the lock held.
+            lock = Some(take_iptables_lock());
+            continue;
+        }
+        for (chain, by) in &removal.kept {
+            report.kept.push(format!("chain {chain} of legacy {word} {table} (chain {by} leads to it)"));
+        }
+        if removal.is_empty() {
+            break;
+        }
+        let rules: BTreeSet<u64> = removal.rules.iter().map(|(_, rule)| *rule).collect();
+        match connection.replace(&read.without(&removal.chains, &rules)) {
+            Ok(()) => {
+                report.removed.push(format!("{} chains of legacy {word} {table}", removal.chains.len()));
+                break;
+            }
+            Err(error) if error.errno == Errno::AGAIN && attempt < ATTEMPTS => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+fn ruleset(table: &Table) -> Ruleset {
+    let jumps = table.jumps().into_iter().map(|jump| {
+        // Which of the built-in chains it is does not matter.
+        let from = jump.from.unwrap_or_else(|| BUILT_IN[0].to_owned());
+        Jump { from, rule: jump.rule, to: jump.to }
+    });
+    Ruleset { chains: table.chains().map(str::to_owned).collect(), jumps: jumps.collect() }
+}
+
+/// The lock that `iptables-legacy` takes while it replaces a table, as we do. Without it (it is a file of the host, which
+/// a container may not see) the kernel still notices most changes in between.
+fn take_iptables_lock() -> Option<File> {
+    const PATH: &str = "/run/xtables.lock";
+    const PATIENCE: Duration = Duration::from_secs(5);
+    let file =
+        OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(PATH).ok()?;
+    let deadline = Instant::now() + PATIENCE;
+    while flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
+        if Instant::now() > deadline {
+            return None;
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    Some(file)
+}

@@ -1,0 +1,112 @@
+//! kube-proxy's chains in the tables of `iptables-nft`, which are nftables tables of well-known names. Its rules hold
+//! matches that we cannot read and need not: only where a rule leads counts.
+
+use ferroxy_netlink::error::Error;
+use ferroxy_netlink::nftables::{Batch, CommitError, Connection, Expr, Family, ObservedRule, Verdict};
+
+use super::Report;
+use super::names::{BUILT_IN, TABLES, is_leftover};
+use super::removal::{Jump, Removal, Ruleset, plan};
+use crate::config::Mode;
+
+pub(super) fn remove(in_force: Option<Mode>, report: &mut Report) {
+    let mut connection = match Connection::open() {
+        Ok(connection) => connection,
+        Err(error) => return report.failed(&error),
+    };
+    for (family, word) in [(Family::Ip, "ip"), (Family::Ip6, "ip6")] {
+        for table in TABLES {
+            remove_from(&mut connection, (family, word), table, in_force, report);
+        }
+    }
+}
+
+fn remove_from(
+    connection: &mut Connection,
+    (family, word): (Family, &str),
+    table: &str,
+    in_force: Option<Mode>,
+    report: &mut Report,
+) {
+    let removal = match read(connection, family, table, in_force) {
+        Ok(ruleset) => plan(table, &ruleset, in_force),
+        Err(error) => return report.failed(&error),
+    };
+    for (chain, by) in &removal.kept {
+        report.kept.push(format!("chain {chain} of {word} {table} (chain {by} leads to it)"));
+    }
+    if removal.is_empty() {
+        return;
+    }
+    match carry_out(connection, family, table, &removal) {
+        Ok(()) => report.removed.push(format!("{} chains of {word} {table}", removal.chains.len())),
+        Err(error) => report.failed(&error),
+    }
+}
+
+/// The rules are read only where there is something to remove: foreign tables can be large.
+fn read(
+    connection: &mut Connection,
+    family: Family,
+    table: &str,
+    in_force: Option<Mode>,
+) -> Result<Ruleset, Error> {
+    let chains = connection.chains(family, table)?.into_iter().map(|chain| chain.name);
+    let chains: Vec<String> = chains.filter(|name| !BUILT_IN.contains(&name.as_str())).collect();
+    if !chains.iter().any(|chain| is_leftover(table, chain, in_force)) {
+        return Ok(Ruleset::default());
+    }
+    let jumps = connection.rules(family, table)?.into_iter().filter_map(jump).collect();
+    Ok(Ruleset { chains, jumps })
+}
+
+fn jump(observed: ObservedRule) -> Option<Jump> {
+    let to = observed.rule.exprs.into_iter().find_map(|expr| match expr {
+        Expr::Immediate(Verdict::Jump(chain) | Verdict::Goto(chain)) => Some(chain),
+        _ => None,
+    })?;
+    Some(Jump { from: observed.chain, rule: observed.handle, to })
+}
+
+/// First nothing leads to the chains any more, then they go: kernels before 6.2 count a chain as used until the
+/// transaction that removed its last user is over.
+fn carry_out(
+    connection: &mut Connection,
+    family: Family,
+    table: &str,
+    removal: &Removal,
+) -> Result<(), CommitError> {
+    let mut steps = Steps { connection, batch: Batch::new() };
+    for (chain, handle) in &removal.rules {
+        steps.add(|batch| batch.delete_rule(0, family, table, chain, *handle))?;
+    }
+    for chain in &removal.chains {
+        steps.add(|batch| batch.flush_chain(0, family, table, chain))?;
+    }
+    steps.commit()?;
+    for chain in &removal.chains {
+        steps.add(|batch| batch.delete_chain(0, family, table, chain))?;
+    }
+    steps.commit()
+}
+
+/// Operations, committed together as far as the socket can carry them.
+struct Steps<'a> {
+    connection: &'a mut Connection,
+    batch: Batch,
+}
+
+impl Steps<'_> {
+    fn add(&mut self, operation: impl FnOnce(&mut Batch)) -> Result<(), CommitError> {
+        /// More than any operation here takes.
+        const LARGEST: usize = 512;
+        operation(&mut self.batch);
+        if self.batch.bytes() + LARGEST > self.connection.max_batch_bytes() { self.commit() } else { Ok(()) }
+    }
+
+    fn commit(&mut self) -> Result<(), CommitError> {
+        self.connection.commit(&self.batch)?;
+        self.batch.clear();
+        Ok(())
+    }
+}

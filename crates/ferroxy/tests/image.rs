@@ -1,0 +1,122 @@
+//! The image's recipe, without a container tool: its build flags and the capability of its file do what they are there
+//! for, for a user who is not root. Ferroxy itself is built and tried that way by `make image-check`, which takes minutes.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "the functions that tests share are tests too; clippy does not know"
+)]
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+use ferroxy_lab::Namespace;
+use tempfile::TempDir;
+
+use support::repository::{documents, output, skip, text, tool};
+use support::{Done, FERROXY};
+
+#[test]
+fn there_is_nothing_but_the_binary_and_the_user_of_the_pod() {
+    let recipe = text("deploy/Containerfile");
+    let (_, image) = recipe.rsplit_once("\nFROM ").unwrap();
+    let steps: Vec<&str> = image.lines().filter(|line| !line.starts_with('#') && !line.is_empty()).collect();
+    let daemon_set = documents(&text("deploy/kubernetes/daemonset.yaml")).remove(0);
+    let context = &daemon_set["spec"]["template"]["spec"]["securityContext"];
+    let user = format!("USER {}:{}", context["runAsUser"], context["runAsGroup"]);
+    let expected = [
+        "scratch",
+        "COPY --from=build /image/ /",
+        "ENV PATH=/usr/local/bin",
+        &user,
+        "ENTRYPOINT [\"/usr/local/bin/ferroxy\"]",
+    ];
+    assert_eq!(steps, expected);
+}
+
+/// With a small program: it runs where there is no library, and looks up names there.
+#[test]
+fn the_build_flags_make_a_program_that_needs_no_library() {
+    if !can_be_another_user() {
+        return;
+    }
+    let recipe = text("deploy/image-root");
+    let (_, flags) = recipe.split_once("RUSTFLAGS='").unwrap();
+    let (flags, _) = flags.split_once('\'').unwrap();
+    let root = open_directory();
+    let source = "fn main() {
+        let found = std::net::ToSocketAddrs::to_socket_addrs(&(\"api.example.com\", 6443));
+        print!(\"{:?}\", found.unwrap().next());
+    }";
+    let mut rustc = Command::new("rustc");
+    rustc.args(flags.split(' ')).arg("-").arg("-o").arg(root.path().join("program"));
+    output(&mut rustc, source);
+    fs::create_dir(root.path().join("etc")).unwrap();
+    fs::write(root.path().join("etc/hosts"), "10.1.2.3 api.example.com\n").unwrap();
+
+    let chroot = format!("--chroot={}", root.path().display());
+    let mut program = as_the_container(&[&chroot], Path::new("/program"), &[]);
+    assert_eq!(output(&mut program, ""), "Some(10.1.2.3:6443)");
+}
+
+/// `docs/security.md` says so: a user who is not root gets the capability from the file, unless no_new_privs was set.
+#[test]
+fn the_capability_of_the_file_is_enough_to_program_the_kernel() {
+    let Some(node) = support::lonely_node() else { return };
+    if !can_be_another_user() {
+        return;
+    }
+    let recipe = text("deploy/image-root");
+    let capability = recipe.lines().find_map(|line| line.strip_prefix("setcap ")?.split(' ').next()).unwrap();
+    let directory = open_directory();
+    let ferroxy = directory.path().join("ferroxy");
+    fs::copy(FERROXY, &ferroxy).unwrap();
+    output(Command::new("setcap").arg(capability).arg(&ferroxy), "");
+
+    let done = init_only(&node, &ferroxy, &[]);
+    assert_eq!(done.code, 0, "{done:?}");
+    let done = init_only(&node, &ferroxy, &["--no-new-privs"]);
+    assert!(done.code == 1 && done.stderr.contains("CAP_NET_ADMIN"), "{done:?}");
+}
+
+fn init_only(node: &Namespace, ferroxy: &Path, options: &[&str]) -> Done {
+    let arguments = ["run", "--init-only", "--proxy-mode=nftables", "--hostname-override=ka"];
+    let mut command = as_the_container(options, ferroxy, &arguments);
+    Done::of(node.run(|| command.output()).unwrap().unwrap())
+}
+
+/// As the pod's container is: user 65532, and no capability within reach but CAP_NET_ADMIN.
+fn as_the_container(options: &[&str], program: &Path, arguments: &[&str]) -> Command {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let within_reach = status.lines().find_map(|line| line.strip_prefix("CapBnd:")).unwrap().trim();
+    let decoded = output(Command::new("capsh").arg(format!("--decode={within_reach}")), "");
+    let (_, all) = decoded.trim().split_once('=').unwrap();
+    let others: Vec<&str> = all.split(',').filter(|it| *it != "cap_net_admin").collect();
+    let mut command = Command::new("capsh");
+    command.args(options).arg(format!("--drop={}", others.join(",")));
+    command.args(["--gid=65532", "--groups=65532", "--uid=65532"]);
+    command.arg(format!("--shell={}", program.display())).arg("--").args(arguments);
+    command
+}
+
+/// False where it is not so, as in a user namespace with one user (told aloud; a failure in CI).
+fn can_be_another_user() -> bool {
+    let users = fs::read_to_string("/proc/self/uid_map").unwrap();
+    let number = users.split_whitespace().nth(2).unwrap().parse::<u64>().unwrap();
+    if !rustix::process::geteuid().is_root() || number <= 65532 {
+        skip("needs root: this user cannot become another");
+        return false;
+    }
+    tool("capsh").is_some()
+}
+
+/// A directory that other users may enter.
+fn open_directory() -> TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    directory
+}

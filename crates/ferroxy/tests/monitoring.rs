@@ -1,0 +1,145 @@
+//! The alerts and the dashboard of `deploy/prometheus`: Prometheus' own tool accepts them, and they name only metrics
+//! that a running agent exposes.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "the functions that tests share are tests too; clippy does not know"
+)]
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use ferroxy_lab::Namespace;
+use serde_json::{Value, json};
+
+use support::repository::{documents, output, text, tool};
+use support::{Agent, Cluster};
+
+/// Words with an underscore that an expression may have and that are no metrics.
+const NO_METRICS: [&str; 5] =
+    ["__rate_interval", "histogram_quantile", "ip_family", "label_values", "traffic_policy"];
+
+fn alerts() -> Vec<Value> {
+    let file = documents(&text("deploy/prometheus/alerts.yaml")).remove(0);
+    let groups = file["groups"].as_array().unwrap().iter();
+    groups.flat_map(|group| group["rules"].as_array().unwrap().clone()).collect()
+}
+
+fn dashboard() -> Value {
+    serde_json::from_str(&text("deploy/prometheus/dashboard.json")).unwrap()
+}
+
+fn panels() -> Vec<Value> {
+    dashboard()["panels"].as_array().unwrap().clone()
+}
+
+/// What the panels ask, as Grafana would send it.
+fn questions() -> Vec<String> {
+    let targets = panels().into_iter().filter_map(|panel| panel["targets"].as_array().cloned()).flatten();
+    let questions = targets.map(|target| target["expr"].as_str().unwrap().replace("$__rate_interval", "5m"));
+    questions.collect()
+}
+
+/// The metrics that an expression names. Ours all have an underscore; so have few other words.
+fn metrics_of(expression: &str) -> BTreeSet<String> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let words = expression.split(|c| !is_part(c)).filter(|word| word.contains('_'));
+    words.filter(|word| !NO_METRICS.contains(word)).map(str::to_owned).collect()
+}
+
+/// The names in `/metrics` of an agent; its samples, so histograms are `_bucket`, `_sum` and `_count`.
+fn exposed(node: &Namespace) -> BTreeSet<String> {
+    let page = node.run(|| {
+        let mut stream = TcpStream::connect("127.0.0.1:10249").unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+        let mut page = String::new();
+        stream.read_to_string(&mut page).unwrap();
+        page
+    });
+    let page = page.unwrap();
+    let (_, body) = page.split_once("\r\n\r\n").unwrap();
+    let samples = body.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
+    samples.map(|line| line.split(['{', ' ']).next().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn every_metric_in_alerts_and_dashboard_is_exposed() {
+    let Some(ka) = support::lonely_node() else { return };
+    let _agent = Agent::start(&ka, &Cluster::new());
+    let exposed = exposed(&ka);
+    let variables = dashboard()["templating"]["list"].as_array().unwrap().clone();
+    let variables = variables.iter().filter(|it| it["type"] == "query").map(|it| it["query"].clone());
+    let alerts = alerts().into_iter().map(|alert| alert["expr"].clone());
+    let asked = alerts.chain(variables).map(|it| it.as_str().unwrap().to_owned()).chain(questions());
+    let mut named = BTreeSet::new();
+    for expression in asked {
+        let metrics = metrics_of(&expression);
+        assert!(!metrics.is_empty(), "no metric in {expression}");
+        named.extend(metrics);
+    }
+    let unknown: Vec<&String> = named.difference(&exposed).collect();
+    assert!(unknown.is_empty(), "nobody exposes {unknown:?}; there are {exposed:?}");
+}
+
+#[test]
+fn metrics_are_found_in_expressions() {
+    let found = metrics_of("sum by (ip_family) (rate(a_total{job=\"x\"}[$__rate_interval])) > b_c / d");
+    assert_eq!(found, BTreeSet::from(["a_total".to_owned(), "b_c".to_owned()]));
+}
+
+#[test]
+fn promtool_accepts_the_alerts_and_their_tests() {
+    let Some(mut check) = tool("promtool") else { return };
+    output(check.args(["check", "rules", "--lint-fatal", "deploy/prometheus/alerts.yaml"]), "");
+    let mut test = tool("promtool").unwrap();
+    output(test.args(["test", "rules", "deploy/prometheus/alerts.test.yaml"]), "");
+}
+
+#[test]
+fn every_alert_is_tested_both_ways() {
+    let tests = documents(&text("deploy/prometheus/alerts.test.yaml")).remove(0);
+    let tests = tests["tests"].as_array().unwrap().iter();
+    let cases: Vec<&Value> = tests.flat_map(|it| it["alert_rule_test"].as_array().unwrap()).collect();
+    for alert in alerts() {
+        let of_alert: Vec<&&Value> =
+            cases.iter().filter(|case| case["alertname"] == alert["alert"]).collect();
+        let firing = of_alert.iter().filter(|case| case.get("exp_alerts").is_some()).count();
+        assert!(firing > 0, "{} is never seen firing", alert["alert"]);
+        assert!(firing < of_alert.len(), "{} is never seen silent", alert["alert"]);
+    }
+}
+
+#[test]
+fn promtool_reads_what_the_dashboard_asks() {
+    let Some(mut promtool) = tool("promtool") else { return };
+    let rules: Vec<Value> = questions()
+        .iter()
+        .enumerate()
+        .map(|(i, question)| json!({ "record": format!("question:{i}"), "expr": question }))
+        .collect();
+    assert!(rules.len() > 20);
+    let file = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
+    let groups = json!({ "groups": [{ "name": "dashboard", "rules": rules }] });
+    serde_json::to_writer(&file, &groups).unwrap();
+    output(promtool.args(["check", "rules"]).arg(file.path()), "");
+}
+
+#[test]
+fn panels_have_their_own_place_and_number() {
+    let mut numbers = BTreeSet::new();
+    let mut places = BTreeSet::new();
+    for panel in panels() {
+        assert!(numbers.insert(panel["id"].as_u64().unwrap()), "the number of {} is taken", panel["title"]);
+        let side = |name: &str| panel["gridPos"][name].as_u64().unwrap();
+        assert!(side("x") + side("w") <= 24, "{} is too wide", panel["title"]);
+        for x in side("x")..side("x") + side("w") {
+            for y in side("y")..side("y") + side("h") {
+                assert!(places.insert((x, y)), "{} is drawn over another", panel["title"]);
+            }
+        }
+    }
+}

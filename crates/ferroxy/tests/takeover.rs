@@ -1,0 +1,411 @@
+//! Taking over from kube-proxy: the rules it made for a cluster (as recorded in the corpus) are in the kernel and carry
+//! traffic when Ferroxy starts. Nobody's connection may notice, nothing of it may be left, and nothing else may go.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "the functions that tests share are tests too; clippy does not know"
+)]
+
+mod support;
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use ferroxy_lab::load::LoadPlan;
+use ferroxy_lab::pod::ECHO_PORT;
+use ferroxy_lab::{Load, LongConnection, Namespace, Network, Protocol, conformance};
+use tempfile::TempDir;
+
+use support::{Agent, DEADLINE, Done, ferroxy, nft, run_arguments, wait_until};
+
+/// The variants of iptables: where their rules are, in which family, and the name of their tools.
+const NFT_VARIANT: [&str; 2] = ["iptables-nft", "ip6tables-nft"];
+const LEGACY_VARIANT: [&str; 2] = ["iptables-legacy", "ip6tables-legacy"];
+
+/// What somebody else has in the same tables. (The counters of a rule that no packet meets.)
+const FOREIGN: &str = "\
+*nat
+:MINE - [0:0]
+-A PREROUTING -j MINE
+[7:700] -A MINE -s 192.0.2.1/32 -j RETURN
+-A POSTROUTING -s 192.0.2.2/32 -j ACCEPT
+COMMIT
+*filter
+:MINE - [0:0]
+-A FORWARD -j MINE
+[8:800] -A MINE -s 192.0.2.1/32 -p tcp -m tcp --dport 81 -j DROP
+-A MINE -m comment --comment \"a rule that decides nothing\"
+COMMIT
+*mangle
+:MINE - [0:0]
+-A MINE -j MARK --set-xmark 0x1/0xffffffff
+COMMIT
+";
+
+/// A case of the corpus with its Service on the port where pods echo: connections to it can stay open.
+struct Cluster {
+    folder: TempDir,
+}
+
+impl Cluster {
+    fn new() -> Cluster {
+        let case = conformance::case("dual-stack").unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        for file in ["objects.yaml", "config.yaml", "nftables.rules", "iptables.rules", "ipvs.rules"] {
+            let text = fs::read_to_string(case.folder.join(file)).unwrap();
+            fs::write(folder.path().join(file), on_echo_port(&text)).unwrap();
+        }
+        Cluster { folder }
+    }
+
+    fn arguments(&self) -> [std::ffi::OsString; 6] {
+        let path = self.folder.path();
+        run_arguments(&path.join("objects.yaml"), &path.join("config.yaml"))
+    }
+
+    fn path(&self, file: &str) -> std::path::PathBuf {
+        self.folder.path().join(file)
+    }
+
+    /// What the original's nftables mode made.
+    fn install_nftables(&self, node: &Namespace) {
+        nft(node, &[Path::new("-f"), &self.path("nftables.rules")]);
+    }
+
+    /// What the original's iptables mode made, beside what there is.
+    fn install_iptables(&self, node: &Namespace, variant: [&str; 2]) {
+        let text = fs::read_to_string(self.path("iptables.rules")).unwrap();
+        let (v4, v6) = text.split_once("# ip6tables-save\n").unwrap();
+        restore(node, variant[0], v4);
+        restore(node, variant[1], v6);
+    }
+}
+
+fn on_echo_port(text: &str) -> String {
+    let mut text = text.to_owned();
+    for (recorded, echo) in [
+        (" . 80", " . 7"),
+        ("--dport 80 ", "--dport 7 "),
+        (":80\n", ":7\n"),
+        ("port: 80,", "port: 7,"),
+        ("port: 80}", "port: 7}"),
+        ("targetPort: 80,", "targetPort: 7,"),
+        // The counters it names are objects of their own, which restoring the rules does not make.
+        (" -m nfacct --nfacct-name  localhost_nps_accepted_pkts", ""),
+        (" -m nfacct --nfacct-name  ct_state_invalid_dropped_pkts", ""),
+    ] {
+        text = text.replace(recorded, echo);
+    }
+    // Often enough to see within a test that something came back.
+    text.replace("nftables:\n", "nftables:\n  syncPeriod: 1s\n  minSyncPeriod: 0s\n")
+}
+
+fn restore(node: &Namespace, variant: &str, rules: &str) {
+    let mut command = Command::new(format!("{variant}-restore"));
+    command.arg("--noflush");
+    if rules.contains(" [0:0]") {
+        // Without this option what rules have counted is not restored; with it every chain must have some.
+        command.arg("--counters");
+    }
+    command.stdin(Stdio::piped()).stderr(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = node.run(|| command.spawn()).unwrap().unwrap();
+    child.stdin.take().unwrap().write_all(rules.as_bytes()).unwrap();
+    let done = Done::of(child.wait_with_output().unwrap());
+    assert_eq!(done.code, 0, "{variant}-restore: {}", done.stderr);
+}
+
+/// The user's chains and all rules in the tables of one variant, in both families.
+fn saved(node: &Namespace, variant: [&str; 2]) -> Vec<String> {
+    let save = |tool: &str| {
+        let output = node.run(|| Command::new(format!("{tool}-save")).output()).unwrap().unwrap();
+        Done::of(output).stdout
+    };
+    let text = variant.map(save).concat();
+    let is_content = |line: &&str| line.starts_with("-A") || line.contains(" - [");
+    text.lines().filter(is_content).map(|line| line.split(" [").next().unwrap().to_owned()).collect()
+}
+
+/// The same without what belongs to the kubelet, and is therefore left.
+fn without_kubelets(lines: Vec<String>) -> Vec<String> {
+    lines.into_iter().filter(|line| !line.contains("KUBE-FIREWALL")).collect()
+}
+
+fn install_foreign(node: &Namespace, variant: [&str; 2]) {
+    restore(node, variant[0], FOREIGN);
+    let v6 = FOREIGN.replace("192.0.2.", "2001:db8::").replace("/32", "/128");
+    restore(node, variant[1], &v6);
+}
+
+/// Every way into the Service under load at once, and connections that stay open.
+struct Traffic {
+    loads: Vec<Load>,
+    connections: Vec<LongConnection>,
+}
+
+impl Traffic {
+    fn start(network: &Network) -> Traffic {
+        let (interval, timeout) = (Duration::from_millis(5), Duration::from_secs(10));
+        let ways = [
+            ("a1", "10.96.0.80:7"),
+            ("a2", "[fd00:10:96::80]:7"),
+            ("ka", "10.96.0.80:7"),
+            ("ext", "172.18.0.2:30080"),
+        ];
+        assert_eq!(ECHO_PORT, 7);
+        let load = |(from, target): (&str, &str)| {
+            let plan = LoadPlan::back_to_back(Protocol::Tcp, target.parse().unwrap());
+            let plan = LoadPlan { interval, timeout, max_time: Duration::from_secs(300), ..plan };
+            Load::start(network.namespace(from).unwrap(), plan).unwrap()
+        };
+        let connection = |(from, target): (&str, &str)| {
+            let from = network.namespace(from).unwrap();
+            LongConnection::open(from, target.parse().unwrap(), interval, timeout).unwrap()
+        };
+        let traffic = Traffic { loads: ways.map(load).into(), connections: ways.map(connection).into() };
+        // Some of it before anything happens.
+        std::thread::sleep(Duration::from_millis(300));
+        traffic
+    }
+
+    fn was_undisturbed(self) {
+        std::thread::sleep(Duration::from_millis(300));
+        for load in self.loads {
+            let report = load.stop().unwrap();
+            assert_eq!(report.failures, [], "of {} requests", report.successes());
+            assert!(report.successes() > 20, "only {} requests", report.successes());
+        }
+        for connection in self.connections {
+            let report = connection.close().unwrap();
+            assert_eq!(report.broken, None, "after {} echoes", report.echoes);
+            assert!(report.echoes > 20, "only {} echoes", report.echoes);
+        }
+    }
+}
+
+/// Starts twice: the first takes over, the second finds nothing.
+fn take_over(node: &Namespace, cluster: &Cluster) -> String {
+    let log = Agent::start_with(node, cluster.arguments()).terminate();
+    assert_eq!(log.matches("taken over from kube-proxy").count(), 1, "{log}");
+    let again = Agent::start_with(node, cluster.arguments()).terminate();
+    assert!(!again.contains("kube-proxy:"), "{again}");
+    assert!(again.contains("nothing to send"), "{again}");
+    log
+}
+
+#[test]
+fn from_nftables_mode() {
+    let Some(network) = support::network() else { return };
+    let ka = network.namespace("ka").unwrap();
+    let cluster = Cluster::new();
+    cluster.install_nftables(ka);
+    nft(ka, &["add table ip mine; add chain ip mine c; add rule ip mine c counter"]);
+    let foreign = nft(ka, &["list table ip mine"]);
+    let traffic = Traffic::start(&network);
+    let log = take_over(ka, &cluster);
+    assert!(log.contains("table ip kube-proxy, table ip6 kube-proxy removed"), "{log}");
+    assert!(!nft(ka, &["list tables"]).contains("kube-proxy"));
+    assert_eq!(nft(ka, &["list table ip mine"]), foreign);
+    traffic.was_undisturbed();
+}
+
+fn from_iptables_mode(variant: [&str; 2]) {
+    let Some(network) = support::network() else { return };
+    let ka = network.namespace("ka").unwrap();
+    let cluster = Cluster::new();
+    install_foreign(ka, variant);
+    let before = saved(ka, variant);
+    assert!(before.iter().any(|line| line.contains("decides nothing")), "{before:?}");
+    cluster.install_iptables(ka, variant);
+    assert!(saved(ka, variant).len() > before.len() + 50);
+    let traffic = Traffic::start(&network);
+    take_over(ka, &cluster);
+    let after = saved(ka, variant);
+    assert!(after.iter().any(|line| line.contains("KUBE-FIREWALL")), "the kubelet's went too: {after:?}");
+    assert_eq!(without_kubelets(after), before);
+    traffic.was_undisturbed();
+}
+
+#[test]
+fn from_iptables_mode_with_the_nft_variant() {
+    from_iptables_mode(NFT_VARIANT);
+}
+
+#[test]
+fn from_iptables_mode_with_the_legacy_variant() {
+    from_iptables_mode(LEGACY_VARIANT);
+}
+
+/// All cases of the corpus, without traffic: whatever kube-proxy makes, nothing of it stays and the rest does.
+#[test]
+fn every_recorded_ruleset_goes() {
+    let Some(node) = support::lonely_node() else { return };
+    for variant in [NFT_VARIANT, LEGACY_VARIANT] {
+        install_foreign(&node, variant);
+        let before = saved(&node, variant);
+        for case in conformance::cases().unwrap() {
+            let rules = on_echo_port(&fs::read_to_string(case.folder.join("iptables.rules")).unwrap());
+            let (v4, v6) = rules.split_once("# ip6tables-save\n").unwrap();
+            // Kept once, so that the next case does not find it: what the kubelet shares with kube-proxy.
+            let kube_firewall_jumps = |text: &str| -> String {
+                let kept = text.lines().filter(|line| !line.contains("-j KUBE-FIREWALL"));
+                kept.map(|line| format!("{line}\n")).collect()
+            };
+            restore(&node, variant[0], &kube_firewall_jumps(v4));
+            restore(&node, variant[1], &kube_firewall_jumps(v6));
+            let cleanup = ferroxy(&node, &["cleanup"]);
+            assert_eq!(cleanup.code, 0, "{}: {cleanup:?}", case.name);
+            assert!(cleanup.stdout.contains("removed what kube-proxy left: "), "{cleanup:?}");
+            assert_eq!(without_kubelets(saved(&node, variant)), before, "{} {variant:?}", case.name);
+        }
+    }
+}
+
+#[test]
+fn counters_of_foreign_rules_stay() {
+    let Some(node) = support::lonely_node() else { return };
+    for variant in [NFT_VARIANT, LEGACY_VARIANT] {
+        install_foreign(&node, variant);
+        let counted = || {
+            let mut lines = Vec::new();
+            for tool in variant {
+                let mut command = Command::new(format!("{tool}-save"));
+                let output = node.run(|| command.arg("--counters").output()).unwrap().unwrap();
+                let text = Done::of(output).stdout;
+                lines.extend(text.lines().filter(|line| line.contains("-A MINE")).map(str::to_owned));
+            }
+            lines
+        };
+        let before = counted();
+        assert!(before.iter().any(|line| line.starts_with("[7:700]")), "{before:?}");
+        Cluster::new().install_iptables(&node, variant);
+        assert_eq!(ferroxy(&node, &["cleanup"]).code, 0);
+        assert_eq!(counted(), before);
+    }
+}
+
+#[test]
+fn a_chain_that_somebody_else_uses_stays() {
+    for variant in [NFT_VARIANT, LEGACY_VARIANT] {
+        let Some(node) = support::lonely_node() else { return };
+        Cluster::new().install_iptables(&node, variant);
+        restore(&node, variant[0], "*nat\n:CNI-DN - [0:0]\n-A CNI-DN -j KUBE-MARK-MASQ\nCOMMIT\n");
+        let cleanup = ferroxy(&node, &["cleanup"]);
+        assert_eq!(cleanup.code, 0, "{cleanup:?}");
+        let words = "left by kube-proxy, and stays: chain KUBE-MARK-MASQ of";
+        assert_eq!(cleanup.stdout.matches(words).count(), 1, "{cleanup:?}");
+        let expected = [
+            ":CNI-DN -",
+            ":KUBE-MARK-MASQ -",
+            "-A CNI-DN -j KUBE-MARK-MASQ",
+            "-A KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000",
+        ];
+        let mut left = without_kubelets(saved(&node, variant));
+        left.sort();
+        let mut expected = expected.map(str::to_owned);
+        expected.sort();
+        assert_eq!(left, expected, "{variant:?}");
+    }
+}
+
+#[test]
+fn tables_that_only_have_the_name_stay() {
+    let Some(node) = support::lonely_node() else { return };
+    nft(&node, &["add table ip kube-proxy; add chain ip kube-proxy mine"]);
+    let cluster = Cluster::new();
+    let log = Agent::start_with(&node, cluster.arguments()).terminate();
+    assert!(!log.contains("taken over"), "{log}");
+    assert!(nft(&node, &["list tables"]).contains("table ip kube-proxy"));
+}
+
+#[test]
+fn a_kube_proxy_that_still_runs_is_told_of_once() {
+    let Some(node) = support::lonely_node() else { return };
+    let cluster = Cluster::new();
+    let agent = Agent::start_with(&node, cluster.arguments());
+    for _ in 0..3 {
+        cluster.install_nftables(&node);
+        wait_until("the tables went again", DEADLINE, || {
+            !nft(&node, &["list tables"]).contains("kube-proxy")
+        });
+    }
+    agent.wait_for("kube-proxy still runs on this node");
+    assert_eq!(agent.said("kube-proxy still runs on this node"), 1, "{}", agent.log());
+    assert_eq!(agent.said("drift"), 0, "{}", agent.log());
+}
+
+/// What cannot be seen may be what kube-proxy's rules are there for.
+#[test]
+fn nothing_goes_while_manifests_are_broken() {
+    let Some(node) = support::lonely_node() else { return };
+    let cluster = Cluster::new();
+    cluster.install_nftables(&node);
+    cluster.install_iptables(&node, NFT_VARIANT);
+    let manifests = cluster.path("manifests");
+    fs::create_dir(&manifests).unwrap();
+    fs::copy(cluster.path("objects.yaml"), manifests.join("objects.yaml")).unwrap();
+    let broken = manifests.join("broken.yaml");
+    fs::write(&broken, "kind: [").unwrap();
+    let agent = Agent::start_with(&node, run_arguments(&manifests, &cluster.path("config.yaml")));
+    assert!(nft(&node, &["list tables"]).contains("table ip6 kube-proxy"));
+    assert!(saved(&node, NFT_VARIANT).iter().any(|line| line.contains("KUBE-SERVICES")));
+    fs::remove_file(&broken).unwrap();
+    agent.wait_for("taken over from kube-proxy");
+    assert!(!nft(&node, &["list tables"]).contains("kube-proxy"));
+    assert!(!saved(&node, NFT_VARIANT).iter().any(|line| line.contains("KUBE-SERVICES")));
+    assert_eq!(agent.said("still runs"), 0, "{}", agent.log());
+}
+
+/// A table that only its owner may delete.
+#[test]
+fn what_cannot_be_removed_is_told_and_stops_nothing_else() {
+    let Some(node) = support::lonely_node() else { return };
+    let cluster = Cluster::new();
+    cluster.install_iptables(&node, NFT_VARIANT);
+    let mut owner = own_a_table(&node);
+    wait_until("the table is there", DEADLINE, || nft(&node, &["list tables"]).contains("kube-proxy"));
+
+    let log = Agent::start_with(&node, cluster.arguments()).terminate();
+    assert!(log.contains("what kube-proxy left is still there: cannot delete table ip kube-proxy"), "{log}");
+    assert!(log.contains("taken over from kube-proxy"), "{log}");
+    let cleanup = ferroxy(&node, &["cleanup"]);
+    assert_eq!(cleanup.code, 1, "{cleanup:?}");
+    assert!(cleanup.stdout.contains("removed the tables of Ferroxy"), "{cleanup:?}");
+    assert!(cleanup.stderr.contains("cannot delete table ip kube-proxy"), "{cleanup:?}");
+    owner.kill().unwrap();
+    owner.wait().unwrap();
+}
+
+fn own_a_table(node: &Namespace) -> Child {
+    let mut command = Command::new("nft");
+    command.arg("-i").stdin(Stdio::piped()).stdout(Stdio::null());
+    let mut child = node.run(|| command.spawn()).unwrap().unwrap();
+    let table = "add table ip kube-proxy { flags owner; comment \"rules for kube-proxy\"; }\n";
+    child.stdin.as_mut().unwrap().write_all(table.as_bytes()).unwrap();
+    child
+}
+
+#[test]
+fn cleanup_says_what_it_removed() {
+    let Some(node) = support::lonely_node() else { return };
+    let cluster = Cluster::new();
+    cluster.install_nftables(&node);
+    cluster.install_iptables(&node, NFT_VARIANT);
+    let cleanup = ferroxy(&node, &["cleanup"]);
+    assert_eq!(cleanup.code, 0, "{cleanup:?}");
+    for words in [
+        "nothing of Ferroxy was there",
+        "removed what kube-proxy left: table ip kube-proxy",
+        "removed what kube-proxy left: table ip6 kube-proxy",
+        "chains of ip nat",
+        "chains of ip6 filter",
+        "chains of ip mangle",
+    ] {
+        assert!(cleanup.stdout.contains(words), "no {words:?} in {cleanup:?}");
+    }
+    let again = ferroxy(&node, &["cleanup"]);
+    assert_eq!((again.code, again.stdout.as_str()), (0, "nothing of Ferroxy was there\n"));
+}
