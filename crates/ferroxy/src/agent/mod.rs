@@ -119,7 +119,7 @@ impl Agent {
             next_period: Instant::now() + periods.verify,
             drift_repairs: 0,
             reports: Reports::default(),
-            sweeper: Sweeper::start(),
+            sweeper: Sweeper::start(Arc::clone(&status)),
             latency: Latency::new(nanoseconds_since_1970()),
             takeover: Takeover::new(mode),
             heart: Notifier::default().heart(),

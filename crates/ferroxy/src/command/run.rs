@@ -105,7 +105,7 @@ fn serve(settings: Settings, cluster: Cluster, source: Source, flags: &Flags) ->
     let watching = source.watch(sender.clone(), &status)?;
     announce(&watching, &settings);
     let manager = Notifier::from_environment();
-    let _reload = follow_config(&settings, flags, &manager, sender)?;
+    let _reload = follow_config(&settings, flags, &manager, sender, &status)?;
 
     let mut agent = Agent::new(settings.mode, facts, dataplane, periods(&settings.periods), status);
     agent.live_by(manager.heart());
@@ -154,15 +154,18 @@ fn follow_config(
     flags: &Flags,
     manager: &Notifier,
     inputs: mpsc::Sender<agent::Input>,
+    status: &Arc<Status>,
 ) -> anyhow::Result<Option<reload::Follower>> {
     let Some(path) = &flags.config else { return Ok(None) };
     let (mode, node_name, manager) = (settings.mode, settings.node_name.clone(), manager.clone());
+    let status = Arc::clone(status);
     let follower = reload::spawn(path.into(), flags.clone(), settings.config.clone(), move |reload| {
         reload.tell();
         let Reload::Changed { new, .. } = reload else { return };
         manager.reloading();
         log::adjust(&new.logging);
         host::prepare(&new);
+        status.limit_traffic_series(new.traffic_metrics_max_series as usize);
         let policy = new.policy(mode, node_name.clone());
         // The agent ends by ending the process; there is nobody left to tell.
         let _ = inputs.send(agent::Input::Settings(Box::new(policy), periods(&new.periods(mode))));
