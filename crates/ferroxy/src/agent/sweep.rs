@@ -22,8 +22,8 @@ use ferroxy_netlink::error::Error;
 use tracing::{info, warn};
 
 use super::queue::backoff;
-use crate::serve::Status;
 use crate::dataplane::Acknowledged;
+use crate::serve::Status;
 use stale::{Endpoints, Expectation, Frontends, Rule};
 
 /// How long after a change it begins: a packet that met the rules of before may still be on its way into the table of
