@@ -63,12 +63,18 @@ pub fn report() -> String {
 #[must_use = "a test that lacks what it needs must return"]
 #[allow(clippy::panic, reason = "the way a test fails")]
 pub fn require(needs: &[Capability]) -> bool {
-    static SKIPPED: AtomicUsize = AtomicUsize::new(0);
     let missing = needs.iter().find_map(|need| need.probe().err().map(|error| format!("no {need}: {error}")));
     let Some(missing) = missing else { return true };
     if std::env::var_os("CI").is_some() {
         panic!("CI must run every test, and this one cannot: {missing}");
     }
+    tell_skipped(&missing);
+    false
+}
+
+/// Says aloud that the calling test does nothing, and why, and how many have done so.
+pub(crate) fn tell_skipped(missing: &str) {
+    static SKIPPED: AtomicUsize = AtomicUsize::new(0);
     let count = SKIPPED.fetch_add(1, Ordering::Relaxed) + 1;
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("a test");
@@ -76,7 +82,6 @@ pub fn require(needs: &[Capability]) -> bool {
     // Not eprintln!, whose output the test harness keeps to itself when a test passes.
     let told = io::stderr().write_all(line.as_bytes());
     assert!(told.is_ok(), "a skipped test must be told of, and cannot be");
-    false
 }
 
 fn find_bridge_netfilter(namespace: &Namespace) -> Result<()> {

@@ -2,6 +2,7 @@
 //! them is in `kubeconfig`.
 
 use std::collections::HashSet;
+use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -46,17 +47,18 @@ pub(super) struct Identity {
     key_der: Vec<u8>,
 }
 
-struct Authority {
+/// Signs certificates.
+pub(super) struct Authority {
     issuer: Issuer<'static, KeyPair>,
-    certificate: String,
-    certificate_der: CertificateDer<'static>,
+    pub certificate: String,
+    pub certificate_der: CertificateDer<'static>,
 }
 
 /// The locks of the doors, and the keys that fit now.
 pub(super) struct Doors {
     access: Access,
-    /// The server's addresses, for its certificates.
-    addresses: Vec<String>,
+    /// The server's, for its certificates.
+    address: IpAddr,
     authority: Authority,
     /// Another one, so that a new authority of the server leaves client certificates valid.
     client_authority: Authority,
@@ -74,7 +76,7 @@ impl Doors {
         let client = client_authority.client_certificate(0)?;
         let mut doors = Doors {
             access,
-            addresses: server_names(address),
+            address,
             authority: Authority::new("ferroxy-lab 0")?,
             client_authority,
             tls: None,
@@ -135,7 +137,7 @@ impl Doors {
     /// A new certificate of the same authority. Also forgets TLS sessions, which clients could resume without looking
     /// at the certificate.
     pub fn renew_server_certificate(&mut self) -> Result<(), CertificateError> {
-        let server = self.authority.server_certificate(&self.addresses)?;
+        let server = self.authority.server_certificate(self.address)?;
         let mut roots = RootCertStore::empty();
         roots.add(self.client_authority.certificate_der.clone())?;
         let provider = Arc::new(ring::default_provider());
@@ -161,7 +163,7 @@ impl Doors {
 }
 
 impl Authority {
-    fn new(name: &str) -> Result<Authority, CertificateError> {
+    pub fn new(name: &str) -> Result<Authority, CertificateError> {
         let mut params = CertificateParams::new(Vec::new())?;
         params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -172,12 +174,13 @@ impl Authority {
         Ok(Authority { issuer: Issuer::new(params, key), certificate: pem, certificate_der: der })
     }
 
-    fn server_certificate(&self, addresses: &[String]) -> Result<Identity, CertificateError> {
-        let params = CertificateParams::new(addresses)?;
+    pub fn server_certificate(&self, address: IpAddr) -> Result<Identity, CertificateError> {
+        let params = CertificateParams::new(server_names(address))?;
         self.sign(params, "kube-apiserver", ExtendedKeyUsagePurpose::ServerAuth)
     }
 
-    fn client_certificate(&self, number: usize) -> Result<Identity, CertificateError> {
+    /// For the user kube-proxy is. Numbered, so that no two are the same.
+    pub fn client_certificate(&self, number: usize) -> Result<Identity, CertificateError> {
         let mut params = CertificateParams::new(Vec::new())?;
         params.distinguished_name.push(DnType::OrganizationName, format!("issue {number}"));
         self.sign(params, "system:kube-proxy", ExtendedKeyUsagePurpose::ClientAuth)
@@ -206,6 +209,18 @@ impl Authority {
 impl Identity {
     fn key_der(&self) -> PrivateKeyDer<'static> {
         PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(self.key_der.clone()))
+    }
+}
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Identity").field("certificate", &self.certificate).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Authority {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Authority").field("certificate", &self.certificate).finish_non_exhaustive()
     }
 }
 

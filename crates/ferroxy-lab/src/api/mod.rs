@@ -1,5 +1,7 @@
 //! A Kubernetes API server for tests: lists, watches and log-ins as the original has them, of the few kinds a service
 //! proxy reads, with faults on demand. It checks no object, allocates nothing, and has no other controller behind it.
+//! Beside it: the real API server where there is one to run ([`ControlPlane`]), for what must hold of both
+//! ([`ApiHost`]), and clusters of any size ([`cluster`]).
 //!
 //! ```no_run
 //! use ferroxy_lab::api::{Fault, Kind, Options, Server, Verb};
@@ -17,13 +19,17 @@
 mod access;
 mod answer;
 mod body;
+mod caller;
 pub mod cluster;
+mod control_plane;
 mod fault;
+mod host;
 mod kind;
 mod kubeconfig;
 mod list;
 mod listen;
 mod object;
+mod process;
 mod query;
 mod selector;
 mod server;
@@ -37,7 +43,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
 pub use access::{Access, CertificateError};
+pub use control_plane::{Assets, ControlPlane};
 pub use fault::{Fault, Injection, On};
+pub use host::ApiHost;
 pub use kind::Kind;
 pub use kubeconfig::Login;
 pub use object::{Key, ObjectError, Version};

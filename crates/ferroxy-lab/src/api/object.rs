@@ -7,7 +7,6 @@ use std::ops::Range;
 use bytes::{Bytes, BytesMut};
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use serde_json::{Map, Value};
 
 use super::kind::Kind;
 
@@ -47,37 +46,39 @@ pub enum ObjectError {
     Json(#[from] serde_json::Error),
     #[error("{0:?} is no kind this server knows")]
     Kind(String),
-    #[error("a {kind} without {field}")]
-    Missing { kind: Kind, field: &'static str },
+    #[error("a {0} without metadata.name")]
+    Unnamed(Kind),
 }
+
+/// The fields of a JSON object, their values as they are written.
+type Fields<'a> = BTreeMap<&'a str, &'a RawValue>;
 
 impl Object {
     /// Reads an object and gives it this version; whatever version it brings along is forgotten.
     pub fn read(json: &[u8], version: Version) -> Result<Object, ObjectError> {
-        let mut fields: BTreeMap<&str, &RawValue> = serde_json::from_slice(json)?;
+        let mut fields: Fields<'_> = serde_json::from_slice(json)?;
         let kind = read_kind(&mut fields)?;
-        let mut metadata = read_metadata(&mut fields)?;
+        let mut metadata: Fields<'_> = read(fields.remove("metadata"))?;
+        metadata.remove("resourceVersion");
         let key = read_key(kind, &mut metadata)?;
-        let labels = metadata.get("labels").map(read_labels).unwrap_or_default();
+        let labels = metadata.get("labels").map(|labels| read_labels(labels)).unwrap_or_default();
         let cluster_ip = fields.get("spec").map(|spec| read_cluster_ip(spec)).unwrap_or_default();
 
         let mut text = Vec::with_capacity(json.len() + 96);
         text.extend_from_slice(head(kind).as_bytes());
-        text.extend_from_slice(b"\"metadata\":");
-        metadata.remove("resourceVersion");
-        serde_json::to_writer(&mut text, &metadata)?;
-        text.pop();
+        text.extend_from_slice(b"\"metadata\":{\"name\":");
+        serde_json::to_writer(&mut text, &key.name)?;
+        if kind.namespaced() {
+            text.extend_from_slice(b",\"namespace\":");
+            serde_json::to_writer(&mut text, &key.namespace)?;
+        }
+        write_fields(&mut text, &metadata)?;
         text.extend_from_slice(b",\"resourceVersion\":\"");
         let version_at = text.len();
         text.extend_from_slice(version.to_string().as_bytes());
         let version_at = version_at..text.len();
         text.extend_from_slice(b"\"}");
-        for (field, value) in fields {
-            text.push(b',');
-            serde_json::to_writer(&mut text, field)?;
-            text.push(b':');
-            text.extend_from_slice(value.get().as_bytes());
-        }
+        write_fields(&mut text, &fields)?;
         text.push(b'}');
         Ok(Object { kind, key, labels, cluster_ip, text: text.into(), version_at })
     }
@@ -112,40 +113,34 @@ fn head(kind: Kind) -> &'static str {
     }
 }
 
-fn read_kind(fields: &mut BTreeMap<&str, &RawValue>) -> Result<Kind, ObjectError> {
+fn read_kind(fields: &mut Fields<'_>) -> Result<Kind, ObjectError> {
     fields.remove("apiVersion");
-    let name: String = match fields.remove("kind") {
-        Some(kind) => serde_json::from_str(kind.get())?,
-        None => String::new(),
-    };
+    let name: String = read(fields.remove("kind"))?;
     Kind::from_name(&name).ok_or(ObjectError::Kind(name))
 }
 
-fn read_metadata(fields: &mut BTreeMap<&str, &RawValue>) -> Result<Map<String, Value>, ObjectError> {
-    match fields.remove("metadata") {
-        Some(metadata) => Ok(serde_json::from_str(metadata.get())?),
-        None => Ok(Map::new()),
+/// The namespace is `default` when an object does not say, as `kubectl` has it.
+fn read_key(kind: Kind, metadata: &mut Fields<'_>) -> Result<Key, ObjectError> {
+    let name: String = read(metadata.remove("name"))?;
+    if name.is_empty() {
+        return Err(ObjectError::Unnamed(kind));
+    }
+    let namespace: String = read(metadata.remove("namespace"))?;
+    match (kind.namespaced(), namespace.is_empty()) {
+        (false, _) => Ok(Key::new("", name)),
+        (true, true) => Ok(Key::new("default", name)),
+        (true, false) => Ok(Key::new(namespace, name)),
     }
 }
 
-/// Sets the namespace too, as `kubectl` does when an object does not say.
-fn read_key(kind: Kind, metadata: &mut Map<String, Value>) -> Result<Key, ObjectError> {
-    let name = match metadata.get("name").and_then(Value::as_str) {
-        Some(name) if !name.is_empty() => name.to_owned(),
-        _ => return Err(ObjectError::Missing { kind, field: "metadata.name" }),
-    };
-    if !kind.namespaced() {
-        return Ok(Key::new("", name));
-    }
-    let namespace = metadata.entry("namespace").or_insert_with(|| "default".into());
-    let namespace =
-        namespace.as_str().ok_or(ObjectError::Missing { kind, field: "metadata.namespace as text" })?;
-    Ok(Key::new(namespace, name))
+/// A field that is not there has its type's default.
+fn read<'a, T: Deserialize<'a> + Default>(field: Option<&'a RawValue>) -> Result<T, ObjectError> {
+    field.map_or(Ok(T::default()), |field| Ok(serde_json::from_str(field.get())?))
 }
 
-fn read_labels(labels: &Value) -> BTreeMap<String, String> {
-    let labels = labels.as_object().into_iter().flatten();
-    labels.filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned()))).collect()
+/// Labels of the wrong type are none, here and below: such objects are put here on purpose.
+fn read_labels(labels: &RawValue) -> BTreeMap<String, String> {
+    serde_json::from_str(labels.get()).unwrap_or_default()
 }
 
 fn read_cluster_ip(spec: &RawValue) -> String {
@@ -154,14 +149,24 @@ fn read_cluster_ip(spec: &RawValue) -> String {
         #[serde(rename = "clusterIP", default)]
         cluster_ip: String,
     }
-    // A spec of the wrong type has no cluster IP: such objects are put here on purpose.
     serde_json::from_str(spec.get()).map(|spec: Spec| spec.cluster_ip).unwrap_or_default()
+}
+
+/// Each after a comma.
+fn write_fields(text: &mut Vec<u8>, fields: &Fields<'_>) -> Result<(), ObjectError> {
+    for (name, value) in fields {
+        text.push(b',');
+        serde_json::to_writer(&mut *text, name)?;
+        text.push(b':');
+        text.extend_from_slice(value.get().as_bytes());
+    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     fn read(json: Value, version: Version) -> Object {
         Object::read(json.to_string().as_bytes(), version).unwrap()

@@ -13,6 +13,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::access::{Access, Doors};
 use super::fault::{Fault, Faults, Injection, On};
+use super::host::read_documents;
 use super::kind::Kind;
 use super::kubeconfig::{self, Contents, Login};
 use super::listen::{self, Command};
@@ -156,9 +157,7 @@ impl Server {
 
     /// The documents of a YAML stream, such as `objects.yaml` of a conformance case.
     pub fn load(&self, yaml: &str) -> Result<Version> {
-        let objects: Vec<Value> =
-            serde_saphyr::from_multiple(yaml).map_err(|error| LabError::Api(format!("not YAML: {error}")))?;
-        self.put_all(objects.iter().map(|object| object.to_string().into_bytes()))
+        self.put_all(read_documents(yaml)?.iter().map(Value::to_string))
     }
 
     /// An empty namespace for kinds that have none.

@@ -41,8 +41,12 @@ pub struct Answer {
 
 impl Client {
     pub fn of(server: &Server) -> Client {
+        Client::at(server.address())
+    }
+
+    pub fn at(address: SocketAddr) -> Client {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        Client { runtime: Arc::new(runtime), address: server.address(), tls: None, token: None }
+        Client { runtime: Arc::new(runtime), address, tls: None, token: None }
     }
 
     pub fn with_token(self, token: &str) -> Client {

@@ -3,6 +3,7 @@
 
 mod client;
 mod faults;
+mod hosts;
 mod logins;
 mod serving;
 

@@ -1,0 +1,165 @@
+//! Requests to an API server, one after the other over one connection, from threads that wait for the answer.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, mpsc as blocking};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
+use hyper::{Method, Request};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::ring};
+
+use super::access::CertificateError;
+use crate::error::{LabError, Result};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Where to, and as whom.
+pub(super) struct Target {
+    pub address: SocketAddr,
+    /// The CA of the server's certificate. None for plain HTTP.
+    pub authority: Option<CertificateDer<'static>>,
+    pub token: String,
+}
+
+/// What came back.
+#[derive(Debug)]
+pub(super) struct Reply {
+    pub code: u16,
+    pub body: Bytes,
+}
+
+#[derive(Debug)]
+struct Job {
+    method: Method,
+    path: String,
+    content_type: &'static str,
+    body: Bytes,
+    reply: blocking::Sender<std::result::Result<Reply, String>>,
+}
+
+#[derive(Debug)]
+pub(super) struct Caller {
+    /// None only while being dropped.
+    jobs: Option<mpsc::UnboundedSender<Job>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Caller {
+    /// Calls from the network namespace of the calling thread, whoever asks later.
+    pub fn new(target: Target) -> Result<Caller> {
+        let tls = target.authority.as_ref().map(tls_connector).transpose()?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|e| LabError::system("make a runtime", e))?;
+        let (jobs, to_do) = mpsc::unbounded_channel();
+        let thread = thread::Builder::new()
+            .name("api-caller".to_owned())
+            .spawn(move || runtime.block_on(work(&target, tls.as_ref(), to_do)))
+            .map_err(|e| LabError::system("start a thread", e))?;
+        Ok(Caller { jobs: Some(jobs), thread: Some(thread) })
+    }
+
+    pub fn call(&self, method: Method, path: &str, content_type: &'static str, body: Bytes) -> Result<Reply> {
+        let failed = |why: &str| LabError::Api(format!("{method} {path}: {why}"));
+        let (reply, answered) = blocking::channel();
+        let job = Job { method: method.clone(), path: path.to_owned(), content_type, body, reply };
+        let gone = || failed("the caller's thread has ended");
+        self.jobs.as_ref().and_then(|jobs| jobs.send(job).ok()).ok_or_else(gone)?;
+        answered.recv().map_err(|_| gone())?.map_err(|why| failed(&why))
+    }
+}
+
+impl Drop for Caller {
+    fn drop(&mut self) {
+        drop(self.jobs.take());
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            eprintln!("the thread that called the API server has panicked");
+        }
+    }
+}
+
+fn tls_connector(authority: &CertificateDer<'static>) -> std::result::Result<TlsConnector, CertificateError> {
+    let mut roots = RootCertStore::empty();
+    roots.add(authority.clone())?;
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(TlsConnector::from(Arc::new(config)))
+}
+
+type Connection = SendRequest<Full<Bytes>>;
+
+async fn work(target: &Target, tls: Option<&TlsConnector>, mut jobs: mpsc::UnboundedReceiver<Job>) {
+    let mut connection: Option<Connection> = None;
+    while let Some(job) = jobs.recv().await {
+        let result = timeout(PATIENCE, exchange(target, tls, &mut connection, &job)).await;
+        let result = result.unwrap_or_else(|_| Err("no answer".to_owned()));
+        if result.is_err() {
+            connection = None;
+        }
+        // Whoever asked may have stopped waiting.
+        drop(job.reply.send(result));
+    }
+}
+
+async fn exchange(
+    target: &Target,
+    tls: Option<&TlsConnector>,
+    connection: &mut Option<Connection>,
+    job: &Job,
+) -> std::result::Result<Reply, String> {
+    let open = match connection.take().filter(|open| !open.is_closed()) {
+        Some(open) => open,
+        None => connect(target, tls).await?,
+    };
+    let open = connection.insert(open);
+    let request = Request::builder()
+        .method(&job.method)
+        .uri(&job.path)
+        .header(HOST, target.address.to_string())
+        .header(AUTHORIZATION, format!("Bearer {}", target.token))
+        .header(CONTENT_TYPE, job.content_type)
+        .body(Full::new(job.body.clone()))
+        .map_err(|error| error.to_string())?;
+    let answer = open.send_request(request).await.map_err(|error| error.to_string())?;
+    let code = answer.status().as_u16();
+    let body = answer.into_body().collect().await.map_err(|error| error.to_string())?;
+    Ok(Reply { code, body: body.to_bytes() })
+}
+
+async fn connect(target: &Target, tls: Option<&TlsConnector>) -> std::result::Result<Connection, String> {
+    let stream = TcpStream::connect(target.address).await.map_err(|error| error.to_string())?;
+    stream.set_nodelay(true).map_err(|error| error.to_string())?;
+    match tls {
+        None => shake_hands(stream).await,
+        Some(tls) => {
+            let name = ServerName::from(target.address.ip());
+            shake_hands(tls.connect(name, stream).await.map_err(|error| error.to_string())?).await
+        }
+    }
+}
+
+async fn shake_hands(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+) -> std::result::Result<Connection, String> {
+    let (open, connection) =
+        http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
+    // Its end shows in the request that is under way, or the next.
+    tokio::spawn(async move { drop(connection.await) });
+    Ok(open)
+}

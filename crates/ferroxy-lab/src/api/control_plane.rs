@@ -1,0 +1,380 @@
+//! The real thing: `etcd` and `kube-apiserver`, started for one test from the folder that `KUBEBUILDER_ASSETS` names
+//! (the convention of envtest). No controllers, no scheduler: what is put there stays as it is.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use hyper::Method;
+use rcgen::KeyPair;
+use serde_json::{Value, json};
+
+use super::access::{Authority, CertificateError, Identity};
+use super::caller::{Caller, Reply, Target};
+use super::host::ApiHost;
+use super::kind::Kind;
+use super::kubeconfig::{self, Contents, Login};
+use super::lock;
+use super::process::Process;
+use crate::capability::tell_skipped;
+use crate::error::{LabError, Result};
+
+const ASSETS: &str = "KUBEBUILDER_ASSETS";
+
+/// May do everything: what tests put, they put as this user.
+const ADMIN_TOKEN: &str = "ferroxy-lab-admin";
+/// The user kube-proxy is: the server itself binds it to the role `system:node-proxier`, and it may do no more.
+const PROXY_TOKEN: &str = "ferroxy-lab-proxy";
+
+/// The ranges of the conformance corpus.
+const SERVICE_RANGES: &str = "10.96.0.0/16,fd00:10:96::/112";
+
+/// A cold kube-apiserver on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The programs of a control plane.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Assets {
+    etcd: PathBuf,
+    kube_apiserver: PathBuf,
+}
+
+impl Assets {
+    /// For the first line of a test. None when there is no control plane to test with: the test must return. That is
+    /// told aloud and counted, and is no failure even in CI: these programs are no part of this repository.
+    pub fn require() -> Option<Assets> {
+        match Assets::find() {
+            Ok(assets) => Some(assets),
+            Err(error) => {
+                tell_skipped(&format!("no control plane: {error}"));
+                None
+            }
+        }
+    }
+
+    /// Where `KUBEBUILDER_ASSETS` says. The error says what is missing.
+    pub fn find() -> Result<Assets> {
+        match std::env::var_os(ASSETS) {
+            Some(folder) => Assets::of(Path::new(&folder)),
+            None => Err(LabError::Api(format!("{ASSETS} names no folder with etcd and kube-apiserver"))),
+        }
+    }
+
+    pub fn of(folder: &Path) -> Result<Assets> {
+        let program = |name: &str| match folder.join(name) {
+            path if path.is_file() => Ok(path),
+            path => Err(LabError::Api(format!("there is no {}", path.display()))),
+        };
+        Ok(Assets { etcd: program("etcd")?, kube_apiserver: program("kube-apiserver")? })
+    }
+}
+
+/// Runs until dropped.
+#[derive(Debug)]
+pub struct ControlPlane {
+    // In the order they must end in.
+    caller: Caller,
+    _kube_apiserver: Process,
+    _etcd: Process,
+    address: SocketAddr,
+    papers: Papers,
+    namespaces: Mutex<BTreeSet<String>>,
+}
+
+impl ControlPlane {
+    /// Ready when this returns. Listens on an address in the network namespace of the calling thread; keeps its files
+    /// in a folder, which is the caller's to remove.
+    pub fn start(assets: &Assets, folder: &Path, address: Ipv4Addr) -> Result<ControlPlane> {
+        let ports = Ports::find(address)?;
+        let papers = Papers::write(folder, address)?;
+        let etcd = Process::start(&assets.etcd, &etcd_arguments(folder, &ports), folder.join("etcd.log"))?;
+        let its_health = Target { address: ports.etcd, authority: None, token: String::new() };
+        wait_until_ready(&etcd, &Caller::new(its_health)?, "/health")?;
+
+        let arguments = kube_apiserver_arguments(folder, &ports);
+        let kube_apiserver =
+            Process::start(&assets.kube_apiserver, &arguments, folder.join("kube-apiserver.log"))?;
+        let authority = Some(papers.authority.certificate_der.clone());
+        let caller = Caller::new(Target { address: ports.api, authority, token: ADMIN_TOKEN.to_owned() })?;
+        wait_until_ready(&kube_apiserver, &caller, "/readyz")?;
+        let namespaces = Mutex::new(BTreeSet::from(["default".to_owned(), "kube-system".to_owned()]));
+        Ok(ControlPlane {
+            caller,
+            _kube_apiserver: kube_apiserver,
+            _etcd: etcd,
+            address: ports.api,
+            papers,
+            namespaces,
+        })
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub fn url(&self) -> String {
+        format!("https://{}", self.address)
+    }
+
+    /// Server-side apply: creates, or makes equal what this has put there before.
+    fn apply(&self, path: &str, object: &Value) -> Result<()> {
+        let path = format!("{path}?fieldManager=ferroxy-lab&force=true");
+        let body = Bytes::from(object.to_string());
+        let reply = self.caller.call(Method::PATCH, &path, "application/apply-patch+yaml", body)?;
+        expect(reply, &[200, 201], || format!("apply {path}"))
+    }
+
+    fn ensure_namespace(&self, namespace: &str) -> Result<()> {
+        if lock(&self.namespaces).contains(namespace) {
+            return Ok(());
+        }
+        let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}});
+        self.apply(&format!("/api/v1/namespaces/{namespace}"), &object)?;
+        lock(&self.namespaces).insert(namespace.to_owned());
+        Ok(())
+    }
+}
+
+impl ApiHost for ControlPlane {
+    fn put(&self, object: &Value) -> Result<()> {
+        let (path, namespace) = place_of(object)?;
+        if let Some(namespace) = namespace {
+            self.ensure_namespace(&namespace)?;
+        }
+        let object = without_server_fields(object);
+        self.apply(&path, &object)?;
+        // What is in `status` is ignored above: it has a path of its own.
+        match object["status"].as_object() {
+            Some(status) if !status.is_empty() => self.apply(&format!("{path}/status"), &object),
+            _ => Ok(()),
+        }
+    }
+
+    fn delete(&self, kind: Kind, namespace: &str, name: &str) -> Result<()> {
+        let path = format!("{}/{name}", kind.path(kind.namespaced().then_some(namespace)));
+        let reply = self.caller.call(Method::DELETE, &path, "application/json", Bytes::new())?;
+        expect(reply, &[200, 202], || format!("delete {path}"))
+    }
+
+    fn kubeconfig(&self, folder: &Path, login: Login) -> Result<PathBuf> {
+        let contents = Contents {
+            url: &self.url(),
+            authority: Some(&self.papers.authority.certificate),
+            token: PROXY_TOKEN,
+            certificate: &self.papers.client.certificate,
+            key: &self.papers.client.key,
+        };
+        kubeconfig::write(folder, login, &contents)
+    }
+}
+
+/// The path of an object, and the namespace that must be there for it.
+fn place_of(object: &Value) -> Result<(String, Option<String>)> {
+    let wrong = |what: &str| LabError::Api(format!("an object without a known {what}: {object}"));
+    let kind = object["kind"].as_str().and_then(Kind::from_name).ok_or_else(|| wrong("kind"))?;
+    let name = object["metadata"]["name"].as_str().ok_or_else(|| wrong("name"))?;
+    let namespace = object["metadata"]["namespace"].as_str().unwrap_or("default");
+    let namespace = kind.namespaced().then(|| namespace.to_owned());
+    Ok((format!("{}/{name}", kind.path(namespace.as_deref())), namespace))
+}
+
+/// What only the server may set, and refuses when others do.
+fn without_server_fields(object: &Value) -> Value {
+    let mut object = object.clone();
+    if let Some(metadata) = object["metadata"].as_object_mut() {
+        for field in ["resourceVersion", "uid", "creationTimestamp", "generation", "managedFields"] {
+            metadata.remove(field);
+        }
+    }
+    object
+}
+
+fn expect(reply: Reply, codes: &[u16], action: impl Fn() -> String) -> Result<()> {
+    if codes.contains(&reply.code) {
+        return Ok(());
+    }
+    let status: Value = serde_json::from_slice(&reply.body).unwrap_or_default();
+    let message = status["message"].as_str().unwrap_or("no message");
+    Err(LabError::Api(format!("{}: {} {message}", action(), reply.code)))
+}
+
+fn wait_until_ready(process: &Process, caller: &Caller, path: &str) -> Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(status) = process.ended()? {
+            return Err(process.failure(&format!("has ended at its start ({status})")));
+        }
+        // Until it listens there is an error, and until it is ready another status.
+        match caller.call(Method::GET, path, "application/json", Bytes::new()) {
+            Ok(Reply { code: 200, .. }) => return Ok(()),
+            _ if Instant::now() > deadline => return Err(process.failure("was not ready in time")),
+            _ => thread::sleep(Duration::from_millis(50)),
+        }
+    }
+}
+
+/// Where to listen.
+struct Ports {
+    etcd: SocketAddr,
+    etcd_peers: SocketAddr,
+    api: SocketAddr,
+}
+
+impl Ports {
+    /// Free at this moment; nothing better can be had for programs that want to be told a port.
+    fn find(address: Ipv4Addr) -> Result<Ports> {
+        // All are held until all are found, or the same one might be found twice.
+        let hold = |address: Ipv4Addr| {
+            let found = TcpListener::bind((address, 0)).and_then(|held| Ok((held.local_addr()?, held)));
+            found.map_err(|e| LabError::system(format!("find a free port of {address}"), e))
+        };
+        let (etcd, _held) = hold(Ipv4Addr::LOCALHOST)?;
+        let (etcd_peers, _held_too) = hold(Ipv4Addr::LOCALHOST)?;
+        let (api, _held_as_well) = hold(address)?;
+        Ok(Ports { etcd, etcd_peers, api })
+    }
+}
+
+/// Certificates and keys, some of which clients need.
+#[derive(Debug)]
+struct Papers {
+    authority: Authority,
+    client: Identity,
+}
+
+impl Papers {
+    fn write(folder: &Path, address: Ipv4Addr) -> Result<Papers> {
+        let authority = Authority::new("ferroxy-lab control plane")?;
+        let client_authority = Authority::new("ferroxy-lab clients")?;
+        let server = authority.server_certificate(address.into())?;
+        let client = client_authority.client_certificate(0)?;
+        let service_accounts = KeyPair::generate().map_err(CertificateError::from)?;
+        let tokens = format!(
+            "{ADMIN_TOKEN},lab-admin,1,\"system:masters\"\n{PROXY_TOKEN},system:kube-proxy,2,\"system:authenticated\"\n"
+        );
+        let files = [
+            ("server.crt", &server.certificate),
+            ("server.key", &server.key),
+            ("clients.crt", &client_authority.certificate),
+            ("service-accounts.key", &service_accounts.serialize_pem()),
+            ("service-accounts.pub", &service_accounts.public_key_pem()),
+            ("tokens.csv", &tokens),
+        ];
+        for (name, text) in files {
+            let path = folder.join(name);
+            fs::write(&path, text).map_err(|e| LabError::file(&path, e))?;
+        }
+        Ok(Papers { authority, client })
+    }
+}
+
+fn etcd_arguments(folder: &Path, ports: &Ports) -> Vec<String> {
+    let (clients, peers) = (format!("http://{}", ports.etcd), format!("http://{}", ports.etcd_peers));
+    vec![
+        format!("--data-dir={}", folder.join("etcd").display()),
+        format!("--listen-client-urls={clients}"),
+        format!("--advertise-client-urls={clients}"),
+        format!("--listen-peer-urls={peers}"),
+        format!("--initial-advertise-peer-urls={peers}"),
+        format!("--initial-cluster=default={peers}"),
+    ]
+}
+
+fn kube_apiserver_arguments(folder: &Path, ports: &Ports) -> Vec<String> {
+    let file = |name: &str| folder.join(name).display().to_string();
+    vec![
+        format!("--etcd-servers=http://{}", ports.etcd),
+        format!("--bind-address={}", ports.api.ip()),
+        format!("--secure-port={}", ports.api.port()),
+        // Else it looks for the interface of the default route, and a namespace may have none.
+        format!("--advertise-address={}", ports.api.ip()),
+        // Else it writes itself into the endpoints of default/kubernetes, which are the tests' to choose.
+        "--endpoint-reconciler-type=none".to_owned(),
+        format!("--cert-dir={}", folder.display()),
+        format!("--tls-cert-file={}", file("server.crt")),
+        format!("--tls-private-key-file={}", file("server.key")),
+        format!("--client-ca-file={}", file("clients.crt")),
+        format!("--token-auth-file={}", file("tokens.csv")),
+        "--authorization-mode=RBAC".to_owned(),
+        // Wants a service account in every namespace, which a controller makes that does not run.
+        "--disable-admission-plugins=ServiceAccount".to_owned(),
+        "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
+        format!("--service-account-key-file={}", file("service-accounts.pub")),
+        format!("--service-account-signing-key-file={}", file("service-accounts.key")),
+        format!("--service-cluster-ip-range={SERVICE_RANGES}"),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn program(folder: &Path, name: &str, script: &str) {
+        let path = folder.join(name);
+        fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    #[test]
+    fn missing_programs_are_named() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(Assets::of(folder.path()).unwrap_err().to_string().ends_with("/etcd"));
+        program(folder.path(), "etcd", "");
+        assert!(Assets::of(folder.path()).unwrap_err().to_string().ends_with("/kube-apiserver"));
+        program(folder.path(), "kube-apiserver", "");
+        Assets::of(folder.path()).unwrap();
+    }
+
+    #[test]
+    fn a_start_that_fails_shows_why() {
+        let folder = tempfile::tempdir().unwrap();
+        program(folder.path(), "etcd", "echo \"called with $1\"; echo 'no space left' >&2; exit 7");
+        program(folder.path(), "kube-apiserver", "exec sleep 1000");
+        let assets = Assets::of(folder.path()).unwrap();
+        let error = ControlPlane::start(&assets, folder.path(), Ipv4Addr::LOCALHOST).unwrap_err().to_string();
+        assert!(error.starts_with("etcd has ended at its start (exit status: 7)."), "{error}");
+        assert!(error.contains("called with --data-dir="), "{error}");
+        assert!(error.ends_with("no space left"), "{error}");
+    }
+
+    #[test]
+    fn every_file_that_is_named_is_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let ports = Ports::find(Ipv4Addr::LOCALHOST).unwrap();
+        Papers::write(folder.path(), Ipv4Addr::LOCALHOST).unwrap();
+        let arguments = kube_apiserver_arguments(folder.path(), &ports);
+        let files: Vec<&str> = arguments
+            .iter()
+            .filter(|argument| argument.contains("-file="))
+            .filter_map(|argument| Some(argument.split_once('=')?.1))
+            .collect();
+        assert_eq!(files.len(), 6);
+        for file in files {
+            assert!(fs::read_to_string(file).is_ok_and(|text| !text.is_empty()), "{file}");
+        }
+        let distinct: BTreeSet<&String> = arguments.iter().collect();
+        assert_eq!(distinct.len(), arguments.len());
+        assert!(arguments.contains(&format!("--secure-port={}", ports.api.port())));
+        assert!(etcd_arguments(folder.path(), &ports).iter().any(|a| a.ends_with(&ports.etcd.to_string())));
+        assert_ne!(ports.etcd, ports.etcd_peers);
+    }
+
+    #[test]
+    fn objects_go_where_they_belong_without_what_is_the_servers() {
+        let slice =
+            json!({"kind": "EndpointSlice", "metadata": {"name": "web-1", "namespace": "shop", "uid": "7"}});
+        let (path, namespace) = place_of(&slice).unwrap();
+        assert_eq!(path, "/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices/web-1");
+        assert_eq!(namespace.as_deref(), Some("shop"));
+        assert_eq!(without_server_fields(&slice)["metadata"], json!({"name": "web-1", "namespace": "shop"}));
+        let node = json!({"kind": "Node", "metadata": {"name": "ka"}});
+        assert_eq!(place_of(&node).unwrap(), ("/api/v1/nodes/ka".to_owned(), None));
+        place_of(&json!({"kind": "Pod", "metadata": {"name": "x"}})).unwrap_err();
+    }
+}
