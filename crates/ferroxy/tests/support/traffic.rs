@@ -22,6 +22,8 @@ pub fn web() -> Service {
 pub struct Traffic {
     loads: Vec<(String, Load)>,
     connections: Vec<(String, LongConnection)>,
+    /// Fewer requests than this on one way would show nothing.
+    enough: usize,
 }
 
 const LOADS: [(&str, Protocol, &str); 5] = [
@@ -42,12 +44,12 @@ impl Traffic {
     /// Every way into the Service, in both families.
     pub fn every_way(network: &Network) -> Traffic {
         // Paced: what is tested is the moment of change, not the speed, and the tests beside this want to run too.
-        Traffic::start(network, &LOADS, &LONG_CONNECTIONS, Duration::from_millis(10))
+        Traffic::start(network, &LOADS, &LONG_CONNECTIONS, Duration::from_millis(10), 20)
     }
 
     /// One way of each kind: for many networks at once.
     pub fn light(network: &Network) -> Traffic {
-        Traffic::start(network, &LOADS[..1], &LONG_CONNECTIONS[..1], Duration::from_millis(50))
+        Traffic::start(network, &LOADS[..1], &LONG_CONNECTIONS[..1], Duration::from_millis(25), 5)
     }
 
     fn start(
@@ -55,6 +57,7 @@ impl Traffic {
         loads: &[(&str, Protocol, &str)],
         connections: &[(&str, &str)],
         interval: Duration,
+        enough: usize,
     ) -> Traffic {
         let loads = loads.iter().map(|(from, protocol, target)| {
             let plan = LoadPlan::back_to_back(*protocol, target.parse().unwrap());
@@ -68,24 +71,22 @@ impl Traffic {
                 LongConnection::open(from_namespace, target.parse().unwrap(), interval, PATIENCE).unwrap();
             (format!("{from} -> {target}"), connection)
         });
-        Traffic { connections: connections.collect(), loads: loads.collect() }
+        Traffic { connections: connections.collect(), loads: loads.collect(), enough }
     }
 
     /// Ends it; nothing may have failed.
     pub fn was_undisturbed(self) {
         for (name, load) in self.loads {
             let report = load.stop().unwrap();
-            assert_eq!(report.failures, [], "{name}: of {} requests", report.successes());
-            assert!(
-                report.successes() > 20,
-                "{name}: only {} requests: too few to show anything",
-                report.successes()
-            );
+            let successes = report.successes();
+            assert_eq!(report.failures, [], "{name}: of {successes} requests");
+            assert!(successes > self.enough, "{name}: only {successes} requests: too few to show anything");
         }
         for (name, connection) in self.connections {
             let report = connection.close().unwrap();
             assert_eq!(report.broken, None, "{name}: after {} echoes", report.echoes);
-            assert!(report.echoes > 20, "{name}: only {} echoes: too few to show anything", report.echoes);
+            let echoes = report.echoes;
+            assert!(echoes > self.enough, "{name}: only {echoes} echoes: too few to show anything");
         }
     }
 }
