@@ -445,6 +445,14 @@ mod tests {
     }
 
     #[test]
+    fn when_a_slice_changed_is_no_change() {
+        let mut facts = Facts::new(Policy::default());
+        facts.apply(Event::Slice(slice("web-1", "web", "10.244.1.5")));
+        let later = EndpointSlice { last_change: Some(1), ..slice("web-1", "web", "10.244.1.5") };
+        assert!(facts.apply(Event::Slice(later)).is_empty());
+    }
+
+    #[test]
     fn a_slice_touches_the_service_it_leaves_and_the_one_it_joins() {
         let mut facts = Facts::new(Policy::default());
         for name in ["web", "api"] {

@@ -143,18 +143,16 @@ impl Ledger {
 
     /// Whose rule or chain a line of restore input is about, among the Services that change. For when the tool refuses it.
     pub fn owner<'c>(&self, changes: &'c [Change], line: &str) -> Option<&'c ServiceName> {
-        let words = line.trim_start_matches(':').split_once(' ');
-        let about =
-            if line.starts_with(':') { words.map(|(chain, _)| chain) } else { words.map(|(_, rest)| rest) }?;
+        // A declaration begins with the chain, everything else with a command.
+        let about = line.strip_prefix(':').or_else(|| line.split_once(' ').map(|(_, rest)| rest))?;
         let chain = about.split(' ').next().unwrap_or_default();
         let is_about = |fragment: Fragment| {
             fragment.chains.keys().any(|(_, own)| **own == *chain)
                 || fragment.dispatch.values().any(|rules| rules.iter().any(|rule| about.ends_with(rule)))
         };
-        let size = self.size;
         let owner = changes.iter().find(|(name, wanted)| {
             let involved = [wanted.as_ref(), self.service(name)];
-            involved.into_iter().flatten().any(|service| is_about(self.fragment(service, size)))
+            involved.into_iter().flatten().any(|service| is_about(self.fragment(service, self.size)))
         });
         owner.map(|(name, _)| name)
     }

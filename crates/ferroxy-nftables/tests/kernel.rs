@@ -16,6 +16,7 @@ use ferroxy_core::intent::{
     PortIntent, Route, ServiceIntent,
 };
 use ferroxy_core::{Family, Protocol, ServiceName};
+use ferroxy_netlink::nftables::Connection;
 use ferroxy_nftables::observe::observe;
 use ferroxy_nftables::{Dataplane, render};
 
@@ -394,4 +395,38 @@ fn following_changes_leaves_the_kernel_with_what_it_should_have() {
     if let Err(failure) = result {
         panic!("{failure}");
     }
+}
+
+/// What kube-proxy's own nftables mode has left goes in the transaction that brings ours; a table that has only the name
+/// is somebody's.
+#[test]
+fn tables_of_kube_proxy_go_as_ours_come() {
+    in_namespace(|| {
+        nft(&["add table ip kube-proxy { comment \"rules for kube-proxy\"; chain services { counter; }; }"]);
+        nft(&["add table ip6 kube-proxy { chain mine { counter; }; }"]);
+        let mut dataplane = Dataplane::open(&Family::ALL).unwrap();
+        let preview = dataplane.preview(&sample()).unwrap();
+        assert_eq!(preview.changes.last().unwrap().to_string(), "delete table ip kube-proxy");
+
+        let outcome = dataplane.start(&sample()).unwrap();
+        assert_eq!(outcome.replaced, [Family::V4]);
+        assert_eq!(outcome.receipt.transactions, 1);
+        assert_eq!(nft(&["list tables"]), "table ip6 kube-proxy\ntable ip ferroxy\ntable ip6 ferroxy\n");
+        assert_eq!(observe(&mut Connection::open().unwrap()).unwrap(), render(&sample(), &Family::ALL));
+
+        let again = dataplane.start(&sample()).unwrap();
+        assert_eq!((again.replaced, again.operations), (vec![], 0));
+    });
+}
+
+/// While not all of the cluster can be seen, their rules may be for what cannot.
+#[test]
+fn tables_of_kube_proxy_stay_while_nothing_unknown_may_go() {
+    in_namespace(|| {
+        nft(&["add table ip kube-proxy { comment \"rules for kube-proxy\"; }"]);
+        let mut dataplane = Dataplane::open(&Family::ALL).unwrap();
+        dataplane.keep_unknown(true);
+        assert_eq!(dataplane.start(&sample()).unwrap().replaced, []);
+        assert!(nft(&["list tables"]).contains("kube-proxy"));
+    });
 }

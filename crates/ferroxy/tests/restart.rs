@@ -18,7 +18,7 @@ fn a_restart_of_the_agent_goes_unnoticed() {
     let Some(network) = support::network() else { return };
     let ka = network.namespace("ka").unwrap();
     let cluster = Cluster::new();
-    cluster.write_service(&web());
+    cluster.write_service(&web_service());
     let mut agent = Agent::start(ka, &cluster);
     let traffic = Traffic::every_way(&network);
     for round in 0..6 {
@@ -42,7 +42,7 @@ fn a_restart_brings_what_changed_meanwhile_and_nothing_else() {
     let other = Service::new("other", &["10.96.0.81"]).port(Protocol::Tcp, 80, 80);
     let gone = Service::new("gone", &["10.96.0.82"]).port(Protocol::Tcp, 80, 80).endpoints(&["a1"]);
     let new = Service::new("new", &["10.96.0.83"]).port(Protocol::Tcp, 80, 80).endpoints(&["a2"]);
-    for service in [&web(), &other.clone().endpoints(&["b1"]), &gone] {
+    for service in [&web_service(), &other.clone().endpoints(&["b1"]), &gone] {
         cluster.write_service(service);
     }
     let agent = Agent::start(ka, &cluster);
@@ -66,7 +66,7 @@ fn a_second_agent_waits_for_the_first_to_end() {
     let Some(network) = support::network() else { return };
     let ka = network.namespace("ka").unwrap();
     let cluster = Cluster::new();
-    cluster.write_service(&web());
+    cluster.write_service(&web_service());
     let first = Agent::start(ka, &cluster);
     let second = Agent::spawn(ka, run_arguments(&cluster.manifests(), &cluster.config()));
     second.wait_for("another Ferroxy programs this network namespace");
@@ -84,7 +84,7 @@ fn other_services_come_change_and_go_unnoticed() {
     let Some(network) = support::network() else { return };
     let ka = network.namespace("ka").unwrap();
     let cluster = Cluster::new();
-    cluster.write_service(&web());
+    cluster.write_service(&web_service());
     let agent = Agent::start(ka, &cluster);
     let traffic = Traffic::every_way(&network);
     let other =
@@ -108,19 +108,19 @@ fn a_service_that_changes_loses_no_request() {
     let Some(network) = support::network() else { return };
     let ka = network.namespace("ka").unwrap();
     let cluster = Cluster::new();
-    cluster.write_service(&web());
+    cluster.write_service(&web_service());
     let agent = Agent::start(ka, &cluster);
     let traffic = Traffic::every_way(&network);
     // Pods come and go as endpoints but all of them live, so that every request has somebody to answer it.
     for _ in 0..3 {
         for changed in [
-            web().endpoints(&["a1"]),
-            web().endpoints(&["b2", "a1"]),
-            web().endpoints(&["b1"]),
-            web().endpoints(&["b1", "a2"]).affinity(600),
-            web().endpoints(&["a2", "b2", "a1"]).affinity(600),
-            web().endpoints(&["b1", "a2"]).external_local(),
-            web(),
+            web_service().endpoints(&["a1"]),
+            web_service().endpoints(&["b2", "a1"]),
+            web_service().endpoints(&["b1"]),
+            web_service().endpoints(&["b1", "a2"]).affinity(600),
+            web_service().endpoints(&["a2", "b2", "a1"]).affinity(600),
+            web_service().endpoints(&["b1", "a2"]).external_local(),
+            web_service(),
         ] {
             cluster.write_service(&changed);
             agent.settle(ka);
@@ -134,7 +134,7 @@ fn killed_in_the_middle_of_a_large_change() {
     let Some(network) = support::network() else { return };
     let ka = network.namespace("ka").unwrap();
     let cluster = Cluster::new();
-    cluster.write_service(&web());
+    cluster.write_service(&web_service());
     let mut agent = Agent::start(ka, &cluster);
     let traffic = Traffic::every_way(&network);
 

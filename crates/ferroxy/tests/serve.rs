@@ -9,7 +9,7 @@
 
 mod support;
 
-use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -20,58 +20,8 @@ use ferroxy_lab::Namespace;
 use ferroxy_lab::conformance::case;
 use serde_json::{Value, json};
 
+use support::web::{HEALTHZ, METRICS, Reply, code, get, metrics, request};
 use support::{Agent, Cluster, DEADLINE, run_arguments, wait_until};
-
-const HEALTHZ: &str = "127.0.0.1:10256";
-const METRICS: &str = "127.0.0.1:10249";
-
-/// What came back.
-#[derive(Debug, PartialEq)]
-struct Reply {
-    code: u16,
-    /// `Name: value`, sorted, without the date.
-    headers: Vec<String>,
-    body: String,
-}
-
-impl Reply {
-    fn json(&self) -> Value {
-        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error} in {self:?}"))
-    }
-}
-
-fn get(from: &Namespace, address: &str, path: &str) -> Option<Reply> {
-    request(from, address, &format!("GET {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n"))
-}
-
-/// None when nobody answers.
-fn request(from: &Namespace, address: &str, text: &str) -> Option<Reply> {
-    let address: SocketAddr = address.parse().unwrap();
-    let said = from
-        .run(|| {
-            let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(5)).ok()?;
-            stream.set_read_timeout(Some(DEADLINE)).unwrap();
-            // A server that has heard enough may have closed already.
-            let _ = stream.write_all(text.as_bytes());
-            let mut said = Vec::new();
-            let _ = stream.read_to_end(&mut said);
-            // Closed without a word: it was caught while its socket was being closed.
-            (!said.is_empty()).then_some(said)
-        })
-        .unwrap()?;
-    let said = String::from_utf8(said).unwrap();
-    let (head, body) = said.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no HTTP: {said:?}"));
-    let mut lines = head.split("\r\n");
-    let code = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
-    let told_by_our_request = |line: &&str| !line.starts_with("Date: ") && !line.starts_with("Connection: ");
-    let mut headers: Vec<String> = lines.filter(told_by_our_request).map(str::to_owned).collect();
-    headers.sort();
-    Some(Reply { code, headers, body: body.to_owned() })
-}
-
-fn code(from: &Namespace, address: &str, path: &str) -> Option<u16> {
-    get(from, address, path).map(|reply| reply.code)
-}
 
 fn wait_for_code(from: &Namespace, address: &str, path: &str, expected: Option<u16>) {
     let what = format!("{address}{path} answers {expected:?}");
@@ -194,29 +144,50 @@ fn a_health_check_node_port_that_is_taken_is_opened_later() {
 }
 
 #[test]
-fn a_thousand_health_check_node_ports_are_cheap() {
+fn thousands_of_health_check_node_ports_are_cheap() {
+    const MANY: u16 = 2000;
     let Some(ka) = support::lonely_node() else { return };
     let cluster = Cluster::new();
     answer_everywhere(&cluster);
     let agent = Agent::start(&ka, &cluster);
     let before = metrics(&ka);
     let all: Vec<Value> =
-        (0..1000).flat_map(|i| balanced(&format!("s{i}"), i, 31000 + i, Some("ka"))).collect();
+        (0..MANY).flat_map(|i| balanced(&format!("s{i}"), i, 31000 + i, Some("ka"))).collect();
     cluster.write("many.yaml", &all);
-    wait_for_code(&ka, "127.0.0.1:31999", "/", Some(200));
-    for port in [31000, 31500, 31998] {
+    for port in [31000 + MANY - 1, 31000, 31500, 31998] {
         wait_for_code(&ka, &format!("127.0.0.1:{port}"), "/", Some(200));
     }
     let after = metrics(&ka);
     let grew = |name: &str| after[name] - before[name];
     assert_eq!(grew("process_threads"), 0.0);
-    assert_eq!(grew("process_open_fds"), 1000.0, "one socket for each");
+    assert_eq!(grew("process_open_fds"), f64::from(MANY), "one socket for each");
     let memory = grew("process_resident_memory_bytes");
-    println!("a thousand Services with their ports: {memory} bytes");
-    assert!(memory < 24e6, "{memory} bytes");
+    println!("{MANY} Services with their ports: {memory} bytes");
+    assert!(memory < 48e6, "{memory} bytes");
     cluster.remove("many.yaml");
     wait_until("all are closed", DEADLINE, || metrics(&ka)["process_open_fds"] == before["process_open_fds"]);
     assert_eq!(agent.warned("cannot"), 0, "{}", agent.log());
+}
+
+#[test]
+fn health_check_node_ports_answer_without_a_health_service() {
+    let Some(ka) = support::lonely_node() else { return };
+    let cluster = Cluster::new();
+    cluster.write("here.yaml", &balanced("here", 0, 32000, Some("ka")));
+    cluster.write("elsewhere.yaml", &balanced("elsewhere", 1, 32001, Some("kb")));
+    let mut arguments: Vec<OsString> = vec!["--manifests".into(), cluster.manifests().into()];
+    let flags = [
+        "--hostname-override=ka",
+        "--proxy-mode=nftables",
+        "--healthz-port=0",
+        "--nodeport-addresses=0.0.0.0/0",
+    ];
+    arguments.extend(flags.map(OsString::from));
+    let _agent = Agent::start_with(&ka, arguments);
+    wait_for_code(&ka, "127.0.0.1:32000", "/", Some(200));
+    wait_for_code(&ka, "127.0.0.1:32001", "/", Some(503));
+    assert_eq!(get(&ka, "127.0.0.1:32000", "/").unwrap().json()["serviceProxyHealthy"], true);
+    assert_eq!(code(&ka, HEALTHZ, "/healthz"), None, "there is no health service");
 }
 
 #[test]
@@ -277,39 +248,6 @@ fn nothing_is_ready_before_the_first_sync() {
     assert_eq!(get(&ka, HEALTHZ, "/readyz").unwrap().json()["ferroxy"]["failingCount"], 0);
 }
 
-/// Values by name and labels; every line must be one that Prometheus can read.
-fn metrics(from: &Namespace) -> BTreeMap<String, f64> {
-    let reply = get(from, METRICS, "/metrics").unwrap();
-    assert_eq!(reply.code, 200);
-    let mut values = BTreeMap::new();
-    let mut current = "";
-    for line in reply.body.lines() {
-        if let Some(comment) = line.strip_prefix("# ") {
-            let (keyword, rest) = comment.split_once(' ').unwrap();
-            let (name, words) = rest.split_once(' ').unwrap();
-            assert!(keyword == "HELP" || keyword == "TYPE" && name == current, "{line}");
-            if keyword == "TYPE" {
-                assert!(["counter", "gauge", "histogram"].contains(&words), "{line}");
-            }
-            current = name;
-            continue;
-        }
-        let (series, value) = line.rsplit_once(' ').unwrap_or_else(|| panic!("{line}"));
-        let name = series.split('{').next().unwrap();
-        let valid = |c: char| c.is_ascii_alphanumeric() || c == '_';
-        assert!(name.starts_with(current) && name.chars().all(valid), "{line} after {current}");
-        if let Some((_, labels)) = series.split_once('{') {
-            for label in labels.strip_suffix('}').unwrap_or_else(|| panic!("{line}")).split(',') {
-                let (key, value) = label.split_once('=').unwrap_or_else(|| panic!("{line}"));
-                assert!(key.chars().all(valid) && value.starts_with('"') && value.ends_with('"'), "{line}");
-            }
-        }
-        let value = value.parse().unwrap_or_else(|error| panic!("{line}: {error}"));
-        assert_eq!(values.insert(series.to_owned(), value), None, "twice: {line}");
-    }
-    values
-}
-
 #[test]
 fn metrics_have_the_names_and_types_of_the_original() {
     let Some(ka) = support::lonely_node() else { return };
@@ -318,7 +256,14 @@ fn metrics_have_the_names_and_types_of_the_original() {
     let agent = Agent::start(&ka, &cluster);
     let page = get(&ka, METRICS, "/metrics").unwrap();
     assert!(page.headers.contains(&"Content-Type: text/plain; version=0.0.4; charset=utf-8".to_owned()));
-    let types: [(&str, &str); 17] = [
+    let types: [(&str, &str); 24] = [
+        ("kubeproxy_conntrack_reconciler_deleted_entries_total", "counter"),
+        ("kubeproxy_conntrack_reconciler_sync_duration_seconds", "histogram"),
+        ("kubeproxy_network_programming_duration_seconds", "histogram"),
+        ("kubernetes_feature_enabled", "gauge"),
+        ("process_cpu_seconds_total", "counter"),
+        ("process_open_fds", "gauge"),
+        ("process_start_time_seconds", "gauge"),
         ("kubeproxy_proxy_healthz_total", "counter"),
         ("kubeproxy_proxy_livez_total", "counter"),
         ("kubeproxy_sync_full_proxy_rules_duration_seconds", "histogram"),
@@ -375,11 +320,25 @@ fn the_metrics_address_has_the_pages_of_the_original() {
     assert_eq!(config["kubeproxy.config.k8s.io"]["mode"], "nftables");
     assert_eq!(config["kubeproxy.config.k8s.io"]["healthzBindAddress"], "0.0.0.0:10256");
     assert!(body("/flagz").contains("\nhostname-override=ka\n"), "{}", body("/flagz"));
-    assert!(body("/statusz").contains("/configz /flagz /healthz /metrics"), "{}", body("/statusz"));
-    let accept = "GET /statusz HTTP/1.1\r\nHost: n\r\nAccept: application/json\r\nConnection: close\r\n\r\n";
-    assert_eq!(request(&ka, METRICS, accept).unwrap().json()["mode"], "nftables");
-    assert_eq!(code(&ka, METRICS, "/metrics/slis"), Some(200));
-    for path in ["/", "/livez", "/debug/pprof/", "/metrics/"] {
+    assert!(body("/flagz").contains("\nconntrack-min=131072\n"), "defaults, too: {}", body("/flagz"));
+    assert!(body("/statusz").contains("Paths: /configz /flagz /healthz /metrics"), "{}", body("/statusz"));
+    let accepting = |path: &str, types: &str| {
+        let text = format!("GET {path} HTTP/1.1\r\nHost: n\r\nAccept: {types}\r\nConnection: close\r\n\r\n");
+        request(&ka, METRICS, &text).unwrap()
+    };
+    let status = accepting("/statusz", "application/json").json();
+    assert_eq!((&status["mode"], &status["kind"]), (&json!("nftables"), &json!("Statusz")));
+    let status = accepting("/statusz", "application/yaml;v=v1alpha1;g=config.k8s.io;as=Statusz");
+    assert!(status.headers.contains(&"Content-Type: application/yaml".to_owned()), "{status:?}");
+    assert!(
+        status.body.contains("kind: Statusz\n") && status.body.contains("mode: nftables\n"),
+        "{status:?}"
+    );
+    let flags = accepting("/flagz", "application/json").json();
+    assert_eq!(flags["flags"]["hostname-override"], "ka");
+    assert_eq!(accepting("/flagz", "image/png").code, 406);
+    assert!(body("/metrics/slis").contains("kubernetes_healthcheck{name=\"proxy\",type=\"livez\"} 1\n"));
+    for path in ["/", "/livez", "/debug/pprof/", "/debug/pprof/profile", "/debug/flags/v", "/metrics/"] {
         assert_eq!(code(&ka, METRICS, path), Some(404), "{path}");
     }
     let post = "POST /metrics HTTP/1.1\r\nHost: n\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
@@ -445,4 +404,57 @@ fn an_address_that_is_taken_is_fatal_when_asked_for() {
     let (status, log) = agent.wait();
     assert_eq!(status.code(), Some(1), "{log}");
     assert!(log.contains("cannot serve metrics on 127.0.0.1:10249: Address already in use"), "{log}");
+}
+
+#[test]
+fn profiles_are_there_for_those_who_ask_for_them() {
+    let Some(ka) = support::lonely_node() else { return };
+    let cluster = Cluster::new();
+    answer_everywhere(&cluster);
+    let config = fs::read_to_string(cluster.config()).unwrap().replace("enableProfiling: false\n", "");
+    fs::write(cluster.config(), format!("{config}enableProfiling: true\n")).unwrap();
+    let agent = Agent::start(&ka, &cluster);
+    let body = |path: &str| get(&ka, METRICS, path).unwrap().body;
+    assert!(body("/debug/pprof/").contains("profile"));
+    assert!(body("/debug/pprof/cmdline").contains("\0run\0"), "{:?}", body("/debug/pprof/cmdline"));
+    assert!(body("/debug/pprof/heap").contains("bytes"));
+    assert!(body("/debug/pprof/threads").contains(" serve "), "{}", body("/debug/pprof/threads"));
+    assert!(body("/statusz").contains("/debug/pprof/profile"));
+    assert_eq!(code(&ka, METRICS, "/debug/pprof/profile?seconds=x"), Some(400));
+    // Somebody must be busy meanwhile.
+    let busy = ka
+        .spawn(|| {
+            let end = std::time::Instant::now() + Duration::from_millis(1500);
+            while std::time::Instant::now() < end {
+                let mut stream = TcpStream::connect(METRICS).unwrap();
+                stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: n\r\nConnection: close\r\n\r\n").unwrap();
+                stream.read_to_end(&mut Vec::new()).unwrap();
+            }
+        })
+        .unwrap();
+    let profile = ka.run(|| {
+        let mut stream = TcpStream::connect(METRICS).unwrap();
+        let ask = "GET /debug/pprof/profile?seconds=1 HTTP/1.1\r\nHost: n\r\nConnection: close\r\n\r\n";
+        stream.write_all(ask.as_bytes()).unwrap();
+        let mut said = Vec::new();
+        stream.read_to_end(&mut said).unwrap();
+        said
+    });
+    busy.join().unwrap().unwrap();
+    let profile = profile.unwrap();
+    assert!(profile.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&profile));
+    let has = |words: &[u8]| profile.windows(words.len()).any(|window| window == words);
+    assert!(has(b"nanoseconds") && has(support::FERROXY.as_bytes()), "the program is named in it");
+
+    let put = |level: &str| {
+        let length = level.len();
+        let head = "PUT /debug/flags/v HTTP/1.1\r\nHost: n\r\nConnection: close\r\n";
+        request(&ka, METRICS, &format!("{head}Content-Length: {length}\r\n\r\n{level}")).unwrap()
+    };
+    assert_eq!(put("loud").code, 400);
+    assert_eq!((put("4").code, code(&ka, METRICS, "/debug/flags/v")), (200, Some(405)));
+    // At that level it tells which ports it opens.
+    cluster.write("web.yaml", &balanced("web", 0, 32000, Some("ka")));
+    agent.wait_for("health-check node port 0.0.0.0:32000 of default/web is open");
+    assert_eq!(code(&ka, METRICS, "/healthz"), Some(200), "the profiler's signals hurt nobody");
 }

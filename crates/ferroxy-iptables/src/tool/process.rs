@@ -43,11 +43,7 @@ pub(super) type Reader<'r> = dyn FnMut(&[u8]) -> ControlFlow<()> + 'r;
 
 impl Program<'_> {
     /// `input` is written line by line, each followed by a newline.
-    pub fn run<'l>(
-        &self,
-        input: &mut dyn Iterator<Item = &'l str>,
-        read: &mut Reader<'_>,
-    ) -> Result<Ended, Error> {
+    pub fn run(&self, input: &mut dyn Iterator<Item = &str>, read: &mut Reader<'_>) -> Result<Ended, Error> {
         let started = Instant::now();
         let mut running = Running::start(self).map_err(|source| self.failed(source))?;
         let outcome = running.follow(self, started + self.limit, input, read);
@@ -129,11 +125,11 @@ impl Running {
     }
 
     /// Writes and reads as the program is ready for it: it can neither block us nor be blocked by us.
-    fn follow<'l>(
+    fn follow(
         &mut self,
         program: &Program<'_>,
         deadline: Instant,
-        input: &mut dyn Iterator<Item = &'l str>,
+        input: &mut dyn Iterator<Item = &str>,
         read: &mut Reader<'_>,
     ) -> io::Result<Stop> {
         let mut feed = Feed { lines: input, buffer: Vec::with_capacity(CHUNK), written: 0 };

@@ -18,7 +18,7 @@ use super::decode::{
 };
 use super::encode::put_header;
 use super::types::{Chain, Counter, Element, Family, ObservedRule, Set, Table};
-use super::wire::{self, ANY_TABLE, GENERATION_ID, element, message};
+use super::wire::{self, ANY_TABLE, GENERATION_ID, element, message, rule};
 
 /// A set that is still growing its hash table after a large commit is given this much time, this often.
 const LISTING_ATTEMPTS: usize = 10;
@@ -123,6 +123,24 @@ impl Connection {
         read_each(&answer, message::NEWRULE, request, |message| {
             if read_table_name(message)? == table { read_rule(message).map(Some) } else { Ok(None) }
         })
+    }
+
+    /// The rules of one chain, in order. Empty when there is no such chain. In a table of many chains this is the way to
+    /// read some: the kernel walks all rules anew for every 32 KiB of a longer listing.
+    pub fn rules_of(&mut self, family: Family, table: &str, chain: &str) -> Result<Vec<ObservedRule>, Error> {
+        let request = Request { operation: "list rules of", object: chain, kind: message::GETRULE, flags: 0 };
+        let answer = self.socket.dump(request, |out| {
+            put_table_name(out, family, table);
+            out.put_str(rule::CHAIN, chain);
+        });
+        let answer = match answer {
+            Err(error) if is_missing(&error) => Answer::default(),
+            other => other?,
+        };
+        let rules = read_each(&answer, message::NEWRULE, request, |message| {
+            if read_table_name(message)? == table { read_rule(message).map(Some) } else { Ok(None) }
+        })?;
+        Ok(rules.into_iter().filter(|rule| rule.chain == chain).collect())
     }
 
     /// The table's named sets and maps, without their elements. Empty when there is no such table.

@@ -68,7 +68,9 @@ impl Connection {
         answer[table::ENTRIES_SIZE].copy_from_slice(&(size as u32).to_ne_bytes());
         answer.resize(ENTRIES_HEADER + size, 0);
         self.ask(GET_ENTRIES, &mut answer).map_err(refused)?;
-        Table::parse(self.family, &info, answer.split_off(ENTRIES_HEADER)).map_err(malformed)
+        // In place: a table can have a hundred megabytes.
+        answer.drain(..ENTRIES_HEADER);
+        Table::parse(self.family, &info, answer).map_err(malformed)
     }
 
     /// Puts a table in the place of the one it was made from. What its rules have counted stays. `EAGAIN` says that the

@@ -20,6 +20,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// A program that makes credentials is run again when requests fail, but not more often than this. (When the server
 /// says that it does not take them, it is run at once.)
 const RUN_AGAIN_AFTER: Duration = Duration::from_secs(60);
+/// A program that makes credentials has so long.
+const READ_LIMIT: Duration = Duration::from_secs(30);
 
 pub(super) async fn keep(options: Options, access: Access, link: Rc<Link>, hub: Rc<Hub>) {
     let mut keeper = Keeper { options, access, link, hub, supplied: None };
@@ -104,5 +106,11 @@ async fn fresh(options: Options) -> Result<(Access, Client), String> {
         let client = access.client()?;
         Ok((access, client))
     };
-    spawn_blocking(read).await.map_err(|error| error.to_string())?
+    match timeout(READ_LIMIT, spawn_blocking(read)).await {
+        Ok(Ok(fresh)) => fresh,
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => {
+            Err(format!("the program that makes them has not ended after {} seconds", READ_LIMIT.as_secs()))
+        }
+    }
 }

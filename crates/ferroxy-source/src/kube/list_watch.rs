@@ -10,16 +10,15 @@
 //!
 //! An object is only said to be gone when the server says so, or when a list without it is complete.
 
-use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
-use ferroxy_core::{Diagnostic, Event, Object as Subject};
+use ferroxy_core::{Diagnostic, Object as Subject};
 
 use super::backoff::Backoff;
-use super::decode::{self, Content, Item, Line, Status};
+use super::decode::{self, Item, Line, Status};
+use super::inventory::{Inventory, Origin, number};
 use super::outlet::Outlet;
-use crate::object::{Key, Kind};
-use crate::wire::field::Note;
+use crate::object::Kind;
 
 const PAGE: u32 = 500;
 /// So many times may the watch stumble at one place before everything is listed again.
@@ -46,9 +45,7 @@ pub(super) struct ListWatch {
     streaming: bool,
     unfinished: u32,
     page_limit: u32,
-    known: HashMap<Box<str>, Known>,
-    /// Counts the lists. What an older list saw and a complete one did not is gone.
-    generation: u32,
+    inventory: Inventory,
     /// Since when the present answer is coming in.
     answered: Option<Instant>,
     /// Whether that answer brought anything yet.
@@ -61,8 +58,6 @@ pub(super) struct ListWatch {
     failure: Option<String>,
     /// Requests that failed in a row, with nothing heard in between.
     failures: u32,
-    object_troubles: BTreeMap<Box<str>, Vec<Diagnostic>>,
-    unusable: Option<Diagnostic>,
     relists: u64,
     errors: u64,
 }
@@ -72,14 +67,6 @@ enum Phase {
     Start,
     Pages { token: String },
     Watch { version: String },
-}
-
-/// All that is remembered of an object.
-#[derive(Debug, Clone, Copy)]
-struct Known {
-    generation: u32,
-    /// 0: not a number.
-    version: u64,
 }
 
 #[derive(Debug)]
@@ -122,8 +109,7 @@ impl ListWatch {
             streaming: true,
             unfinished: 0,
             page_limit: PAGE,
-            known: HashMap::new(),
-            generation: 0,
+            inventory: Inventory::new(kind),
             answered: None,
             heard: false,
             listed: false,
@@ -133,8 +119,6 @@ impl ListWatch {
             wait: None,
             failure: None,
             failures: 0,
-            object_troubles: BTreeMap::new(),
-            unusable: None,
             relists: 0,
             errors: 0,
         }
@@ -183,8 +167,7 @@ impl ListWatch {
                 false => format!("no {kind} is known yet"),
             },
         });
-        let objects = self.object_troubles.values().flatten().cloned();
-        failure.into_iter().chain(self.unusable.clone()).chain(objects).collect()
+        failure.into_iter().chain(self.inventory.troubles(&self.server)).collect()
     }
 }
 
@@ -215,8 +198,7 @@ impl ListWatch {
             self.failure = None;
         }
         if self.phase == Phase::Start {
-            self.generation += 1;
-            self.unusable = None;
+            self.inventory.begin_list();
         }
     }
 
@@ -230,8 +212,8 @@ impl ListWatch {
             }
         };
         match line {
-            Line::Changed(item) => self.take_in(item, false, out),
-            Line::Deleted(item) => self.take_in(item, true, out),
+            Line::Changed(item) => self.take_in(item, Inventory::change, out),
+            Line::Deleted(item) => self.take_in(item, Inventory::delete, out),
             Line::Unknown => {}
             Line::Bookmark(bookmark) => match (bookmark.version, &self.phase) {
                 (Some(version), Phase::Watch { .. }) => self.advance(version),
@@ -246,7 +228,9 @@ impl ListWatch {
 
     /// A whole page of a list.
     pub(super) fn page(&mut self, body: &[u8], now: Instant, out: &mut Outlet) {
-        let end = match decode::page(self.kind, body, &mut |item| self.take_in(item, false, out)) {
+        let end = match decode::page(self.kind, body, &mut |item| {
+            self.inventory.change(item, Origin::List, out)
+        }) {
             Ok(end) if !end.resource_version.is_empty() => end,
             Ok(_) => return self.lose_list("sent a list without a resourceVersion".to_owned(), now),
             Err(error) => return self.lose_list(format!("sent a list that cannot be read: {error}"), now),
@@ -351,72 +335,22 @@ impl ListWatch {
 }
 
 impl ListWatch {
-    fn take_in(&mut self, item: Item, deleted: bool, out: &mut Outlet) {
-        let version = item.version.as_deref().map_or(0, number);
-        match item.content {
-            Content::Object(object, notes) => {
-                let key = object.key();
-                let name: Box<str> = key.subject().name.into();
-                if self.is_stale(&name, version) {
-                    return;
-                }
-                if deleted {
-                    self.forget(&name, out);
-                } else {
-                    self.note(&name, &key, notes);
-                    self.known.insert(name, Known { generation: self.generation, version });
-                    out.tell(object.into());
-                }
-            }
-            Content::LeftOut(key) => self.forget(&key.subject().name, out),
-            Content::Unusable(why) => {
-                self.unusable = Some(Diagnostic {
-                    object: self.server.clone(),
-                    field: format!("{}s", self.kind.as_str()),
-                    reason: format!("one object cannot be used: {why}"),
-                    effect: "it is not seen".to_owned(),
-                });
-            }
-        }
-        if let (Some(version), true) = (item.version, self.is_watching()) {
+    fn take_in(
+        &mut self,
+        item: Item,
+        apply: impl FnOnce(&mut Inventory, Item, Origin, &mut Outlet),
+        out: &mut Outlet,
+    ) {
+        let version = item.version.clone();
+        let from = if self.is_watching() { Origin::Watch } else { Origin::List };
+        apply(&mut self.inventory, item, from, out);
+        if let Some(version) = version {
             self.advance(version);
         }
     }
 
-    /// In a watch, an object of an older version is a repetition of the past. In a list it is the truth: a restored
-    /// server may count from further back.
-    fn is_stale(&self, name: &str, version: u64) -> bool {
-        let known = self.known.get(name).map_or(0, |known| known.version);
-        self.is_watching() && version != 0 && version < known
-    }
-
-    fn forget(&mut self, name: &str, out: &mut Outlet) {
-        self.object_troubles.remove(name);
-        if self.known.remove(name).is_some() {
-            out.tell(self.gone(name));
-        }
-    }
-
-    fn gone(&self, name: &str) -> Event {
-        let (namespace, name) = name.split_once('/').unwrap_or(("", name));
-        Key { kind: self.kind, namespace: namespace.to_owned(), name: name.to_owned() }.gone()
-    }
-
-    fn note(&mut self, name: &str, key: &Key, notes: Vec<Note>) {
-        if notes.is_empty() {
-            self.object_troubles.remove(name);
-            return;
-        }
-        let diagnostic = |note: Note| Diagnostic {
-            object: key.subject(),
-            field: note.field,
-            reason: note.reason,
-            effect: "it is treated as absent".to_owned(),
-        };
-        self.object_troubles.insert(name.into(), notes.into_iter().map(diagnostic).collect());
-    }
-
-    /// Continue from here after the next break. Never backwards, if versions can be compared.
+    /// Continue from here after the next break. Never backwards, if versions can be compared. In a list this means
+    /// nothing: objects come in the order of their names.
     fn advance(&mut self, to: String) {
         let Phase::Watch { version } = &mut self.phase else { return };
         if number(&to) != 0 && number(&to) < number(version) {
@@ -431,7 +365,7 @@ impl ListWatch {
 
     fn finish_list(&mut self, version: String, out: &mut Outlet) {
         self.relists += u64::from(self.listed);
-        self.sweep(out);
+        self.inventory.end_list(out);
         self.phase = Phase::Watch { version };
         (self.listed, self.settled) = (true, true);
         self.unfinished = 0;
@@ -440,21 +374,9 @@ impl ListWatch {
         out.flush();
     }
 
-    /// What the list that is now complete did not contain is gone.
-    fn sweep(&mut self, out: &mut Outlet) {
-        let generation = self.generation;
-        let gone = self.known.extract_if(|_, known| known.generation != generation);
-        let mut names: Vec<Box<str>> = gone.map(|(name, _)| name).collect();
-        names.sort_unstable();
-        for name in names {
-            self.object_troubles.remove(&name);
-            out.tell(self.gone(&name));
-        }
-    }
-
     fn absent(&mut self, now: Instant, out: &mut Outlet) {
-        self.generation += 1;
-        self.sweep(out);
+        self.inventory.begin_list();
+        self.inventory.end_list(out);
         out.flush();
         self.phase = Phase::Start;
         self.failure = None;
@@ -515,11 +437,6 @@ impl ListWatch {
         self.streaming &= self.unfinished < UNFINISHED;
         self.phase = Phase::Start;
     }
-}
-
-/// Versions are opaque to clients by contract, and numbers in every server there is. 0: this one is not.
-fn number(version: &str) -> u64 {
-    version.parse().unwrap_or(0)
 }
 
 /// The server was set back behind what we have seen, by a restored backup for instance.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! access (who, where) ─▶ link (client, rotation, probe) ─▶ follow (one for each resource) ─▶ hub ─▶ on_update
-//!                                                            │ framer ─▶ list_watch (the rules; pure) ─▶ outlet
+//!                                                            │ framer ─▶ list_watch (the rules; pure), inventory ─▶ outlet
 //! ```
 //!
 //! Objects are decoded straight into events and never kept; what is remembered of each is its name and version.
@@ -15,6 +15,7 @@ mod decode;
 mod follow;
 mod framer;
 mod hub;
+mod inventory;
 mod link;
 mod list_watch;
 mod liveness;

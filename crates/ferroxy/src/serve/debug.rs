@@ -12,8 +12,9 @@ use tokio::time::timeout;
 
 use super::http::{self, Answer, Pending, TEXT};
 use super::metrics_server::not_allowed;
+use super::pprof;
 use super::profile::{self, Profile};
-use super::{SetVerbosity, pprof};
+use crate::log;
 
 pub const PATHS: [&str; 6] = [
     "/debug/flags/v",
@@ -38,10 +39,10 @@ const LONGEST_PROFILE: u64 = 300;
 const LARGEST_LEVEL: usize = 16;
 const SLOWEST_LEVEL: Duration = Duration::from_secs(5);
 
-pub fn answer(request: Request<Incoming>, set_verbosity: Option<SetVerbosity>) -> Pending {
+pub fn answer(request: Request<Incoming>) -> Pending {
     let path = request.uri().path();
     if path == "/debug/flags/v" {
-        return Box::pin(log_level(request, set_verbosity));
+        return Box::pin(log_level(request));
     }
     if request.method() != Method::GET && request.method() != Method::HEAD {
         return http::at_once(not_allowed("GET, HEAD"));
@@ -86,13 +87,10 @@ fn profile_page(recorded: &Profile) -> Answer {
 }
 
 /// `PUT` with the level as the body, as the original takes it.
-async fn log_level(request: Request<Incoming>, set_verbosity: Option<SetVerbosity>) -> Answer {
+async fn log_level(request: Request<Incoming>) -> Answer {
     if request.method() != Method::PUT {
         return not_allowed("PUT");
     }
-    let Some(set) = set_verbosity else {
-        return http::answer(StatusCode::NOT_IMPLEMENTED, TEXT, "the log level cannot be changed\n");
-    };
     let body = timeout(SLOWEST_LEVEL, Limited::new(request.into_body(), LARGEST_LEVEL).collect()).await;
     let level = match body {
         Ok(Ok(body)) => level(&body.to_bytes()),
@@ -100,7 +98,7 @@ async fn log_level(request: Request<Incoming>, set_verbosity: Option<SetVerbosit
     };
     match level {
         Some(level) => {
-            set(level);
+            log::set_verbosity(level);
             http::answer(
                 StatusCode::OK,
                 TEXT,

@@ -8,6 +8,8 @@ use std::sync::Arc;
 use ferroxy_core::{Family, Protocol, ServiceIntent, ServiceName};
 use ferroxy_nftables::traffic::Flow;
 
+use crate::dataplane::Acknowledged;
+
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ServicePort {
     pub service: ServiceName,
@@ -31,9 +33,10 @@ struct Frontend {
 }
 
 impl Frontends {
-    pub fn of<'a>(services: impl Iterator<Item = (&'a ServiceName, &'a Arc<ServiceIntent>)>) -> Frontends {
+    /// Of everything the kernel has.
+    pub fn of(kernel: &dyn Acknowledged) -> Frontends {
         let mut frontends = Frontends::default();
-        services.for_each(|(name, service)| frontends.replace(name, Some(service)));
+        kernel.services().for_each(|(name, service)| frontends.replace(name, Some(service)));
         frontends
     }
 

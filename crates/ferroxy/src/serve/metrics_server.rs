@@ -13,7 +13,7 @@ use super::http::{self, Answer, Handler, Pending, TEXT};
 use super::moment::Moment;
 use super::status::Status;
 use super::traffic::Collector;
-use super::{SetVerbosity, debug, exposition, metrics};
+use super::{debug, exposition, metrics};
 use crate::config::{Config, Mode};
 
 const PATHS: [&str; 7] =
@@ -28,7 +28,6 @@ pub struct About {
     /// Names and values of all flags.
     pub flags: Vec<(String, String)>,
     pub started: Moment,
-    pub set_verbosity: Option<SetVerbosity>,
 }
 
 pub fn handler(status: Arc<Status>, about: About) -> Handler {
@@ -46,7 +45,7 @@ impl Pages {
     fn answer(self: &Arc<Pages>, request: Request<Incoming>) -> Pending {
         let path = request.uri().path();
         if self.about.config.profiling && path.starts_with("/debug/") {
-            return debug::answer(request, self.about.set_verbosity);
+            return debug::answer(request);
         }
         if !PATHS.contains(&path) {
             return http::at_once(http::not_found());

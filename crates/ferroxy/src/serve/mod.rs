@@ -5,7 +5,6 @@ mod accept;
 mod counts;
 mod debug;
 mod exposition;
-mod flagz;
 mod frontends;
 pub mod health;
 mod healthz;
@@ -36,35 +35,21 @@ use metrics_server::About;
 pub use moment::Moment;
 pub use status::Status;
 
-/// Changes how much is logged, to a level of `-v`.
-pub type SetVerbosity = fn(u32);
-
 /// Connections at once, for each service; see also `http.rs`.
 const METRICS_CONNECTIONS: usize = 64;
 const HEALTHZ_CONNECTIONS: usize = 64;
 const SERVICE_HEALTH_CONNECTIONS: usize = 1024;
 
 /// Starts to serve what the configuration asks for. An address that cannot be bound is tried again and again, or is an
-/// error when `bindAddressHardFail` is set. Without `set_verbosity` the log level cannot be changed over HTTP.
-pub fn start(
-    config: &Config,
-    mode: Mode,
-    flags: &Flags,
-    status: &Arc<Status>,
-    set_verbosity: Option<SetVerbosity>,
-) -> anyhow::Result<()> {
+/// error when `bindAddressHardFail` is set.
+pub fn start(config: &Config, mode: Mode, flags: &Flags, status: &Arc<Status>) -> anyhow::Result<()> {
     allow_many_sockets();
-    let about = About {
-        config: config.clone(),
-        mode,
-        flags: flagz::all(flags),
-        started: Moment::now(),
-        set_verbosity,
-    };
-    let metrics = http::Service::new("metrics", METRICS_CONNECTIONS);
-    let handler = metrics_server::handler(Arc::clone(status), about);
+    status.limit_traffic_series(config.traffic_metrics_max_series as usize);
+    let about = About { config: config.clone(), mode, flags: flags.all(), started: Moment::now() };
     let mut servers = Vec::new();
     if let Some(address) = config.metrics_address() {
+        let metrics = http::Service::new("metrics", METRICS_CONNECTIONS);
+        let handler = metrics_server::handler(Arc::clone(status), about);
         servers.push(Server::prepare(metrics, address, handler, config)?);
     }
     if let Some(address) = config.healthz {

@@ -203,11 +203,11 @@ impl Status {
         }
     }
 
-    /// The kernel has other settings of the node now.
+    /// The kernel has these settings of the node now.
     pub fn node(&self, kernel: &dyn Acknowledged) {
         let mut now = self.now();
         match (kernel.node().count_traffic, &now.frontends) {
-            (true, None) => now.frontends = Some(Frontends::of(kernel.services())),
+            (true, None) => now.frontends = Some(Frontends::of(kernel)),
             (false, Some(_)) => now.frontends = None,
             _ => {}
         }
@@ -384,6 +384,7 @@ mod tests {
     fn frontends_are_known_while_traffic_is_counted() {
         use super::super::frontends::tests::{flow, service};
         use ferroxy_core::NodeIntent;
+        use ferroxy_nftables::ledger::Ledger;
         let status = status();
         let web = service("web", "10.96.0.1", 30080);
         let known = |status: &Status| {

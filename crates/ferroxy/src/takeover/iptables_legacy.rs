@@ -1,8 +1,10 @@
 //! kube-proxy's chains in the tables of `iptables-legacy`. Such a table can only be replaced as a whole, by the same
 //! without those chains. Rules of others, and what they have counted, stay.
 
-use std::collections::BTreeSet;
-use std::fs::{File, OpenOptions};
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::fs::{self, File, OpenOptions};
+use std::iter;
 use std::os::unix::fs::OpenOptionsExt;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,8 +15,8 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
 use super::Report;
-use super::names::{BUILT_IN, TABLES};
-use super::removal::{Jump, Ruleset, plan};
+use super::names::{self, TABLES};
+use super::removal::{Jump, Removal, plan};
 use crate::config::Mode;
 
 /// A table that changes between reading and replacing is read again, this often.
@@ -30,11 +32,20 @@ pub(super) fn remove(in_force: Option<Mode>, report: &mut Report) {
                     }
                 }
             }
+            // Only root may read that list. As another user we go by the modules: without them there are no tables.
+            Err(error) if error.errno == Errno::ACCESS && !may_be_in_use(word) => {}
             Err(error) => report.failed.push(format!(
                 "{error}; if kube-proxy used legacy iptables, run `iptables-legacy-save` as root to see what it left"
             )),
         }
     }
+}
+
+/// Whether a table of legacy iptables can be in this kernel. Where it is built in there is no module to be seen; then
+/// its tables are so unusual that nobody needs to be told to look for them.
+fn may_be_in_use(word: &str) -> bool {
+    let prefix = format!("{word}table_");
+    fs::read_to_string("/proc/modules").is_ok_and(|modules| modules.lines().any(|it| it.starts_with(&prefix)))
 }
 
 fn remove_from(
@@ -48,7 +59,7 @@ fn remove_from(
     let mut lock = None;
     for attempt in 1.. {
         let read = connection.read(table)?;
-        let removal = plan(table, &ruleset(&read), in_force);
+        let removal = look(&read, table, in_force);
         if !removal.is_empty() && lock.is_none() {
             // Usually there is nothing to do and nobody to wait for. Now there is: look again with the lock held.
             lock = Some(take_iptables_lock());
@@ -73,13 +84,18 @@ fn remove_from(
     Ok(())
 }
 
-fn ruleset(table: &Table) -> Ruleset {
-    let jumps = table.jumps().into_iter().map(|jump| {
-        // Which of the built-in chains it is does not matter.
-        let from = jump.from.unwrap_or_else(|| BUILT_IN[0].to_owned());
-        Jump { from, rule: jump.rule, to: jump.to }
-    });
-    Ruleset { chains: table.chains().map(str::to_owned).collect(), jumps: jumps.collect() }
+fn look(read: &Table, table: &str, in_force: Option<Mode>) -> Removal {
+    // Which of the built-in chains it is does not matter.
+    const BUILT_IN: &str = names::BUILT_IN[0];
+    let mut jumps: BTreeMap<String, Vec<Jump>> = BTreeMap::new();
+    for jump in read.jumps() {
+        let from = jump.from.unwrap_or_else(|| BUILT_IN.to_owned());
+        jumps.entry(from).or_default().push(Jump { rule: jump.rule, to: jump.to });
+    }
+    let chains: Vec<String> = iter::once(BUILT_IN).chain(read.chains()).map(str::to_owned).collect();
+    let jumps_of = |chain: &str| Ok(jumps.get(chain).cloned().unwrap_or_default());
+    let Ok(removal) = plan::<Infallible>(table, &chains, in_force, jumps_of);
+    removal
 }
 
 /// The lock that `iptables-legacy` takes while it replaces a table, as we do. Without it (it is a file of the host, which

@@ -5,8 +5,8 @@ use ferroxy_netlink::error::Error;
 use ferroxy_netlink::nftables::{Batch, CommitError, Connection, Expr, Family, ObservedRule, Verdict};
 
 use super::Report;
-use super::names::{BUILT_IN, TABLES, is_leftover};
-use super::removal::{Jump, Removal, Ruleset, plan};
+use super::names::TABLES;
+use super::removal::{Jump, Removal, plan};
 use crate::config::Mode;
 
 pub(super) fn remove(in_force: Option<Mode>, report: &mut Report) {
@@ -28,8 +28,8 @@ fn remove_from(
     in_force: Option<Mode>,
     report: &mut Report,
 ) {
-    let removal = match read(connection, family, table, in_force) {
-        Ok(ruleset) => plan(table, &ruleset, in_force),
+    let removal = match look(connection, family, table, in_force) {
+        Ok(removal) => removal,
         Err(error) => return report.failed(&error),
     };
     for (chain, by) in &removal.kept {
@@ -44,20 +44,18 @@ fn remove_from(
     }
 }
 
-/// The rules are read only where there is something to remove: foreign tables can be large.
-fn read(
+fn look(
     connection: &mut Connection,
     family: Family,
     table: &str,
     in_force: Option<Mode>,
-) -> Result<Ruleset, Error> {
+) -> Result<Removal, Error> {
     let chains = connection.chains(family, table)?.into_iter().map(|chain| chain.name);
-    let chains: Vec<String> = chains.filter(|name| !BUILT_IN.contains(&name.as_str())).collect();
-    if !chains.iter().any(|chain| is_leftover(table, chain, in_force)) {
-        return Ok(Ruleset::default());
-    }
-    let jumps = connection.rules(family, table)?.into_iter().filter_map(jump).collect();
-    Ok(Ruleset { chains, jumps })
+    let jumps_of = |chain: &str| {
+        let rules = connection.rules_of(family, table, chain)?;
+        Ok(rules.into_iter().filter_map(jump).collect())
+    };
+    plan(table, &chains.collect::<Vec<_>>(), in_force, jumps_of)
 }
 
 fn jump(observed: ObservedRule) -> Option<Jump> {
@@ -65,7 +63,7 @@ fn jump(observed: ObservedRule) -> Option<Jump> {
         Expr::Immediate(Verdict::Jump(chain) | Verdict::Goto(chain)) => Some(chain),
         _ => None,
     })?;
-    Some(Jump { from: observed.chain, rule: observed.handle, to })
+    Some(Jump { rule: observed.handle, to })
 }
 
 /// First nothing leads to the chains any more, then they go: kernels before 6.2 count a chain as used until the

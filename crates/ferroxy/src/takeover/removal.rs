@@ -5,18 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::names::{BUILT_IN, is_leftover};
 use crate::config::Mode;
 
-/// What matters of a table: its chains, and the rules that lead to them.
-#[derive(Debug, Default)]
-pub(super) struct Ruleset {
-    /// Those that iptables has not built in.
-    pub(super) chains: Vec<String>,
-    pub(super) jumps: Vec<Jump>,
-}
-
+/// A rule that leads to a chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Jump {
-    pub(super) from: String,
-    /// The rule's name in its table, whatever that is.
+    /// Its name in the table, whatever that is.
     pub(super) rule: u64,
     pub(super) to: String,
 }
@@ -39,53 +31,60 @@ impl Removal {
 
 /// The chains that kube-proxy left go, and the rules of built-in chains that lead to them. A chain that somebody else's
 /// chain leads to (port mappers of CNI use KUBE-MARK-MASQ) stays, with all that it needs.
-pub(super) fn plan(table: &str, ruleset: &Ruleset, in_force: Option<Mode>) -> Removal {
-    let left: BTreeSet<&str> = ruleset
-        .chains
-        .iter()
-        .map(String::as_str)
-        .filter(|chain| is_leftover(table, chain, in_force))
-        .collect();
-    let kept = needed_by_others(&left, &ruleset.jumps);
-    let chains = left.iter().filter(|chain| !kept.contains_key(**chain)).map(ToString::to_string).collect();
-    let goes = |jump: &&Jump| BUILT_IN.contains(&jump.from.as_str()) && left.contains(jump.to.as_str());
-    let rules = ruleset.jumps.iter().filter(goes).map(|jump| (jump.from.clone(), jump.rule)).collect();
-    let kept = kept.into_iter().map(|(chain, by)| (chain.to_owned(), by.to_owned())).collect();
-    Removal { chains, rules, kept }
-}
-
-/// Those of the chains that a foreign chain leads to, directly or through others of them; with the one that does.
-fn needed_by_others<'a>(left: &BTreeSet<&str>, jumps: &'a [Jump]) -> BTreeMap<&'a str, &'a str> {
-    let is_foreign = |chain: &str| !left.contains(chain) && !BUILT_IN.contains(&chain);
-    let into_left = |jump: &&Jump| left.contains(jump.to.as_str());
-    let mut from: BTreeMap<&str, Vec<&Jump>> = BTreeMap::new();
-    for jump in jumps.iter().filter(into_left) {
-        from.entry(&jump.from).or_default().push(jump);
+///
+/// `chains` are all there are. `jumps_of` is asked for those of others, and for those of kube-proxy's that stay: it has
+/// tens of thousands, and most are none of our business before they go.
+pub(super) fn plan<E>(
+    table: &str,
+    chains: &[String],
+    in_force: Option<Mode>,
+    mut jumps_of: impl FnMut(&str) -> Result<Vec<Jump>, E>,
+) -> Result<Removal, E> {
+    let names = chains.iter().map(String::as_str);
+    let (left, others): (BTreeSet<&str>, BTreeSet<&str>) =
+        names.partition(|chain| is_leftover(table, chain, in_force));
+    let mut removal = Removal::default();
+    if left.is_empty() {
+        return Ok(removal);
     }
-    let mut needed: BTreeMap<&str, &str> = BTreeMap::new();
-    let mut to_follow: Vec<&Jump> =
-        jumps.iter().filter(into_left).filter(|jump| is_foreign(&jump.from)).collect();
-    while let Some(jump) = to_follow.pop() {
-        if needed.insert(&jump.to, &jump.from).is_none() {
-            to_follow.extend(from.get(jump.to.as_str()).into_iter().flatten());
+    let mut into_left = |from: &str| -> Result<Vec<Jump>, E> {
+        Ok(jumps_of(from)?.into_iter().filter(|jump| left.contains(jump.to.as_str())).collect())
+    };
+    let mut needed: Vec<(String, String)> = Vec::new();
+    for from in others {
+        for jump in into_left(from)? {
+            if BUILT_IN.contains(&from) {
+                removal.rules.push((from.to_owned(), jump.rule));
+            } else {
+                needed.push((jump.to, from.to_owned()));
+            }
         }
     }
-    needed
+    while let Some((chain, by)) = needed.pop() {
+        if removal.kept.insert(chain.clone(), by).is_none() {
+            needed.extend(into_left(&chain)?.into_iter().map(|jump| (jump.to, chain.clone())));
+        }
+    }
+    let goes = |chain: &&str| !removal.kept.contains_key(*chain);
+    removal.chains = left.iter().copied().filter(goes).map(str::to_owned).collect();
+    Ok(removal)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+
     use super::*;
 
     const SVC: &str = "KUBE-SVC-LOLE4ISW44XBNF3G";
 
-    fn ruleset(chains: &[&str], jumps: &[(&str, &str)]) -> Ruleset {
-        let jump =
-            |(rule, (from, to)): (u64, &(&str, &str))| Jump { from: (*from).into(), rule, to: (*to).into() };
-        Ruleset {
-            chains: chains.iter().map(ToString::to_string).collect(),
-            jumps: (0..).zip(jumps).map(jump).collect(),
-        }
+    fn plan(chains: &[&str], jumps: &[(&str, &str)], in_force: Option<Mode>) -> Removal {
+        let chains: Vec<String> = BUILT_IN.iter().chain(chains).map(ToString::to_string).collect();
+        let jumps_of = |from: &str| {
+            let of_chain = (0..).zip(jumps).filter(|(_, jump)| jump.0 == from);
+            Ok::<_, Infallible>(of_chain.map(|(rule, (_, to))| Jump { rule, to: (*to).into() }).collect())
+        };
+        super::plan("nat", &chains, in_force, jumps_of).unwrap()
     }
 
     fn names(names: &[&str]) -> BTreeSet<String> {
@@ -94,35 +93,30 @@ mod tests {
 
     #[test]
     fn chains_go_with_the_rules_that_lead_to_them() {
-        let ruleset = ruleset(
-            &["KUBE-SERVICES", SVC, "MINE", "KUBE-FIREWALL"],
-            &[
-                ("PREROUTING", "MINE"),
-                ("PREROUTING", "KUBE-SERVICES"),
-                ("KUBE-SERVICES", SVC),
-                ("INPUT", "KUBE-FIREWALL"),
-            ],
-        );
-        let removal = plan("nat", &ruleset, Some(Mode::Nftables));
+        let chains = ["KUBE-SERVICES", SVC, "MINE", "KUBE-FIREWALL"];
+        let jumps = [
+            ("PREROUTING", "MINE"),
+            ("PREROUTING", "KUBE-SERVICES"),
+            ("KUBE-SERVICES", SVC),
+            ("INPUT", "KUBE-FIREWALL"),
+        ];
+        let removal = plan(&chains, &jumps, Some(Mode::Nftables));
         assert_eq!(removal.chains, names(&["KUBE-SERVICES", SVC]));
         assert_eq!(removal.rules, [("PREROUTING".to_owned(), 1)]);
         assert!(removal.kept.is_empty());
-        assert!(plan("nat", &ruleset, Some(Mode::Iptables)).is_empty());
+        assert!(plan(&chains, &jumps, Some(Mode::Iptables)).is_empty());
     }
 
     #[test]
     fn what_others_lead_to_stays_with_what_it_needs() {
-        let ruleset = ruleset(
-            &["KUBE-SERVICES", SVC, "KUBE-MARK-MASQ", "CNI-DN"],
-            &[
-                ("OUTPUT", "KUBE-SERVICES"),
-                ("KUBE-SERVICES", SVC),
-                ("CNI-DN", SVC),
-                (SVC, "KUBE-MARK-MASQ"),
-                ("OUTPUT", "KUBE-MARK-MASQ"),
-            ],
-        );
-        let removal = plan("nat", &ruleset, None);
+        let jumps = [
+            ("OUTPUT", "KUBE-SERVICES"),
+            ("KUBE-SERVICES", SVC),
+            ("CNI-DN", SVC),
+            (SVC, "KUBE-MARK-MASQ"),
+            ("OUTPUT", "KUBE-MARK-MASQ"),
+        ];
+        let removal = plan(&["KUBE-SERVICES", SVC, "KUBE-MARK-MASQ", "CNI-DN"], &jumps, None);
         assert_eq!(removal.chains, names(&["KUBE-SERVICES"]));
         // Nothing sends packets there but the foreign chain.
         assert_eq!(removal.rules, [("OUTPUT".to_owned(), 0), ("OUTPUT".to_owned(), 4)]);
@@ -132,15 +126,12 @@ mod tests {
 
     #[test]
     fn chains_that_lead_to_each_other_end() {
-        let ruleset = ruleset(
-            &["KUBE-SERVICES", SVC, "MINE"],
-            &[("MINE", SVC), (SVC, "KUBE-SERVICES"), ("KUBE-SERVICES", SVC)],
-        );
-        assert_eq!(plan("nat", &ruleset, None).chains, names(&[]));
+        let jumps = [("MINE", SVC), (SVC, "KUBE-SERVICES"), ("KUBE-SERVICES", SVC)];
+        assert_eq!(plan(&["KUBE-SERVICES", SVC, "MINE"], &jumps, None).chains, names(&[]));
     }
 
     #[test]
     fn nothing_of_kube_proxy_is_nothing_to_do() {
-        assert!(plan("nat", &ruleset(&["MINE"], &[("INPUT", "MINE")]), None).is_empty());
+        assert!(plan(&["MINE"], &[("INPUT", "MINE")], None).is_empty());
     }
 }

@@ -12,7 +12,8 @@ use std::time::Instant;
 
 use ferroxy_lab::api::{Access, Login};
 
-use crate::support::{Agent, DEADLINE, Setting, Stage, Traffic, http_get, wait_until};
+use crate::support::web::{HEALTHZ, code};
+use crate::support::{Agent, DEADLINE, Setting, Stage, Traffic, wait_until};
 use troubles::*;
 
 struct Scene {
@@ -205,5 +206,5 @@ fn logins() -> [Scene; 4] {
 }
 
 fn readiness(stage: &Stage) -> u16 {
-    http_get(stage.ka(), "127.0.0.1:10256", "/readyz").unwrap().0
+    code(stage.ka(), HEALTHZ, "/readyz").unwrap()
 }

@@ -8,9 +8,10 @@ use ferroxy_lab::api::{ApiHost, Assets, ControlPlane, Kind, Login, Options, Serv
 use ferroxy_lab::{Answer, Network, Protocol};
 use serde_json::json;
 
+use crate::support::web::{HEALTHZ, code};
 use crate::support::{
     Agent, DEADLINE, Service, Traffic, ask_from, configuration, ferroxy, network, node, pod_of, wait_until,
-    web,
+    web_service,
 };
 
 #[test]
@@ -38,7 +39,7 @@ fn play(network: &Network, host: &dyn ApiHost) {
     fs::write(&config, format!("{}{client}", configuration())).unwrap();
     let arguments = ["--config", config.to_str().unwrap(), "--hostname-override", "ka"];
 
-    for object in [node("ka", 1), node("kb", 2)].iter().chain(&web().objects()) {
+    for object in [node("ka", 1), node("kb", 2)].iter().chain(&web_service().objects()) {
         host.put(object).unwrap();
     }
     let agent = Agent::start_with(ka, arguments);
@@ -57,7 +58,7 @@ fn play(network: &Network, host: &dyn ApiHost) {
     let mut tainted = node("ka", 1);
     tainted["spec"]["taints"] = json!([{ "key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule" }]);
     host.put(&tainted).unwrap();
-    let healthz = || crate::support::http_get(ka, "127.0.0.1:10256", "/healthz").unwrap().0;
+    let healthz = || code(ka, HEALTHZ, "/healthz").unwrap();
     wait_until("/healthz says 503", DEADLINE, || healthz() == 503);
 
     // A restart finds everything as it was.

@@ -9,12 +9,10 @@ use ferroxy_lab::{Answer, Protocol};
 use ferroxy_netlink::route::Address;
 use serde_json::{Value, json};
 
+use crate::support::web::{HEALTHZ, code};
 use crate::support::{
-    Agent, DEADLINE, Service, Setting, Stage, Traffic, ask_from, configuration, http_get, node, pod_of,
-    wait_until,
+    Agent, DEADLINE, Service, Setting, Stage, Traffic, ask_from, configuration, node, pod_of, wait_until,
 };
-
-const HEALTHZ: &str = "127.0.0.1:10256";
 
 #[test]
 fn the_node_s_address_zone_and_taints() {
@@ -48,7 +46,7 @@ fn the_node_s_address_zone_and_taints() {
     moved["spec"]["taints"] = json!([{ "key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule" }]);
     stage.put(&moved);
     wait_for_health(&stage, 503);
-    assert_eq!(http_get(stage.ka(), HEALTHZ, "/livez").unwrap().0, 200);
+    assert_eq!(code(stage.ka(), HEALTHZ, "/livez").unwrap(), 200);
     moved["spec"]["taints"] = json!([]);
     stage.put(&moved);
     wait_for_health(&stage, 200);
@@ -167,9 +165,9 @@ fn wait_for_node_port(stage: &Stage, target: &str, open: bool) {
     });
 }
 
-fn wait_for_health(stage: &Stage, code: u16) {
-    wait_until(&format!("/healthz says {code}"), DEADLINE, || {
-        http_get(stage.ka(), HEALTHZ, "/healthz").unwrap().0 == code
+fn wait_for_health(stage: &Stage, expected: u16) {
+    wait_until(&format!("/healthz says {expected}"), DEADLINE, || {
+        code(stage.ka(), HEALTHZ, "/healthz") == Some(expected)
     });
 }
 

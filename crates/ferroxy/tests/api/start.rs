@@ -8,9 +8,9 @@ use ferroxy_lab::conformance::{Mode, RecordedProbe, case};
 use ferroxy_lab::{Answer, Effort, Probe, Protocol};
 use serde_json::{Value, json};
 
-use crate::support::{DEADLINE, Setting, Stage, ask_from, ferroxy, http_get, listing, node, wait_until};
+use crate::support::web::{HEALTHZ, code};
+use crate::support::{DEADLINE, Setting, Stage, ask_from, ferroxy, listing, node, wait_until};
 
-const HEALTHZ: &str = "127.0.0.1:10256";
 const NODE_PORT: &str = "172.18.0.2:30080";
 
 #[test]
@@ -19,7 +19,7 @@ fn it_waits_for_its_node_and_for_an_address_of_it() {
     stage.server.delete(Kind::Node, "", "ka").unwrap();
     let agent = stage.spawn();
     agent.wait_for("waiting for Node ka and its addresses");
-    assert_eq!(http_get(stage.ka(), HEALTHZ, "/readyz").unwrap().0, 503);
+    assert_eq!(code(stage.ka(), HEALTHZ, "/readyz").unwrap(), 503);
     assert_eq!(listing(stage.ka()), Vec::<String>::new(), "nothing is programmed yet");
 
     let mut without_address = node("ka", 1);
@@ -30,7 +30,7 @@ fn it_waits_for_its_node_and_for_an_address_of_it() {
     stage.put(&node("ka", 1));
     agent.wait_for("in sync");
     agent.settle(stage.ka());
-    wait_until("/readyz says 200", DEADLINE, || http_get(stage.ka(), HEALTHZ, "/readyz").unwrap().0 == 200);
+    wait_until("/readyz says 200", DEADLINE, || code(stage.ka(), HEALTHZ, "/readyz") == Some(200));
     match ask_from(&stage.network, "ext", Protocol::Tcp, NODE_PORT) {
         Answer::Reply(_) => {}
         other => panic!("the node port on the Node's address: {other}"),

@@ -15,10 +15,9 @@ mod cluster;
 pub mod repository;
 mod stage;
 mod traffic;
+pub mod web;
 
 use std::ffi::OsStr;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -27,7 +26,7 @@ use ferroxy_lab::{Answer, Capability, Namespace, Network, Protocol, ask, require
 pub use agent::{Agent, arguments as run_arguments};
 pub use cluster::{Cluster, Service, configuration, node, service_cidr};
 pub use stage::{Setting, Stage};
-pub use traffic::{Traffic, web};
+pub use traffic::{Traffic, web_service};
 
 /// Far more than anything here takes: only a test that fails waits this long.
 pub const DEADLINE: Duration = Duration::from_secs(60);
@@ -108,21 +107,6 @@ pub fn pod_from(network: &Network, from: &str, protocol: Protocol, target: &str)
 /// `a1:80 10.244.1.5` came from `a1`.
 pub fn pod_of(line: &str) -> &str {
     line.split_once(':').unwrap_or_else(|| panic!("not a pod's answer: {line}")).0
-}
-
-/// The status and the body of what an HTTP server on that node answers; None when nobody answers.
-pub fn http_get(node: &Namespace, address: &str, path: &str) -> Option<(u16, String)> {
-    let address: SocketAddr = address.parse().unwrap();
-    let ask = || {
-        let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(5)).ok()?;
-        stream.set_read_timeout(Some(DEADLINE)).ok()?;
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n").ok()?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).ok()?;
-        let (head, body) = answer.split_once("\r\n\r\n")?;
-        Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
-    };
-    node.run(ask).unwrap()
 }
 
 /// Asks until it is so, and says how long that took.

@@ -12,7 +12,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::cluster::{configuration, node, service_cidr};
-use super::{Agent, DEADLINE, Service, ask_from, pod_from, pod_of, wait_until, web};
+use super::{Agent, DEADLINE, Service, ask_from, pod_from, pod_of, wait_until, web_service};
 
 /// What kind of API server it is, and where.
 #[derive(Debug, Clone, Copy)]
@@ -55,7 +55,7 @@ impl Stage {
         for object in [service_cidr(), node("ka", 1), node("kb", 2)] {
             stage.put(&object);
         }
-        stage.put_service(&web());
+        stage.put_service(&web_service());
         stage.put_service(&stage.other());
         Some(stage)
     }

@@ -10,7 +10,7 @@ use ferroxy_lab::{Load, LongConnection, Network, Protocol};
 use super::Service;
 
 /// The Service that nobody touches.
-pub fn web() -> Service {
+pub fn web_service() -> Service {
     Service::new("web", &["10.96.0.80", "fd00:10:96::80"])
         .node_port(Protocol::Tcp, 80, 8080, 30080)
         .port(Protocol::Tcp, ECHO_PORT, ECHO_PORT)

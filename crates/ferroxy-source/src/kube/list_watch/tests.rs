@@ -1,6 +1,8 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use ferroxy_core::Event;
+
 use super::*;
 
 const SERVER: &str = "https://192.0.2.1:6443";
