@@ -11,7 +11,9 @@ use ferroxy_lab::Protocol;
 use ferroxy_netlink::nftables::Monitor;
 use serde_json::Value;
 
-use support::{Agent, Cluster, DEADLINE, Service, Traffic, ask_from, ferroxy, pod_from, run_arguments, web};
+use support::{
+    Agent, Cluster, DEADLINE, Service, Traffic, ask_from, ferroxy, pod_from, run_arguments, web_service,
+};
 
 #[test]
 fn a_restart_of_the_agent_goes_unnoticed() {
