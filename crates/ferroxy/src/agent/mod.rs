@@ -264,6 +264,7 @@ pub fn is_whole(diagnostics: &[Diagnostic]) -> bool {
 
 /// By the clock on the wall: only to compare with times that others wrote down.
 fn nanoseconds_since_1970() -> i64 {
+    #[allow(clippy::disallowed_methods, reason = "times that others wrote down")]
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }

@@ -20,15 +20,8 @@ impl Cluster {
     pub fn new() -> Cluster {
         let cluster = Cluster { directory: tempfile::tempdir().unwrap() };
         fs::create_dir(cluster.manifests()).unwrap();
-        let config =
-            fs::read_to_string(conformance::case("clusterip-tcp").unwrap().folder.join("config.yaml"));
-        fs::write(cluster.config(), format!("{}\nmode: nftables\n", config.unwrap())).unwrap();
-        let ranges = json!(["10.96.0.0/16", "fd00:10:96::/112"]);
-        let service_cidr = json!({
-            "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR",
-            "metadata": { "name": "kubernetes" }, "spec": { "cidrs": ranges },
-        });
-        cluster.write("cluster.yaml", &[service_cidr, node("ka", 1), node("kb", 2)]);
+        fs::write(cluster.config(), configuration()).unwrap();
+        cluster.write("cluster.yaml", &[service_cidr(), node("ka", 1), node("kb", 2)]);
         cluster
     }
 
@@ -71,7 +64,20 @@ impl Cluster {
     }
 }
 
-fn node(name: &str, number: u8) -> Value {
+/// That of the corpus, in nftables mode.
+pub fn configuration() -> String {
+    let path = conformance::case("clusterip-tcp").unwrap().folder.join("config.yaml");
+    format!("{}\nmode: nftables\n", fs::read_to_string(path).unwrap())
+}
+
+pub fn service_cidr() -> Value {
+    json!({
+        "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": { "name": "kubernetes" },
+        "spec": { "cidrs": ["10.96.0.0/16", "fd00:10:96::/112"] },
+    })
+}
+
+pub fn node(name: &str, number: u8) -> Value {
     let addresses = [format!("172.18.0.{}", number + 1), format!("fd00:172:18::{}", number + 1)];
     let pod_cidrs = [format!("10.244.{number}.0/24"), format!("fd00:10:244:{number}::/64")];
     json!({

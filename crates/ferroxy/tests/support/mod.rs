@@ -13,6 +13,8 @@
 mod agent;
 mod cluster;
 pub mod repository;
+mod stage;
+mod traffic;
 pub mod web;
 
 use std::ffi::OsStr;
@@ -22,7 +24,9 @@ use std::time::{Duration, Instant};
 use ferroxy_lab::{Answer, Capability, Namespace, Network, Protocol, ask, require};
 
 pub use agent::{Agent, arguments as run_arguments};
-pub use cluster::{Cluster, Service};
+pub use cluster::{Cluster, Service, configuration, node, service_cidr};
+pub use stage::{Setting, Stage};
+pub use traffic::{Traffic, web_service};
 
 /// Far more than anything here takes: only a test that fails waits this long.
 pub const DEADLINE: Duration = Duration::from_secs(60);
