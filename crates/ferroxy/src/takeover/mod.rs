@@ -3,11 +3,13 @@
 //! ```text
 //! its nftables tables    in the transaction that brings ours (`Dataplane::start`); found again later: `nftables.rs`
 //! its iptables chains    right after: `iptables_nft.rs` over netlink, `iptables_legacy.rs` through socket options
+//! its virtual servers    after those, with their device and the sets that chains asked: `ipvs.rs`
 //! ```
 //! `names.rs` says what is kube-proxy's, `removal.rs` what of it can go. Rules of others stay, even in the same chains.
 
 mod iptables_legacy;
 mod iptables_nft;
+mod ipvs;
 mod names;
 mod nftables;
 mod removal;
@@ -26,6 +28,7 @@ pub fn remove_leftovers(in_force: Option<Mode>) -> Report {
     nftables::remove(&mut report);
     iptables_nft::remove(in_force, &mut report);
     iptables_legacy::remove(in_force, &mut report);
+    ipvs::remove(in_force, &mut report);
     report
 }
 

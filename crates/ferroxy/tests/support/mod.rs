@@ -12,6 +12,7 @@
 
 mod agent;
 mod cluster;
+mod recorded;
 pub mod repository;
 mod stage;
 mod traffic;
@@ -25,6 +26,7 @@ use ferroxy_lab::{Answer, Capability, Namespace, Network, Protocol, ask, require
 
 pub use agent::{Agent, arguments as run_arguments};
 pub use cluster::{Cluster, Service, configuration, node, service_cidr};
+pub use recorded::{RecordedIpvs, restore};
 pub use stage::{Setting, Stage};
 pub use traffic::{Traffic, web_service};
 
