@@ -27,6 +27,19 @@ const FOREIGN_SERVERS: &str = "\
 const FOREIGN_SETS: &str =
     "create MINE hash:ip,port\nadd MINE 192.0.2.1,tcp:80\ncreate KUBE-MINE bitmap:port range 1-9\n";
 
+/// The original was recorded before it had come to IPv6. This is what it then makes for the case `dual-stack`.
+const IPV6_SERVERS: &str = "\
+-A -t [fd00:10:96::80]:80 -s rr
+-a -t [fd00:10:96::80]:80 -r [fd00:10:244:1::5]:80 -m -w 1
+-A -t [fd00:172:18::2]:30080 -s rr
+-a -t [fd00:172:18::2]:30080 -r [fd00:10:244:1::5]:80 -m -w 1
+";
+const IPV6_SETS: &str = "\
+create KUBE-6-NODE-PORT-TCP bitmap:port range 0-65535
+add KUBE-6-NODE-PORT-TCP 30080
+";
+const IPV6_ADDRESS: &str = "fd00:10:96::80/128";
+
 fn run(node: &Namespace, command: &str) -> String {
     let mut words = command.split(' ');
     let mut command = Command::new(words.next().unwrap());
@@ -72,14 +85,14 @@ fn listing(node: &Namespace) -> Vec<String> {
     lines
 }
 
-/// Every way into the Service of the case answers, through whatever is in force.
-fn expect_traffic(network: &Network) {
-    for (from, target) in [
-        ("a1", "10.96.0.80:80"),
-        ("ka", "10.96.0.80:80"),
-        ("a2", "[fd00:10:96::80]:80"),
-        ("ext", "172.18.0.2:30080"),
-    ] {
+/// Ways into the Service of the case, in both families.
+const IPV4_WAYS: [(&str, &str); 3] =
+    [("a1", "10.96.0.80:80"), ("ka", "10.96.0.80:80"), ("ext", "172.18.0.2:30080")];
+const IPV6_WAYS: [(&str, &str); 2] = [("a2", "[fd00:10:96::80]:80"), ("ka", "[fd00:10:96::80]:80")];
+
+/// They answer, through whatever is in force.
+fn expect_traffic(network: &Network, ways: &[(&str, &str)]) {
+    for (from, target) in ways {
         for _ in 0..4 {
             pod_from(network, from, Protocol::Tcp, target);
         }
@@ -102,13 +115,16 @@ fn from_ipvs_mode() {
     let Some(network) = support::network() else { return };
     let ka = network.namespace("ka").unwrap();
     let case = conformance::case("dual-stack").unwrap();
-    let recorded = RecordedIpvs::read(&case.folder).unwrap();
+    let mut recorded = RecordedIpvs::read(&case.folder).unwrap();
+    recorded.ipvsadm.push_str(IPV6_SERVERS);
+    recorded.sets.push_str(IPV6_SETS);
+    recorded.addresses.push(IPV6_ADDRESS.into());
     load_ipvs(ka);
     install_foreign(ka);
     let before = listing(ka);
     install(ka, &recorded);
     assert!(listing(ka).len() > before.len() + 80);
-    expect_traffic(&network);
+    expect_traffic(&network, &IPV4_WAYS);
 
     let log = run_agent(ka, &case.folder);
     assert_eq!(log.matches("taken over from kube-proxy").count(), 1, "{log}");
@@ -116,7 +132,8 @@ fn from_ipvs_mode() {
     assert!(log.contains(&format!("{servers} virtual servers, device kube-ipvs0, ")), "{log}");
     assert!(!log.contains("may still be there") && !log.contains("and stays"), "{log}");
     assert_eq!(listing(ka), before);
-    expect_traffic(&network);
+    expect_traffic(&network, &IPV4_WAYS);
+    expect_traffic(&network, &IPV6_WAYS);
 
     let again = run_agent(ka, &case.folder);
     assert!(!again.contains("kube-proxy:"), "{again}");
