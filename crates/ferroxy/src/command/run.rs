@@ -160,10 +160,13 @@ fn follow_config(
     let status = Arc::clone(status);
     let follower = reload::spawn(path.into(), flags.clone(), settings.config.clone(), move |reload| {
         reload.tell();
-        let Reload::Changed { new, .. } = reload else { return };
+        let Reload::Changed { new, live, .. } = reload else { return };
         manager.reloading();
         log::adjust(&new.logging);
-        host::prepare(&new);
+        // Only if it is about that: what could not be set at the start cannot be set now, and was said then.
+        if live.iter().any(|field| field.starts_with("conntrack.") || field == "oomScoreAdj") {
+            host::prepare(&new);
+        }
         status.limit_traffic_series(new.traffic_metrics_max_series as usize);
         let policy = new.policy(mode, node_name.clone());
         // The agent ends by ending the process; there is nobody left to tell.
