@@ -10,7 +10,7 @@ use ferroxy_source::kube::{Occurrence, Regarding};
 use tracing::{info, warn};
 
 use super::input::{Cluster, Input, Settings};
-use super::source::{Source, Watching};
+use super::source::Source;
 use super::{Answer, cleanup, version};
 use crate::agent::{self, Agent, inputs};
 use crate::config::reload::{self, Reload};
@@ -102,8 +102,8 @@ fn serve(settings: Settings, cluster: Cluster, source: Source, flags: &Flags) ->
     let is_api = matches!(source, Source::Api(_));
     let source_is_whole = agent::is_whole(&diagnostics);
     let _ = sender.send(agent::Input::SourceDiagnostics(diagnostics));
-    let watching = source.watch(sender.clone(), &status)?;
-    announce(&watching, &settings);
+    let _watching = source.watch(sender.clone(), &status)?;
+    announce(&settings, &status);
     let manager = Notifier::from_environment();
     let _reload = follow_config(&settings, flags, &manager, sender, &status)?;
 
@@ -130,10 +130,9 @@ fn periods(configured: &config::Periods) -> agent::Periods {
 }
 
 /// Tells whoever looks at the Node's events that we are here, as the original does.
-fn announce(watching: &Watching, settings: &Settings) {
-    let Some(recorder) = watching.recorder() else { return };
+fn announce(settings: &Settings, status: &Status) {
     let tell = |reason: &str, note: &str, warning| {
-        recorder.emit(Occurrence {
+        status.tell_people(Occurrence {
             regarding: Regarding::Node(settings.node_name.clone()),
             reason: reason.into(),
             action: "StartKubeProxy".into(),

@@ -3,11 +3,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use ferroxy_core::facts::Node;
 use ferroxy_core::{Event, Family, ServiceName};
+use ferroxy_source::kube::{Occurrence, Recorder};
 use tokio::sync::Notify;
 
 use crate::dataplane::{Acknowledged, Receipt};
@@ -31,6 +32,8 @@ pub struct Status {
     now: Mutex<Now>,
     /// Told when health-check node ports are to be opened or closed.
     ports_changed: Notify,
+    /// Who tells people by events of the API, where there is an API.
+    recorder: OnceLock<Recorder>,
 }
 
 /// All there is to tell.
@@ -92,7 +95,7 @@ impl Status {
             most_traffic_series: MOST_TRAFFIC_SERIES,
             cluster_version: None,
         };
-        Status { now: Mutex::new(now), ports_changed: Notify::new() }
+        Status { now: Mutex::new(now), ports_changed: Notify::new(), recorder: OnceLock::new() }
     }
 
     pub fn now(&self) -> MutexGuard<'_, Now> {
@@ -118,6 +121,18 @@ impl Status {
 
 /// For whoever reads the source.
 impl Status {
+    /// From here on events are sent. The first call counts.
+    pub fn tell_people_by(&self, recorder: Recorder) {
+        let _ = self.recorder.set(recorder);
+    }
+
+    /// An event of the API; nothing where there is no API.
+    pub fn tell_people(&self, occurrence: Occurrence) {
+        if let Some(recorder) = self.recorder.get() {
+            recorder.emit(occurrence);
+        }
+    }
+
     pub fn source_spoke(&self) {
         let mut now = self.now();
         now.source.last_word = Some(Moment::now());
