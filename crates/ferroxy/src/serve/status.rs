@@ -11,6 +11,7 @@ use ferroxy_core::{Event, Family, ServiceName};
 use ferroxy_source::kube::{Occurrence, Recorder};
 use tokio::sync::Notify;
 
+use crate::config::Config;
 use crate::dataplane::{Acknowledged, Receipt};
 
 use super::counts::{Counts, Rules};
@@ -54,6 +55,8 @@ pub struct Now {
     pub frontends: Option<Frontends>,
     /// How many series of traffic are told at most.
     pub most_traffic_series: usize,
+    /// The configuration in force, if it is not the one we started with.
+    pub changed_config: Option<Box<Config>>,
     /// The version of Kubernetes that the cluster has, as its API server tells it: `v1.37.0`.
     pub cluster_version: Option<String>,
 }
@@ -93,6 +96,7 @@ impl Status {
             counts: Counts::default(),
             frontends: None,
             most_traffic_series: MOST_TRAFFIC_SERIES,
+            changed_config: None,
             cluster_version: None,
         };
         Status { now: Mutex::new(now), ports_changed: Notify::new(), recorder: OnceLock::new() }
@@ -267,6 +271,13 @@ impl Status {
     pub fn iptables_packets(&self, invalid_dropped: u64, localhost_accepted: u64) {
         let iptables = &mut self.now().counts.iptables;
         (iptables.invalid_dropped, iptables.localhost_accepted) = (invalid_dropped, localhost_accepted);
+    }
+
+    /// Another configuration is in force.
+    pub fn reconfigured(&self, config: Box<Config>) {
+        let mut now = self.now();
+        now.most_traffic_series = config.traffic_metrics_max_series as usize;
+        now.changed_config = Some(config);
     }
 
     /// How many series of traffic are told at most.
