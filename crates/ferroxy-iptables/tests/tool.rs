@@ -19,6 +19,7 @@ use ferroxy_iptables::tool::{
     Error, Family, Fingerprint, Limits, Refusal, Tools, Variant, fingerprint, restore, save_text, sysctl,
 };
 use ferroxy_lab::{Capability, Namespace, require};
+use ferroxy_netlink::nftables::{Monitor, Notice};
 use rustix::fs::{FlockOperation, flock};
 
 const VARIANTS: [Variant; 2] = [Variant::NfTables, Variant::Legacy];
@@ -323,6 +324,24 @@ fn the_generation_rises_by_our_commits() {
             let receipt = restore(tools, &text, &Limits::default()).unwrap();
             assert_eq!((look() - before) as usize, receipt.commits);
         }
+    });
+}
+
+#[test]
+fn notifications_of_our_own_restore_can_be_told_from_others() {
+    with_variant(Variant::NfTables, |tools| {
+        let mut monitor = Monitor::open().unwrap();
+        let receipt = restore(tools, &cluster(5, 2), &Limits::default()).unwrap();
+        let mut notices = Vec::new();
+        while let Some(notice) = monitor.next(Some(Duration::ZERO)).unwrap() {
+            notices.push(notice);
+        }
+        let is_ours = |notice: &Notice| match notice {
+            Notice::Changed { table, port_id, .. } => table == "nat" && *port_id == receipt.pid,
+            Notice::Generation { port_id, .. } => *port_id == receipt.pid,
+            Notice::Lost => false,
+        };
+        assert!(!notices.is_empty() && notices.iter().all(is_ours), "{receipt:?} {notices:?}");
     });
 }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 use rustix::fs::{Access, access};
 
 use super::process::Program;
-use super::{Error, Family, Limits, lock, save};
+use super::{Error, Family, Limits, save};
 
 /// Searched after PATH, which for a service often lacks them.
 const ALSO: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
@@ -65,7 +65,7 @@ impl Tools {
     }
 
     /// Rules of a Kubernetes proxy which the other variant of the tools holds: somebody changed the host's choice, or two
-    /// programs do not agree on it. `None` also when the other variant is not installed.
+    /// programs do not agree on it. A warning tells of them. `None` also when the other variant is not installed.
     pub fn leftover(&self, limits: &Limits) -> Result<Option<Leftover>, Error> {
         let other = match Tools::find_variant(self.family, self.variant.other()) {
             Ok(other) => other,
@@ -76,7 +76,9 @@ impl Tools {
             if other.has_table(table)
                 && let Some(chain) = other.first_kubernetes_chain(table, limits)?
             {
-                return Ok(Some(Leftover { variant: other.variant, table, chain }));
+                let found = Leftover { variant: other.variant, table, chain };
+                tracing::warn!("{found}: packets meet these rules too; remove them, or use that variant");
+                return Ok(Some(found));
             }
         }
         Ok(None)
@@ -92,21 +94,15 @@ impl Tools {
             let (save, restore) = (save.display().to_string(), restore.display().to_string());
             return Err(Error::MixedVariants { save, save_variant, restore, restore_variant: variant });
         }
-        if variant == Variant::Legacy {
-            lock::prepare()?;
-        }
         Ok(Tools { family, variant, version, save, restore })
     }
 
-    /// Legacy tools make the table they are asked about, and load its module: do not ask about what is not there.
     fn has_table(&self, table: &str) -> bool {
-        let names = match (self.variant, self.family) {
-            (Variant::NfTables, _) => return true,
-            (Variant::Legacy, Family::V4) => "/proc/thread-self/net/ip_tables_names",
-            (Variant::Legacy, Family::V6) => "/proc/thread-self/net/ip6_tables_names",
-        };
-        // No such file: the module is not loaded, so there are no tables.
-        fs::read_to_string(names).is_ok_and(|names| names.lines().any(|name| name == table))
+        match self.variant {
+            Variant::NfTables => true,
+            // Legacy tools make the table they are asked about, and load its module: do not ask about what is not there.
+            Variant::Legacy => legacy_table_exists(self.family, table),
+        }
     }
 
     fn first_kubernetes_chain(&self, table: &str, limits: &Limits) -> Result<Option<String>, Error> {
@@ -120,6 +116,16 @@ impl Tools {
         })?;
         Ok(found)
     }
+}
+
+/// In the network namespace that the calling thread is in. Makes nothing, and loads no module.
+pub(super) fn legacy_table_exists(family: Family, table: &str) -> bool {
+    let names = match family {
+        Family::V4 => "/proc/thread-self/net/ip_tables_names",
+        Family::V6 => "/proc/thread-self/net/ip6_tables_names",
+    };
+    // No such file: the module is not loaded, so there are no tables.
+    fs::read_to_string(names).is_ok_and(|names| names.lines().any(|name| name == table))
 }
 
 /// The kubelet of old leaves KUBE-MARK-DROP and the like, and one hint chain to this day, in whichever variant it uses:

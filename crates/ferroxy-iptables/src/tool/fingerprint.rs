@@ -10,7 +10,6 @@
 //!   (as `iptables` itself asks for them, before it copies them). A rule replaced by one of the same size is not seen: a full
 //!   comparison now and then is still needed.
 
-use std::fs;
 use std::io;
 use std::mem;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -18,6 +17,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use ferroxy_netlink::nftables::Connection;
 use rustix::net::{AddressFamily, Protocol, SocketFlags, SocketType, ipproto, socket_with};
 
+use super::detect::legacy_table_exists;
 use super::{Error, Family, Variant};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,17 +56,14 @@ struct Info {
 const GET_INFO: libc::c_int = 64;
 
 fn ask_legacy(family: Family, table: &str) -> io::Result<Fingerprint> {
-    let (names, domain, level) = match family {
-        Family::V4 => ("/proc/thread-self/net/ip_tables_names", AddressFamily::INET, libc::IPPROTO_IP),
-        Family::V6 => ("/proc/thread-self/net/ip6_tables_names", AddressFamily::INET6, libc::IPPROTO_IPV6),
-    };
     // Asking the kernel about a table makes it: look whether it is there first.
-    match fs::read_to_string(names) {
-        Ok(names) if names.lines().any(|name| name == table) => {}
-        Ok(_) => return Ok(Fingerprint::Absent),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Fingerprint::Absent),
-        Err(error) => return Err(error),
+    if !legacy_table_exists(family, table) {
+        return Ok(Fingerprint::Absent);
     }
+    let (domain, level) = match family {
+        Family::V4 => (AddressFamily::INET, libc::IPPROTO_IP),
+        Family::V6 => (AddressFamily::INET6, libc::IPPROTO_IPV6),
+    };
     let mut info = Info::default();
     // The last byte stays zero: the name is a C string.
     let room = info.name.len() - 1;

@@ -25,7 +25,7 @@ pub mod sysctl;
 pub use detect::{Leftover, Tools, Variant, Version};
 pub use error::{Error, Refusal};
 pub use fingerprint::{Fingerprint, fingerprint};
-pub use restore::{Receipt, restore};
+pub use restore::{Receipt, restore, restore_portions};
 pub use save::{save, save_text};
 
 use std::time::Duration;

@@ -41,8 +41,16 @@ pub struct Receipt {
 pub fn restore(tools: &Tools, text: &str, limits: &Limits) -> Result<Receipt, Error> {
     let portions = match tools.variant {
         Variant::NfTables => Portions::of(text),
-        Variant::Legacy => Portions::one_for_each_table(text),
+        Variant::Legacy => Portions::for_legacy(text),
     };
+    restore_portions(tools, &portions, limits)
+}
+
+/// The same for a text that is arranged already.
+pub fn restore_portions(tools: &Tools, portions: &Portions<'_>, limits: &Limits) -> Result<Receipt, Error> {
+    if tools.variant == Variant::Legacy {
+        lock::prepare()?;
+    }
     let lines = portions.lines();
     let bytes = lines.iter().map(|line| line.len() + 1).sum();
     let mut receipt =
