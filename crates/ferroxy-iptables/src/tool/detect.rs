@@ -14,6 +14,7 @@ use rustix::fs::{Access, access};
 
 use super::process::Program;
 use super::{Error, Family, Limits, save};
+use crate::text::tool;
 
 /// Searched after PATH, which for a service often lacks them.
 const ALSO: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
@@ -85,7 +86,7 @@ impl Tools {
     }
 
     fn search(family: Family, infix: &str, directories: &[PathBuf]) -> Result<Tools, Error> {
-        let prefix = family.prefix();
+        let prefix = tool(family);
         let save = find_program(&format!("{prefix}{infix}-save"), directories)?;
         let restore = find_program(&format!("{prefix}{infix}-restore"), directories)?;
         let (version, variant) = ask_version(&restore)?;
@@ -205,15 +206,6 @@ impl Variant {
         match self {
             Variant::NfTables => Variant::Legacy,
             Variant::Legacy => Variant::NfTables,
-        }
-    }
-}
-
-impl Family {
-    fn prefix(self) -> &'static str {
-        match self {
-            Family::V4 => "iptables",
-            Family::V6 => "ip6tables",
         }
     }
 }

@@ -68,6 +68,13 @@ pub struct Refusal {
     pub chain: Option<String>,
 }
 
+impl Refusal {
+    /// Whether these words are in the line that was refused.
+    pub fn is_about(&self, words: &str) -> bool {
+        self.line.as_ref().is_some_and(|line| line.contains(words))
+    }
+}
+
 impl std::fmt::Display for Refusal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} refused (status {}): {}", self.tool, self.status, self.said)?;

@@ -1,0 +1,125 @@
+//! Carries out a Plan with the host's restore tools: one run for each family that it concerns.
+//!
+//! A table is one transaction where it is small, and several that are safe one by one where it is large
+//! (`tool/portion.rs`). When a run fails, what was committed before is in force: the caller reads the kernel again.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use ferroxy_core::Family;
+
+use crate::plan::{Op, Plan};
+use crate::state::TableName;
+use crate::tool::{self, Error, Limits, Tools, restore_announced};
+
+/// What it took.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Receipt {
+    /// How often a tool was run: once for each family, and once more for each time the lock was not to be had.
+    pub runs: u32,
+    pub commits: usize,
+    pub lines: usize,
+    pub bytes: usize,
+    /// For the lock, in runs that did not get it and between them.
+    pub waited: Duration,
+    /// In runs that did it.
+    pub tool_time: Duration,
+}
+
+/// Sends a Plan to the kernel.
+pub fn apply(tools: &[Tools], limits: &Limits, runs: &Runs, plan: &Plan) -> Result<Receipt, Error> {
+    let mut receipt = Receipt::default();
+    for tools in tools {
+        let input = plan.restore_input(tools.family);
+        if !input.is_empty() {
+            let of_family = restore_announced(tools, &input, limits, &|process| runs.note(process))?;
+            receipt.add(&of_family);
+        }
+    }
+    Ok(receipt)
+}
+
+/// How many rules a Plan writes, by table.
+pub fn rules_written(plan: &Plan) -> BTreeMap<(Family, TableName), u64> {
+    let mut written = BTreeMap::new();
+    for (family, table, op) in plan.ops() {
+        let rules = match op {
+            Op::Write { rules, .. } => rules.len() as u64,
+            Op::Insert { .. } | Op::Append { .. } => 1,
+            Op::Delete { .. } | Op::Remove { .. } => 0,
+        };
+        *written.entry((family, table)).or_default() += rules;
+    }
+    written
+}
+
+impl Receipt {
+    fn add(&mut self, other: &tool::Receipt) {
+        self.runs += other.runs;
+        self.commits += other.commits;
+        self.lines += other.lines;
+        self.bytes += other.bytes;
+        self.waited += other.waited;
+        self.tool_time += other.tool_time;
+    }
+
+    /// Two receipts in one.
+    pub fn and(self, other: Receipt) -> Receipt {
+        Receipt {
+            runs: self.runs + other.runs,
+            commits: self.commits + other.commits,
+            lines: self.lines + other.lines,
+            bytes: self.bytes + other.bytes,
+            waited: self.waited + other.waited,
+            tool_time: self.tool_time + other.tool_time,
+        }
+    }
+}
+
+/// The tools we ran lately, by process id: the kernel names it in its notifications, and so tells our changes from
+/// others'. A tool is noted before it gets its input, so it is known when its first notification comes.
+#[derive(Debug, Default)]
+pub struct Runs(Mutex<VecDeque<u32>>);
+
+impl Runs {
+    /// Whoever listens is behind by a few runs at most, and process ids are used again only after thousands.
+    const REMEMBERED: usize = 64;
+
+    pub fn note(&self, process: u32) {
+        let mut runs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if runs.len() == Self::REMEMBERED {
+            runs.pop_front();
+        }
+        runs.push_back(process);
+    }
+
+    pub fn has(&self, process: u32) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(&process)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_are_remembered_for_a_while() {
+        let runs = Runs::default();
+        (1..=70).for_each(|process| runs.note(process));
+        assert!(runs.has(70) && runs.has(7) && !runs.has(6));
+    }
+
+    #[test]
+    fn rules_are_counted_by_table() {
+        let mut plan = Plan::default();
+        let chain = || "KUBE-SVC-A".into();
+        let written = Op::Write { chain: chain(), rules: ["-j A", "-j B"].into_iter().collect() };
+        let added = Op::Append { chain: chain(), rule: "-j C".into() };
+        plan.add(Family::V4, TableName::Nat, [written, added, Op::Remove { chain: chain() }]);
+        plan.add(Family::V6, TableName::Filter, [Op::Delete { chain: chain(), rule: "-j D".into() }]);
+        let expected =
+            [((Family::V4, TableName::Nat), 3), ((Family::V6, TableName::Filter), 0)].into_iter().collect();
+        assert_eq!(rules_written(&plan), expected);
+    }
+}
