@@ -3,8 +3,7 @@
 //! A table is one transaction where it is small, and several that are safe one by one where it is large
 //! (`tool/portion.rs`). When a run fails, what was committed before is in force: the caller reads the kernel again.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Mutex, PoisonError};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ferroxy_core::Family;
@@ -27,14 +26,18 @@ pub struct Receipt {
     pub tool_time: Duration,
 }
 
-/// Sends a Plan to the kernel.
-pub fn apply(tools: &[Tools], limits: &Limits, runs: &Runs, plan: &Plan) -> Result<Receipt, Error> {
+/// Sends a Plan to the kernel. `announce` is told the process id of each run before it changes anything.
+pub fn apply(
+    tools: &[Tools],
+    limits: &Limits,
+    plan: &Plan,
+    announce: &dyn Fn(u32),
+) -> Result<Receipt, Error> {
     let mut receipt = Receipt::default();
     for tools in tools {
         let input = plan.restore_input(tools.family);
         if !input.is_empty() {
-            let of_family = restore_announced(tools, &input, limits, &|process| runs.note(process))?;
-            receipt.add(&of_family);
+            receipt.add(&restore_announced(tools, &input, limits, announce)?);
         }
     }
     Ok(receipt)
@@ -77,38 +80,9 @@ impl Receipt {
     }
 }
 
-/// The tools we ran lately, by process id: the kernel names it in its notifications, and so tells our changes from
-/// others'. A tool is noted before it gets its input, so it is known when its first notification comes.
-#[derive(Debug, Default)]
-pub struct Runs(Mutex<VecDeque<u32>>);
-
-impl Runs {
-    /// Whoever listens is behind by a few runs at most, and process ids are used again only after thousands.
-    const REMEMBERED: usize = 64;
-
-    pub fn note(&self, process: u32) {
-        let mut runs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if runs.len() == Self::REMEMBERED {
-            runs.pop_front();
-        }
-        runs.push_back(process);
-    }
-
-    pub fn has(&self, process: u32) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(&process)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn runs_are_remembered_for_a_while() {
-        let runs = Runs::default();
-        (1..=70).for_each(|process| runs.note(process));
-        assert!(runs.has(70) && runs.has(7) && !runs.has(6));
-    }
 
     #[test]
     fn rules_are_counted_by_table() {

@@ -8,14 +8,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ferroxy_core::{Family, Intent, NodeIntent, ServiceIntent, ServiceName};
-use ferroxy_netlink::nfacct;
+use ferroxy_netlink::nftables::Ignorer;
 
-use crate::apply::{Receipt, Runs, apply, rules_written};
+use crate::apply::{Receipt, apply, rules_written};
+use crate::counters;
 use crate::diff::{diff, keeping_the_unknown};
 use crate::ledger::{Change, Ledger, Settlement};
 use crate::observe::observe;
 use crate::plan::Plan;
-use crate::program::{COUNTERS, Settings};
+use crate::program::Settings;
 use crate::render::{ClusterSize, Surroundings, fragment, render};
 use crate::state::{Rules, State, TableName};
 use crate::tool::{Error, Fingerprint, Limits, Tools, Variant, fingerprint, save, sysctl};
@@ -25,7 +26,8 @@ pub struct Dataplane {
     /// One for each family.
     tools: Vec<Tools>,
     limits: Limits,
-    runs: Arc<Runs>,
+    /// Whoever listens to the kernel's notifications, and is not to be told of our own changes.
+    listener: Option<Ignorer>,
     ledger: Ledger,
     /// The kernel has what the ledger says, unless somebody else changed it.
     is_certain: bool,
@@ -90,7 +92,7 @@ impl Dataplane {
         Dataplane {
             tools,
             limits,
-            runs: Arc::default(),
+            listener: None,
             ledger: Ledger::default(),
             is_certain: false,
             keep_unknown: false,
@@ -113,11 +115,12 @@ impl Dataplane {
         &self.tools
     }
 
-    /// Which notifications of the kernel are about our own doing.
-    pub fn runs(&self) -> Arc<Runs> {
-        Arc::clone(&self.runs)
+    /// From now on a listener to the kernel's notifications hears of others' changes only.
+    pub fn hide_from(&mut self, listener: Ignorer) {
+        self.listener = Some(listener);
     }
 
+    /// What rules there should be, by table. For metrics.
     pub fn rule_counts(&self) -> impl Iterator<Item = RuleCount> {
         let tables = |family: &Family| TableName::ALL.map(|table| (*family, table));
         self.ledger.families().iter().flat_map(tables).map(|(family, table)| RuleCount {
@@ -144,7 +147,7 @@ impl Dataplane {
 
     /// Brings the kernel from whatever it has of ours to this Intent, sending the difference only.
     pub fn start(&mut self, intent: &Intent) -> Result<Outcome, Error> {
-        let settings = Settings { nfacct: make_counters()?, tcp_be_liberal: is_liberal()? };
+        let settings = Settings { nfacct: counters::make()?, tcp_be_liberal: is_liberal()? };
         match self.start_with(intent, settings) {
             // The kernel has the counters, but rules cannot count into them: without, then, as on kernels that have none.
             Err(Error::Refused(refusal)) if settings.nfacct && refusal.is_about("-m nfacct") => {
@@ -295,7 +298,7 @@ impl Dataplane {
         self.carry_out(&plan)?;
         self.ledger = Ledger::default();
         self.is_certain = false;
-        remove_counters()?;
+        counters::remove()?;
         Ok(!plan.is_empty())
     }
 
@@ -325,13 +328,20 @@ impl Dataplane {
 
     fn carry_out(&mut self, plan: &Plan) -> Result<Receipt, Error> {
         self.is_certain = false;
-        let receipt = apply(&self.tools, &self.limits, &self.runs, plan)?;
+        let receipt = apply(&self.tools, &self.limits, plan, &|process| self.hide(process))?;
         if !plan.is_empty() {
             self.rules_written = rules_written(plan);
             self.fingerprints = self.fingerprints()?;
         }
         self.is_certain = true;
         Ok(receipt)
+    }
+
+    /// A tool's notifications carry its process id.
+    fn hide(&self, process: u32) {
+        if let Some(Err(error)) = self.listener.as_ref().map(|listener| listener.ignore(process)) {
+            tracing::warn!("{error}: our own changes will be looked into as if they were others'");
+        }
     }
 
     fn fingerprints(&self) -> Result<Vec<Fingerprint>, Error> {
@@ -351,35 +361,5 @@ fn is_liberal() -> Result<bool, Error> {
 
 /// What `start` would find out, without making anything.
 fn settings_seen() -> Result<Settings, Error> {
-    let mut counters = nfacct::Connection::open()?;
-    let nfacct = match counters.read(COUNTERS[0]) {
-        Ok(_) => true,
-        Err(error) if nfacct::is_missing(&error) => false,
-        Err(error) => return Err(error.into()),
-    };
-    Ok(Settings { nfacct, tcp_be_liberal: is_liberal()? })
-}
-
-/// The counters that rules refer to. False where the kernel has none.
-fn make_counters() -> Result<bool, Error> {
-    let mut counters = nfacct::Connection::open()?;
-    for name in COUNTERS {
-        match counters.ensure(name) {
-            Ok(()) => {}
-            Err(error) if nfacct::is_missing(&error) => return Ok(false),
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(true)
-}
-
-fn remove_counters() -> Result<(), Error> {
-    let mut counters = nfacct::Connection::open()?;
-    for name in COUNTERS {
-        match counters.remove(name) {
-            Err(error) if !nfacct::is_missing(&error) => return Err(error.into()),
-            _ => {}
-        }
-    }
-    Ok(())
+    Ok(Settings { nfacct: counters::can_be_made()?, tcp_be_liberal: is_liberal()? })
 }

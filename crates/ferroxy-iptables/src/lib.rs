@@ -8,6 +8,7 @@
 //! runs. [`Dataplane`] keeps the two halves in step, Service by Service.
 
 pub mod apply;
+pub mod counters;
 pub mod dataplane;
 pub mod diff;
 pub mod interpret;

@@ -55,7 +55,9 @@ impl Host {
             .into();
         let dataplane = Dataplane::with_tools(tools.clone(), Limits::default());
         let host = Host { variant, tools, dataplane };
-        host.tools.iter().for_each(|tools| drop(restore(tools, FOREIGN, &Limits::default()).unwrap()));
+        for tools in &host.tools {
+            restore(tools, FOREIGN, &Limits::default()).unwrap();
+        }
         host
     }
 
@@ -222,7 +224,7 @@ fn a_service_that_is_refused_holds_back_no_other() {
         intent.services.insert(bad.clone(), refused.clone().unwrap());
         let outcome = host.dataplane.start(&intent).unwrap();
         let failed: Vec<_> = outcome.failed.iter().map(|(name, _)| name.clone()).collect();
-        assert_eq!(failed, [bad.clone()], "{outcome:?}");
+        assert_eq!(failed, std::slice::from_ref(&bad), "{outcome:?}");
         assert_eq!(host.dataplane.ledger().services().count(), 3);
         assert_eq!(host.state().to_string(), host.wanted());
 
@@ -252,7 +254,7 @@ fn a_restore_that_fails_half_way_is_made_good() {
         let outcome =
             host.change(vec![(name.clone(), Some(without.clone())), (fatal.clone(), Some(come.clone()))]);
         let failed: Vec<_> = outcome.failed.iter().map(|(name, _)| name.clone()).collect();
-        assert_eq!(failed, [fatal.clone()], "the other is in force");
+        assert_eq!(failed, std::slice::from_ref(&fatal), "the other is in force");
         assert_eq!(host.dataplane.ledger().service(&name), Some(&without));
         assert_eq!(host.state().to_string(), host.wanted(), "the half that was done is undone");
         let (other, fewer) = service(2, 0..1);

@@ -60,6 +60,11 @@ impl Tools {
         Ok(tools)
     }
 
+    /// Whether the host has tools that can be used.
+    pub fn are_installed(family: Family) -> bool {
+        Tools::search(family, "", &search_path()).is_ok()
+    }
+
     /// A certain variant, whatever the host's own choice is.
     pub fn find_variant(family: Family, variant: Variant) -> Result<Tools, Error> {
         Tools::search(family, variant.infix(), &search_path())

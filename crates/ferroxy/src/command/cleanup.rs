@@ -3,6 +3,7 @@
 use anyhow::bail;
 use clap::Args;
 use ferroxy_core::Family;
+use ferroxy_iptables::tool::Tools;
 
 use super::Answer;
 use crate::config::Mode;
@@ -24,8 +25,18 @@ pub fn cleanup() -> anyhow::Result<Answer> {
             "a Ferroxy agent is running in this network namespace and would put everything back; stop it first"
         );
     };
-    let removed = dataplane::open(Mode::Nftables, &Family::ALL)?.cleanup()?;
-    println!("{}", if removed { "removed the tables of Ferroxy" } else { "nothing of Ferroxy was there" });
+    let tables = dataplane::open(Mode::Nftables, &Family::ALL)?.cleanup()?;
+    // Without the tools there was no iptables mode either; and what kube-proxy left can be removed without them.
+    let has_tools = Family::ALL.into_iter().all(Tools::are_installed);
+    let chains = has_tools && dataplane::open(Mode::Iptables, &Family::ALL)?.cleanup()?;
+    match (tables, chains) {
+        (false, false) => println!("nothing of Ferroxy was there"),
+        (true, _) => println!("removed the tables of Ferroxy"),
+        (false, true) => {}
+    }
+    if chains {
+        println!("removed the chains of iptables mode, Ferroxy's or kube-proxy's");
+    }
     let report = takeover::remove_leftovers(None);
     report.removed.iter().for_each(|removed| println!("removed what kube-proxy left: {removed}"));
     report.kept.iter().for_each(|kept| println!("left by kube-proxy, and stays: {kept}"));
