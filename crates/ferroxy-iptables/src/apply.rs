@@ -9,6 +9,7 @@ use std::time::Duration;
 use ferroxy_core::Family;
 
 use crate::plan::{Op, Plan};
+use crate::program::is_builtin;
 use crate::state::TableName;
 use crate::tool::{self, Error, Limits, Tools, restore_announced};
 
@@ -43,13 +44,13 @@ pub fn apply(
     Ok(receipt)
 }
 
-/// How many rules a Plan writes, by table.
+/// How many rules a Plan writes into our chains, by table.
 pub fn rules_written(plan: &Plan) -> BTreeMap<(Family, TableName), u64> {
     let mut written = BTreeMap::new();
     for (family, table, op) in plan.ops() {
         let rules = match op {
             Op::Write { rules, .. } => rules.len() as u64,
-            Op::Insert { .. } | Op::Append { .. } => 1,
+            Op::Insert { chain, .. } | Op::Append { chain, .. } => u64::from(!is_builtin(chain)),
             Op::Delete { .. } | Op::Remove { .. } => 0,
         };
         *written.entry((family, table)).or_default() += rules;
@@ -90,7 +91,8 @@ mod tests {
         let chain = || "KUBE-SVC-A".into();
         let written = Op::Write { chain: chain(), rules: ["-j A", "-j B"].into_iter().collect() };
         let added = Op::Append { chain: chain(), rule: "-j C".into() };
-        plan.add(Family::V4, TableName::Nat, [written, added, Op::Remove { chain: chain() }]);
+        let jump = Op::Insert { chain: "OUTPUT".into(), place: 1, rule: "-j KUBE-SERVICES".into() };
+        plan.add(Family::V4, TableName::Nat, [written, added, jump, Op::Remove { chain: chain() }]);
         plan.add(Family::V6, TableName::Filter, [Op::Delete { chain: chain(), rule: "-j D".into() }]);
         let expected =
             [((Family::V4, TableName::Nat), 3), ((Family::V6, TableName::Filter), 0)].into_iter().collect();

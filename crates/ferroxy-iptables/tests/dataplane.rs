@@ -105,13 +105,12 @@ impl Host {
     }
 }
 
-/// All but counters and what the tool says about itself, chains in one order.
+/// All but counters and what the tool says about itself.
 fn rules(saved: &[String]) -> Vec<String> {
-    let mut lines = Vec::new();
-    for line in saved.iter().flat_map(|saved| saved.lines()).filter(|line| !line.starts_with('#')) {
-        lines.push(line.split(" [").next().unwrap().to_owned());
-    }
+    let lines = saved.iter().flat_map(|saved| saved.lines()).filter(|line| !line.starts_with('#'));
     lines
+        .map(|line| line.strip_prefix(':').and_then(|it| it.split(' ').next()).unwrap_or(line).to_owned())
+        .collect()
 }
 
 fn cluster(services: std::ops::Range<u16>) -> Intent {

@@ -46,6 +46,7 @@ pub struct Version(pub u32, pub u32, pub u32);
 /// Chains of a Kubernetes proxy in the variant that is not used. They go on working on packets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Leftover {
+    pub family: Family,
     pub variant: Variant,
     pub table: &'static str,
     /// The first one found.
@@ -82,7 +83,7 @@ impl Tools {
             if other.has_table(table)
                 && let Some(chain) = other.first_kubernetes_chain(table, limits)?
             {
-                let found = Leftover { variant: other.variant, table, chain };
+                let found = Leftover { family: self.family, variant: other.variant, table, chain };
                 tracing::warn!("{found}: packets meet these rules too; remove them, or use that variant");
                 return Ok(Some(found));
             }
@@ -232,10 +233,11 @@ impl fmt::Display for Version {
 
 impl fmt::Display for Leftover {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Leftover { variant, table, chain } = self;
+        let Leftover { family, variant, table, chain } = self;
+        let tools = tool(*family);
         write!(
             f,
-            "the {variant} variant of iptables, which is not used here, has {chain} in its table {table}"
+            "the {variant} variant of {tools}, which is not used here, has {chain} in its table {table}"
         )
     }
 }

@@ -1,13 +1,14 @@
-//! `ferroxy cleanup`: everything of ours leaves the kernel, and whatever kube-proxy left there.
+//! `ferroxy cleanup`: everything of ours leaves the kernel, whatever mode it is of, and whatever kube-proxy left there.
 
 use anyhow::bail;
 use clap::Args;
 use ferroxy_core::Family;
-use ferroxy_iptables::tool::Tools;
+use ferroxy_iptables::counters;
 
 use super::Answer;
 use crate::config::Mode;
-use crate::{dataplane, host, takeover};
+use crate::takeover::{self, Report};
+use crate::{dataplane, host};
 
 #[derive(Debug, Args)]
 pub struct Cleanup {}
@@ -26,22 +27,26 @@ pub fn cleanup() -> anyhow::Result<Answer> {
         );
     };
     let tables = dataplane::open(Mode::Nftables, &Family::ALL)?.cleanup()?;
-    // Without the tools there was no iptables mode either; and what kube-proxy left can be removed without them.
-    let has_tools = Family::ALL.into_iter().all(Tools::are_installed);
-    let chains = has_tools && dataplane::open(Mode::Iptables, &Family::ALL)?.cleanup()?;
-    match (tables, chains) {
-        (false, false) => println!("nothing of Ferroxy was there"),
-        (true, _) => println!("removed the tables of Ferroxy"),
-        (false, true) => {}
+    if tables {
+        println!("removed the tables of Ferroxy");
     }
-    if chains {
-        println!("removed the chains of iptables mode, Ferroxy's or kube-proxy's");
-    }
+    // Chains of iptables mode are kube-proxy's by name, whoever made them.
     let report = takeover::remove_leftovers(None);
-    report.removed.iter().for_each(|removed| println!("removed what kube-proxy left: {removed}"));
-    report.kept.iter().for_each(|kept| println!("left by kube-proxy, and stays: {kept}"));
+    counters::remove()?;
+    for removed in &report.removed {
+        println!("removed what kube-proxy or iptables mode left: {removed}");
+    }
+    for kept in &report.kept {
+        println!("left by kube-proxy or iptables mode, and stays: {kept}");
+    }
+    if !tables && report == Report::default() {
+        println!("nothing of Ferroxy was there");
+    }
     if !report.failed.is_empty() {
-        bail!("not all of what kube-proxy left could be removed: {}", report.failed.join("; "));
+        bail!(
+            "not all of what kube-proxy or iptables mode left could be removed: {}",
+            report.failed.join("; ")
+        );
     }
     Ok(Answer::Yes)
 }

@@ -12,6 +12,7 @@
 
 mod agent;
 mod cluster;
+mod iptables;
 pub mod repository;
 pub mod web;
 
@@ -22,7 +23,8 @@ use std::time::{Duration, Instant};
 use ferroxy_lab::{Answer, Capability, Namespace, Network, Protocol, ask, require};
 
 pub use agent::{Agent, arguments as run_arguments};
-pub use cluster::{Cluster, Service};
+pub use cluster::{Cluster, Service, configured};
+pub use iptables::Iptables;
 
 /// Far more than anything here takes: only a test that fails waits this long.
 pub const DEADLINE: Duration = Duration::from_secs(60);
@@ -45,6 +47,13 @@ pub fn ferroxy<S: AsRef<OsStr> + Sync>(node: &Namespace, arguments: &[S]) -> Don
     Done::of(
         node.run(|| Command::new(FERROXY).args(arguments).stdin(Stdio::null()).output()).unwrap().unwrap(),
     )
+}
+
+/// The same where the names of the iptables tools lead to a certain variant.
+pub fn ferroxy_with<S: AsRef<OsStr> + Sync>(node: &Namespace, tools: &Iptables, arguments: &[S]) -> Done {
+    let run =
+        || Command::new(FERROXY).args(arguments).env("PATH", tools.path()).stdin(Stdio::null()).output();
+    Done::of(node.run(run).unwrap().unwrap())
 }
 
 /// What `nft` printed; it must succeed.
