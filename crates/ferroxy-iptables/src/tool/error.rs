@@ -53,6 +53,20 @@ pub enum Error {
     Kernel(#[from] ferroxy_netlink::Error),
 }
 
+impl Error {
+    /// The caller lacks privileges: nothing will work until it has them.
+    pub fn is_not_permitted(&self) -> bool {
+        let said = match self {
+            Error::Failed { said, .. } => said,
+            Error::Refused(refusal) => &refusal.said,
+            Error::Kernel(error) => return error.errno == rustix::io::Errno::PERM,
+            Error::Fingerprint { source, .. } => return source.kind() == io::ErrorKind::PermissionDenied,
+            _ => return false,
+        };
+        said.contains("ermission denied") || said.contains("not permitted")
+    }
+}
+
 /// A restore that the tool or the kernel did not accept. What was committed before the line in question is in force, the
 /// rest is not.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,6 +80,13 @@ pub struct Refusal {
     pub line: Option<String>,
     /// The chain which that line is about: it leads the caller to the Service.
     pub chain: Option<String>,
+}
+
+impl Refusal {
+    /// Whether these words are in the line that was refused.
+    pub fn is_about(&self, words: &str) -> bool {
+        self.line.as_ref().is_some_and(|line| line.contains(words))
+    }
 }
 
 impl std::fmt::Display for Refusal {

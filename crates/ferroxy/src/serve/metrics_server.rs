@@ -65,6 +65,15 @@ impl Pages {
 
     fn metrics(&self) -> Answer {
         let about = &self.about;
+        if about.mode == Mode::Iptables {
+            // The kernel counts; whoever cannot ask it tells what was known.
+            match ferroxy_iptables::counters::read() {
+                Ok(packets) => {
+                    self.status.iptables_packets(packets.invalid_dropped, packets.localhost_accepted)
+                }
+                Err(error) => tracing::debug!("packet counters cannot be read: {error}"),
+            }
+        }
         let page = metrics::page(&self.status, about.mode, &about.config.feature_gates, &self.traffic);
         http::answer(StatusCode::OK, exposition::CONTENT_TYPE, page)
     }

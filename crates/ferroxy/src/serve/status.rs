@@ -12,7 +12,7 @@ use ferroxy_source::kube::{Occurrence, Recorder};
 use tokio::sync::Notify;
 
 use crate::config::Config;
-use crate::dataplane::{Acknowledged, Receipt};
+use crate::dataplane::{Acknowledged, Receipt, RuleCount};
 
 use super::counts::{Counts, Rules};
 use super::frontends::Frontends;
@@ -262,9 +262,10 @@ impl Status {
         counts.conntrack_deleted += deleted;
     }
 
-    /// iptables mode: how many rules of ours a table has, and how many of them the last sync wrote.
-    pub fn iptables_rules(&self, family: Family, table: &'static str, total: u64, last: u64) {
-        self.now().counts.iptables.rules.insert((family, table), Rules { total, last });
+    /// iptables mode: how many rules of ours each table has, and how many of them the last sync wrote.
+    pub fn rules(&self, counts: &[RuleCount]) {
+        let count = |it: &RuleCount| ((it.family, it.table), Rules { total: it.total, last: it.last });
+        self.now().counts.iptables.rules.extend(counts.iter().map(count));
     }
 
     /// iptables mode: what the kernel has counted so far.
