@@ -220,7 +220,7 @@ fn nothing_is_programmed_before_the_source_has_shown_all_and_the_node_has_an_add
     sender.send(Input::Listed).unwrap();
     sender.send(Input::Events(vec![own_node()])).unwrap();
     assert_eq!(agent.gather(&inputs), None);
-    assert_eq!(written(&journal), [String::new(); 0]);
+    assert_eq!(written(&journal), Vec::<String>::new());
     assert!(inputs.try_recv().is_err(), "it has heard of its Node");
 
     // Without an address, or without a list, it goes on waiting until it is told to stop.
@@ -230,7 +230,7 @@ fn nothing_is_programmed_before_the_source_has_shown_all_and_the_node_has_an_add
         sender.send(Input::Events(inputs_before)).unwrap();
         sender.send(Input::Stop("enough")).unwrap();
         assert_eq!(waiting.gather(&inputs), Some("enough"));
-        assert_eq!(written(&journal), [String::new(); 0]);
+        assert_eq!(written(&journal), Vec::<String>::new());
     }
 }
 

@@ -52,13 +52,18 @@ fn the_node_s_address_zone_and_taints() {
     wait_for_health(&stage, 200);
 
     // Gone, what it last said holds; back, what it says now.
+    moved["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    stage.put(&moved);
+    wait_for_health(&stage, 503);
     stage.server.delete(Kind::Node, "", "ka").unwrap();
     stage.move_other();
     stage.wait_for_other();
     wait_for_node_port(&stage, "172.18.0.22:30080", true);
+    assert_eq!(code(stage.ka(), HEALTHZ, "/healthz"), Some(503));
     stage.put(&node("ka", 1));
     wait_for_node_port(&stage, "172.18.0.2:30080", true);
     wait_for_node_port(&stage, "172.18.0.22:30080", false);
+    wait_for_health(&stage, 200);
 
     ran_on(&stage, agent);
     traffic.was_undisturbed();
