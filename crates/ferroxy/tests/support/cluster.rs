@@ -77,8 +77,7 @@ impl Cluster {
 
 /// That of the corpus, in nftables mode.
 pub fn configuration() -> String {
-    let path = conformance::case("clusterip-tcp").unwrap().folder.join("config.yaml");
-    format!("{}\nmode: nftables\n", fs::read_to_string(path).unwrap())
+    configured("clusterip-tcp", "nftables")
 }
 
 pub fn service_cidr() -> Value {
