@@ -66,7 +66,9 @@ impl Agent {
     ) -> Agent {
         let mut command = Command::new(FERROXY);
         command.arg("run").envs(path.iter().map(|path| ("PATH", path)));
-        Agent::spawn_as(node, command, arguments)
+        let mut agent = Agent::spawn_as(node, command, arguments);
+        agent.path = path;
+        agent
     }
 
     /// Starts it by a command that ends in these arguments, and waits for nothing.
@@ -90,7 +92,7 @@ impl Agent {
                 writer.grew.notify_all();
             }
         }));
-        Agent { child, log, reader, arguments, path }
+        Agent { child, log, reader, arguments, path: None }
     }
 
     /// All it has said so far.
