@@ -163,3 +163,40 @@ async fn shake_hands(
     tokio::spawn(async move { drop(connection.await) });
     Ok(open)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::{Access, Kind, Login, Options, Server, Verb};
+    use tokio_rustls::rustls::pki_types::pem::PemObject;
+
+    fn get(caller: &Caller, path: &str) -> Result<u16> {
+        caller.call(Method::GET, path, "application/json", Bytes::new()).map(|reply| reply.code)
+    }
+
+    #[test]
+    fn calls_share_a_connection() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = Options { tls: true, access: Access::Token, ..Options::default() };
+        let server = Server::start(options).unwrap();
+        server.kubeconfig(folder.path(), Login::TokenFile).unwrap();
+        let authority = CertificateDer::from_pem_file(folder.path().join("ca.crt")).unwrap();
+        let (address, token) = (server.address(), server.token());
+        let caller = Caller::new(Target { address, authority: Some(authority), token }).unwrap();
+        assert_eq!(get(&caller, "/livez").unwrap(), 200);
+        assert_eq!(get(&caller, "/api/v1/services").unwrap(), 200);
+        assert_eq!((server.connections_accepted(), server.count(Kind::Service, Verb::List)), (1, 1));
+    }
+
+    #[test]
+    fn a_failure_is_told_and_the_next_call_connects_anew() {
+        let server = Server::start(Options::default()).unwrap();
+        let (address, token) = (server.address(), String::new());
+        let caller = Caller::new(Target { address, authority: None, token }).unwrap();
+        server.fault(crate::api::Fault::Refuse).unwrap();
+        let error = get(&caller, "/livez").unwrap_err().to_string();
+        assert!(error.starts_with("GET /livez: ") && error.contains("refused"), "{error}");
+        server.clear_faults().unwrap();
+        assert_eq!(get(&caller, "/livez").unwrap(), 200);
+    }
+}

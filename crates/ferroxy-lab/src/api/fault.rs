@@ -28,9 +28,9 @@ pub enum Fault {
     CutAfter { bytes: usize },
     /// Bodies come in drops.
     Trickle { bytes: usize, every: Duration },
-    /// Watches stay open and say nothing: no event, no bookmark, no end. One that has been struck stays silent for
-    /// ever, as when a firewall has forgotten the connection: only new ones are well when this is cleared. (To be
-    /// set on [`Verb::Watch`], however the watch began.)
+    /// Watches stay open and say nothing: no event, no bookmark, no end. One that would have said something stays
+    /// silent for ever, as when a firewall has forgotten the connection: only new ones are well when this is
+    /// cleared. (To be set on [`Verb::Watch`], however the watch began.)
     SilentWatches,
     /// No periodic bookmarks.
     NoBookmarks,

@@ -2,7 +2,6 @@
 //! pod's service account. Written anew, they carry what is valid then: that is how credentials are rotated.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use data_encoding::BASE64;
@@ -21,7 +20,7 @@ pub enum Login {
     CertificateFiles,
     /// Certificate and key in the kubeconfig itself.
     CertificateData,
-    /// A program that prints a token. Each run adds a line to the file `runs` beside it.
+    /// A program that prints a token. Each run adds a line to the file `runs` in the same folder.
     Exec,
 }
 
@@ -115,27 +114,17 @@ fn exec_lines(folder: &Path, token: &str) -> Result<String> {
     let credential =
         format!(r#"{{"apiVersion":"{API}","kind":"ExecCredential","status":{{"token":"{token}"}}}}"#);
     let credential = replace(&folder.join("credential.json"), &credential)?;
-    let runs = folder.join("runs");
-    let script = format!("#!/bin/sh\necho run >> '{}'\ncat '{}'\n", runs.display(), credential.display());
-    let command = folder.join("login");
-    // Written once: a program that is being written cannot be run, and a client may want to at any time.
-    if !command.exists() {
-        replace_with_mode(&command, &script, 0o755)?;
-    }
+    // A shell, and no program of our own: one that has just been written cannot always be run.
+    let script = format!("echo run >> '{}'; cat '{}'", folder.join("runs").display(), credential.display());
     Ok(format!(
-        "\n    exec:\n      apiVersion: {API}\n      command: {}\n      interactiveMode: Never\n",
-        command.display()
+        "\n    exec:\n      apiVersion: {API}\n      interactiveMode: Never\n      command: /bin/sh\n      \
+         args: [\"-c\", \"{script}\"]\n"
     ))
 }
 
 fn replace(path: &Path, text: &str) -> Result<PathBuf> {
-    replace_with_mode(path, text, 0o600)
-}
-
-fn replace_with_mode(path: &Path, text: &str, mode: u32) -> Result<PathBuf> {
     let draft = path.with_extension("new");
     fs::write(&draft, text).map_err(|e| LabError::file(&draft, e))?;
-    fs::set_permissions(&draft, fs::Permissions::from_mode(mode)).map_err(|e| LabError::file(&draft, e))?;
     fs::rename(&draft, path).map_err(|e| LabError::file(path, e))?;
     Ok(path.to_path_buf())
 }

@@ -63,14 +63,14 @@ pub(super) fn watch(
 
 /// The parameters of a watch.
 struct Question {
-    from: From,
+    begin: Begin,
     bookmarks: Option<Duration>,
     /// With a bookmark that says where the initial events end.
     end_of_initial_events: bool,
     ends: Option<Instant>,
 }
 
-enum From {
+enum Begin {
     Everything,
     Now,
     Version(Version),
@@ -83,23 +83,23 @@ impl Question {
         check_streaming(request, streaming && faults.strikes(kind, verb, &Fault::NoStreamingLists))?;
         let version = read_number(request, "resourceVersion")?;
         let bookmarks = request.flag("allowWatchBookmarks");
-        let from = match version {
+        let begin = match version {
             _ if request.flag("sendInitialEvents") => {
                 let current = lock(&shared.store).version();
                 if version > current {
                     return Err(Status::too_large_version(version, current));
                 }
-                From::Everything
+                Begin::Everything
             }
-            0 if streaming => From::Now,
-            0 => From::Everything,
-            version => From::Version(version),
+            0 if streaming => Begin::Now,
+            0 => Begin::Everything,
+            version => Begin::Version(version),
         };
         let endless = verb == Verb::StreamList && faults.strikes(kind, verb, &Fault::EndlessInitialEvents);
         let periodic = bookmarks && !faults.strikes(kind, verb, &Fault::NoBookmarks);
         let timeout = read_number(request, "timeoutSeconds")?;
         Ok(Question {
-            from,
+            begin,
             bookmarks: periodic.then_some(shared.bookmark_interval),
             end_of_initial_events: verb == Verb::StreamList && bookmarks && !endless,
             ends: (timeout > 0).then(|| Instant::now() + Duration::from_secs(timeout)),
@@ -140,12 +140,12 @@ impl Watch {
         self.fall_silent_if_told_to().await?;
         let (objects, now) = {
             let store = lock(&self.shared.store);
-            let everything = matches!(question.from, From::Everything);
+            let everything = matches!(question.begin, Begin::Everything);
             (if everything { store.all(&self.selection) } else { Vec::new() }, store.version())
         };
-        self.sent = match question.from {
-            From::Version(version) => version,
-            From::Everything | From::Now => now,
+        self.sent = match question.begin {
+            Begin::Version(version) => version,
+            Begin::Everything | Begin::Now => now,
         };
         for object in objects {
             self.line("ADDED", object.text()).await?;
@@ -168,7 +168,9 @@ impl Watch {
         loop {
             self.send_changes().await?;
             let until = [bookmark_at, question.ends].into_iter().flatten().min();
-            match self.wait(&mut nudges, until).await? {
+            let woken = self.wait(&mut nudges, until).await?;
+            self.fall_silent_if_told_to().await?;
+            match woken {
                 Woken::Nudged(Nudge::Changed) => {}
                 Woken::Nudged(Nudge::Inject(injection)) => {
                     // In the order the test has caused them.
@@ -177,7 +179,6 @@ impl Watch {
                     self.flush().await?;
                 }
                 Woken::Due => {
-                    self.fall_silent_if_told_to().await?;
                     if question.ends.is_some_and(|ends| ends <= Instant::now()) {
                         return Ok(());
                     }
@@ -217,9 +218,6 @@ impl Watch {
             Ok(changes) => changes,
             Err(forgotten) => return self.fail(&Status::expired(self.sent, forgotten.oldest)).await,
         };
-        if !changes.is_empty() {
-            self.fall_silent_if_told_to().await?;
-        }
         for change in &changes {
             self.change(change).await?;
         }

@@ -131,6 +131,7 @@ fn a_watch_that_falls_silent_stays_silent() {
     server.fault_on(Kind::Service, Fault::SilentWatches).unwrap();
     while !watch.silent() {}
     server.put(&service("a")).unwrap();
+    server.inject(Kind::Service, Injection::Garbage);
     let mut new = client.get(STREAM);
     assert_eq!(new.code, 200, "new watches begin well");
     assert!(new.silent() && watch.silent());

@@ -101,7 +101,10 @@ fn kubeconfigs_of_every_flavour() {
             Login::Exec => {
                 server.renew_credentials().unwrap();
                 server.kubeconfig(folder.path(), login).unwrap();
-                let output = Command::new(user["exec"]["command"].as_str().unwrap()).output().unwrap();
+                let output = Command::new(user["exec"]["command"].as_str().unwrap())
+                    .args(user["exec"]["args"].as_array().unwrap().iter().map(|word| word.as_str().unwrap()))
+                    .output()
+                    .unwrap();
                 let credential: Value = serde_json::from_slice(&output.stdout).unwrap();
                 assert_eq!(credential["status"]["token"], server.token());
                 assert_eq!(credential["apiVersion"], user["exec"]["apiVersion"]);

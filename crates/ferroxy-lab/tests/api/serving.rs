@@ -293,12 +293,11 @@ fn the_corpus_can_be_served() {
 
 /// Of the size of the largest cluster its users have told of.
 #[test]
-fn a_large_cluster_is_listed_paged_streamed_and_churned() {
+fn a_large_cluster_is_paged_streamed_and_churned() {
     let cluster = Cluster::new(44_000, 1);
     let server = Server::start(Options::default()).unwrap();
     server.put_all(cluster.objects()).unwrap();
     let client = Client::of(&server);
-    assert_eq!(names(&client.json(SERVICES)).len(), 44_000);
     let (mut path, mut paged) = (format!("{SERVICES}?limit=10000"), 0);
     loop {
         let page = client.json(&path);
@@ -306,11 +305,12 @@ fn a_large_cluster_is_listed_paged_streamed_and_churned() {
         let Some(token) = page["metadata"]["continue"].as_str() else { break };
         path = format!("{SERVICES}?limit=10000&continue={token}");
     }
-    assert_eq!((paged, server.count(Kind::Service, Verb::List)), (44_000, 1 + 5));
+    assert_eq!((paged, server.count(Kind::Service, Verb::List)), (44_000, 5));
 
     let mut stream = client.get(&STREAM.replace(SERVICES, &Kind::EndpointSlice.path(None)));
-    let count = std::iter::from_fn(|| stream.seen().starts_with("ADDED").then_some(())).count();
-    assert_eq!(count, 44_000, "and then the bookmark");
+    let added = |next: Next| matches!(next, Next::Line(line) if line.starts_with(r#"{"type":"ADDED""#));
+    assert_eq!((0..44_000).filter(|_| added(stream.next())).count(), 44_000);
+    assert_eq!(stream.event()["type"], "BOOKMARK");
     for round in 0..1_000 {
         let version = server.put_raw(cluster.moved(round, 0, round).as_bytes()).unwrap();
         assert_eq!(stream.seen(), format!("MODIFIED service-{round:05}-0 {version}"));

@@ -122,7 +122,7 @@ impl Agent {
             drift_repairs: 0,
             unmended: None,
             reports: Reports::default(),
-            sweeper: Sweeper::start(),
+            sweeper: Sweeper::start(Arc::clone(&status)),
             latency: Latency::new(nanoseconds_since_1970()),
             takeover: Takeover::new(mode),
             heart: Notifier::default().heart(),
@@ -267,6 +267,10 @@ pub fn is_whole(diagnostics: &[Diagnostic]) -> bool {
 
 /// By the clock on the wall: only to compare with times that others wrote down.
 fn nanoseconds_since_1970() -> i64 {
+    #[allow(clippy::disallowed_methods, reason = "times that others wrote down")]
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }
+
+#[cfg(test)]
+mod tests;

@@ -13,7 +13,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ferroxy_core::intent::NodePortAddresses;
 use ferroxy_core::{Facts, Family, Protocol, ServiceName, resolve};
@@ -23,6 +23,7 @@ use tracing::{info, warn};
 
 use super::queue::backoff;
 use crate::dataplane::Acknowledged;
+use crate::serve::Status;
 use stale::{Endpoints, Expectation, Frontends, Rule};
 
 /// How long after a change it begins: a packet that met the rules of before may still be on its way into the table of
@@ -66,10 +67,10 @@ struct Work {
 
 impl Sweeper {
     /// In the network namespace of the calling thread.
-    pub fn start() -> Sweeper {
+    pub fn start(status: Arc<Status>) -> Sweeper {
         let shared = Arc::new(Shared::default());
         let worker = Arc::clone(&shared);
-        if let Err(error) = thread::Builder::new().name("sweeper".into()).spawn(move || worker.run()) {
+        if let Err(error) = thread::Builder::new().name("sweeper".into()).spawn(move || worker.run(&status)) {
             warn!("stale UDP connections are not removed: cannot start the thread for it: {error}");
             shared.work().stopped = true;
         }
@@ -227,11 +228,15 @@ impl Shared {
         self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn run(&self) {
+    fn run(&self, status: &Status) {
         let mut failures = 0;
         while let Some(version) = self.wait_for_work() {
             let mut found = Found::default();
+            let began = Instant::now();
             let outcome = self.sweep(&mut found);
+            for family in Family::ALL {
+                status.swept(family, began.elapsed(), found.removed[family as usize]);
+            }
             self.tell(&found);
             match outcome {
                 Ok(()) => {
@@ -304,12 +309,17 @@ impl Shared {
                 service.is_some()
             });
         }
-        let outcome = remover.delete(chunk);
+        let family = |entry: &Entry| Family::of(entry.original.destination.ip());
+        chunk.sort_unstable_by_key(family);
+        let (v4, v6) = chunk.split_at(chunk.partition_point(|entry| family(entry) == Family::V4));
+        let outcome = [(Family::V4, v4), (Family::V6, v6)].into_iter().try_for_each(|(family, entries)| {
+            let removed = remover.delete(entries)? as u64;
+            found.removed[family as usize] += removed;
+            self.removed.fetch_add(removed, Ordering::Relaxed);
+            Ok(())
+        });
         chunk.clear();
-        let removed = outcome?;
-        found.removed += removed;
-        self.removed.fetch_add(removed as u64, Ordering::Relaxed);
-        Ok(())
+        outcome
     }
 
     /// What we know is as new as the kernel's rules were when the connections were listed.
@@ -325,7 +335,7 @@ impl Shared {
     }
 
     fn tell(&self, found: &Found) {
-        let connections = match found.removed {
+        let connections = match found.removed.iter().sum::<u64>() {
             0 => return,
             1 => "1 stale UDP connection".to_owned(),
             n => format!("{n} stale UDP connections"),
@@ -341,7 +351,8 @@ impl Shared {
 /// What one look at the table came to.
 #[derive(Debug, Default)]
 struct Found {
-    removed: usize,
+    /// By family.
+    removed: [u64; 2],
     services: BTreeSet<ServiceName>,
 }
 

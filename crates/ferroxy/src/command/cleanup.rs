@@ -11,16 +11,20 @@ use crate::takeover::{self, Report};
 use crate::{dataplane, host};
 
 #[derive(Debug, Args)]
-pub struct Cleanup {}
+pub struct Cleanup {
+    /// Leave what is kube-proxy's alone: it is at work here, or about to be
+    #[arg(long)]
+    only_ours: bool,
+}
 
 impl Cleanup {
     pub fn run(self) -> anyhow::Result<Answer> {
-        cleanup()
+        cleanup(self.only_ours)
     }
 }
 
 /// A diff to nothing. With an agent at work it would last a moment only.
-pub fn cleanup() -> anyhow::Result<Answer> {
+pub fn cleanup(only_ours: bool) -> anyhow::Result<Answer> {
     let Some(_claim) = host::Claim::take()? else {
         bail!(
             "a Ferroxy agent is running in this network namespace and would put everything back; stop it first"
@@ -29,6 +33,9 @@ pub fn cleanup() -> anyhow::Result<Answer> {
     let tables = dataplane::open(Mode::Nftables, &Family::ALL)?.cleanup()?;
     if tables {
         println!("removed the tables of Ferroxy");
+    }
+    if only_ours {
+        return Ok(Answer::Yes);
     }
     // Chains of iptables mode are kube-proxy's by name, whoever made them.
     let report = takeover::remove_leftovers(None);

@@ -10,7 +10,7 @@ use ferroxy_source::kube::{Occurrence, Regarding};
 use tracing::{info, warn};
 
 use super::input::{Cluster, Input, Settings};
-use super::source::{Source, Watching};
+use super::source::Source;
 use super::{Answer, cleanup, version};
 use crate::agent::{self, Agent, inputs};
 use crate::config::reload::{self, Reload};
@@ -41,18 +41,16 @@ impl Run {
             return Ok(Answer::Yes);
         }
         if flags.cleanup == Some(true) {
-            return cleanup::cleanup();
+            return cleanup::cleanup(false);
         }
         log::start(&settings.config.logging);
         warnings.iter().for_each(|warning| warn!("{warning}"));
         log::flags(flags);
         memory::keep_memory_small();
-        host::prepare(&settings.config);
         if flags.init_only == Some(true) {
             return init_only(&settings);
         }
         let (cluster, source) = self.input.open(&settings)?;
-        host::give_up_privileges(settings.mode, &settings.config);
         serve(settings, cluster, source, flags)
     }
 }
@@ -61,13 +59,12 @@ impl Run {
 fn init_only(settings: &Settings) -> anyhow::Result<Answer> {
     let (node, _) = resolve::node(&settings.facts());
     dataplane::open(settings.mode, &host::families())?.probe(&node)?;
+    host::prepare(&settings.config);
     info!("this kernel can do all that {} mode needs", settings.mode.as_str());
     Ok(Answer::Yes)
 }
 
 fn serve(settings: Settings, cluster: Cluster, source: Source, flags: &Flags) -> anyhow::Result<Answer> {
-    let (sender, receiver) = mpsc::channel();
-    inputs::watch_signals(sender.clone()).context("cannot listen for signals")?;
     let families = host::families();
     for warning in
         settings.config.check_families(&families).map_err(|lines| anyhow::anyhow!(lines.join("\n")))?
@@ -81,6 +78,12 @@ fn serve(settings: Settings, cluster: Cluster, source: Source, flags: &Flags) ->
     let mut dataplane = dataplane::open(settings.mode, &families)?;
     let (node, _) = resolve::node(&facts);
     dataplane.probe(&node)?;
+    // Nothing stands in the way: from here on things are changed. No thread may be started before this.
+    host::prepare(&settings.config);
+    host::give_up_privileges(settings.mode, &settings.config);
+
+    let (sender, receiver) = mpsc::channel();
+    inputs::watch_signals(sender.clone()).context("cannot listen for signals")?;
     let Some(_claim) = claim(&receiver)? else { return Ok(Answer::Yes) };
 
     let status = Arc::new(Status::new(&families, settings.periods.sync));
@@ -99,10 +102,10 @@ fn serve(settings: Settings, cluster: Cluster, source: Source, flags: &Flags) ->
     let is_api = matches!(source, Source::Api(_));
     let source_is_whole = agent::is_whole(&diagnostics);
     let _ = sender.send(agent::Input::SourceDiagnostics(diagnostics));
-    let watching = source.watch(sender.clone(), &status)?;
-    announce(&watching, &settings);
+    let _watching = source.watch(sender.clone(), &status)?;
+    announce(&settings, &status);
     let manager = Notifier::from_environment();
-    let _reload = follow_config(&settings, flags, &manager, sender)?;
+    let _reload = follow_config(&settings, flags, &manager, sender, &status)?;
 
     let mut agent = Agent::new(settings.mode, facts, dataplane, periods(&settings.periods), status);
     agent.live_by(manager.heart());
@@ -127,10 +130,9 @@ fn periods(configured: &config::Periods) -> agent::Periods {
 }
 
 /// Tells whoever looks at the Node's events that we are here, as the original does.
-fn announce(watching: &Watching, settings: &Settings) {
-    let Some(recorder) = watching.recorder() else { return };
+fn announce(settings: &Settings, status: &Status) {
     let tell = |reason: &str, note: &str, warning| {
-        recorder.emit(Occurrence {
+        status.tell_people(Occurrence {
             regarding: Regarding::Node(settings.node_name.clone()),
             reason: reason.into(),
             action: "StartKubeProxy".into(),
@@ -151,18 +153,23 @@ fn follow_config(
     flags: &Flags,
     manager: &Notifier,
     inputs: mpsc::Sender<agent::Input>,
+    status: &Arc<Status>,
 ) -> anyhow::Result<Option<reload::Follower>> {
     let Some(path) = &flags.config else { return Ok(None) };
     let (mode, node_name, manager) = (settings.mode, settings.node_name.clone(), manager.clone());
-    let follower = reload::spawn(path.into(), flags.clone(), settings.config.clone(), move |reload| {
+    let status = Arc::clone(status);
+    let mut current = settings.config.clone();
+    let follower = reload::spawn(path.into(), flags.clone(), current.clone(), move |reload| {
         reload.tell();
         let Reload::Changed { new, .. } = reload else { return };
         manager.reloading();
         log::adjust(&new.logging);
-        host::prepare(&new);
+        host::prepare_again(&current, &new);
+        current.clone_from(&new);
         let policy = new.policy(mode, node_name.clone());
         // The agent ends by ending the process; there is nobody left to tell.
         let _ = inputs.send(agent::Input::Settings(Box::new(policy), periods(&new.periods(mode))));
+        status.reconfigured(new);
         manager.ready("in sync, with a changed configuration");
     });
     Ok(Some(follower.with_context(|| format!("--config: cannot follow changes of {path}"))?))

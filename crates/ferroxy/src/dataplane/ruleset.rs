@@ -119,9 +119,11 @@ fn nftables_json(state: &ferroxy_nftables::State) -> Value {
 
 /// The host's own chains are there with our jumps only.
 fn iptables_json(state: &ferroxy_iptables::State) -> Value {
-    let chain = |(name, rules): (&Box<str>, &ferroxy_iptables::state::Rules)| json!({ "name": name, "rules": rules.iter().collect::<Vec<_>>() });
     let tables = state.tables.iter().map(|((family, name), table)| {
-        let chains: Vec<Value> = table.jumps.iter().chain(&table.chains).map(chain).collect();
+        let chains = table.jumps.iter().chain(&table.chains);
+        let chains: Vec<Value> = chains
+            .map(|(name, rules)| json!({ "name": name, "rules": rules.iter().collect::<Vec<_>>() }))
+            .collect();
         json!({ "family": family.to_string(), "name": name.as_str(), "chains": chains })
     });
     json!({ "tables": tables.collect::<Vec<_>>() })

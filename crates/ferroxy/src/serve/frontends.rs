@@ -36,9 +36,7 @@ impl Frontends {
     /// Of everything the kernel has.
     pub fn of(kernel: &dyn Acknowledged) -> Frontends {
         let mut frontends = Frontends::default();
-        for (name, service) in kernel.services() {
-            frontends.replace(name, Some(service));
-        }
+        kernel.services().for_each(|(name, service)| frontends.replace(name, Some(service)));
         frontends
     }
 

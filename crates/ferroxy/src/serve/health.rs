@@ -51,11 +51,6 @@ pub struct Health {
 
 impl Health {
     /// The original's patience is twice the sync period.
-    /// `syncPeriod` is another one from here on.
-    pub fn set_sync_period(&mut self, sync_period: Duration) {
-        self.patience = sync_period * 2;
-    }
-
     pub fn new(sync_period: Duration, now: Moment) -> Health {
         Health {
             patience: sync_period * 2,
@@ -64,6 +59,11 @@ impl Health {
             first_sync_done: false,
             failing: BTreeMap::new(),
         }
+    }
+
+    /// `syncPeriod` is another one from here on.
+    pub fn set_sync_period(&mut self, sync_period: Duration) {
+        self.patience = sync_period * 2;
     }
 
     /// Something waits to be sent to the kernel.

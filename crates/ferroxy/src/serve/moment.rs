@@ -10,16 +10,17 @@ pub struct Moment {
 
 impl Moment {
     pub fn now() -> Moment {
+        #[allow(clippy::disallowed_methods, reason = "for people; ages are told by the other")]
         Moment { instant: Instant::now(), wall: SystemTime::now() }
     }
 
-    /// How long ago that was at `now`.
     /// `None` for what is longer ago than clocks reach.
     pub fn ago(age: Duration) -> Option<Moment> {
         let Moment { instant, wall } = Moment::now();
         Some(Moment { instant: instant.checked_sub(age)?, wall: wall.checked_sub(age)? })
     }
 
+    /// How long ago that was at `now`.
     pub fn age(&self, now: Moment) -> Duration {
         now.instant.saturating_duration_since(self.instant)
     }

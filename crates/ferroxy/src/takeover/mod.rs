@@ -93,7 +93,7 @@ impl Takeover {
             report.kept.iter().for_each(|kept| warn!("left by kube-proxy, and stays: {kept}"));
         }
         for failed in report.failed.iter().filter(|failed| !self.failed.contains(failed)) {
-            warn!("what kube-proxy left is still there: {failed}");
+            warn!("what kube-proxy left may still be there: {failed}");
         }
     }
 }

@@ -64,9 +64,19 @@ impl Agent {
         path: Option<OsString>,
         arguments: impl IntoIterator<Item = S>,
     ) -> Agent {
-        let arguments: Vec<OsString> = arguments.into_iter().map(Into::into).collect();
         let mut command = Command::new(FERROXY);
-        command.arg("run").args(&arguments).envs(path.iter().map(|path| ("PATH", path)));
+        command.arg("run").envs(path.iter().map(|path| ("PATH", path)));
+        Agent::spawn_as(node, command, arguments)
+    }
+
+    /// Starts it by a command that ends in these arguments, and waits for nothing.
+    pub fn spawn_as<S: Into<OsString>>(
+        node: &Namespace,
+        mut command: Command,
+        arguments: impl IntoIterator<Item = S>,
+    ) -> Agent {
+        let arguments: Vec<OsString> = arguments.into_iter().map(Into::into).collect();
+        command.args(&arguments);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = node.run(|| command.spawn()).unwrap().unwrap();
         let stderr = BufReader::new(child.stderr.take().unwrap());
@@ -118,7 +128,7 @@ impl Agent {
         }
     }
 
-    /// Waits until the kernel has what the manifests say now, but for what is left unused: that goes later.
+    /// Waits until the kernel has what the source says now, but for what is left unused: that goes later.
     pub fn settle(&self, node: &Namespace) {
         wait_until("`ferroxy diff` finds nothing", DEADLINE, || {
             self.differences(node).iter().all(|it| is_tidying(it))

@@ -32,12 +32,7 @@ impl Cluster {
         let cluster = Cluster { directory: tempfile::tempdir().unwrap() };
         fs::create_dir(cluster.manifests()).unwrap();
         fs::write(cluster.config(), configured("clusterip-tcp", mode)).unwrap();
-        let ranges = json!(["10.96.0.0/16", "fd00:10:96::/112"]);
-        let service_cidr = json!({
-            "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR",
-            "metadata": { "name": "kubernetes" }, "spec": { "cidrs": ranges },
-        });
-        cluster.write("cluster.yaml", &[service_cidr, node("ka", 1), node("kb", 2)]);
+        cluster.write("cluster.yaml", &[service_cidr(), node("ka", 1), node("kb", 2)]);
         cluster
     }
 
@@ -80,7 +75,19 @@ impl Cluster {
     }
 }
 
-fn node(name: &str, number: u8) -> Value {
+/// That of the corpus, in nftables mode.
+pub fn configuration() -> String {
+    configured("clusterip-tcp", "nftables")
+}
+
+pub fn service_cidr() -> Value {
+    json!({
+        "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": { "name": "kubernetes" },
+        "spec": { "cidrs": ["10.96.0.0/16", "fd00:10:96::/112"] },
+    })
+}
+
+pub fn node(name: &str, number: u8) -> Value {
     let addresses = [format!("172.18.0.{}", number + 1), format!("fd00:172:18::{}", number + 1)];
     let pod_cidrs = [format!("10.244.{number}.0/24"), format!("fd00:10:244:{number}::/64")];
     json!({

@@ -14,6 +14,8 @@ mod agent;
 mod cluster;
 mod iptables;
 pub mod repository;
+mod stage;
+mod traffic;
 pub mod web;
 
 use std::ffi::OsStr;
@@ -23,8 +25,10 @@ use std::time::{Duration, Instant};
 use ferroxy_lab::{Answer, Capability, Namespace, Network, Protocol, ask, require};
 
 pub use agent::{Agent, arguments as run_arguments};
-pub use cluster::{Cluster, Service, configured};
+pub use cluster::{Cluster, Service, configuration, configured, node, service_cidr};
 pub use iptables::Iptables;
+pub use stage::{Setting, Stage};
+pub use traffic::{Traffic, web_service};
 
 /// Far more than anything here takes: only a test that fails waits this long.
 pub const DEADLINE: Duration = Duration::from_secs(60);
