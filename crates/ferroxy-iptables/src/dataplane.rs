@@ -262,6 +262,11 @@ impl Dataplane {
         Ok(self.fingerprints()? != self.fingerprints)
     }
 
+    /// Whether that look sees every change. Not where tables are very large.
+    pub fn sees_every_drift(&self) -> bool {
+        self.fingerprints.iter().all(|fingerprint| fingerprint.is_exact())
+    }
+
     /// What `start` would do to this kernel now.
     pub fn preview(&mut self, intent: &Intent) -> Result<Plan, Error> {
         let seen = self.observe()?;

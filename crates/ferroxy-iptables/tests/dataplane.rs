@@ -299,6 +299,8 @@ fn drift_is_mended_and_foreign_rules_stay() {
             "*nat\n-I KUBE-SERVICES -p icmp -j ACCEPT\nCOMMIT\n",
             "*filter\n-D FORWARD 2\nCOMMIT\n",
             "*nat\n:KUBE-SEP-AAAAAAAAAAAAAAAA - [0:0]\nCOMMIT\n",
+            // A rule of the same size in the place of another.
+            "*nat\n-R KUBE-MARK-MASQ 1 -j MARK --set-xmark 0x8000/0x8000\nCOMMIT\n",
         ];
         for edit in edits {
             host.edit(edit);

@@ -126,7 +126,7 @@ impl Tools {
 }
 
 /// In the network namespace that the calling thread is in. Makes nothing, and loads no module.
-pub(super) fn legacy_table_exists(family: Family, table: &str) -> bool {
+fn legacy_table_exists(family: Family, table: &str) -> bool {
     let names = match family {
         Family::V4 => "/proc/thread-self/net/ip_tables_names",
         Family::V6 => "/proc/thread-self/net/ip6_tables_names",

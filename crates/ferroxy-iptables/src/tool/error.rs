@@ -4,6 +4,8 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use rustix::io::Errno;
+
 use super::Variant;
 
 #[derive(Debug, thiserror::Error)]
@@ -46,9 +48,6 @@ pub enum Error {
     #[error("cannot set {key} to {value}: {source}")]
     WriteSetting { key: &'static str, value: &'static str, source: io::Error },
 
-    #[error("cannot ask the kernel about the iptables table {table}: {source}")]
-    Fingerprint { table: String, source: io::Error },
-
     #[error(transparent)]
     Kernel(#[from] ferroxy_netlink::Error),
 }
@@ -59,8 +58,7 @@ impl Error {
         let said = match self {
             Error::Failed { said, .. } => said,
             Error::Refused(refusal) => &refusal.said,
-            Error::Kernel(error) => return error.errno == rustix::io::Errno::PERM,
-            Error::Fingerprint { source, .. } => return source.kind() == io::ErrorKind::PermissionDenied,
+            Error::Kernel(error) => return matches!(error.errno, Errno::PERM | Errno::ACCESS),
             _ => return false,
         };
         said.contains("ermission denied") || said.contains("not permitted")

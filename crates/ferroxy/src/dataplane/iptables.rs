@@ -26,7 +26,7 @@ use crate::agent::Input;
 
 /// After an error of the watched socket, so that a broken one does not take a core.
 const PAUSE: Duration = Duration::from_secs(1);
-/// A look at a legacy table does not see a rule that was replaced by one of the same size: so often all is compared.
+/// A look at a very large legacy table does not see a rule that was replaced by one of the same size: so often all is compared.
 const LOOKS_BEFORE_COMPARISON: u32 = 20;
 
 #[derive(Debug)]
@@ -173,8 +173,8 @@ impl Dataplane for Iptables {
 
     fn may_have_drifted(&mut self) -> Result<bool, Failure> {
         self.looks += 1;
-        let legacy = self.variant_is(Variant::Legacy)
-            && (self.looks >= LOOKS_BEFORE_COMPARISON || self.inner.may_have_drifted()?);
+        let is_time = self.looks >= LOOKS_BEFORE_COMPARISON && !self.inner.sees_every_drift();
+        let legacy = self.variant_is(Variant::Legacy) && (is_time || self.inner.may_have_drifted()?);
         // A notification can be lost; the generation counts every change anybody made.
         let missed = self.variant_is(Variant::NfTables)
             && self.kernels_generation()? != self.generation.load(Ordering::Relaxed);
