@@ -22,6 +22,10 @@ test: ## Everything CI checks: tools, lint, a short fuzz run, all tests
 test-fast: ## The tests that need no privileges (ring 0)
 	scripts/test --fast
 
+test-vm: ## The tests that need a kernel with IPVS, in an emulated machine (x86-64, Debian; minutes)
+	scripts/ensure-tools vm
+	scripts/test --vm
+
 lint: ## Formatting, clippy, the dependency policy (deny.toml)
 	cargo fmt --all --check
 	cargo fmt --manifest-path fuzz/Cargo.toml --check
@@ -44,8 +48,9 @@ install: release ## Install the release build to $(DESTDIR)$(PREFIX)/bin (PREFIX
 image-check: ## Build the image's files without a container tool, and try them (as root; minutes the first time)
 	scripts/image-check
 
-bench: ## Measure the dataplane against nft on the same kernel, and the agent's memory (2 minutes)
+bench: ## Measure nftables mode against nft on the same kernel, the agent's memory, and iptables mode (15 minutes)
 	cargo bench --locked --package ferroxy --bench dataplane
+	cargo bench --locked --package ferroxy --bench iptables
 
 fuzz: ## Fuzz every target for FUZZ_SECONDS=60
 	scripts/fuzz --seconds $(FUZZ_SECONDS)
@@ -57,4 +62,4 @@ clean: ## Remove everything that was built
 	cargo clean
 	rm -rf fuzz/target fuzz/corpus fuzz/artifacts
 
-.PHONY: help demo test test-fast lint fmt build release install image-check bench fuzz doc clean
+.PHONY: help demo test test-fast test-vm lint fmt build release install image-check bench fuzz doc clean

@@ -20,7 +20,9 @@ use ferroxy_lab::pod::ECHO_PORT;
 use ferroxy_lab::{Load, LongConnection, Namespace, Network, Protocol, conformance};
 use tempfile::TempDir;
 
-use support::{Agent, DEADLINE, Done, ferroxy, nft, run_arguments, wait_until};
+use support::{
+    Agent, DEADLINE, Done, Iptables, RecordedIpvs, ferroxy, nft, restore, run_arguments, wait_until,
+};
 
 /// The variants of iptables: where their rules are, in which family, and the name of their tools.
 const NFT_VARIANT: [&str; 2] = ["iptables-nft", "ip6tables-nft"];
@@ -59,7 +61,15 @@ impl Cluster {
             let text = fs::read_to_string(case.folder.join(file)).unwrap();
             fs::write(folder.path().join(file), on_echo_port(&text)).unwrap();
         }
-        Cluster { folder }
+        let cluster = Cluster { folder };
+        cluster.run_in("nftables");
+        cluster
+    }
+
+    /// From the next start on, in this mode.
+    fn run_in(&self, mode: &str) {
+        let config = on_echo_port(&support::configured("dual-stack", mode));
+        fs::write(self.path("config.yaml"), config).unwrap();
     }
 
     fn arguments(&self) -> [std::ffi::OsString; 6] {
@@ -101,25 +111,10 @@ fn on_echo_port(text: &str) -> String {
         text = text.replace(recorded, echo);
     }
     // Often enough to see within a test that something came back.
-    text.replace("nftables:\n", "nftables:\n  syncPeriod: 1s\n  minSyncPeriod: 0s\n")
-}
-
-/// Runs one of the `restore` programs: of iptables in its variants, or of ipset.
-fn restore(node: &Namespace, variant: &str, rules: &str) {
-    let mut command = match variant {
-        "ipset" => Command::new(variant),
-        _ => Command::new(format!("{variant}-restore")),
-    };
-    command.args(if variant == "ipset" { &["-exist", "restore"][..] } else { &["--noflush"] });
-    if rules.contains(" [0:0]") {
-        // Without this option what rules have counted is not restored; with it every chain must have some.
-        command.arg("--counters");
+    for mode in ["nftables:\n", "iptables:\n"] {
+        text = text.replace(mode, &format!("{mode}  syncPeriod: 1s\n  minSyncPeriod: 0s\n"));
     }
-    command.stdin(Stdio::piped()).stderr(Stdio::piped()).stdout(Stdio::piped());
-    let mut child = node.run(|| command.spawn()).unwrap().unwrap();
-    child.stdin.take().unwrap().write_all(rules.as_bytes()).unwrap();
-    let done = Done::of(child.wait_with_output().unwrap());
-    assert_eq!(done.code, 0, "{variant} restore: {}", done.stderr);
+    text
 }
 
 /// The user's chains and all rules in the tables of one variant, in both families.
@@ -243,6 +238,69 @@ fn from_iptables_mode_with_the_legacy_variant() {
     from_iptables_mode(LEGACY_VARIANT);
 }
 
+/// In the same mode the rules are the same: what differs is sent, and nobody notices.
+#[test]
+fn from_iptables_mode_to_iptables_mode() {
+    let Some(network) = support::network() else { return };
+    let ka = network.namespace("ka").unwrap();
+    let cluster = Cluster::new();
+    cluster.run_in("iptables");
+    let tools = Iptables::nft();
+    install_foreign(ka, NFT_VARIANT);
+    let foreign = saved(ka, NFT_VARIANT);
+    cluster.install_iptables(ka, NFT_VARIANT);
+    let traffic = Traffic::start(&network);
+    let log = Agent::start_using(ka, &tools, cluster.arguments()).terminate();
+    assert!(!log.contains("taken over"), "ours go by the same names: {log}");
+    let left = saved(ka, NFT_VARIANT);
+    assert!(foreign.iter().all(|line| left.contains(line)), "{left:?}");
+    let again = Agent::start_using(ka, &tools, cluster.arguments()).terminate();
+    assert!(again.contains("nothing to send"), "{again}");
+    traffic.was_undisturbed();
+}
+
+#[test]
+fn from_nftables_mode_to_iptables_mode() {
+    let Some(network) = support::network() else { return };
+    let ka = network.namespace("ka").unwrap();
+    let cluster = Cluster::new();
+    cluster.run_in("iptables");
+    cluster.install_nftables(ka);
+    let traffic = Traffic::start(&network);
+    take_over(ka, &cluster);
+    assert!(!nft(ka, &["list tables"]).contains("kube-proxy"));
+    assert!(saved(ka, NFT_VARIANT).iter().any(|line| line.contains("KUBE-SVC")));
+    traffic.was_undisturbed();
+}
+
+/// Ferroxy's own modes follow one another as well, there and back.
+#[test]
+fn from_one_mode_of_ours_to_another() {
+    for (tools, variant) in [(Iptables::nft(), NFT_VARIANT), (Iptables::legacy(), LEGACY_VARIANT)] {
+        let Some(network) = support::network() else { return };
+        let ka = network.namespace("ka").unwrap();
+        let cluster = Cluster::new();
+        drop(Agent::start_using(ka, &tools, cluster.arguments()).terminate());
+        let traffic = Traffic::start(&network);
+        for _ in 0..2 {
+            cluster.run_in("iptables");
+            let log = Agent::start_using(ka, &tools, cluster.arguments()).terminate();
+            assert!(
+                log.contains("table ip ferroxy, table ip6 ferroxy of Ferroxy's nftables mode removed"),
+                "{log}"
+            );
+            assert!(!nft(ka, &["list tables"]).contains("ferroxy"));
+            assert!(saved(ka, variant).iter().any(|line| line.contains("KUBE-SVC")));
+
+            cluster.run_in("nftables");
+            let log = Agent::start_using(ka, &tools, cluster.arguments()).terminate();
+            assert!(log.contains("chains of"), "{log}");
+            assert_eq!(without_kubelets(saved(ka, variant)), [""; 0]);
+        }
+        traffic.was_undisturbed();
+    }
+}
+
 /// All cases of the corpus, without traffic: whatever kube-proxy makes, nothing of it stays and the rest does.
 #[test]
 fn every_recorded_ruleset_goes() {
@@ -262,47 +320,75 @@ fn every_recorded_ruleset_goes() {
             restore(&node, variant[1], &kube_firewall_jumps(v6));
             let cleanup = ferroxy(&node, &["cleanup"]);
             assert_eq!(cleanup.code, 0, "{}: {cleanup:?}", case.name);
-            assert!(cleanup.stdout.contains("removed what kube-proxy left: "), "{cleanup:?}");
+            assert!(
+                cleanup.stdout.contains("removed what kube-proxy or iptables mode left: "),
+                "{cleanup:?}"
+            );
             assert_eq!(without_kubelets(saved(&node, variant)), before, "{} {variant:?}", case.name);
         }
     }
 }
 
-/// Its ipvs mode has chains of its own, whose rules refer to sets.
+/// Its ipvs mode has chains of its own, whose rules refer to sets. (What else it makes, few kernels of test machines
+/// have: `takeover_ipvs.rs`.)
 #[test]
-fn every_recorded_chain_of_ipvs_mode_goes() {
+fn every_recorded_chain_and_set_of_ipvs_mode_goes() {
     for variant in [NFT_VARIANT, LEGACY_VARIANT] {
         let Some(node) = support::lonely_node() else { return };
         install_foreign(&node, variant);
-        let before = saved(&node, variant);
+        // Sets, and a device, that only have a name like those of kube-proxy.
+        restore(&node, "ipset", "create MINE hash:ip\ncreate KUBE-MINE bitmap:port range 1-9\n");
+        node.connection().unwrap().create_bridge("kube-ipvs0").unwrap();
+        let (before, sets_before) = (saved(&node, variant), sets(&node));
         for case in conformance::cases().unwrap() {
             // Not every case was recorded in every mode.
-            let Ok(recorded) = fs::read_to_string(case.folder.join("ipvs.rules")) else { continue };
-            let (_, sets) = recorded.split_once("# ipset save, sorted\n").unwrap();
-            let (sets, rules) = sets.split_once("# ip addr show kube-ipvs0\n").unwrap();
-            // Recorded in the order of the alphabet: they must exist before they can be filled, but need not be.
-            let sets: String = sets
-                .lines()
-                .filter(|line| line.starts_with("create"))
-                .map(|line| format!("{line}\n"))
-                .collect();
-            restore(&node, "ipset", &sets);
+            let Ok(recorded) = RecordedIpvs::read(&case.folder) else { continue };
+            restore(&node, "ipset", &recorded.sets);
             // A match of IPVS, which not every kernel has.
-            let rules: String = rules
-                .lines()
-                .filter(|line| !line.contains("-m ipvs "))
-                .map(|line| format!("{line}\n"))
-                .collect();
-            let (v4, v6) =
-                rules.split_once("# iptables-save\n").unwrap().1.split_once("# ip6tables-save\n").unwrap();
-            restore(&node, variant[0], v4);
-            restore(&node, variant[1], v6);
+            let without_ipvs = |rules: &str| -> String {
+                let lines = rules.lines().filter(|line| !line.contains("-m ipvs "));
+                lines.map(|line| format!("{line}\n")).collect()
+            };
+            restore(&node, variant[0], &without_ipvs(&recorded.iptables));
+            restore(&node, variant[1], &without_ipvs(&recorded.ip6tables));
             assert!(saved(&node, variant).len() > before.len() + 20, "{}", case.name);
+            assert!(sets(&node).len() > sets_before.len() + 10, "{}", case.name);
             let cleanup = ferroxy(&node, &["cleanup"]);
             assert_eq!(cleanup.code, 0, "{}: {cleanup:?}", case.name);
+            assert!(!cleanup.stdout.contains("stays"), "{}: {cleanup:?}", case.name);
             assert_eq!(saved(&node, variant), before, "{} {variant:?}", case.name);
+            assert_eq!(sets(&node), sets_before, "{} {variant:?}", case.name);
         }
+        node.connection().unwrap().link("kube-ipvs0").unwrap();
     }
+}
+
+#[test]
+fn a_set_that_somebody_else_uses_stays() {
+    for variant in [NFT_VARIANT, LEGACY_VARIANT] {
+        let Some(node) = support::lonely_node() else { return };
+        restore(
+            &node,
+            "ipset",
+            "create KUBE-CLUSTER-IP hash:ip,port\ncreate KUBE-6-IPVS-IPS hash:ip family inet6\n",
+        );
+        let rule = "-A INPUT -m set --match-set KUBE-CLUSTER-IP dst,dst -j ACCEPT";
+        restore(&node, variant[0], &format!("*filter\n{rule}\nCOMMIT\n"));
+        let cleanup = ferroxy(&node, &["cleanup"]);
+        assert_eq!(cleanup.code, 0, "{cleanup:?}");
+        assert!(cleanup.stdout.contains("removed what kube-proxy left: 1 sets"), "{cleanup:?}");
+        let words = "left by kube-proxy, and stays: set KUBE-CLUSTER-IP (a rule uses it)";
+        assert!(cleanup.stdout.contains(words), "{cleanup:?}");
+        assert_eq!(sets(&node), ["KUBE-CLUSTER-IP"]);
+    }
+}
+
+/// The names of all sets.
+fn sets(node: &Namespace) -> Vec<String> {
+    let done =
+        Done::of(node.run(|| Command::new("ipset").args(["list", "-name"]).output()).unwrap().unwrap());
+    assert_eq!(done.code, 0, "{done:?}");
+    done.stdout.lines().map(str::to_owned).collect()
 }
 
 #[test]
@@ -336,7 +422,7 @@ fn a_chain_that_somebody_else_uses_stays() {
         restore(&node, variant[0], "*nat\n:CNI-DN - [0:0]\n-A CNI-DN -j KUBE-MARK-MASQ\nCOMMIT\n");
         let cleanup = ferroxy(&node, &["cleanup"]);
         assert_eq!(cleanup.code, 0, "{cleanup:?}");
-        let words = "left by kube-proxy, and stays: chain KUBE-MARK-MASQ of";
+        let words = "left by kube-proxy or iptables mode, and stays: chain KUBE-MARK-MASQ of";
         assert_eq!(cleanup.stdout.matches(words).count(), 1, "{cleanup:?}");
         let expected = [
             ":CNI-DN -",
@@ -441,9 +527,8 @@ fn cleanup_says_what_it_removed() {
     let cleanup = ferroxy(&node, &["cleanup"]);
     assert_eq!(cleanup.code, 0, "{cleanup:?}");
     for words in [
-        "nothing of Ferroxy was there",
-        "removed what kube-proxy left: table ip kube-proxy",
-        "removed what kube-proxy left: table ip6 kube-proxy",
+        "removed what kube-proxy or iptables mode left: table ip kube-proxy",
+        "removed what kube-proxy or iptables mode left: table ip6 kube-proxy",
         "chains of ip nat",
         "chains of ip6 filter",
         "chains of ip mangle",
