@@ -57,7 +57,7 @@ impl Dataplane for Kernel {
         Ok(())
     }
 
-    fn watch(&self, _: Sender<Input>) -> anyhow::Result<()> {
+    fn watch(&mut self, _: Sender<Input>) -> anyhow::Result<()> {
         Ok(())
     }
 
@@ -114,7 +114,7 @@ impl Dataplane for Kernel {
         Ok(Preview { text: String::new(), operations: Vec::new() })
     }
 
-    fn programmed(&mut self, _: &Arc<ServiceIntent>) -> Result<Programmed, Failure> {
+    fn programmed(&mut self, _: &Intent, _: &Arc<ServiceIntent>) -> Result<Programmed, Failure> {
         Ok(Programmed::Nothing)
     }
 

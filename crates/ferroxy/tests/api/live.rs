@@ -9,7 +9,7 @@ use ferroxy_lab::{Answer, Protocol};
 use ferroxy_netlink::route::Address;
 use serde_json::{Value, json};
 
-use crate::support::web::{HEALTHZ, code};
+use crate::support::web::{HEALTHZ, METRICS, code, get};
 use crate::support::{
     Agent, DEADLINE, Service, Setting, Stage, Traffic, ask_from, configuration, node, pod_of, wait_until,
 };
@@ -126,6 +126,10 @@ fn the_configuration_file() {
     let elsewhere = everywhere.replace("clusterCIDR: 10.244.0.0/16", "clusterCIDR: 10.9.0.0/16");
     publish("..3", &elsewhere);
     wait_for_source(&stage, "172.18.0.2");
+    wait_until("the page shows what is in force", DEADLINE, || {
+        let page = get(stage.ka(), METRICS, "/configz").unwrap().json();
+        page["kubeproxy.config.k8s.io"]["clusterCIDR"].as_str().unwrap().contains("10.9.0.0/16")
+    });
 
     publish(
         "..4",
