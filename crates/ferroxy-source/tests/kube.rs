@@ -78,7 +78,11 @@ impl Watched {
             Update::Listed => self.told.push("listed".to_owned()),
             Update::Troubles(troubles) if troubles.is_empty() => self.told.push("well".to_owned()),
             Update::Troubles(troubles) => {
-                self.told.extend(troubles.iter().map(|it| format!("{}: {}", it.field, it.reason)));
+                let mut troubles: Vec<String> =
+                    troubles.iter().map(|it| format!("{}: {}", it.field, it.reason)).collect();
+                // Which of several resources is refused last is chance.
+                troubles.sort_by_key(|trouble| trouble == wanted);
+                self.told.extend(troubles);
             }
         }
     }

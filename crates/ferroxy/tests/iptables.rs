@@ -130,7 +130,8 @@ fn changes_in_a_burst_go_together() {
         .unwrap()
         .replace("syncPeriod: 1s\n  minSyncPeriod: 100ms", "minSyncPeriod: 2s");
     fs::write(cluster.config(), config).unwrap();
-    let agent = Agent::start_using(&node, &tools, arguments(&cluster));
+    let said = [std::ffi::OsString::from("-v=2")];
+    let agent = Agent::start_using(&node, &tools, arguments(&cluster).into_iter().chain(said));
     for number in 0..40 {
         let address = format!("10.96.1.{number}");
         let service = Service::new(&format!("s{number}"), &[&address]).port(Protocol::Tcp, 80, 80);

@@ -376,8 +376,11 @@ fn a_set_that_somebody_else_uses_stays() {
         restore(&node, variant[0], &format!("*filter\n{rule}\nCOMMIT\n"));
         let cleanup = ferroxy(&node, &["cleanup"]);
         assert_eq!(cleanup.code, 0, "{cleanup:?}");
-        assert!(cleanup.stdout.contains("removed what kube-proxy left: 1 sets"), "{cleanup:?}");
-        let words = "left by kube-proxy, and stays: set KUBE-CLUSTER-IP (a rule uses it)";
+        assert!(
+            cleanup.stdout.contains("removed what kube-proxy or iptables mode left: 1 sets"),
+            "{cleanup:?}"
+        );
+        let words = "left by kube-proxy or iptables mode, and stays: set KUBE-CLUSTER-IP (a rule uses it)";
         assert!(cleanup.stdout.contains(words), "{cleanup:?}");
         assert_eq!(sets(&node), ["KUBE-CLUSTER-IP"]);
     }
