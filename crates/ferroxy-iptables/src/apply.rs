@@ -11,7 +11,7 @@ use ferroxy_core::Family;
 use crate::plan::{Op, Plan};
 use crate::program::is_builtin;
 use crate::state::TableName;
-use crate::tool::{self, Error, Limits, Tools, restore_announced};
+use crate::tool::{self, Attendant, Error, Limits, Tools, restore_attended};
 
 /// What it took.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -27,18 +27,18 @@ pub struct Receipt {
     pub tool_time: Duration,
 }
 
-/// Sends a Plan to the kernel. `announce` is told the process id of each run before it changes anything.
+/// Sends a Plan to the kernel.
 pub fn apply(
     tools: &[Tools],
     limits: &Limits,
     plan: &Plan,
-    announce: &dyn Fn(u32),
+    attendant: &dyn Attendant,
 ) -> Result<Receipt, Error> {
     let mut receipt = Receipt::default();
     for tools in tools {
         let input = plan.restore_input(tools.family);
         if !input.is_empty() {
-            receipt.add(&restore_announced(tools, &input, limits, announce)?);
+            receipt.add(&restore_attended(tools, &input, limits, attendant)?);
         }
     }
     Ok(receipt)

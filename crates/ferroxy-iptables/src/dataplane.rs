@@ -5,6 +5,7 @@
 //! kernel and sends the difference. It has no queue and no clock: when to try again is the agent's business.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
 use ferroxy_core::{Family, Intent, NodeIntent, ServiceIntent, ServiceName};
@@ -19,15 +20,14 @@ use crate::plan::Plan;
 use crate::program::Settings;
 use crate::render::{ClusterSize, Surroundings, fragment, render};
 use crate::state::{Rules, State, TableName};
-use crate::tool::{Error, Fingerprint, Limits, Tools, Variant, fingerprint, save, sysctl};
+use crate::tool::{Attendant, Error, Fingerprint, Limits, Tools, Variant, fingerprint, save, sysctl};
 
 #[derive(Debug)]
 pub struct Dataplane {
     /// One for each family.
     tools: Vec<Tools>,
     limits: Limits,
-    /// Whoever listens to the kernel's notifications, and is not to be told of our own changes.
-    listener: Option<Ignorer>,
+    bystander: Bystander,
     ledger: Ledger,
     /// The kernel has what the ledger says, unless somebody else changed it.
     is_certain: bool,
@@ -92,7 +92,7 @@ impl Dataplane {
         Dataplane {
             tools,
             limits,
-            listener: None,
+            bystander: Bystander::default(),
             ledger: Ledger::default(),
             is_certain: false,
             keep_unknown: false,
@@ -117,7 +117,12 @@ impl Dataplane {
 
     /// From now on a listener to the kernel's notifications hears of others' changes only.
     pub fn hide_from(&mut self, listener: Ignorer) {
-        self.listener = Some(listener);
+        self.bystander.listener = Some(listener);
+    }
+
+    /// From now on this is called about once a second while a tool is at work, which can take minutes.
+    pub fn live_by(&mut self, sign_of_life: Box<dyn Fn() + Send>) {
+        self.bystander.sign_of_life = Some(sign_of_life);
     }
 
     /// What rules there should be, by table. For metrics.
@@ -333,7 +338,7 @@ impl Dataplane {
 
     fn carry_out(&mut self, plan: &Plan) -> Result<Receipt, Error> {
         self.is_certain = false;
-        let receipt = apply(&self.tools, &self.limits, plan, &|process| self.hide(process))?;
+        let receipt = apply(&self.tools, &self.limits, plan, &self.bystander)?;
         if !plan.is_empty() {
             self.rules_written = rules_written(plan);
             self.fingerprints = self.fingerprints()?;
@@ -342,17 +347,39 @@ impl Dataplane {
         Ok(receipt)
     }
 
+    fn fingerprints(&self) -> Result<Vec<Fingerprint>, Error> {
+        let legacy = self.tools.iter().filter(|tools| tools.variant == Variant::Legacy);
+        let places = legacy.flat_map(|tools| TableName::ALL.map(|table| (tools.family, table)));
+        places.map(|(family, table)| fingerprint(family, Variant::Legacy, table.as_str())).collect()
+    }
+}
+
+/// What others want to know while a tool runs.
+#[derive(Default)]
+struct Bystander {
+    /// Whoever listens to the kernel's notifications, and is not to be told of our own changes.
+    listener: Option<Ignorer>,
+    sign_of_life: Option<Box<dyn Fn() + Send>>,
+}
+
+impl Attendant for Bystander {
     /// A tool's notifications carry its process id.
-    fn hide(&self, process: u32) {
+    fn started(&self, process: u32) {
         if let Some(Err(error)) = self.listener.as_ref().map(|listener| listener.ignore(process)) {
             tracing::warn!("{error}: our own changes will be looked into as if they were others'");
         }
     }
 
-    fn fingerprints(&self) -> Result<Vec<Fingerprint>, Error> {
-        let legacy = self.tools.iter().filter(|tools| tools.variant == Variant::Legacy);
-        let places = legacy.flat_map(|tools| TableName::ALL.map(|table| (tools.family, table)));
-        places.map(|(family, table)| fingerprint(family, Variant::Legacy, table.as_str())).collect()
+    fn waiting(&self) {
+        if let Some(sign_of_life) = &self.sign_of_life {
+            sign_of_life();
+        }
+    }
+}
+
+impl fmt::Debug for Bystander {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Bystander").field("listener", &self.listener).finish_non_exhaustive()
     }
 }
 

@@ -134,6 +134,7 @@ impl Agent {
 
     /// Beats as long as the agent gets round to its work.
     pub fn live_by(&mut self, heart: Heart) {
+        self.dataplane.live_by(heart.clone());
         self.heart = heart;
     }
 

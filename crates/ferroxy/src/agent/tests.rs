@@ -19,6 +19,8 @@ struct Kernel {
     is_warm: bool,
     /// How many of the next attempts fail.
     failures: usize,
+    /// What no repair mends.
+    unmended: Option<String>,
     node: NodeIntent,
     services: BTreeMap<ServiceName, Arc<ServiceIntent>>,
 }
@@ -103,7 +105,7 @@ impl Dataplane for Kernel {
     }
 
     fn verify(&mut self) -> Result<Repair, Failure> {
-        Ok(Repair::default())
+        Ok(Repair { operations: 1, unmended: self.unmended.clone(), ..Repair::default() })
     }
 
     fn acknowledged(&self) -> &dyn Acknowledged {
@@ -254,4 +256,18 @@ fn what_failed_is_tried_again_and_other_settings_resolve_everything_anew() {
         written(&journal),
         ["node ", "change apps/aaa default/kubernetes kube-system/kube-dns kube-system/metrics"]
     );
+}
+
+#[test]
+fn a_repair_that_does_not_help_is_told_of_once_and_waits_for_the_period() {
+    let (mut agent, _) = agent(Kernel { unmended: Some("a rule".into()), ..Kernel::default() });
+    for _ in 0..3 {
+        agent.verify();
+        assert_eq!(agent.verify_due, None, "not at once");
+    }
+    let failures = |agent: &Agent| agent.status.now().counts.full_sync_failures;
+    assert_eq!((failures(&agent), agent.drift_repairs), (1, 0));
+    agent.dataplane = Box::new(Kernel::default());
+    agent.verify();
+    assert_eq!((failures(&agent), agent.drift_repairs, &agent.unmended), (1, 1, &None));
 }

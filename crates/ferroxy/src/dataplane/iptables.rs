@@ -3,11 +3,11 @@
 //! Rules of the nft variant are nf_tables', whose notifications name the chain: a change of a chain of ours, or of one that
 //! our jumps are in, is looked into at once. Legacy tables have none: they are looked at every `syncPeriod`.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ferroxy_core::{Family, Intent, NodeIntent, ServiceIntent, ServiceName};
 use ferroxy_iptables::dataplane as crate_side;
@@ -23,6 +23,7 @@ use super::{
     Acknowledged, Change, Dataplane, Failure, Outcome, Pace, Preview, Programmed, Receipt, Repair, RuleCount,
 };
 use crate::agent::Input;
+use crate::host::notify::Heart;
 
 /// After an error of the watched socket, so that a broken one does not take a core.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -117,6 +118,9 @@ impl Dataplane for Iptables {
             false => error.into(),
         })?;
         Self::let_loopback_out(node);
+        if node.count_traffic {
+            warn!("traffic of Services is counted in nftables mode only");
+        }
         Ok(())
     }
 
@@ -129,6 +133,13 @@ impl Dataplane for Iptables {
             thread::Builder::new().name("rules".into()).spawn(follow)?;
         }
         Ok(())
+    }
+
+    fn live_by(&mut self, heart: Heart) {
+        let heart = Mutex::new(heart);
+        self.inner.live_by(Box::new(move || {
+            heart.lock().unwrap_or_else(PoisonError::into_inner).beat(Instant::now());
+        }));
     }
 
     fn pace(&self) -> Pace {

@@ -14,6 +14,7 @@ use ferroxy_core::{Family, Intent, NodeIntent, ServiceIntent, ServiceName};
 
 use crate::agent::Input;
 use crate::config::Mode;
+use crate::host::notify::Heart;
 
 /// A Service as it should be, or `None` when it should not be.
 pub type Change = (ServiceName, Option<Arc<ServiceIntent>>);
@@ -27,6 +28,9 @@ pub trait Dataplane: Debug + Send {
 
     /// Tells the agent of changes that others make to what is ours, from a thread of its own.
     fn watch(&mut self, inputs: Sender<Input>) -> anyhow::Result<()>;
+
+    /// Gives a sign of life while something is done that may take minutes.
+    fn live_by(&mut self, _: Heart) {}
 
     /// What `minSyncPeriod` is counted for.
     fn pace(&self) -> Pace {
