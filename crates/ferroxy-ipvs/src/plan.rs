@@ -23,6 +23,7 @@ pub enum Op {
     /// Forbids the node itself to use a load-balancer address.
     Guard(Address),
     AddServer(Address, Treatment),
+    /// One that is still there, on its way out, is revived: whoever planned this may not have looked.
     AddEndpoint(Address, SocketAddr),
     AddAddress(IpAddr),
     ChangeServer(Address, Treatment),

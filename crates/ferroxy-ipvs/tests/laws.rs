@@ -61,9 +61,11 @@ proptest! {
         carry_out(&mut kernel, &diff(&a, &b))?;
         prop_assert_eq!(&kernel.settled(), &b);
         prop_assert!(diff(&kernel.state, &b).is_empty(), "what drains is left alone");
-        carry_out(&mut kernel, &diff(&kernel.state, &a))?;
+        let back = diff(&kernel.state, &a);
+        carry_out(&mut kernel, &back)?;
         prop_assert_eq!(&kernel.settled(), &a);
-        carry_out(&mut kernel, &diff(&kernel.state, &State::default()))?;
+        let cleanup = diff(&kernel.state, &State::default());
+        carry_out(&mut kernel, &cleanup)?;
         prop_assert!(kernel.state.is_empty(), "{}", kernel.state);
     }
 
@@ -151,12 +153,16 @@ mod size {
         ledger.settle(settlement);
         let repaired = ferroxy_ipvs::diff(&kernel.state, &ledger.state());
         assert!(repaired.is_empty(), "{repaired}");
-        // Whoever looks at the kernel sees that it is still there; the ledger does not know, and the kernel says "exists".
-        let (name, service) = service(1, Protocol::Tcp, 0..5);
-        let mut wanted = ledger.plan(&[(name, Some(service))]).1;
-        ledger.settle(std::mem::take(&mut wanted));
-        let plan = ferroxy_ipvs::diff(&kernel.state, &ledger.state());
-        assert!(matches!(plan.ops(), [Op::Revive(..)]), "{plan}");
+        let (plan, settlement) = ledger.plan(&[change(1, 0..5)]);
+        assert!(
+            matches!(plan.ops(), [Op::AddEndpoint(..)]),
+            "the ledger does not know that it is still there: {plan}"
+        );
+        ledger.settle(settlement);
+        let seen = ferroxy_ipvs::diff(&kernel.state, &ledger.state());
+        assert!(matches!(seen.ops(), [Op::Revive(..)]), "who looks does: {seen}");
+        kernel.carry_out(&plan).unwrap();
+        assert_eq!(kernel.state, ledger.state());
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use ferroxy_core::intent::{Frontend, FrontendKind, Route};
 use ferroxy_core::{Endpoint, Family, Intent, PortIntent, Protocol, ServiceIntent, ServiceName};
 use ferroxy_iptables::Op as RuleOp;
-use ferroxy_iptables::state::Rules;
+use ferroxy_iptables::state::{Rules, Table};
 use ferroxy_ipvs::ledger::Change;
 use ferroxy_ipvs::set::SetName;
 use ferroxy_ipvs::state::{SetState, VirtualServer};
@@ -59,7 +59,8 @@ impl Kernel {
             }
             Op::RemoveServer(address) => servers.remove(address).is_some(),
             Op::AddEndpoint(address, endpoint) => {
-                servers.get_mut(address).ok_or("no server")?.endpoints.insert(*endpoint, 1).is_none()
+                let endpoints = &mut servers.get_mut(address).ok_or("no server")?.endpoints;
+                endpoints.insert(*endpoint, 1).is_none_or(|weight| weight == 0)
             }
             Op::Revive(address, endpoint) => {
                 servers.get_mut(address).ok_or("no server")?.endpoints.insert(*endpoint, 1).is_some()
@@ -98,7 +99,6 @@ impl Kernel {
             .any(|rules| rules.iter().any(|rule| rule.split(' ').any(|word| word == set)))
     }
 
-    /// Chains as a whole only: ours are never edited.
     fn write(&mut self, plan: &ferroxy_iptables::Plan) -> Result<(), &'static str> {
         let mut before = std::mem::take(&mut self.state.rules);
         for (family, name, op) in plan.ops() {
@@ -124,19 +124,15 @@ impl Kernel {
                     }
                     drop(table.chains.remove(chain).ok_or("no chain")?);
                 }
-                RuleOp::Insert { chain, place: 1, rule } => {
-                    let old = table.jumps.entry(chain.clone()).or_default();
-                    *old = std::iter::once(&**rule).chain(old.iter()).collect::<Rules>();
-                }
+                RuleOp::Insert { chain, place, rule } => edit(table, chain, |rules| {
+                    rules.insert(place - 1, rule.to_string());
+                }),
+                RuleOp::Append { chain, rule } => edit(table, chain, |rules| rules.push(rule.to_string())),
                 RuleOp::Delete { chain, rule } => {
-                    let old = table.jumps.get_mut(chain).ok_or("no jumps")?;
-                    *old = old.iter().filter(|it| *it != &**rule).collect::<Rules>();
-                    if old.is_empty() {
-                        table.jumps.remove(chain);
-                    }
+                    edit(table, chain, |rules| rules.retain(|it| *it != **rule))
                 }
-                RuleOp::Insert { .. } | RuleOp::Append { .. } => return Err("not needed by ours"),
             }
+            table.jumps.retain(|_, rules| !rules.is_empty());
             if table.is_empty() {
                 before.tables.remove(&(family, name));
             }
@@ -144,6 +140,16 @@ impl Kernel {
         self.state.rules = before;
         Ok(())
     }
+}
+
+fn edit(table: &mut Table, chain: &str, how: impl FnOnce(&mut Vec<String>)) {
+    let rules = match table.chains.get_mut(chain) {
+        Some(rules) => rules,
+        None => table.jumps.entry(chain.into()).or_default(),
+    };
+    let mut list: Vec<String> = rules.iter().map(str::to_owned).collect();
+    how(&mut list);
+    *rules = list.iter().map(String::as_str).collect::<Rules>();
 }
 
 /// What changed between two Intents, as the agent would say it.
