@@ -90,7 +90,7 @@ fn cases() -> Vec<(Case, String)> {
     recorded
 }
 
-fn lines<'a>(text: &'a str, wanted: impl Fn(&str) -> bool) -> BTreeSet<&'a str> {
+fn lines(text: &str, wanted: impl Fn(&str) -> bool) -> BTreeSet<&str> {
     text.lines().filter(|line| wanted(line)).collect()
 }
 
