@@ -15,7 +15,9 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use ferroxy_iptables::tool::portion::{CHAINS, Portions};
-use ferroxy_iptables::tool::{Error, Family, Limits, Tools, Variant, fingerprint, restore, save};
+use ferroxy_iptables::tool::{
+    Error, Family, Limits, Tools, Variant, fingerprint, restore, restore_portions, save,
+};
 use ferroxy_lab::Namespace;
 
 const ENDPOINTS: usize = 10;
@@ -38,14 +40,15 @@ fn main() {
         let portions = Portions::with_limit(&text, chains);
         let ours = started.elapsed();
         let commits = portions.commits();
-        let portions = portions.lines().join("\n") + "\n";
         println!("nft, up to {chains} chains in each of {commits} commits, arranged in {ours:.1?}");
         Namespace::new("portions")
             .unwrap()
             .run(|| {
-                measure("  to an empty table", || restore(&as_given(&nft), &portions, &limits));
-                let rewrite = without_jumps(&portions);
-                measure("  all of it again, in use", || restore(&as_given(&nft), &rewrite, &limits));
+                measure("  to an empty table", || restore_portions(&nft, &portions, &limits));
+                let rewrite = without_jumps(&text);
+                measure("  all of it again, in use", || {
+                    restore_portions(&nft, &Portions::with_limit(&rewrite, chains), &limits)
+                });
                 if chains == CHAINS {
                     follow_up(&nft, &limits);
                 }
@@ -55,7 +58,7 @@ fn main() {
     Namespace::new("plain")
         .unwrap()
         .run(|| {
-            measure("nft, one commit", || restore(&as_given(&nft), &text, &limits));
+            measure("nft, one commit", || restore_portions(&nft, &Portions::as_given(&text), &limits));
         })
         .unwrap();
     Namespace::new("legacy")
@@ -74,11 +77,6 @@ fn follow_up(tools: &Tools, limits: &Limits) {
     measure("  one chain more", || restore(tools, one, limits));
     measure("  save", || save(tools, Some("nat"), limits, &mut |_| std::ops::ControlFlow::Continue(())));
     measure("  fingerprint", || fingerprint(tools.family, tools.variant, "nat"));
-}
-
-/// Tables are only arranged for the nft variant: this makes it get the text as it is.
-fn as_given(tools: &Tools) -> Tools {
-    Tools { variant: Variant::Legacy, ..tools.clone() }
 }
 
 fn without_jumps(text: &str) -> String {

@@ -19,6 +19,7 @@ use ferroxy_iptables::tool::{
     Error, Family, Fingerprint, Limits, Refusal, Tools, Variant, fingerprint, restore, save_text, sysctl,
 };
 use ferroxy_lab::{Capability, Namespace, require};
+use ferroxy_netlink::nftables::{Monitor, Notice};
 use rustix::fs::{FlockOperation, flock};
 
 const VARIANTS: [Variant; 2] = [Variant::NfTables, Variant::Legacy];
@@ -121,7 +122,7 @@ fn portions_end_where_the_whole_ends() {
         }
         let plain = Namespace::new("plain").unwrap();
         let saved = || chains(&save_text(tools, Some("nat"), &Limits::default()).unwrap());
-        // 2,100 chains: enough for three portions. Then most of it goes again.
+        // 2,100 chains: enough for two portions. Then most of it goes again.
         let (large, small) = (cluster(300, 6), cluster(10, 6));
         let (before, after) = (chains(&large), chains(&small));
         let gone: Vec<&String> = before.keys().filter(|name| !after.contains_key(*name)).collect();
@@ -130,7 +131,7 @@ fn portions_end_where_the_whole_ends() {
         gone.iter().for_each(|name| writeln!(less, ":{name} - [0:0]").unwrap());
         gone.iter().for_each(|name| writeln!(less, "-X {name}").unwrap());
         less += "COMMIT\n";
-        for (text, expected) in [(&large, 5), (&less, 9)] {
+        for (text, expected) in [(&large, 4), (&less, 7)] {
             let receipt = restore(tools, text, &Limits::default()).unwrap();
             assert_eq!(receipt.commits, expected);
             let whole = plain.run(|| {
@@ -196,12 +197,12 @@ fn a_jump_to_nowhere_names_the_rule() {
 fn a_failure_in_a_late_portion_leaves_the_earlier_ones() {
     with_variant(Variant::NfTables, |tools| {
         let text =
-            cluster(400, 4).replace("-j DNAT --to-destination :1600\n", "-j DNAT --to-destination bad\n");
+            cluster(600, 4).replace("-j DNAT --to-destination :2400\n", "-j DNAT --to-destination bad\n");
         let refusal = refusal(restore(tools, &text, &Limits::default()));
-        assert_eq!(refusal.chain.as_deref(), Some("KUBE-SEP-00000000399-0003"), "{refusal}");
+        assert_eq!(refusal.chain.as_deref(), Some("KUBE-SEP-00000000599-0003"), "{refusal}");
         let found = chains(&save_text(tools, Some("nat"), &Limits::default()).unwrap());
         assert!(found.contains_key("KUBE-SVC-0000000000000000"));
-        assert!(!found.contains_key("KUBE-SVC-0000000000000399"));
+        assert!(!found.contains_key("KUBE-SVC-0000000000000599"));
         assert!(!found.contains_key("KUBE-SERVICES"), "nothing leads there yet");
     });
 }
@@ -323,6 +324,24 @@ fn the_generation_rises_by_our_commits() {
             let receipt = restore(tools, &text, &Limits::default()).unwrap();
             assert_eq!((look() - before) as usize, receipt.commits);
         }
+    });
+}
+
+#[test]
+fn notifications_of_our_own_restore_can_be_told_from_others() {
+    with_variant(Variant::NfTables, |tools| {
+        let mut monitor = Monitor::open().unwrap();
+        let receipt = restore(tools, &cluster(5, 2), &Limits::default()).unwrap();
+        let mut notices = Vec::new();
+        while let Some(notice) = monitor.next(Some(Duration::ZERO)).unwrap() {
+            notices.push(notice);
+        }
+        let is_ours = |notice: &Notice| match notice {
+            Notice::Changed { table, port_id, .. } => table == "nat" && *port_id == receipt.pid,
+            Notice::Generation { port_id, .. } => *port_id == receipt.pid,
+            Notice::Lost => false,
+        };
+        assert!(!notices.is_empty() && notices.iter().all(is_ours), "{receipt:?} {notices:?}");
     });
 }
 

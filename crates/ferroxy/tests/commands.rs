@@ -67,7 +67,7 @@ fn missing_and_broken_files_are_refused_in_one_line() {
     let Some(node) = support::lonely_node() else { return };
     let cluster = with_web();
     let mode = "--proxy-mode=nftables";
-    is_refused(&node, &["run".into(), mode.into()], &["--manifests"]);
+    is_refused(&node, &["run".into(), mode.into()], &["--kubeconfig", "--master", "--manifests"]);
     let nowhere = "--manifests=/no/such/directory";
     is_refused(&node, &["run".into(), mode.into(), nowhere.into()], &["--manifests", "/no/such/directory"]);
 

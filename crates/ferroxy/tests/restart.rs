@@ -7,88 +7,22 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use ferroxy_lab::load::LoadPlan;
-use ferroxy_lab::pod::ECHO_PORT;
-use ferroxy_lab::{Load, LongConnection, Network, Protocol};
+use ferroxy_lab::Protocol;
 use ferroxy_netlink::nftables::Monitor;
 use serde_json::Value;
 
-use support::{Agent, Cluster, DEADLINE, Service, ask_from, ferroxy, pod_from, run_arguments};
-
-/// The Service that nobody touches.
-fn web() -> Service {
-    Service::new("web", &["10.96.0.80", "fd00:10:96::80"])
-        .node_port(Protocol::Tcp, 80, 8080, 30080)
-        .port(Protocol::Tcp, ECHO_PORT, ECHO_PORT)
-        .port(Protocol::Udp, 53, 53)
-        .endpoints(&["a1", "a2", "b1", "b2"])
-}
-
-/// Every way into `web` under load at once, and connections that stay open.
-struct Traffic {
-    loads: Vec<(String, Load)>,
-    connections: Vec<(String, LongConnection)>,
-}
-
-const LOADS: [(&str, Protocol, &str); 5] = [
-    ("a1", Protocol::Tcp, "10.96.0.80:80"),
-    ("a2", Protocol::Tcp, "[fd00:10:96::80]:80"),
-    ("ka", Protocol::Udp, "10.96.0.80:53"),
-    ("ext", Protocol::Tcp, "172.18.0.2:30080"),
-    ("ext", Protocol::Udp, "[fd00:10:96::80]:53"),
-];
-
-const LONG_CONNECTIONS: [(&str, &str); 3] =
-    [("a1", "10.96.0.80:7"), ("ka", "[fd00:10:96::80]:7"), ("ext", "10.96.0.80:7")];
-
-impl Traffic {
-    fn start(network: &Network) -> Traffic {
-        // Paced: what is tested is the moment of change, not the speed, and the tests beside this want to run too.
-        let interval = Duration::from_millis(10);
-        // An answer that comes late on a busy machine is an answer.
-        let timeout = Duration::from_secs(10);
-        let loads = LOADS.iter().map(|(from, protocol, target)| {
-            let plan = LoadPlan::back_to_back(*protocol, target.parse().unwrap());
-            let plan = LoadPlan { interval, timeout, max_time: Duration::from_secs(300), ..plan };
-            let load = Load::start(network.namespace(from).unwrap(), plan).unwrap();
-            (format!("{from} -> {protocol} {target}"), load)
-        });
-        let connections = LONG_CONNECTIONS.iter().map(|(from, target)| {
-            let from_namespace = network.namespace(from).unwrap();
-            let connection =
-                LongConnection::open(from_namespace, target.parse().unwrap(), interval, timeout).unwrap();
-            (format!("{from} -> {target}"), connection)
-        });
-        Traffic { connections: connections.collect(), loads: loads.collect() }
-    }
-
-    /// Ends it; nothing may have failed.
-    fn was_undisturbed(self) {
-        for (name, load) in self.loads {
-            let report = load.stop().unwrap();
-            assert_eq!(report.failures, [], "{name}: of {} requests", report.successes());
-            assert!(
-                report.successes() > 20,
-                "{name}: only {} requests: too few to show anything",
-                report.successes()
-            );
-        }
-        for (name, connection) in self.connections {
-            let report = connection.close().unwrap();
-            assert_eq!(report.broken, None, "{name}: after {} echoes", report.echoes);
-            assert!(report.echoes > 20, "{name}: only {} echoes: too few to show anything", report.echoes);
-        }
-    }
-}
+use support::{
+    Agent, Cluster, DEADLINE, Service, Traffic, ask_from, ferroxy, pod_from, run_arguments, web_service,
+};
 
 #[test]
 fn a_restart_of_the_agent_goes_unnoticed() {
     let Some(network) = support::network() else { return };
     let ka = network.namespace("ka").unwrap();
     let cluster = Cluster::new();
-    cluster.write_service(&web());
+    cluster.write_service(&web_service());
     let mut agent = Agent::start(ka, &cluster);
-    let traffic = Traffic::start(&network);
+    let traffic = Traffic::every_way(&network);
     for round in 0..6 {
         match round % 2 {
             0 => drop(agent.terminate()),
@@ -110,11 +44,11 @@ fn a_restart_brings_what_changed_meanwhile_and_nothing_else() {
     let other = Service::new("other", &["10.96.0.81"]).port(Protocol::Tcp, 80, 80);
     let gone = Service::new("gone", &["10.96.0.82"]).port(Protocol::Tcp, 80, 80).endpoints(&["a1"]);
     let new = Service::new("new", &["10.96.0.83"]).port(Protocol::Tcp, 80, 80).endpoints(&["a2"]);
-    for service in [&web(), &other.clone().endpoints(&["b1"]), &gone] {
+    for service in [&web_service(), &other.clone().endpoints(&["b1"]), &gone] {
         cluster.write_service(service);
     }
     let agent = Agent::start(ka, &cluster);
-    let traffic = Traffic::start(&network);
+    let traffic = Traffic::every_way(&network);
 
     drop(agent.terminate());
     cluster.write_service(&other.endpoints(&["b2"]));
@@ -134,7 +68,7 @@ fn a_second_agent_waits_for_the_first_to_end() {
     let Some(network) = support::network() else { return };
     let ka = network.namespace("ka").unwrap();
     let cluster = Cluster::new();
-    cluster.write_service(&web());
+    cluster.write_service(&web_service());
     let first = Agent::start(ka, &cluster);
     let second = Agent::spawn(ka, run_arguments(&cluster.manifests(), &cluster.config()));
     second.wait_for("another Ferroxy programs this network namespace");
@@ -152,9 +86,9 @@ fn other_services_come_change_and_go_unnoticed() {
     let Some(network) = support::network() else { return };
     let ka = network.namespace("ka").unwrap();
     let cluster = Cluster::new();
-    cluster.write_service(&web());
+    cluster.write_service(&web_service());
     let agent = Agent::start(ka, &cluster);
-    let traffic = Traffic::start(&network);
+    let traffic = Traffic::every_way(&network);
     let other =
         Service::new("other", &["10.96.0.81", "fd00:10:96::81"]).node_port(Protocol::Tcp, 80, 80, 30081);
     for _ in 0..3 {
@@ -176,19 +110,19 @@ fn a_service_that_changes_loses_no_request() {
     let Some(network) = support::network() else { return };
     let ka = network.namespace("ka").unwrap();
     let cluster = Cluster::new();
-    cluster.write_service(&web());
+    cluster.write_service(&web_service());
     let agent = Agent::start(ka, &cluster);
-    let traffic = Traffic::start(&network);
+    let traffic = Traffic::every_way(&network);
     // Pods come and go as endpoints but all of them live, so that every request has somebody to answer it.
     for _ in 0..3 {
         for changed in [
-            web().endpoints(&["a1"]),
-            web().endpoints(&["b2", "a1"]),
-            web().endpoints(&["b1"]),
-            web().endpoints(&["b1", "a2"]).affinity(600),
-            web().endpoints(&["a2", "b2", "a1"]).affinity(600),
-            web().endpoints(&["b1", "a2"]).external_local(),
-            web(),
+            web_service().endpoints(&["a1"]),
+            web_service().endpoints(&["b2", "a1"]),
+            web_service().endpoints(&["b1"]),
+            web_service().endpoints(&["b1", "a2"]).affinity(600),
+            web_service().endpoints(&["a2", "b2", "a1"]).affinity(600),
+            web_service().endpoints(&["b1", "a2"]).external_local(),
+            web_service(),
         ] {
             cluster.write_service(&changed);
             agent.settle(ka);
@@ -202,9 +136,9 @@ fn killed_in_the_middle_of_a_large_change() {
     let Some(network) = support::network() else { return };
     let ka = network.namespace("ka").unwrap();
     let cluster = Cluster::new();
-    cluster.write_service(&web());
+    cluster.write_service(&web_service());
     let mut agent = Agent::start(ka, &cluster);
-    let traffic = Traffic::start(&network);
+    let traffic = Traffic::every_way(&network);
 
     // Once undisturbed, to learn how long it takes from the rename to the kernel.
     let start = Instant::now();

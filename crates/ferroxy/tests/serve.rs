@@ -73,7 +73,10 @@ fn answers_as_recorded(name: &str) {
     let case = case(name).unwrap();
     assert!(!case.health_checks.is_empty());
     let ka = network.namespace("ka").unwrap();
-    let _agent = Agent::start_with(ka, run_arguments(&case.folder, &case.folder.join("config.yaml")));
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("config.yaml");
+    std::fs::write(&config, support::configured(name, "nftables")).unwrap();
+    let _agent = Agent::start_with(ka, run_arguments(&case.folder, &config));
     for (port, recorded) in &case.health_checks {
         let expected =
             Reply { code: recorded.code, headers: recorded.headers.clone(), body: recorded.body.clone() };

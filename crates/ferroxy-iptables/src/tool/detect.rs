@@ -13,7 +13,8 @@ use std::time::Duration;
 use rustix::fs::{Access, access};
 
 use super::process::Program;
-use super::{Error, Family, Limits, lock, save};
+use super::{Error, Family, Limits, save};
+use crate::text::tool;
 
 /// Searched after PATH, which for a service often lacks them.
 const ALSO: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
@@ -45,6 +46,7 @@ pub struct Version(pub u32, pub u32, pub u32);
 /// Chains of a Kubernetes proxy in the variant that is not used. They go on working on packets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Leftover {
+    pub family: Family,
     pub variant: Variant,
     pub table: &'static str,
     /// The first one found.
@@ -59,13 +61,18 @@ impl Tools {
         Ok(tools)
     }
 
+    /// Whether the host has tools that can be used.
+    pub fn are_installed(family: Family) -> bool {
+        Tools::search(family, "", &search_path()).is_ok()
+    }
+
     /// A certain variant, whatever the host's own choice is.
     pub fn find_variant(family: Family, variant: Variant) -> Result<Tools, Error> {
         Tools::search(family, variant.infix(), &search_path())
     }
 
     /// Rules of a Kubernetes proxy which the other variant of the tools holds: somebody changed the host's choice, or two
-    /// programs do not agree on it. `None` also when the other variant is not installed.
+    /// programs do not agree on it. A warning tells of them. `None` also when the other variant is not installed.
     pub fn leftover(&self, limits: &Limits) -> Result<Option<Leftover>, Error> {
         let other = match Tools::find_variant(self.family, self.variant.other()) {
             Ok(other) => other,
@@ -76,14 +83,16 @@ impl Tools {
             if other.has_table(table)
                 && let Some(chain) = other.first_kubernetes_chain(table, limits)?
             {
-                return Ok(Some(Leftover { variant: other.variant, table, chain }));
+                let found = Leftover { family: self.family, variant: other.variant, table, chain };
+                tracing::warn!("{found}: packets meet these rules too; remove them, or use that variant");
+                return Ok(Some(found));
             }
         }
         Ok(None)
     }
 
     fn search(family: Family, infix: &str, directories: &[PathBuf]) -> Result<Tools, Error> {
-        let prefix = family.prefix();
+        let prefix = tool(family);
         let save = find_program(&format!("{prefix}{infix}-save"), directories)?;
         let restore = find_program(&format!("{prefix}{infix}-restore"), directories)?;
         let (version, variant) = ask_version(&restore)?;
@@ -92,21 +101,15 @@ impl Tools {
             let (save, restore) = (save.display().to_string(), restore.display().to_string());
             return Err(Error::MixedVariants { save, save_variant, restore, restore_variant: variant });
         }
-        if variant == Variant::Legacy {
-            lock::prepare()?;
-        }
         Ok(Tools { family, variant, version, save, restore })
     }
 
-    /// Legacy tools make the table they are asked about, and load its module: do not ask about what is not there.
     fn has_table(&self, table: &str) -> bool {
-        let names = match (self.variant, self.family) {
-            (Variant::NfTables, _) => return true,
-            (Variant::Legacy, Family::V4) => "/proc/thread-self/net/ip_tables_names",
-            (Variant::Legacy, Family::V6) => "/proc/thread-self/net/ip6_tables_names",
-        };
-        // No such file: the module is not loaded, so there are no tables.
-        fs::read_to_string(names).is_ok_and(|names| names.lines().any(|name| name == table))
+        match self.variant {
+            Variant::NfTables => true,
+            // Legacy tools make the table they are asked about, and load its module: do not ask about what is not there.
+            Variant::Legacy => legacy_table_exists(self.family, table),
+        }
     }
 
     fn first_kubernetes_chain(&self, table: &str, limits: &Limits) -> Result<Option<String>, Error> {
@@ -120,6 +123,16 @@ impl Tools {
         })?;
         Ok(found)
     }
+}
+
+/// In the network namespace that the calling thread is in. Makes nothing, and loads no module.
+fn legacy_table_exists(family: Family, table: &str) -> bool {
+    let names = match family {
+        Family::V4 => "/proc/thread-self/net/ip_tables_names",
+        Family::V6 => "/proc/thread-self/net/ip6_tables_names",
+    };
+    // No such file: the module is not loaded, so there are no tables.
+    fs::read_to_string(names).is_ok_and(|names| names.lines().any(|name| name == table))
 }
 
 /// The kubelet of old leaves KUBE-MARK-DROP and the like, and one hint chain to this day, in whichever variant it uses:
@@ -203,15 +216,6 @@ impl Variant {
     }
 }
 
-impl Family {
-    fn prefix(self) -> &'static str {
-        match self {
-            Family::V4 => "iptables",
-            Family::V6 => "ip6tables",
-        }
-    }
-}
-
 impl fmt::Display for Variant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -229,10 +233,11 @@ impl fmt::Display for Version {
 
 impl fmt::Display for Leftover {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Leftover { variant, table, chain } = self;
+        let Leftover { family, variant, table, chain } = self;
+        let tools = tool(*family);
         write!(
             f,
-            "the {variant} variant of iptables, which is not used here, has {chain} in its table {table}"
+            "the {variant} variant of {tools}, which is not used here, has {chain} in its table {table}"
         )
     }
 }

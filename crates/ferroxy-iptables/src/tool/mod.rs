@@ -25,17 +25,12 @@ pub mod sysctl;
 pub use detect::{Leftover, Tools, Variant, Version};
 pub use error::{Error, Refusal};
 pub use fingerprint::{Fingerprint, fingerprint};
-pub use restore::{Receipt, restore};
+pub use restore::{Receipt, restore, restore_announced, restore_portions};
 pub use save::{save, save_text};
 
 use std::time::Duration;
 
-/// Which of the two sets of tools: `iptables` or `ip6tables`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Family {
-    V4,
-    V6,
-}
+pub use ferroxy_core::Family;
 
 /// How long and how much at most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

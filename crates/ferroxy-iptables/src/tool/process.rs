@@ -44,8 +44,19 @@ pub(super) type Reader<'r> = dyn FnMut(&[u8]) -> ControlFlow<()> + 'r;
 impl Program<'_> {
     /// `input` is written line by line, each followed by a newline.
     pub fn run(&self, input: &mut dyn Iterator<Item = &str>, read: &mut Reader<'_>) -> Result<Ended, Error> {
+        self.run_announced(input, read, &|_| {})
+    }
+
+    /// The same; `announce` is told the program's process id before it is fed.
+    pub fn run_announced(
+        &self,
+        input: &mut dyn Iterator<Item = &str>,
+        read: &mut Reader<'_>,
+        announce: &dyn Fn(u32),
+    ) -> Result<Ended, Error> {
         let started = Instant::now();
         let mut running = Running::start(self).map_err(|source| self.failed(source))?;
+        announce(running.child.id());
         let outcome = running.follow(self, started + self.limit, input, read);
         let stopped_early = !matches!(outcome, Ok(Stop::Ended));
         if stopped_early {

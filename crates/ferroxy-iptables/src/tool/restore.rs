@@ -39,10 +39,38 @@ pub struct Receipt {
 /// everyday size is one commit; a larger one, in nf_tables, becomes several: see [`super::portion`]. After an
 /// [`Error::Refused`] the commits before the refused line are in force.
 pub fn restore(tools: &Tools, text: &str, limits: &Limits) -> Result<Receipt, Error> {
+    restore_announced(tools, text, limits, &|_| {})
+}
+
+/// The same; `announce` is told the process id of each run before it can have changed anything, so that its
+/// notifications can be known as ours when they come.
+pub fn restore_announced(
+    tools: &Tools,
+    text: &str,
+    limits: &Limits,
+    announce: &dyn Fn(u32),
+) -> Result<Receipt, Error> {
     let portions = match tools.variant {
         Variant::NfTables => Portions::of(text),
-        Variant::Legacy => Portions::one_for_each_table(text),
+        Variant::Legacy => Portions::for_legacy(text),
     };
+    run_all(tools, &portions, limits, announce)
+}
+
+/// For a text that is arranged already.
+pub fn restore_portions(tools: &Tools, portions: &Portions<'_>, limits: &Limits) -> Result<Receipt, Error> {
+    run_all(tools, portions, limits, &|_| {})
+}
+
+fn run_all(
+    tools: &Tools,
+    portions: &Portions<'_>,
+    limits: &Limits,
+    announce: &dyn Fn(u32),
+) -> Result<Receipt, Error> {
+    if tools.variant == Variant::Legacy {
+        lock::prepare()?;
+    }
     let lines = portions.lines();
     let bytes = lines.iter().map(|line| line.len() + 1).sum();
     let mut receipt =
@@ -53,7 +81,7 @@ pub fn restore(tools: &Tools, text: &str, limits: &Limits) -> Result<Receipt, Er
             std::thread::sleep(pause);
             receipt.waited += pause;
         }
-        let ended = run(tools, lines, limits)?;
+        let ended = run(tools, lines, limits, announce)?;
         receipt.runs += 1;
         if ended.status == 0 {
             receipt.tool_time = ended.took;
@@ -73,7 +101,7 @@ pub fn restore(tools: &Tools, text: &str, limits: &Limits) -> Result<Receipt, Er
     Err(Error::Locked { tool: name(tools), runs: receipt.runs, waited: receipt.waited })
 }
 
-fn run(tools: &Tools, lines: &[&str], limits: &Limits) -> Result<Ended, Error> {
+fn run(tools: &Tools, lines: &[&str], limits: &Limits, announce: &dyn Fn(u32)) -> Result<Ended, Error> {
     let seconds = limits.lock.as_secs().max(1).to_string();
     let mut arguments = vec!["--noflush", "--counters"];
     if tools.version >= KNOWS_WAIT {
@@ -82,7 +110,7 @@ fn run(tools: &Tools, lines: &[&str], limits: &Limits) -> Result<Ended, Error> {
     let program =
         Program { path: &tools.restore, arguments: &arguments, limit: limits.run, output: limits.output };
     // It prints nothing of use: its complaints come another way.
-    program.run(&mut lines.iter().copied(), &mut |_| ControlFlow::Continue(()))
+    program.run_announced(&mut lines.iter().copied(), &mut |_| ControlFlow::Continue(()), announce)
 }
 
 fn refused(tools: &Tools, ended: &Ended, said: String, number: Option<usize>, lines: &[&str]) -> Error {

@@ -34,6 +34,9 @@ const WATCH_HEAD_LIMIT: Duration = Duration::from_secs(10);
 const LIST_HEAD_LIMIT: Duration = Duration::from_secs(20);
 /// A list does not pause so long.
 const LIST_SILENCE: Duration = Duration::from_secs(15);
+/// Servers send a bookmark about every minute. A watch that says nothing for so long is asked for again from where it
+/// was, which costs next to nothing: something between us and the server may have lost it, and keep the connection.
+const WATCH_SILENCE: Duration = Duration::from_secs(180);
 /// The server ends a watch between 5 and 10 minutes, as with the original: so that watches spread over servers.
 const WATCH_SECONDS: f64 = 300.0;
 const LONGEST_PAGE: usize = LONGEST_LINE;
@@ -77,6 +80,8 @@ struct Follower {
 enum Next {
     Bytes(Bytes),
     End,
+    /// Nothing for so long.
+    Silence(Duration),
     Broken(String),
 }
 
@@ -146,12 +151,13 @@ impl Follower {
         self.machine.answered(Instant::now());
         let mut page = Vec::new();
         loop {
-            match next(&mut body, Some(LIST_SILENCE)).await {
+            match next(&mut body, LIST_SILENCE).await {
                 Next::Bytes(bytes) if page.len() + bytes.len() > LONGEST_PAGE => {
                     return self.machine.page_too_large(Instant::now());
                 }
                 Next::Bytes(bytes) => page.extend_from_slice(&bytes),
                 Next::End => break,
+                Next::Silence(length) => return self.machine.broken(silent(length), Instant::now()),
                 Next::Broken(reason) => return self.machine.broken(reason, Instant::now()),
             }
         }
@@ -164,7 +170,7 @@ impl Follower {
         self.report(true);
         let mut framer = Framer::default();
         loop {
-            let silence = (!self.machine.is_watching()).then_some(LIST_SILENCE);
+            let silence = if self.machine.is_watching() { WATCH_SILENCE } else { LIST_SILENCE };
             match unless_withdrawn(next(&mut body, silence), &mut self.leases).await {
                 Ok(Next::Bytes(bytes)) => {
                     framer.push(&bytes);
@@ -173,6 +179,10 @@ impl Follower {
                     }
                 }
                 Ok(Next::End) => return self.machine.ended(Instant::now()),
+                Ok(Next::Silence(_)) if self.machine.is_watching() => {
+                    return self.machine.ended(Instant::now());
+                }
+                Ok(Next::Silence(length)) => return self.machine.broken(silent(length), Instant::now()),
                 Ok(Next::Broken(reason)) => return self.machine.broken(reason, Instant::now()),
                 Err(Why::Death) => {
                     self.cut_off = true;
@@ -230,26 +240,27 @@ impl Follower {
     }
 }
 
-/// The next bytes of a body. With a limit on silence, silence is a failure.
-async fn next(body: &mut Body, silence: Option<Duration>) -> Next {
+/// The next bytes of a body, if they come in time.
+async fn next<B>(body: &mut B, silence: Duration) -> Next
+where
+    B: BodyExt<Data = Bytes, Error: std::error::Error + 'static> + Unpin,
+{
     loop {
-        let frame = match silence {
-            None => body.frame().await,
-            Some(limit) => match timeout(limit, body.frame()).await {
-                Ok(frame) => frame,
-                Err(_) => return Next::Broken(format!("silent for {} seconds", limit.as_secs())),
-            },
-        };
-        match frame {
-            None => return Next::End,
-            Some(Err(error)) => return Next::Broken(told(&error)),
-            Some(Ok(frame)) => {
+        match timeout(silence, body.frame()).await {
+            Err(_) => return Next::Silence(silence),
+            Ok(None) => return Next::End,
+            Ok(Some(Err(error))) => return Next::Broken(told(&error)),
+            Ok(Some(Ok(frame))) => {
                 if let Ok(bytes) = frame.into_data() {
                     return Next::Bytes(bytes);
                 }
             }
         }
     }
+}
+
+fn silent(length: Duration) -> String {
+    format!("silent for {} seconds", length.as_secs())
 }
 
 /// The next bytes, or why one has to leave.
@@ -273,4 +284,27 @@ async fn unless_withdrawn(
 /// Seconds; the API server does not send dates.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok().map(Duration::from_secs)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use futures_util::stream;
+    use http_body_util::{Empty, Full, StreamBody};
+
+    use super::*;
+
+    fn heard(body: impl BodyExt<Data = Bytes, Error = Infallible> + Unpin) -> Next {
+        let mut body = body;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async { next(&mut body, Duration::from_millis(5)).await })
+    }
+
+    #[test]
+    fn silence_is_told_from_an_end() {
+        assert!(matches!(heard(StreamBody::new(stream::pending())), Next::Silence(_)));
+        assert!(matches!(heard(Empty::new()), Next::End));
+        assert!(matches!(heard(Full::from("line")), Next::Bytes(bytes) if bytes == "line"));
+    }
 }

@@ -17,6 +17,7 @@ use super::Options;
 use super::access::failure;
 use super::backoff::Throttle;
 use super::liveness::Pulse;
+use super::observer::{Observation, Observer};
 
 /// A client, for as long as it is good.
 #[derive(Clone)]
@@ -51,10 +52,11 @@ pub(super) struct Link {
     pub(super) recovered: Notify,
     throttle: RefCell<Throttle>,
     pub(super) pulses: Vec<Arc<Pulse>>,
+    observer: Observer,
 }
 
 impl Link {
-    pub(super) fn new(options: &Options, pulses: Vec<Arc<Pulse>>) -> Rc<Link> {
+    pub(super) fn new(options: &Options, pulses: Vec<Arc<Pulse>>, observer: Observer) -> Rc<Link> {
         Rc::new(Link {
             leases: watch::Sender::new(None),
             wanted: Cell::new(None),
@@ -63,6 +65,7 @@ impl Link {
             recovered: Notify::new(),
             throttle: RefCell::new(Throttle::new(options.qps, options.burst)),
             pulses,
+            observer,
         })
     }
 }
@@ -84,10 +87,21 @@ impl Link {
         if !wait.is_zero() {
             sleep(wait).await;
         }
-        let failed = match timeout(limit, lease.client.send(request)).await {
-            Ok(Ok(response)) => return Ok(response),
-            Ok(Err(error)) => failure(&error),
-            Err(_) => format!("no answer for {} seconds", limit.as_secs()),
+        let (method, began) = (request.method().clone(), Instant::now());
+        let answer = match timeout(limit, lease.client.send(request)).await {
+            Ok(Ok(response)) => Ok(response),
+            Ok(Err(error)) => Err(failure(&error)),
+            Err(_) => Err(format!("no answer for {} seconds", limit.as_secs())),
+        };
+        self.observer.tell(Observation::Request {
+            method: method.as_str(),
+            server: &lease.server,
+            code: answer.as_ref().ok().map(|response| response.status().as_u16()),
+            took: began.elapsed(),
+        });
+        let failed = match answer {
+            Ok(response) => return Ok(response),
+            Err(failed) => failed,
         };
         self.doubted.set(true);
         self.attention.notify_one();

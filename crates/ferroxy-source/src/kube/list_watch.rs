@@ -409,6 +409,10 @@ impl ListWatch {
         // Something between us and the server may accept connections only to cut them.
         let lasted = self.answered.take().is_some_and(|since| now.saturating_duration_since(since) >= WELL);
         self.failures = if self.heard || lasted { 1 } else { self.failures + 1 };
+        if lasted {
+            // What failed before that is over: a server that is restarted now and then is met again at once.
+            self.backoff = Backoff::default();
+        }
         self.heard = false;
         self.errors += 1;
         self.failure = Some(reason);

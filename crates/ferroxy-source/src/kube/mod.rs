@@ -19,6 +19,7 @@ mod inventory;
 mod link;
 mod list_watch;
 mod liveness;
+mod observer;
 mod outlet;
 mod probe;
 mod recorder;
@@ -31,6 +32,7 @@ use ferroxy_core::{Diagnostic, Event};
 
 pub use access::OpenError;
 pub use liveness::{Liveness, ResourceLiveness};
+pub use observer::{Observation, Observer};
 pub use recorder::{Occurrence, Recorder, Regarding};
 pub use source::{KubeSource, KubeWatch, ReadError};
 

@@ -74,6 +74,7 @@ pub(super) async fn record(mut occurrences: Receiver<Occurrence>, link: Rc<Link>
         if !recent.is_new(&occurrence, Instant::now()) {
             continue;
         }
+        #[allow(clippy::disallowed_methods, reason = "for people")]
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let event = Event::new(&occurrence, &instance, since_1970);
         let mut pause = FIRST_PAUSE;

@@ -20,6 +20,7 @@ use super::follow::follow;
 use super::hub::Hub;
 use super::link::Link;
 use super::liveness::{Liveness, Pulse};
+use super::observer::{Observer, learn_version};
 use super::probe::probe;
 use super::recorder::{Occurrence, Recorder, record};
 use super::resource::Resource;
@@ -31,6 +32,7 @@ use crate::object::Kind;
 pub struct KubeSource {
     options: Options,
     access: Access,
+    observer: Observer,
 }
 
 /// A thread that follows the API server. Dropping this ends it.
@@ -59,7 +61,12 @@ impl KubeSource {
     /// Reads the configuration and the credentials. The server need not be there yet.
     pub fn open(options: Options) -> Result<KubeSource, OpenError> {
         let access = Access::read(&options)?;
-        Ok(KubeSource { options, access })
+        Ok(KubeSource { options, access, observer: Observer::default() })
+    }
+
+    /// Tells somebody of every request.
+    pub fn observed_by(self, observer: Observer) -> KubeSource {
+        KubeSource { observer, ..self }
     }
 
     /// `https://192.0.2.1:6443`
@@ -153,12 +160,12 @@ struct Work {
 
 impl Work {
     async fn run(self, on_update: impl FnMut(Update) + 'static) {
-        let Work { source: KubeSource { options, access }, resources, pulses, occurrences, wait_for_all } =
-            self;
+        let Work { source, resources, pulses, occurrences, wait_for_all } = self;
+        let KubeSource { options, access, observer } = source;
         let needed =
             resources.iter().map(|it| it.kind).filter(|kind| wait_for_all || *kind != Kind::ServiceCidr);
         let hub = Rc::new(Hub::new(needed, on_update));
-        let link = Link::new(&options, pulses.clone());
+        let link = Link::new(&options, pulses.clone(), observer.clone());
         let followers = resources
             .into_iter()
             .zip(pulses)
@@ -167,7 +174,8 @@ impl Work {
         let node_name = options.node_name.clone();
         let recording = record(occurrences, Rc::clone(&link), node_name);
         let supplying = keep(options, access, Rc::clone(&link), hub);
-        let others = async { futures_util::future::join3(supplying, probe(link), recording).await };
+        let learning = learn_version(Rc::clone(&link), observer);
+        let others = futures_util::future::join4(supplying, probe(link), recording, learning);
         futures_util::future::join(followers, others).await;
     }
 }

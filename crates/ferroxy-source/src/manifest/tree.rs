@@ -59,6 +59,7 @@ pub(super) fn identity(metadata: &Metadata) -> Identity {
 pub(super) fn find(root: &Path) -> io::Result<Tree> {
     let metadata = fs::metadata(root)?;
     let tree = Tree { root: root.to_path_buf(), ..Tree::default() };
+    #[allow(clippy::disallowed_methods, reason = "times of files")]
     let mut walk = Walk { tree, entered: HashSet::new(), now: SystemTime::now() };
     if metadata.is_dir() {
         fs::read_dir(root)?;

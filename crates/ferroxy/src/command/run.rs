@@ -10,7 +10,7 @@ use ferroxy_source::kube::{Occurrence, Regarding};
 use tracing::{info, warn};
 
 use super::input::{Cluster, Input, Settings};
-use super::source::{Source, Watching};
+use super::source::Source;
 use super::{Answer, cleanup, version};
 use crate::agent::{self, Agent, inputs};
 use crate::config::reload::{self, Reload};
@@ -102,8 +102,8 @@ fn serve(settings: Settings, cluster: Cluster, source: Source, flags: &Flags) ->
     let is_api = matches!(source, Source::Api(_));
     let source_is_whole = agent::is_whole(&diagnostics);
     let _ = sender.send(agent::Input::SourceDiagnostics(diagnostics));
-    let watching = source.watch(sender.clone(), &status)?;
-    announce(&watching, &settings);
+    let _watching = source.watch(sender.clone(), &status)?;
+    announce(&settings, &status);
     let manager = Notifier::from_environment();
     let _reload = follow_config(&settings, flags, &manager, sender, &status)?;
 
@@ -130,10 +130,9 @@ fn periods(configured: &config::Periods) -> agent::Periods {
 }
 
 /// Tells whoever looks at the Node's events that we are here, as the original does.
-fn announce(watching: &Watching, settings: &Settings) {
-    let Some(recorder) = watching.recorder() else { return };
+fn announce(settings: &Settings, status: &Status) {
     let tell = |reason: &str, note: &str, warning| {
-        recorder.emit(Occurrence {
+        status.tell_people(Occurrence {
             regarding: Regarding::Node(settings.node_name.clone()),
             reason: reason.into(),
             action: "StartKubeProxy".into(),
@@ -159,16 +158,18 @@ fn follow_config(
     let Some(path) = &flags.config else { return Ok(None) };
     let (mode, node_name, manager) = (settings.mode, settings.node_name.clone(), manager.clone());
     let status = Arc::clone(status);
-    let follower = reload::spawn(path.into(), flags.clone(), settings.config.clone(), move |reload| {
+    let mut current = settings.config.clone();
+    let follower = reload::spawn(path.into(), flags.clone(), current.clone(), move |reload| {
         reload.tell();
         let Reload::Changed { new, .. } = reload else { return };
         manager.reloading();
         log::adjust(&new.logging);
-        host::prepare(&new);
-        status.limit_traffic_series(new.traffic_metrics_max_series as usize);
+        host::prepare_again(&current, &new);
+        current.clone_from(&new);
         let policy = new.policy(mode, node_name.clone());
         // The agent ends by ending the process; there is nobody left to tell.
         let _ = inputs.send(agent::Input::Settings(Box::new(policy), periods(&new.periods(mode))));
+        status.reconfigured(new);
         manager.ready("in sync, with a changed configuration");
     });
     Ok(Some(follower.with_context(|| format!("--config: cannot follow changes of {path}"))?))

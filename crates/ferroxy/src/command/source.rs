@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use anyhow::Context;
 use ferroxy_source::Kind;
-use ferroxy_source::kube::{KubeSource, KubeWatch, Recorder, ResourceLiveness, Update};
+use ferroxy_source::kube::{KubeSource, KubeWatch, Observation, Observer, ResourceLiveness, Update};
 use ferroxy_source::manifest::{ManifestSource, ManifestWatch};
 use tracing::warn;
 
 use crate::agent::Input;
+use crate::serve::requests::Request;
 use crate::serve::status::Watch;
 use crate::serve::{Moment, Status};
 
@@ -33,7 +34,7 @@ pub enum Source {
 #[derive(Debug)]
 pub enum Watching {
     Manifests { _watch: ManifestWatch },
-    Api(Arc<KubeWatch>),
+    Api { _watch: Arc<KubeWatch> },
 }
 
 impl Source {
@@ -58,6 +59,7 @@ impl Source {
                 Ok(Watching::Manifests { _watch: watch.context("cannot watch the manifests")? })
             }
             Source::Api(source) => {
+                let source = source.observed_by(counting(Arc::clone(status)));
                 let watch = source.watch(move |update| {
                     let _ = inputs.send(match update {
                         Update::Events(events) => Input::Events(events),
@@ -66,21 +68,22 @@ impl Source {
                     });
                 });
                 let watch = Arc::new(watch.context("cannot watch the API server")?);
+                status.tell_people_by(watch.recorder());
                 feel_the_pulse(Arc::downgrade(&watch), Arc::clone(status));
-                Ok(Watching::Api(watch))
+                Ok(Watching::Api { _watch: watch })
             }
         }
     }
 }
 
-impl Watching {
-    /// Who can tell people by events of the API.
-    pub fn recorder(&self) -> Option<Recorder> {
-        match self {
-            Watching::Manifests { .. } => None,
-            Watching::Api(watch) => Some(watch.recorder()),
+fn counting(status: Arc<Status>) -> Observer {
+    Observer::new(move |observation| match observation {
+        Observation::Request { method, server, code, took } => {
+            let host = server.split_once("://").map_or(server, |(_, host)| host);
+            status.requested(Request { method, host, code, took });
         }
-    }
+        Observation::ServerVersion(version) => status.cluster_version(version),
+    })
 }
 
 /// Tells the status how the watches do, until there is no watch any more.

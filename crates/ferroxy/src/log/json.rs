@@ -22,6 +22,7 @@ where
 {
     fn format_event(&self, _: &FmtContext<'_, S, N>, mut out: Writer<'_>, event: &Event<'_>) -> fmt::Result {
         let metadata = event.metadata();
+        #[allow(clippy::disallowed_methods, reason = "for people")]
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let file = place::short(metadata.file().unwrap_or("???"));
         let caller = format!("{file}:{}", metadata.line().unwrap_or(1));

@@ -23,6 +23,7 @@ where
         let metadata = event.metadata();
         let file = place::short(metadata.file().unwrap_or("???"));
         let line = metadata.line().unwrap_or(1);
+        #[allow(clippy::disallowed_methods, reason = "for people")]
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         header(&mut out, *metadata.level(), now)?;
         write!(out, "{file}:{line}] ")?;

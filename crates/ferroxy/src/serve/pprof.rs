@@ -237,6 +237,7 @@ mod tests {
     #[test]
     fn equal_stacks_are_one_sample_and_addresses_one_location() {
         let stacks = vec![vec![0x1010, 0x1021], vec![0x1010, 0x1021], vec![0x1020]];
+        #[allow(clippy::disallowed_methods, reason = "for people")]
         let profile = Profile { began: SystemTime::now(), took: Duration::from_secs(1), stacks };
         let mapping = Mapping { range: 0x1000..0x2000, offset: 0, file: "/usr/bin/ferroxy".into() };
         let all = fields(&encode(&profile, &[mapping]));

@@ -36,6 +36,7 @@ pub async fn record(time: Duration) -> io::Result<Profile> {
     notebook.next.store(0, Ordering::SeqCst);
     install_handler()?;
     set_timer(PERIOD)?;
+    #[allow(clippy::disallowed_methods, reason = "for people")]
     let (began, start) = (SystemTime::now(), Instant::now());
     sleep(time).await;
     set_timer(Duration::ZERO)?;

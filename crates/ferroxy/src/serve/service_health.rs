@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ferroxy_core::ServiceName;
+use ferroxy_source::kube::{Occurrence, Regarding};
 use hyper::StatusCode;
 use hyper::header::{HeaderName, HeaderValue};
 use serde::Serialize;
@@ -81,6 +82,16 @@ impl Open {
                     warn!(
                         "cannot open health-check node port {address} of Service {name}: {error}; trying again"
                     );
+                    self.status.tell_people(Occurrence {
+                        regarding: Regarding::Service {
+                            namespace: name.namespace().to_owned(),
+                            name: name.name().to_owned(),
+                        },
+                        reason: "FailedToStartServiceHealthcheck".to_owned(),
+                        action: "Listen".to_owned(),
+                        note: format!("cannot open health-check node port {address}: {error}"),
+                        warning: true,
+                    });
                 }
             }
         }

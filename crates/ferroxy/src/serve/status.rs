@@ -3,14 +3,16 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use ferroxy_core::facts::Node;
 use ferroxy_core::{Event, Family, ServiceName};
+use ferroxy_source::kube::{Occurrence, Recorder};
 use tokio::sync::Notify;
 
-use crate::dataplane::{Acknowledged, Receipt};
+use crate::config::Config;
+use crate::dataplane::{Acknowledged, Receipt, RuleCount};
 
 use super::counts::{Counts, Rules};
 use super::frontends::Frontends;
@@ -31,6 +33,8 @@ pub struct Status {
     now: Mutex<Now>,
     /// Told when health-check node ports are to be opened or closed.
     ports_changed: Notify,
+    /// Who tells people by events of the API, where there is an API.
+    recorder: OnceLock<Recorder>,
 }
 
 /// All there is to tell.
@@ -51,6 +55,8 @@ pub struct Now {
     pub frontends: Option<Frontends>,
     /// How many series of traffic are told at most.
     pub most_traffic_series: usize,
+    /// The configuration in force, if it is not the one we started with.
+    pub changed_config: Option<Box<Config>>,
     /// The version of Kubernetes that the cluster has, as its API server tells it: `v1.37.0`.
     pub cluster_version: Option<String>,
 }
@@ -90,9 +96,10 @@ impl Status {
             counts: Counts::default(),
             frontends: None,
             most_traffic_series: MOST_TRAFFIC_SERIES,
+            changed_config: None,
             cluster_version: None,
         };
-        Status { now: Mutex::new(now), ports_changed: Notify::new() }
+        Status { now: Mutex::new(now), ports_changed: Notify::new(), recorder: OnceLock::new() }
     }
 
     pub fn now(&self) -> MutexGuard<'_, Now> {
@@ -118,6 +125,18 @@ impl Status {
 
 /// For whoever reads the source.
 impl Status {
+    /// From here on events are sent. The first call counts.
+    pub fn tell_people_by(&self, recorder: Recorder) {
+        let _ = self.recorder.set(recorder);
+    }
+
+    /// An event of the API; nothing where there is no API.
+    pub fn tell_people(&self, occurrence: Occurrence) {
+        if let Some(recorder) = self.recorder.get() {
+            recorder.emit(occurrence);
+        }
+    }
+
     pub fn source_spoke(&self) {
         let mut now = self.now();
         now.source.last_word = Some(Moment::now());
@@ -243,15 +262,23 @@ impl Status {
         counts.conntrack_deleted += deleted;
     }
 
-    /// iptables mode: how many rules of ours a table has, and how many of them the last sync wrote.
-    pub fn iptables_rules(&self, family: Family, table: &'static str, total: u64, last: u64) {
-        self.now().counts.iptables.rules.insert((family, table), Rules { total, last });
+    /// iptables mode: how many rules of ours each table has, and how many of them the last sync wrote.
+    pub fn rules(&self, counts: &[RuleCount]) {
+        let count = |it: &RuleCount| ((it.family, it.table), Rules { total: it.total, last: it.last });
+        self.now().counts.iptables.rules.extend(counts.iter().map(count));
     }
 
     /// iptables mode: what the kernel has counted so far.
     pub fn iptables_packets(&self, invalid_dropped: u64, localhost_accepted: u64) {
         let iptables = &mut self.now().counts.iptables;
         (iptables.invalid_dropped, iptables.localhost_accepted) = (invalid_dropped, localhost_accepted);
+    }
+
+    /// Another configuration is in force.
+    pub fn reconfigured(&self, config: Box<Config>) {
+        let mut now = self.now();
+        now.most_traffic_series = config.traffic_metrics_max_series as usize;
+        now.changed_config = Some(config);
     }
 
     /// How many series of traffic are told at most.

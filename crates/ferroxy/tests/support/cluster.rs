@@ -10,7 +10,14 @@ use tempfile::TempDir;
 
 use super::agent::arguments;
 
-/// Nodes ka and kb and the ServiceCIDRs to begin with; the configuration is that of the corpus, in nftables mode.
+/// The configuration of a case of the corpus, with a mode.
+pub fn configured(case: &str, mode: &str) -> String {
+    let config = fs::read_to_string(conformance::case(case).unwrap().folder.join("config.yaml"));
+    format!("{}\nmode: {mode}\n", config.unwrap())
+}
+
+/// Nodes ka and kb and the ServiceCIDRs to begin with; the configuration is that of the corpus, in nftables mode unless
+/// told otherwise.
 #[derive(Debug)]
 pub struct Cluster {
     directory: TempDir,
@@ -18,17 +25,14 @@ pub struct Cluster {
 
 impl Cluster {
     pub fn new() -> Cluster {
+        Cluster::in_mode("nftables")
+    }
+
+    pub fn in_mode(mode: &str) -> Cluster {
         let cluster = Cluster { directory: tempfile::tempdir().unwrap() };
         fs::create_dir(cluster.manifests()).unwrap();
-        let config =
-            fs::read_to_string(conformance::case("clusterip-tcp").unwrap().folder.join("config.yaml"));
-        fs::write(cluster.config(), format!("{}\nmode: nftables\n", config.unwrap())).unwrap();
-        let ranges = json!(["10.96.0.0/16", "fd00:10:96::/112"]);
-        let service_cidr = json!({
-            "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR",
-            "metadata": { "name": "kubernetes" }, "spec": { "cidrs": ranges },
-        });
-        cluster.write("cluster.yaml", &[service_cidr, node("ka", 1), node("kb", 2)]);
+        fs::write(cluster.config(), configured("clusterip-tcp", mode)).unwrap();
+        cluster.write("cluster.yaml", &[service_cidr(), node("ka", 1), node("kb", 2)]);
         cluster
     }
 
@@ -71,7 +75,19 @@ impl Cluster {
     }
 }
 
-fn node(name: &str, number: u8) -> Value {
+/// That of the corpus, in nftables mode.
+pub fn configuration() -> String {
+    configured("clusterip-tcp", "nftables")
+}
+
+pub fn service_cidr() -> Value {
+    json!({
+        "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": { "name": "kubernetes" },
+        "spec": { "cidrs": ["10.96.0.0/16", "fd00:10:96::/112"] },
+    })
+}
+
+pub fn node(name: &str, number: u8) -> Value {
     let addresses = [format!("172.18.0.{}", number + 1), format!("fd00:172:18::{}", number + 1)];
     let pod_cidrs = [format!("10.244.{number}.0/24"), format!("fd00:10:244:{number}::/64")];
     json!({

@@ -318,6 +318,20 @@ fn a_cut_watch_continues_where_it_was() {
 }
 
 #[test]
+fn waits_grow_until_a_watch_has_worked() {
+    let mut bench = bench(Kind::Service);
+    bench.listed(&["a"], 100);
+    let mut cut_after = |seconds| {
+        bench.answered();
+        bench.now += Duration::from_secs(seconds);
+        bench.machine.broken("connection reset".to_owned(), bench.now);
+        bench.wait_seconds()
+    };
+    assert_eq!([cut_after(1), cut_after(1), cut_after(1)], [0.8, 1.6, 3.2]);
+    assert_eq!([cut_after(10), cut_after(1)], [0.8, 1.6]);
+}
+
+#[test]
 fn a_watch_that_ends_in_good_order_is_asked_for_again_at_once() {
     let mut bench = bench(Kind::Service);
     bench.listed(&["a"], 100);

@@ -1,0 +1,131 @@
+//! The ways to start it as the original is started, and the commands that look, all with an API server.
+
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use ferroxy_lab::Protocol;
+use ferroxy_lab::api::{Access, Fault, Login};
+
+use crate::support::repository::skip;
+use crate::support::{Agent, Done, FERROXY, Setting, Stage, ferroxy, pod_from};
+
+fn ask(stage: &Stage, words: &[&str]) -> Done {
+    ferroxy(stage.ka(), &stage.command(words))
+}
+
+#[test]
+fn the_commands_that_look() {
+    let Some(stage) = Stage::new(Setting::default()) else { return };
+    let different = ask(&stage, &["diff"]);
+    assert_eq!(different.code, 2, "{different:?}");
+    let agent = stage.start();
+    let same = ask(&stage, &["diff"]);
+    assert_eq!((same.code, same.stdout.as_str()), (0, "the kernel has exactly this\n"), "{same:?}");
+
+    let explained = ask(&stage, &["explain", "default/other"]);
+    assert_eq!(explained.code, 0, "{explained:?}");
+    assert!(explained.stdout.contains("10.96.0.81"), "{explained:?}");
+    let traced = ask(&stage, &["trace", "10.244.1.5", "10.96.0.81:80/tcp"]);
+    assert!(traced.stdout.contains("10.244.1.6"), "{traced:?}");
+    let rendered = ask(&stage, &["render"]);
+    assert!(rendered.stdout.contains("10.96.0.81 . tcp . 80"), "{rendered:?}");
+
+    // They say what is wrong, and do not wait for ever.
+    agent.terminate();
+    stage.server.fault(Fault::answer(403)).unwrap();
+    let forbidden = ask(&stage, &["render"]);
+    assert_eq!((forbidden.code, forbidden.stdout.as_str()), (1, ""), "{forbidden:?}");
+    assert!(forbidden.stderr.contains("403"), "{forbidden:?}");
+}
+
+/// As the DaemonSet of the original starts it: by that name, with two flags.
+#[test]
+fn as_kube_proxy() {
+    let Some(stage) = Stage::new(Setting::default()) else { return };
+    let mut command = Command::new(FERROXY);
+    command.arg0("/usr/local/bin/kube-proxy");
+    let config = format!("--config={}", stage.config().display());
+    let agent = Agent::spawn_as(stage.ka(), command, [config.as_str(), "--hostname-override=ka"]);
+    agent.wait_for("in sync");
+    stage.move_other();
+    stage.wait_for_other();
+    agent.terminate();
+}
+
+/// `--master` and `--kubeconfig` instead of a configuration file.
+#[test]
+fn by_flags_alone() {
+    let Some(stage) = Stage::new(Setting::default()) else { return };
+    let url = stage.server.url();
+    let flags = [
+        "--master",
+        &url,
+        "--hostname-override",
+        "ka",
+        "--proxy-mode",
+        "nftables",
+        "--cluster-cidr",
+        "10.244.0.0/16",
+    ];
+    let agent = Agent::start_with(stage.ka(), flags);
+    assert_eq!(pod_from(&stage.network, "a1", Protocol::Tcp, "10.96.0.81:80"), "a2");
+    agent.terminate();
+    let kubeconfig = stage.write_kubeconfig();
+    let kubeconfig = kubeconfig.to_str().unwrap();
+    let flags = ["--kubeconfig", kubeconfig, "--hostname-override", "ka", "--proxy-mode", "nftables"];
+    Agent::start_with(stage.ka(), flags).terminate();
+}
+
+/// The service account is where pods find it, in a mount namespace of the agent's own.
+#[test]
+fn in_a_pod() {
+    if let Err(reason) = private_mounts() {
+        return skip(&reason);
+    }
+    let setting = Setting { tls: true, access: Access::Token, login: Login::TokenFile, ..Setting::default() };
+    let Some(stage) = Stage::new(setting) else { return };
+    let account = stage.folder().join("account");
+    std::fs::create_dir(&account).unwrap();
+    stage.server.service_account(&account).unwrap();
+    // Without a kubeconfig of its own.
+    std::fs::write(stage.config(), crate::support::configuration()).unwrap();
+
+    let agent = Agent::spawn_as(stage.ka(), in_pod(&account), stage.arguments());
+    agent.wait_for("in sync");
+    // The kubelet renews the token and the authority, and the agent picks them up.
+    stage.server.renew_credentials().unwrap();
+    stage.server.renew_authority().unwrap();
+    stage.server.service_account(&account).unwrap();
+    stage.server.revoke_old_credentials();
+    stage.server.cut();
+    stage.move_other();
+    stage.wait_for_other();
+    agent.terminate();
+}
+
+/// With this folder as the pod's service account.
+fn in_pod(account: &Path) -> Command {
+    let script = "set -e
+        mount -t tmpfs tmpfs /run
+        mkdir -p /run/secrets/kubernetes.io/serviceaccount
+        mount --bind \"$1\" /run/secrets/kubernetes.io/serviceaccount
+        program=$2; shift 2
+        exec \"$program\" run \"$@\"";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script, "sh"]).arg(account).arg(FERROXY);
+    command.env("KUBERNETES_SERVICE_HOST", "127.0.0.1").env("KUBERNETES_SERVICE_PORT", "6443");
+    command
+}
+
+fn private_mounts() -> Result<(), String> {
+    let script = "mount -t tmpfs tmpfs /run && test \"$(readlink -f /var/run)\" = /run";
+    let tried = Command::new("unshare").args(["--mount", "sh", "-c", script]).output();
+    match tried {
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) => {
+            Err(format!("no mounts of its own: {}", String::from_utf8_lossy(&output.stderr).trim()))
+        }
+        Err(error) => Err(format!("no mounts of its own: unshare: {error}")),
+    }
+}

@@ -1,0 +1,214 @@
+//! Two minutes of a cluster that never rests, with an API server that fails again and again: then the kernel has exactly
+//! what the server says, memory is what it was, and nobody who used an untouched Service has noticed.
+//!
+//! `FERROXY_SOAK_SECONDS` makes it shorter or longer, `FERROXY_SOAK_SEED` plays the same churn and faults again.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "the functions that tests share are tests too; clippy does not know"
+)]
+
+mod support;
+
+use std::fs;
+use std::hash::{BuildHasher, RandomState};
+use std::time::{Duration, Instant};
+
+use ferroxy_lab::api::cluster::{self, Cluster, NAMESPACE, service_name};
+use ferroxy_lab::api::{Fault, Injection, Kind, On, Server, Verb};
+use serde_json::{Value, json};
+
+use support::{Agent, Setting, Stage, Traffic, wait_until};
+
+const SERVICES: usize = 2_000;
+const ENDPOINTS: usize = 4;
+
+/// From one change to the next.
+const PACE: Duration = Duration::from_millis(20);
+/// When memory is first looked at: everything has been used once by then.
+const WARM: Duration = Duration::from_secs(20);
+/// By how much memory may have grown at the end. A leak of one object for each change would be far more.
+const GROWTH: f64 = 1.25;
+
+#[test]
+#[ignore = "takes two minutes: scripts/test runs it beside the other tests"]
+fn churn_and_faults_leave_no_trace() {
+    let Some(stage) = Stage::new(Setting::default()) else { return };
+    let (seconds, seed) = (setting("FERROXY_SOAK_SECONDS", || 120), setting("FERROXY_SOAK_SEED", random));
+    println!("soak: {seconds} seconds; FERROXY_SOAK_SEED={seed} plays the same again");
+    let mut churn = Churn::new(&stage.server, Dice(seed));
+    let agent = stage.start();
+    let traffic = Traffic::light(&stage.network);
+
+    let (began, length) = (Instant::now(), Duration::from_secs(seconds));
+    let mut weather = Weather::new(began);
+    let mut warm = None;
+    while began.elapsed() < length {
+        churn.change();
+        weather.turn(&stage.server, &mut churn.dice);
+        if warm.is_none() && began.elapsed() >= WARM.min(length / 2) {
+            warm = Some(resident(&agent));
+        }
+        std::thread::sleep(PACE);
+    }
+    stage.server.clear_faults().unwrap();
+
+    // The last change of all: when it has arrived, everything before it has.
+    stage.move_other();
+    stage.wait_for_other();
+    wait_until("the kernel has exactly what the server says", Duration::from_secs(120), || {
+        agent.differences(stage.ka()).is_empty()
+    });
+    let (warm, end) = (warm.unwrap(), resident(&agent));
+    println!("soak: {} changes, {} faults; memory {warm} KiB, then {end} KiB", churn.changes, weather.faults);
+    assert!(end as f64 <= warm as f64 * GROWTH, "memory grew from {warm} to {end} KiB");
+    traffic.was_undisturbed();
+    let log = agent.terminate();
+    assert!(!log.contains("drift"), "{log}");
+    assert!(!log.contains("panicked"), "{log}");
+}
+
+/// The Services of a large cluster, coming, changing and going.
+struct Churn<'a> {
+    server: &'a Server,
+    cluster: Cluster,
+    dice: Dice,
+    /// Which of the Services are there.
+    present: Vec<bool>,
+    changes: usize,
+}
+
+impl Churn<'_> {
+    fn new(server: &Server, dice: Dice) -> Churn<'_> {
+        let cluster = Cluster { services: SERVICES, endpoints: ENDPOINTS, nodes: 0 };
+        // The range of Services is that of the stage.
+        let objects = cluster.objects().filter(|object| !object.contains("ServiceCIDR"));
+        server.put_all(objects).unwrap();
+        Churn { server, cluster, dice, present: vec![true; SERVICES], changes: 0 }
+    }
+
+    fn change(&mut self) {
+        let index = self.dice.roll(SERVICES);
+        self.changes += 1;
+        match (self.present[index], self.dice.roll(10)) {
+            (true, 0) => self.remove(index),
+            (true, 1) => self.change_port(index),
+            (true, _) => {
+                let slice = self.cluster.moved(index, self.dice.roll(ENDPOINTS), self.changes);
+                self.server.put_raw(slice.as_bytes()).unwrap();
+            }
+            (false, _) => {
+                let objects = std::iter::once(self.cluster.service(index)).chain(self.cluster.slices(index));
+                self.server.put_all(objects).unwrap();
+                self.present[index] = true;
+            }
+        }
+    }
+
+    fn remove(&mut self, index: usize) {
+        let name = service_name(index);
+        self.server.delete(Kind::Service, NAMESPACE, &name).unwrap();
+        self.server.delete(Kind::EndpointSlice, NAMESPACE, &format!("{name}-0")).unwrap();
+        self.present[index] = false;
+    }
+
+    fn change_port(&mut self, index: usize) {
+        let mut service: Value = serde_json::from_str(&self.cluster.service(index)).unwrap();
+        service["spec"]["ports"][0]["port"] = json!(80 + self.dice.roll(3));
+        assert_eq!(service["spec"]["clusterIP"], json!(cluster::cluster_ip(index)));
+        self.server.put(&service).unwrap();
+    }
+}
+
+/// Good and bad by turns.
+struct Weather {
+    next_turn: Instant,
+    bad: bool,
+    faults: usize,
+}
+
+impl Weather {
+    fn new(now: Instant) -> Weather {
+        Weather { next_turn: now + Duration::from_secs(1), bad: false, faults: 0 }
+    }
+
+    fn turn(&mut self, server: &Server, dice: &mut Dice) {
+        if Instant::now() < self.next_turn {
+            return;
+        }
+        let longest = if self.bad { 3_000 } else { 1_500 };
+        self.next_turn = Instant::now() + Duration::from_millis(dice.roll(longest) as u64);
+        if self.bad {
+            server.clear_faults().unwrap();
+        } else {
+            self.faults += 1;
+            strike(server, dice);
+        }
+        self.bad = !self.bad;
+    }
+}
+
+/// Any fault there is, of those that end by themselves or by being cleared.
+fn strike(server: &Server, dice: &mut Dice) {
+    let kind = [Kind::Service, Kind::EndpointSlice, Kind::Node][dice.roll(3)];
+    let lasting = |fault| {
+        server.fault(fault).unwrap();
+        server.cut();
+    };
+    // An injection finds no watch when it has just been cut: that is weather, too.
+    let injected = |injection| {
+        server.inject(kind, injection);
+    };
+    match dice.roll(14) {
+        0 => server.cut(),
+        1 => lasting(Fault::Refuse),
+        2 => lasting(Fault::HangRequests),
+        3 => lasting(Fault::answer([429, 500, 503][dice.roll(3)])),
+        4 => lasting(Fault::CutAfter { bytes: 100 + dice.roll(100_000) }),
+        5 => lasting(Fault::NoStreamingLists),
+        6 => lasting(Fault::NoBookmarks),
+        7 => injected(Injection::Error(410)),
+        8 => injected(Injection::Garbage),
+        9 => injected(Injection::Truncated),
+        10 => injected(Injection::Cut),
+        11 => injected(Injection::Stale(1 + dice.roll(50))),
+        12 => injected(Injection::Repeated(1 + dice.roll(50))),
+        _ => {
+            server.fault_on(On::from((kind, Verb::Watch)).times(1), Fault::answer(410)).unwrap();
+            server.compact();
+            server.cut();
+        }
+    }
+}
+
+/// Numbers that look random and are the same for the same seed (splitmix64).
+struct Dice(u64);
+
+impl Dice {
+    /// At least 0, less than `sides`.
+    fn roll(&mut self, sides: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((mixed ^ (mixed >> 31)) % sides as u64) as usize
+    }
+}
+
+fn random() -> u64 {
+    RandomState::new().hash_one(())
+}
+
+fn setting(name: &str, default: impl Fn() -> u64) -> u64 {
+    match std::env::var(name) {
+        Ok(value) => value.parse().unwrap_or_else(|error| panic!("{name}={value}: {error}")),
+        Err(_) => default(),
+    }
+}
+
+/// KiB of memory the agent has.
+fn resident(agent: &Agent) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", agent.pid())).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}

@@ -1,0 +1,92 @@
+//! Traffic that must notice nothing while something else happens: short requests all the time, and connections that
+//! stay open, to a Service that nobody touches.
+
+use std::time::Duration;
+
+use ferroxy_lab::load::LoadPlan;
+use ferroxy_lab::pod::ECHO_PORT;
+use ferroxy_lab::{Load, LongConnection, Network, Protocol};
+
+use super::Service;
+
+/// The Service that nobody touches.
+pub fn web_service() -> Service {
+    Service::new("web", &["10.96.0.80", "fd00:10:96::80"])
+        .node_port(Protocol::Tcp, 80, 8080, 30080)
+        .port(Protocol::Tcp, ECHO_PORT, ECHO_PORT)
+        .port(Protocol::Udp, 53, 53)
+        .endpoints(&["a1", "a2", "b1", "b2"])
+}
+
+/// Ways into `web` under load at once, and connections to it that stay open.
+pub struct Traffic {
+    loads: Vec<(String, Load)>,
+    connections: Vec<(String, LongConnection)>,
+    /// Fewer requests than this on one way would show nothing.
+    enough: usize,
+}
+
+const LOADS: [(&str, Protocol, &str); 5] = [
+    ("a1", Protocol::Tcp, "10.96.0.80:80"),
+    ("a2", Protocol::Tcp, "[fd00:10:96::80]:80"),
+    ("ka", Protocol::Udp, "10.96.0.80:53"),
+    ("ext", Protocol::Tcp, "172.18.0.2:30080"),
+    ("ext", Protocol::Udp, "[fd00:10:96::80]:53"),
+];
+
+const LONG_CONNECTIONS: [(&str, &str); 3] =
+    [("a1", "10.96.0.80:7"), ("ka", "[fd00:10:96::80]:7"), ("ext", "10.96.0.80:7")];
+
+/// An answer that comes late on a busy machine is an answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+impl Traffic {
+    /// Every way into the Service, in both families.
+    pub fn every_way(network: &Network) -> Traffic {
+        // Paced: what is tested is the moment of change, not the speed, and the tests beside this want to run too.
+        Traffic::start(network, &LOADS, &LONG_CONNECTIONS, Duration::from_millis(10), 20)
+    }
+
+    /// One way of each kind: for many networks at once.
+    pub fn light(network: &Network) -> Traffic {
+        Traffic::start(network, &LOADS[..1], &LONG_CONNECTIONS[..1], Duration::from_millis(25), 5)
+    }
+
+    fn start(
+        network: &Network,
+        loads: &[(&str, Protocol, &str)],
+        connections: &[(&str, &str)],
+        interval: Duration,
+        enough: usize,
+    ) -> Traffic {
+        let loads = loads.iter().map(|(from, protocol, target)| {
+            let plan = LoadPlan::back_to_back(*protocol, target.parse().unwrap());
+            let plan = LoadPlan { interval, timeout: PATIENCE, max_time: Duration::from_secs(900), ..plan };
+            let load = Load::start(network.namespace(from).unwrap(), plan).unwrap();
+            (format!("{from} -> {protocol} {target}"), load)
+        });
+        let connections = connections.iter().map(|(from, target)| {
+            let from_namespace = network.namespace(from).unwrap();
+            let connection =
+                LongConnection::open(from_namespace, target.parse().unwrap(), interval, PATIENCE).unwrap();
+            (format!("{from} -> {target}"), connection)
+        });
+        Traffic { connections: connections.collect(), loads: loads.collect(), enough }
+    }
+
+    /// Ends it; nothing may have failed.
+    pub fn was_undisturbed(self) {
+        for (name, load) in self.loads {
+            let report = load.stop().unwrap();
+            let successes = report.successes();
+            assert_eq!(report.failures, [], "{name}: of {successes} requests");
+            assert!(successes > self.enough, "{name}: only {successes} requests: too few to show anything");
+        }
+        for (name, connection) in self.connections {
+            let report = connection.close().unwrap();
+            assert_eq!(report.broken, None, "{name}: after {} echoes", report.echoes);
+            let echoes = report.echoes;
+            assert!(echoes > self.enough, "{name}: only {echoes} echoes: too few to show anything");
+        }
+    }
+}
