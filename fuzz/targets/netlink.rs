@@ -4,7 +4,7 @@
 
 use ferroxy_netlink::codec::{Attributes, Messages};
 use ferroxy_netlink::socket::Ack;
-use ferroxy_netlink::{conntrack, nftables, route};
+use ferroxy_netlink::{conntrack, ipset, ipvs, nftables, route};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -15,6 +15,8 @@ fuzz_target!(|bytes: &[u8]| {
     nftables::read_everything(bytes);
     route::read_everything(bytes);
     conntrack::read_everything(bytes);
+    ipset::read_everything(bytes);
+    ipvs::read_everything(bytes);
 });
 
 /// Follows every attribute as if it were a nest. What is inside is always smaller than what it is in: this ends.

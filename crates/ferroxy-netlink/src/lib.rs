@@ -5,8 +5,11 @@
 pub mod codec;
 pub mod conntrack;
 pub mod error;
+pub mod ipset;
+pub mod ipvs;
 pub mod nfacct;
 pub mod nftables;
+pub mod requests;
 pub mod route;
 pub mod socket;
 pub mod xtables;

@@ -195,6 +195,56 @@ fn addresses_come_and_go_and_are_usable_at_once() {
 }
 
 #[test]
+fn many_addresses_come_and_go_at_once() {
+    in_namespace(|| {
+        // No link-local addresses of the kernel's own making.
+        std::fs::write("/proc/sys/net/ipv6/conf/default/addr_gen_mode", "1").unwrap();
+        let mut connection = Connection::open().unwrap();
+        let link = cable(&mut connection, "d0");
+        let other = cable(&mut connection, "d1");
+        let ours = |count: u32| -> Vec<Address> {
+            (1..=count)
+                .flat_map(|number| {
+                    let [_, _, high, low] = number.to_be_bytes();
+                    let six = format!("fd00:1::{number:x}/128");
+                    [address(link, &format!("10.96.{high}.{low}/32")), address(link, &six)]
+                })
+                .collect()
+        };
+        let foreign = address(other, "10.1.0.2/24");
+        connection.add_address(foreign).unwrap();
+        assert_eq!(connection.add_addresses(&ours(300)).unwrap(), []);
+        let found: std::collections::BTreeSet<_> =
+            connection.addresses_of(link).unwrap().into_iter().collect();
+        assert_eq!(found, ours(300).into_iter().collect());
+
+        // Those that are there are told of; the new ones have come.
+        let refused = connection.add_addresses(&ours(301)).unwrap();
+        assert_eq!(refused.iter().map(|it| it.index).collect::<Vec<_>>(), (0..600).collect::<Vec<_>>());
+        assert!(refused.iter().all(|it| it.error.errno == Errno::EXIST));
+        assert_eq!(refused[0].error.object, format!("10.96.0.1/32 on link {link}"));
+
+        assert_eq!(connection.remove_addresses(&ours(301)).unwrap(), []);
+        let refused = connection.remove_addresses(&ours(1)).unwrap();
+        assert!(refused.iter().all(|it| it.error.errno == Errno::ADDRNOTAVAIL), "{refused:?}");
+        assert_eq!(connection.addresses_of(link).unwrap(), []);
+        assert_eq!(connection.addresses_of(other).unwrap(), [foreign]);
+    });
+}
+
+#[test]
+fn a_link_goes_by_its_name() {
+    in_namespace(|| {
+        let mut connection = Connection::open().unwrap();
+        connection.create_bridge("br0").unwrap();
+        connection.delete_link_named("br0").unwrap();
+        assert_eq!(link_names(&mut connection), ["lo"]);
+        let error = connection.delete_link_named("br0").unwrap_err();
+        assert_eq!((error.object.as_str(), error.errno), ("br0", Errno::NODEV));
+    });
+}
+
+#[test]
 fn routes_decide_where_packets_leave() {
     in_namespace(|| {
         let mut connection = Connection::open().unwrap();

@@ -1,10 +1,12 @@
 //! Addresses of links: add, remove, list. Whether an address is one of this node's is decided elsewhere.
 
+use std::fmt;
 use std::net::IpAddr;
 
 use super::{AF_UNSPEC, Connection, family, put_address};
 use crate::codec::{Attribute, Encoder, Malformed, Message, flag};
 use crate::error::Error;
+use crate::requests::{Refused, Requests};
 use crate::socket::Request;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -18,8 +20,20 @@ pub struct Address {
 impl Connection {
     /// Every address of every link of the namespace, loopback and link-local ones included.
     pub fn addresses(&mut self) -> Result<Vec<Address>, Error> {
+        self.list_addresses(0)
+    }
+
+    /// Every address of one link.
+    pub fn addresses_of(&mut self, link: u32) -> Result<Vec<Address>, Error> {
+        let mut addresses = self.list_addresses(link)?;
+        // Kernels before 4.20 list those of all links whatever they are asked.
+        addresses.retain(|address| address.link == link);
+        Ok(addresses)
+    }
+
+    fn list_addresses(&mut self, link: u32) -> Result<Vec<Address>, Error> {
         let request = Request { operation: "list addresses", object: "", kind: libc::RTM_GETADDR, flags: 0 };
-        let answer = self.socket.dump(request, |encoder| encoder.put_raw(&header(AF_UNSPEC, 0, 0)))?;
+        let answer = self.socket.dump(request, |encoder| encoder.put_raw(&header(AF_UNSPEC, 0, link)))?;
         let addresses = answer.messages().filter_map(|message| match message {
             Ok(message) => Address::decode(&message).transpose(),
             Err(found) => Some(Err(found)),
@@ -30,39 +44,70 @@ impl Connection {
     /// Usable at once: an IPv6 address is added without duplicate address detection, which would hold it back
     /// for a second or two.
     pub fn add_address(&mut self, address: Address) -> Result<(), Error> {
-        let kind = libc::RTM_NEWADDR;
-        self.change_address("add address", kind, flag::CREATE | flag::EXCL, address, |encoder| {
-            if address.ip.is_ipv6() {
-                encoder.put_u32(libc::IFA_FLAGS, libc::IFA_F_NODAD);
-            }
-        })
+        let object = address.to_string();
+        let request = Request { operation: ADD, object: &object, kind: libc::RTM_NEWADDR, flags: TO_ADD };
+        self.socket.request(request, |encoder| address.encode_new(encoder))
     }
 
     pub fn remove_address(&mut self, address: Address) -> Result<(), Error> {
-        self.change_address("remove address", libc::RTM_DELADDR, 0, address, |_| {})
+        let object = address.to_string();
+        let request = Request { operation: REMOVE, object: &object, kind: libc::RTM_DELADDR, flags: 0 };
+        self.socket.request(request, |encoder| address.encode(encoder))
     }
 
-    fn change_address(
+    /// Many at once; those that are refused (EEXIST: there already) are told of, and keep no other.
+    pub fn add_addresses(&mut self, addresses: &[Address]) -> Result<Vec<Refused>, Error> {
+        self.change_addresses(ADD, libc::RTM_NEWADDR, TO_ADD, addresses, Address::encode_new)
+    }
+
+    /// Many at once; those that are refused (EADDRNOTAVAIL: not there) are told of, and keep no other.
+    pub fn remove_addresses(&mut self, addresses: &[Address]) -> Result<Vec<Refused>, Error> {
+        self.change_addresses(REMOVE, libc::RTM_DELADDR, 0, addresses, Address::encode)
+    }
+
+    fn change_addresses(
         &mut self,
         operation: &'static str,
         kind: u16,
         flags: u16,
-        address: Address,
-        extra: impl FnOnce(&mut Encoder),
-    ) -> Result<(), Error> {
-        let object = format!("{}/{} on link {}", address.ip, address.prefix_length, address.link);
-        let request = Request { operation, object: &object, kind, flags };
-        self.socket.request(request, |encoder| {
-            encoder.put_raw(&header(family(address.ip), address.prefix_length, address.link));
-            put_address(encoder, libc::IFA_LOCAL, address.ip);
-            // The same again, or IPv4 would take it for a point-to-point link to nowhere.
-            put_address(encoder, libc::IFA_ADDRESS, address.ip);
-            extra(encoder);
-        })
+        addresses: &[Address],
+        encode: fn(&Address, &mut Encoder),
+    ) -> Result<Vec<Refused>, Error> {
+        let mut requests = Requests::default();
+        addresses.iter().for_each(|address| requests.push(kind, flags, |encoder| encode(address, encoder)));
+        let mut refused = Vec::new();
+        self.socket.carry_out(operation, &requests, &mut |index, ack, _| {
+            if let (Some(errno), Some(address)) = (ack.errno, addresses.get(index)) {
+                let error = Error::refused(operation, address.to_string(), errno).explained(ack.words);
+                refused.push(Refused { index, error });
+            }
+        })?;
+        Ok(refused)
     }
 }
 
+/// What is tried, for errors.
+const ADD: &str = "add address";
+const REMOVE: &str = "remove address";
+
+/// One that is there already is refused.
+const TO_ADD: u16 = flag::CREATE | flag::EXCL;
+
 impl Address {
+    fn encode(&self, encoder: &mut Encoder) {
+        encoder.put_raw(&header(family(self.ip), self.prefix_length, self.link));
+        put_address(encoder, libc::IFA_LOCAL, self.ip);
+        // The same again, or IPv4 would take it for a point-to-point link to nowhere.
+        put_address(encoder, libc::IFA_ADDRESS, self.ip);
+    }
+
+    fn encode_new(&self, encoder: &mut Encoder) {
+        self.encode(encoder);
+        if self.ip.is_ipv6() {
+            encoder.put_u32(libc::IFA_FLAGS, libc::IFA_F_NODAD);
+        }
+    }
+
     /// None for an address of a family that is not IP (MCTP has such).
     pub(super) fn decode(message: &Message<'_>) -> Result<Option<Address>, Malformed> {
         let (header, attributes) = message.split::<HEADER>()?;
@@ -79,6 +124,12 @@ impl Address {
         // On a point-to-point link IFA_ADDRESS is the other end; IPv6 has no IFA_LOCAL otherwise.
         let link = u32::from_ne_bytes([l0, l1, l2, l3]);
         Ok(local.or(address).map(|ip| Address { link, ip, prefix_length }))
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{} on link {}", self.ip, self.prefix_length, self.link)
     }
 }
 

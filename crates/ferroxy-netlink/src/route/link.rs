@@ -1,4 +1,4 @@
-//! Network devices: make, set, list, remove. Makes the kinds the lab uses: bridge and veth.
+//! Network devices: make, set, list, remove. Makes the kinds that are used here: bridge, veth and dummy.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -48,6 +48,11 @@ impl Connection {
         self.create(name, "bridge", |_| {})
     }
 
+    /// A device that leads nowhere: addresses that shall be the host's own are put there.
+    pub fn create_dummy(&mut self, name: &str) -> Result<(), Error> {
+        self.create(name, "dummy", |_| {})
+    }
+
     /// A cable with two ends: `name` here, `peer` here too or in another namespace.
     pub fn create_veth(
         &mut self,
@@ -73,6 +78,15 @@ impl Connection {
         let request =
             Request { operation: "delete link", object: &object, kind: libc::RTM_DELLINK, flags: 0 };
         self.socket.request(request, |encoder| put_header(encoder, AF_UNSPEC, index))
+    }
+
+    /// With its addresses.
+    pub fn delete_link_named(&mut self, name: &str) -> Result<(), Error> {
+        let request = Request { operation: "delete link", object: name, kind: libc::RTM_DELLINK, flags: 0 };
+        self.socket.request(request, |encoder| {
+            put_header(encoder, AF_UNSPEC, 0);
+            encoder.put_str(libc::IFLA_IFNAME, name);
+        })
     }
 
     pub fn set_up(&mut self, index: u32) -> Result<(), Error> {

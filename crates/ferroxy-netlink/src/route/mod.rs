@@ -31,7 +31,6 @@ impl Connection {
     }
 }
 
-/// The kernel's number for the address's family, as it stands in every header here.
 /// Reads bytes as every kind of message; whatever they are: an answer or an error. For the fuzzer.
 #[doc(hidden)]
 pub fn read_everything(bytes: &[u8]) {
@@ -40,6 +39,7 @@ pub fn read_everything(bytes: &[u8]) {
     }
 }
 
+/// The kernel's number for the address's family, as it stands in every header here.
 fn family(address: IpAddr) -> u8 {
     match address {
         IpAddr::V4(_) => AF_INET,

@@ -1,0 +1,88 @@
+//! Sets and their members to attributes. Knows no socket.
+
+use std::net::IpAddr;
+
+use super::wire::{HEADER, NET_ORDER, address, command, data};
+use super::{Address, Family, Kind, Member, Set};
+use crate::codec::Encoder;
+
+/// What every command begins with.
+pub(super) fn put_start(out: &mut Encoder, protocol: u8) {
+    out.put_raw(&[0; HEADER]);
+    out.put_u8(command::PROTOCOL, protocol);
+}
+
+pub(super) fn put_type(out: &mut Encoder, kind: Kind, family: Family) {
+    out.put_str(command::TYPE_NAME, kind.name());
+    out.put_u8(command::FAMILY, family_number(kind, family));
+}
+
+pub(super) fn put_description(out: &mut Encoder, set: &Set) {
+    let nest = out.begin_nested(command::DATA);
+    match set.kind {
+        Kind::Port => {
+            out.put_u16_be(data::PORT | NET_ORDER, 0);
+            out.put_u16_be(data::LAST_PORT | NET_ORDER, u16::MAX);
+        }
+        _ => {
+            out.put_u32_be(data::HASH_SIZE | NET_ORDER, set.hash_size);
+            out.put_u32_be(data::MOST_MEMBERS | NET_ORDER, set.capacity);
+        }
+    }
+    out.end_nested(nest);
+}
+
+/// As many as are handed in: who calls keeps them few enough for a message. Each is numbered, from 1 on, so that a
+/// refusal can say which one it is about; the kernel writes that number where this message has its own.
+pub(super) fn put_members(out: &mut Encoder, members: &[Member]) {
+    out.put_u32(command::LINE, 0);
+    let list = out.begin_nested(command::MEMBERS);
+    for (line, member) in (1..).zip(members) {
+        let nest = out.begin_nested(command::DATA);
+        put_member(out, member);
+        out.put_u32(data::LINE, line);
+        out.end_nested(nest);
+    }
+    out.end_nested(list);
+}
+
+fn put_member(out: &mut Encoder, member: &Member) {
+    match *member {
+        Member::Ip(ip) => put_ip(out, data::IP, ip),
+        Member::Port(port) => out.put_u16_be(data::PORT | NET_ORDER, port),
+        Member::IpPort(address) => put_address(out, address),
+        Member::IpPortIp(address, ip) => {
+            put_address(out, address);
+            put_ip(out, data::SECOND_IP, ip);
+        }
+        Member::IpPortNet(address, ip, prefix) => {
+            put_address(out, address);
+            put_ip(out, data::SECOND_IP, ip);
+            out.put_u8(data::SECOND_PREFIX, prefix);
+        }
+    }
+}
+
+fn put_address(out: &mut Encoder, Address { ip, protocol, port }: Address) {
+    put_ip(out, data::IP, ip);
+    out.put_u16_be(data::PORT | NET_ORDER, port);
+    out.put_u8(data::PROTOCOL, protocol);
+}
+
+fn put_ip(out: &mut Encoder, kind: u16, ip: IpAddr) {
+    let nest = out.begin_nested(kind);
+    match ip {
+        IpAddr::V4(ip) => out.put_bytes(address::V4 | NET_ORDER, &ip.octets()),
+        IpAddr::V6(ip) => out.put_bytes(address::V6 | NET_ORDER, &ip.octets()),
+    }
+    out.end_nested(nest);
+}
+
+fn family_number(kind: Kind, family: Family) -> u8 {
+    let number = match (kind, family) {
+        (Kind::Port, _) => libc::AF_UNSPEC,
+        (_, Family::V4) => libc::AF_INET,
+        (_, Family::V6) => libc::AF_INET6,
+    };
+    number as u8
+}

@@ -1,0 +1,134 @@
+//! The kernel's sets of addresses and ports (ipset), which iptables rules match with `-m set`. Makes, fills, lists and
+//! destroys them; what a set is for is its callers' knowledge.
+
+mod connection;
+mod decode;
+mod encode;
+mod wire;
+
+pub use connection::{Connection, is_missing};
+
+use std::fmt;
+use std::net::IpAddr;
+
+/// What the members of a set are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kind {
+    Ip,
+    IpPort,
+    IpPortIp,
+    IpPortNet,
+    /// All ports, a bit each. Has no family and no capacity.
+    Port,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Family {
+    V4,
+    V6,
+}
+
+/// A set to be made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Set {
+    /// At most 31 bytes.
+    pub name: String,
+    pub kind: Kind,
+    pub family: Family,
+    /// How many members it may get.
+    pub capacity: u32,
+    /// Of its hash table at the start, which grows with it.
+    pub hash_size: u32,
+}
+
+/// A set that is there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// `None`: a kind that we do not make; its members are not read.
+    pub kind: Option<Kind>,
+    /// `None` where the kind has none.
+    pub family: Option<Family>,
+    pub capacity: Option<u32>,
+    /// How many rules, and sets of sets, use it.
+    pub references: u32,
+    pub members: Vec<Member>,
+}
+
+/// An address, a port and a protocol (`IPPROTO_*`), which belong together in most sets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Address {
+    pub ip: IpAddr,
+    pub protocol: u8,
+    pub port: u16,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Member {
+    Ip(IpAddr),
+    IpPort(Address),
+    IpPortIp(Address, IpAddr),
+    /// With a prefix length that is not 0: the kernel knows no such member. (Two of length 1 are the same.)
+    IpPortNet(Address, IpAddr, u8),
+    Port(u16),
+}
+
+impl Kind {
+    pub const ALL: [Kind; 5] = [Kind::Ip, Kind::IpPort, Kind::IpPortIp, Kind::IpPortNet, Kind::Port];
+
+    /// The kernel's name for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Ip => "hash:ip",
+            Kind::IpPort => "hash:ip,port",
+            Kind::IpPortIp => "hash:ip,port,ip",
+            Kind::IpPortNet => "hash:ip,port,net",
+            Kind::Port => "bitmap:port",
+        }
+    }
+
+    /// The revision of the kind that we ask for, where the kernel has it: all are of Linux 3.19. With a newer one nothing
+    /// would be better, and the `ipset` tool refuses to list a set of a revision that it does not know.
+    fn revision(self) -> u8 {
+        match self {
+            Kind::Port => 3,
+            Kind::Ip => 4,
+            Kind::IpPort | Kind::IpPortIp => 5,
+            Kind::IpPortNet => 7,
+        }
+    }
+}
+
+/// As `ipset list` prints it.
+impl fmt::Display for Member {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Member::Ip(ip) => write!(f, "{ip}"),
+            Member::IpPort(address) => write!(f, "{address}"),
+            Member::IpPortIp(address, ip) => write!(f, "{address},{ip}"),
+            Member::IpPortNet(address, ip, prefix) => write!(f, "{address},{ip}/{prefix}"),
+            Member::Port(port) => write!(f, "{port}"),
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Address { ip, protocol, port } = self;
+        match i32::from(*protocol) {
+            libc::IPPROTO_TCP => write!(f, "{ip},tcp:{port}"),
+            libc::IPPROTO_UDP => write!(f, "{ip},udp:{port}"),
+            libc::IPPROTO_SCTP => write!(f, "{ip},sctp:{port}"),
+            _ => write!(f, "{ip},{protocol}:{port}"),
+        }
+    }
+}
+
+/// Reads bytes as every kind of message; whatever they are: an answer or an error. For the fuzzer.
+#[doc(hidden)]
+pub fn read_everything(bytes: &[u8]) {
+    for message in crate::codec::Messages::new(bytes).flatten() {
+        let mut found = None;
+        let _ = (decode::read_part(&message, &mut found), decode::read_name(&message));
+        let _ = decode::line_of_refusal(&message);
+    }
+}

@@ -1,0 +1,132 @@
+//! A connection to the kernel's balancer. Decides nothing about it.
+
+use rustix::io::Errno;
+
+use super::decode::{read_destination, read_family, read_server, read_timeouts};
+use super::encode::{header, put_change, put_timeouts, put_which};
+use super::wire::{NAME, VERSION, command, control};
+use super::{Address, Change, Found, Timeouts, VirtualServer};
+use crate::error::{Error, Kind};
+use crate::requests::{Refused, Requests};
+use crate::socket::{Protocol, Request, Socket};
+
+/// What is tried, for errors.
+const FIND: &str = "find netlink family";
+const SERVERS: &str = "list virtual servers";
+const DESTINATIONS: &str = "list destinations of";
+const CHANGE: &str = "change virtual servers";
+const GET_TIMEOUTS: &str = "read timeouts of IPVS";
+const SET_TIMEOUTS: &str = "set timeouts of IPVS";
+
+/// A door to the virtual servers of the namespace that the calling thread was in when it was opened.
+#[derive(Debug)]
+pub struct Connection {
+    socket: Socket,
+    /// Which message type IPVS has in this kernel.
+    family: u16,
+}
+
+impl Connection {
+    /// Makes the kernel load IPVS where it is a module; a kernel without it ([`is_missing`]) is an error.
+    pub fn open() -> Result<Connection, Error> {
+        let mut socket = Socket::open(Protocol::Generic)?;
+        let request = Request { operation: FIND, object: NAME, kind: control::FAMILY, flags: 0 };
+        let answer = socket.query(request, |out| {
+            out.put_raw(&header(control::GET_FAMILY, control::VERSION));
+            out.put_str(control::NAME, NAME);
+        })?;
+        let first = answer.messages().next().ok_or_else(|| Error::unanswered(FIND, NAME))?;
+        let read = first.and_then(|message| read_family(&message).map(|(family, _)| family));
+        let family = read.map_err(|found| Error::malformed(FIND, NAME, found))?;
+        Ok(Connection { socket, family })
+    }
+
+    /// `None` where IPVS is not at work, and nothing is loaded: asking for a family by its name would do that, and a
+    /// list of all families does not.
+    pub fn open_if_loaded() -> Result<Option<Connection>, Error> {
+        let mut socket = Socket::open(Protocol::Generic)?;
+        let request = Request { operation: FIND, object: NAME, kind: control::FAMILY, flags: 0 };
+        let answer =
+            socket.dump(request, |out| out.put_raw(&header(control::GET_FAMILY, control::VERSION)))?;
+        for message in answer.messages() {
+            let read = message.and_then(|message| read_family(&message));
+            let (family, name) = read.map_err(|found| Error::malformed(FIND, NAME, found))?;
+            if name == NAME {
+                return Ok(Some(Connection { socket, family }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// All virtual servers with an address, whoever made them.
+    pub fn servers(&mut self) -> Result<Vec<VirtualServer>, Error> {
+        let request = Request { operation: SERVERS, object: "", kind: self.family, flags: 0 };
+        let answer = self.socket.dump(request, |out| out.put_raw(&header(command::GET_SERVICE, VERSION)))?;
+        let servers = answer.messages().filter_map(|message| match message {
+            Ok(message) => read_server(&message).transpose(),
+            Err(found) => Some(Err(found)),
+        });
+        servers.collect::<Result<_, _>>().map_err(|found| Error::malformed(SERVERS, "", found))
+    }
+
+    /// None when there is no such virtual server.
+    pub fn destinations(&mut self, server: &Address) -> Result<Vec<Found>, Error> {
+        let object = server.to_string();
+        let request = Request { operation: DESTINATIONS, object: &object, kind: self.family, flags: 0 };
+        let answer = self.socket.dump(request, |out| {
+            out.put_raw(&header(command::GET_DESTINATION, VERSION));
+            put_which(out, server);
+        })?;
+        let found = answer.messages().map(|message| read_destination(&message?, server.ip));
+        found.collect::<Result<_, _>>().map_err(|found| Error::malformed(DESTINATIONS, object, found))
+    }
+
+    /// Carries them out in this order, each for itself: what is refused is told of, and keeps no other. What is to be
+    /// added and is there is EEXIST; a server that is not there is ESRCH, a destination ENOENT.
+    pub fn change(&mut self, changes: &[Change]) -> Result<Vec<Refused>, Error> {
+        let mut requests = Requests::default();
+        for change in changes {
+            requests.push(self.family, 0, |out| put_change(out, change));
+        }
+        let mut refused = Vec::new();
+        self.socket.carry_out(CHANGE, &requests, &mut |index, ack, _| {
+            if let (Some(errno), Some(change)) = (ack.errno, changes.get(index)) {
+                let error = Error::refused(verb(change), change.to_string(), errno).explained(ack.words);
+                refused.push(Refused { index, error });
+            }
+        })?;
+        Ok(refused)
+    }
+
+    pub fn timeouts(&mut self) -> Result<Timeouts, Error> {
+        let request = Request { operation: GET_TIMEOUTS, object: "", kind: self.family, flags: 0 };
+        let answer = self.socket.query(request, |out| out.put_raw(&header(command::GET_CONFIG, VERSION)))?;
+        let first = answer.messages().next().ok_or_else(|| Error::unanswered(GET_TIMEOUTS, ""))?;
+        let read = first.and_then(|message| read_timeouts(&message));
+        read.map_err(|found| Error::malformed(GET_TIMEOUTS, "", found))
+    }
+
+    pub fn set_timeouts(&mut self, timeouts: Timeouts) -> Result<(), Error> {
+        let request = Request { operation: SET_TIMEOUTS, object: "", kind: self.family, flags: 0 };
+        self.socket.request(request, |out| {
+            out.put_raw(&header(command::SET_CONFIG, VERSION));
+            put_timeouts(out, &timeouts);
+        })
+    }
+}
+
+/// True for an error that says that this kernel has no IPVS.
+pub fn is_missing(error: &Error) -> bool {
+    error.kind == Kind::Refused && error.operation == FIND && error.errno == Errno::NOENT
+}
+
+fn verb(change: &Change) -> &'static str {
+    match change {
+        Change::AddServer(_) => "add virtual server",
+        Change::SetServer(_) => "change virtual server",
+        Change::RemoveServer(_) => "remove virtual server",
+        Change::AddDestination(..) => "add destination",
+        Change::SetDestination(..) => "change destination",
+        Change::RemoveDestination(..) => "remove destination",
+    }
+}

@@ -1,0 +1,122 @@
+//! Virtual servers and destinations to attributes. Knows no socket.
+
+use std::net::{IpAddr, SocketAddr};
+
+use super::wire::{HEADER, VERSION, command, destination, service, top};
+use super::{Address, Change, Destination, Forwarding, Timeouts, VirtualServer};
+use crate::codec::Encoder;
+
+pub(super) fn header(command: u8, version: u8) -> [u8; HEADER] {
+    [command, version, 0, 0]
+}
+
+pub(super) fn put_change(out: &mut Encoder, change: &Change) {
+    let command = match change {
+        Change::AddServer(_) => command::NEW_SERVICE,
+        Change::SetServer(_) => command::SET_SERVICE,
+        Change::RemoveServer(_) => command::DELETE_SERVICE,
+        Change::AddDestination(..) => command::NEW_DESTINATION,
+        Change::SetDestination(..) => command::SET_DESTINATION,
+        Change::RemoveDestination(..) => command::DELETE_DESTINATION,
+    };
+    out.put_raw(&header(command, VERSION));
+    match change {
+        Change::AddServer(server) | Change::SetServer(server) => put_server(out, server),
+        Change::RemoveServer(server) => put_which(out, server),
+        Change::AddDestination(server, wanted) | Change::SetDestination(server, wanted) => {
+            put_which(out, server);
+            put_destination(out, wanted);
+        }
+        Change::RemoveDestination(server, address) => {
+            put_which(out, server);
+            let nest = out.begin_nested(top::DESTINATION);
+            put_destination_address(out, *address);
+            out.end_nested(nest);
+        }
+    }
+}
+
+/// Only so much of a virtual server that the kernel finds it.
+pub(super) fn put_which(out: &mut Encoder, server: &Address) {
+    let nest = out.begin_nested(top::SERVICE);
+    put_server_address(out, server);
+    out.end_nested(nest);
+}
+
+pub(super) fn put_timeouts(out: &mut Encoder, timeouts: &Timeouts) {
+    out.put_u32(top::TIMEOUT_TCP, timeouts.tcp);
+    out.put_u32(top::TIMEOUT_TCP_FIN, timeouts.tcp_fin);
+    out.put_u32(top::TIMEOUT_UDP, timeouts.udp);
+}
+
+fn put_server(out: &mut Encoder, server: &VirtualServer) {
+    let nest = out.begin_nested(top::SERVICE);
+    put_server_address(out, &server.address);
+    out.put_str(service::SCHEDULER, &server.scheduler);
+    // The flags, and a mask of those that are to be as told: all of them.
+    let flags = [server.flags.to_ne_bytes(), u32::MAX.to_ne_bytes()].concat();
+    out.put_bytes(service::FLAGS, &flags);
+    out.put_u32(service::TIMEOUT, server.timeout);
+    match server.address.ip {
+        IpAddr::V4(_) => out.put_u32_be(service::NETMASK, mask(server.client_prefix)),
+        // The same attribute, but a length.
+        IpAddr::V6(_) => out.put_u32(service::NETMASK, u32::from(server.client_prefix)),
+    }
+    out.end_nested(nest);
+}
+
+fn put_server_address(out: &mut Encoder, Address { ip, protocol, port }: &Address) {
+    out.put_u16(service::FAMILY, family(*ip));
+    out.put_u16(service::PROTOCOL, u16::from(*protocol));
+    put_ip(out, service::ADDRESS, *ip);
+    out.put_u16_be(service::PORT, *port);
+}
+
+fn put_destination(out: &mut Encoder, wanted: &Destination) {
+    let nest = out.begin_nested(top::DESTINATION);
+    put_destination_address(out, wanted.address);
+    let method = match wanted.forwarding {
+        Forwarding::Masquerade => 0,
+        Forwarding::Other(number) => u32::from(number),
+    };
+    out.put_u32(destination::METHOD, method);
+    out.put_u32(destination::WEIGHT, wanted.weight);
+    // No limits to the number of connections; the kernel insists on being told so.
+    out.put_u32(destination::UPPER_THRESHOLD, 0);
+    out.put_u32(destination::LOWER_THRESHOLD, 0);
+    out.end_nested(nest);
+}
+
+fn put_destination_address(out: &mut Encoder, address: SocketAddr) {
+    put_ip(out, destination::ADDRESS, address.ip());
+    out.put_u16_be(destination::PORT, address.port());
+    out.put_u16(destination::FAMILY, family(address.ip()));
+}
+
+/// All addresses take as much room as the largest.
+fn put_ip(out: &mut Encoder, kind: u16, ip: IpAddr) {
+    let mut bytes = [0; 16];
+    match ip {
+        IpAddr::V4(ip) => bytes[..4].copy_from_slice(&ip.octets()),
+        IpAddr::V6(ip) => bytes = ip.octets(),
+    }
+    out.put_bytes(kind, &bytes);
+}
+
+fn family(ip: IpAddr) -> u16 {
+    if ip.is_ipv4() { libc::AF_INET as u16 } else { libc::AF_INET6 as u16 }
+}
+
+fn mask(prefix: u8) -> u32 {
+    u32::MAX.checked_shl(32 - u32::from(prefix.min(32))).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_of_any_length_is_a_mask() {
+        assert_eq!([0, 1, 24, 32, 200].map(mask), [0, 0x8000_0000, 0xffff_ff00, u32::MAX, u32::MAX]);
+    }
+}
