@@ -24,6 +24,21 @@ pub fn diff(seen: &State, wanted: &State) -> Plan {
     ops.into_iter().collect()
 }
 
+/// What is wanted, and whatever else of ours is there: turning `seen` into it takes no Service away.
+pub fn keeping_the_unknown(seen: &State, mut wanted: State) -> State {
+    for (address, server) in &seen.servers {
+        wanted.servers.entry(*address).or_insert_with(|| server.clone());
+    }
+    if let (Some(seen), Some(wanted)) = (&seen.device, &mut wanted.device) {
+        wanted.extend(seen);
+    }
+    for (name, set) in &mut wanted.sets {
+        set.members.extend(seen.sets.get(name).into_iter().flat_map(|seen| &seen.members));
+    }
+    wanted.guarded.extend(&seen.guarded);
+    wanted
+}
+
 fn sets(seen: &State, wanted: &State, ops: &mut Vec<Op>) {
     for (name, set) in &wanted.sets {
         match seen.sets.get(name) {

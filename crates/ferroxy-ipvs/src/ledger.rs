@@ -102,20 +102,13 @@ impl Ledger {
 
     /// What these changes ask for, together. Of several changes of one Service the last counts.
     pub fn plan(&self, changes: &[Change]) -> (Plan, Settlement) {
-        let changes: BTreeMap<&ServiceName, Option<&Arc<ServiceIntent>>> =
-            changes.iter().map(|(name, wanted)| (name, wanted.as_ref())).collect();
-        let rendered = |service: &Arc<ServiceIntent>| fragment(service, self.surroundings());
-        let settlement = Settlement {
-            before: changes.keys().filter_map(|name| self.service(name)).map(rendered).collect(),
-            after: changes.values().flatten().map(|service| rendered(service)).collect(),
-            services: changes.iter().map(|(name, wanted)| ((*name).clone(), wanted.cloned())).collect(),
-        };
+        let settlement = self.settlement(changes);
         let mut outside = Outside::new(&self.uses);
         settlement.before.iter().for_each(|fragment| outside.take_away(fragment));
         let involved = || settlement.before.iter().chain(&settlement.after);
         if involved().any(|fragment| outside.shares_server(fragment)) {
             // Who wins an address that several Services want depends on all of them. Rare: everything is compared.
-            return (diff(&self.state(), &self.state_after(&settlement.services)), settlement);
+            return (diff(&self.state(), &self.state_after(changes)), settlement);
         }
         let partial = |fragments: &[Fragment]| {
             let mut state = State { device: Some(Default::default()), ..State::default() };
@@ -126,6 +119,35 @@ impl Ledger {
             state
         };
         (diff(&partial(&settlement.before), &partial(&settlement.after)), settlement)
+    }
+
+    /// What to enter when these changes are carried out, however they are planned.
+    pub fn settlement(&self, changes: &[Change]) -> Settlement {
+        let changes: BTreeMap<&ServiceName, Option<&Arc<ServiceIntent>>> =
+            changes.iter().map(|(name, wanted)| (name, wanted.as_ref())).collect();
+        let rendered = |service: &Arc<ServiceIntent>| fragment(service, self.surroundings());
+        Settlement {
+            before: changes.keys().filter_map(|name| self.service(name)).map(rendered).collect(),
+            after: changes.values().flatten().map(|service| rendered(service)).collect(),
+            services: changes.iter().map(|(name, wanted)| ((*name).clone(), wanted.cloned())).collect(),
+        }
+    }
+
+    /// Everything, with these changes. Walks everything.
+    pub fn state_after(&self, changes: &[Change]) -> State {
+        let mut intent = self.intent(&self.node);
+        for (name, service) in changes {
+            match service {
+                Some(service) => intent.services.insert(name.clone(), service.clone()),
+                None => intent.services.remove(name),
+            };
+        }
+        render(&intent, &self.settings, &self.families)
+    }
+
+    /// Everything, on a node that is otherwise.
+    pub fn state_with(&self, node: &NodeIntent, settings: &Settings) -> State {
+        render(&self.intent(node), settings, &self.families)
     }
 
     pub fn settle(&mut self, settlement: Settlement) {
@@ -155,17 +177,6 @@ impl Ledger {
 
     fn intent(&self, node: &NodeIntent) -> Intent {
         Intent { node: node.clone(), services: self.services.clone() }
-    }
-
-    fn state_after(&self, changes: &[Change]) -> State {
-        let mut intent = self.intent(&self.node);
-        for (name, service) in changes {
-            match service {
-                Some(service) => intent.services.insert(name.clone(), service.clone()),
-                None => intent.services.remove(name),
-            };
-        }
-        render(&intent, &self.settings, &self.families)
     }
 }
 
