@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use ferroxy_core::{Family, Intent, NodeIntent, ServiceIntent, ServiceName};
 use ferroxy_netlink::ipvs;
+use ipnet::IpNet;
 
 use crate::apply::{Applied, apply, place, server};
 use crate::diff::{diff, keeping_the_unknown};
@@ -29,6 +30,8 @@ pub struct Options {
     pub strict_arp: bool,
     /// In seconds; 0 leaves what the kernel has.
     pub timeouts: ipvs::Timeouts,
+    /// Where virtual servers are somebody else's.
+    pub exclude_cidrs: Vec<IpNet>,
     /// How long an endpoint that left may keep its connections.
     pub drain_limit: Duration,
 }
@@ -82,6 +85,7 @@ impl Default for Options {
             scheduler: "rr".into(),
             strict_arp: false,
             timeouts: ipvs::Timeouts::default(),
+            exclude_cidrs: Vec::new(),
             drain_limit: Duration::from_secs(15 * 60),
         }
     }
@@ -89,8 +93,9 @@ impl Default for Options {
 
 impl Dataplane {
     pub fn open(families: &[Family], options: Options) -> Result<Dataplane, Error> {
+        let doors = Doors { excluded: options.exclude_cidrs.clone(), ..Doors::open(families)? };
         Ok(Dataplane {
-            doors: Doors::open(families)?,
+            doors,
             drains: Drains::new(options.drain_limit),
             options,
             ledger: Ledger::default(),
@@ -143,8 +148,26 @@ impl Dataplane {
         let settings = self.settings()?;
         self.ledger = Ledger::new(&self.doors.families(), settings, intent.node.clone());
         self.is_certain = false;
+        let mut outcome = self.start_with_api_server(intent)?;
+        self.is_certain = false;
         let all = intent.services.iter().map(|(name, service)| (name.clone(), Some(service.clone())));
-        self.change(all.collect())
+        let rest = self.change(all.collect())?;
+        outcome.messages += rest.messages;
+        outcome.operations += rest.operations;
+        // What was refused at first was tried again.
+        outcome.failed = rest.failed;
+        Ok(outcome)
+    }
+
+    /// On a node that has just booted everybody waits for the API server: its address comes before thousands of others.
+    fn start_with_api_server(&mut self, intent: &Intent) -> Result<Outcome, Error> {
+        let name = ServiceName::new("default", "kubernetes");
+        match intent.services.get(&name) {
+            Some(service) if self.doors.device()?.is_none() => {
+                self.change(vec![(name, Some(service.clone()))])
+            }
+            _ => Ok(Outcome::default()),
+        }
     }
 
     /// Changes some Services. Those the kernel refuses are named; the others are in force.
@@ -209,6 +232,11 @@ impl Dataplane {
 
     /// Compares the kernel with what it should have, and mends what differs.
     pub fn verify(&mut self) -> Result<Repair, Error> {
+        // Node ports answer on addresses that the node got meanwhile, too.
+        let settings = self.settings()?;
+        if settings != *self.ledger.settings() {
+            self.ledger.settle_node(self.ledger.node().clone(), settings);
+        }
         let plan = self.difference(self.ledger.state())?;
         let applied = self.carry_out(&plan)?;
         let unmended = match plan.is_empty() {

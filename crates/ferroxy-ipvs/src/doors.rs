@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use ferroxy_core::Family;
 use ferroxy_iptables::tool::{self, Limits, Tools};
 use ferroxy_netlink::{ipset, ipvs, route};
+use ipnet::IpNet;
 use rustix::io::Errno;
 
 use crate::state::DEVICE;
@@ -18,6 +19,8 @@ pub struct Doors {
     pub balancer: ipvs::Connection,
     pub sets: ipset::Connection,
     pub links: route::Connection,
+    /// Virtual servers at these addresses are somebody else's, whatever they look like (`excludeCIDRs`).
+    pub excluded: Vec<IpNet>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -60,6 +63,7 @@ impl Doors {
                 false => error.into(),
             })?,
             links: route::Connection::open()?,
+            excluded: Vec::new(),
         })
     }
 

@@ -81,7 +81,9 @@ fn servers(doors: &mut Doors, families: &[Family], state: &mut State) -> Result<
     for server in doors.balancer.servers()? {
         let Some(protocol) = Protocol::from_number(server.address.protocol) else { continue };
         let address = Address { ip: server.address.ip, protocol, port: server.address.port };
-        if !families.contains(&address.family()) || !is_ours(&address, state, &host_addresses) {
+        let is_excluded = doors.excluded.iter().any(|range| range.contains(&address.ip));
+        if is_excluded || !families.contains(&address.family()) || !is_ours(&address, state, &host_addresses)
+        {
             continue;
         }
         let found = doors.balancer.destinations(&server.address)?;

@@ -144,14 +144,17 @@ impl Render<'_> {
         }
     }
 
-    /// A virtual server listens on one address, so a node port needs one for each.
+    /// A virtual server listens on one address, so a node port needs one for each. (A range can have addresses of Services in it
+    /// too, which are on our own device: node ports are for those of the host.)
     fn node_port_ips(&self) -> impl Iterator<Item = IpAddr> {
         let Surroundings { node, settings, .. } = self.surroundings;
-        let ips = match &node.family(self.port.family).node_port_addresses {
-            NodePortAddresses::AllLocal => &settings.host_addresses,
-            NodePortAddresses::These(these) => these,
+        let answering = &node.family(self.port.family).node_port_addresses;
+        let answers = move |ip: &IpAddr| match answering {
+            NodePortAddresses::AllLocal => true,
+            NodePortAddresses::These(these) => these.contains(ip),
         };
-        ips.iter().copied().filter(|ip| Family::of(*ip) == self.port.family && can_serve_node_ports(*ip))
+        let of_family = |ip: &IpAddr| Family::of(*ip) == self.port.family && can_serve_node_ports(*ip);
+        settings.host_addresses.iter().copied().filter(of_family).filter(answers)
     }
 
     /// An external address that another device has needs no second home.

@@ -12,8 +12,9 @@ mod support;
 use ferroxy_core::oracle::ipvs as oracle;
 use ferroxy_core::testing::{Cluster, HOST_ADDRESSES, clusters, interesting_packets};
 use ferroxy_core::{Facts, Family, Intent, resolve};
+use ferroxy_ipvs::diff::keeping_the_unknown;
 use ferroxy_ipvs::ledger::Ledger;
-use ferroxy_ipvs::{Plan, Settings, State, diff, interpret, render};
+use ferroxy_ipvs::{Op, Plan, Settings, State, diff, interpret, render};
 use proptest::prelude::*;
 use support::{Kernel, changes};
 
@@ -67,6 +68,15 @@ proptest! {
         let cleanup = diff(&kernel.state, &State::default());
         carry_out(&mut kernel, &cleanup)?;
         prop_assert!(kernel.state.is_empty(), "{}", kernel.state);
+    }
+
+    /// While not all of the cluster can be seen, nothing that is there is taken away.
+    #[test]
+    fn the_unknown_can_be_kept(a in clusters(), b in clusters()) {
+        let (a, b) = (rendered(&a), rendered(&b));
+        let plan = diff(&a, &keeping_the_unknown(&a, b));
+        let takes = |op: &&Op| matches!(op, Op::RemoveServer(_) | Op::RemoveAddress(_) | Op::RemoveMember(..) | Op::Unguard(_) | Op::DestroySet(_));
+        prop_assert_eq!(plan.ops().iter().find(takes), None);
     }
 
     #[test]
