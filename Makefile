@@ -22,6 +22,10 @@ test: ## Everything CI checks: tools, lint, a short fuzz run, all tests
 test-fast: ## The tests that need no privileges (ring 0)
 	scripts/test --fast
 
+test-vm: ## The tests that need a kernel with IPVS, in an emulated machine (x86-64, Debian; minutes)
+	scripts/ensure-tools vm
+	scripts/test --vm
+
 lint: ## Formatting, clippy, the dependency policy (deny.toml)
 	cargo fmt --all --check
 	cargo fmt --manifest-path fuzz/Cargo.toml --check
@@ -58,4 +62,4 @@ clean: ## Remove everything that was built
 	cargo clean
 	rm -rf fuzz/target fuzz/corpus fuzz/artifacts
 
-.PHONY: help demo test test-fast lint fmt build release install image-check bench fuzz doc clean
+.PHONY: help demo test test-fast test-vm lint fmt build release install image-check bench fuzz doc clean

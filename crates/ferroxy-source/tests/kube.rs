@@ -130,6 +130,23 @@ fn a_streaming_list_and_the_watch_it_becomes() {
     watched.wait_until_services(|it| (it.relists, it.errors) == (0, 0));
 }
 
+/// The rules made of them would go and come back at every start.
+#[test]
+fn service_cidrs_belong_to_the_first_list_unless_they_cannot_be_had() {
+    let server = Server::start();
+    server.answer("servicecidrs", [Answer::Stream(vec![added("kubernetes", 5)])]);
+    let mut watched = watch(options(&server));
+    server.wait_for_request("servicecidrs", 1);
+    watched.wait_until_services(|it| it.listed);
+    assert!(!watched.updates.try_iter().any(|it| it == Update::Listed));
+    server.say("servicecidrs", Say::Line(bookmark(9, END_OF_LIST)));
+    watched.until("listed");
+
+    let server = Server::start();
+    server.answer("servicecidrs", [Answer::Whole(500, "{}".to_owned())]);
+    watch(options(&server)).until("listed");
+}
+
 #[test]
 fn pages_where_streaming_lists_are_refused_and_a_page_that_is_too_old() {
     let server = Server::start();
@@ -275,7 +292,8 @@ fn a_refused_token_is_read_again() {
     server.answer("services", [list(&[added("a", 5)], 9)]);
     let mut watched = watch(Options { kubeconfig: Some(path), master: None, ..options(&server) });
     watched.until("Services: answered 401: Unauthorized");
-    fs::write(directory.path().join("token"), "new").unwrap();
+    // The line end does not belong to it.
+    fs::write(directory.path().join("token"), "new\n").unwrap();
     watched.until("listed");
     assert_eq!(watched.services(), ["+a"]);
 }

@@ -30,7 +30,8 @@ impl Agent {
                 let names =
                     if due.len() == 1 { due[0].to_string() } else { format!("{} Services", due.len()) };
                 if outcome.operations > 0 {
-                    info!("{names} changed: {} in {:.1?}", describe(&outcome), now.elapsed());
+                    // From -v=2: in a busy cluster there are many a second, on every node.
+                    debug!("{names} changed: {} in {:.1?}", describe(&outcome), now.elapsed());
                 }
                 let many = due.len() > MANY;
                 self.finished(&outcome, due, now);

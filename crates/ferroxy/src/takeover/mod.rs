@@ -5,11 +5,13 @@
 //! its nftables tables    in the transaction that brings ours (`Dataplane::start`); found again later: `nftables.rs`
 //! our nftables table     right after, in another mode: `nftables.rs`
 //! its iptables chains    right after: `iptables_nft.rs` over netlink, `iptables_legacy.rs` through socket options
+//! its virtual servers    after those, with their device and the sets that chains asked: `ipvs.rs`
 //! ```
 //! `names.rs` says what is kube-proxy's, `removal.rs` what of it can go. Rules of others stay, even in the same chains.
 
 mod iptables_legacy;
 mod iptables_nft;
+mod ipvs;
 mod names;
 mod nftables;
 mod removal;
@@ -28,6 +30,7 @@ pub fn remove_leftovers(in_force: Option<Mode>) -> Report {
     nftables::remove(in_force, &mut report);
     iptables_nft::remove(in_force, &mut report);
     iptables_legacy::remove(in_force, &mut report);
+    ipvs::remove(in_force, &mut report);
     report
 }
 

@@ -1,5 +1,5 @@
-//! The chains that kube-proxy makes in iptables' tables, by table and by the modes that make them. Only names: those of
-//! the kubelet (KUBE-FIREWALL, KUBE-KUBELET-CANARY, KUBE-IPTABLES-HINT, KUBE-MARK-DROP) are not among them.
+//! The chains that kube-proxy makes in iptables' tables, by table and by the modes that make them, and what its ipvs mode
+//! makes besides. Only names: those of the kubelet (KUBE-FIREWALL, KUBE-KUBELET-CANARY, KUBE-IPTABLES-HINT, KUBE-MARK-DROP) are not among them.
 
 use crate::config::Mode::{self, Iptables, Ipvs};
 
@@ -39,11 +39,58 @@ const CHAINS: [(&str, &str, &[Mode]); 23] = [
 /// A chain for each Service port or endpoint, in `nat`, in iptables mode. (XLB: EXT as it was called before 1.24.)
 const PREFIXES: [&str; 6] = ["KUBE-SVC-", "KUBE-SVL-", "KUBE-SEP-", "KUBE-FW-", "KUBE-EXT-", "KUBE-XLB-"];
 
+/// The device of ipvs mode that has the addresses of Services.
+pub(super) const DEVICE: &str = "kube-ipvs0";
+
+/// The sets of ipvs mode: what follows `KUBE-`, or `KUBE-6-` for IPv6.
+const SETS: [&str; 17] = [
+    "LOOP-BACK",
+    "CLUSTER-IP",
+    "EXTERNAL-IP",
+    "EXTERNAL-IP-LOCAL",
+    "LOAD-BALANCER",
+    "LOAD-BALANCER-FW",
+    "LOAD-BALANCER-LOCAL",
+    "LOAD-BALANCER-SOURCE-IP",
+    "LOAD-BALANCER-SOURCE-CIDR",
+    "NODE-PORT-TCP",
+    "NODE-PORT-LOCAL-TCP",
+    "NODE-PORT-UDP",
+    "NODE-PORT-LOCAL-UDP",
+    "NODE-PORT-SCTP-HASH",
+    "NODE-PORT-LOCAL-SCTP-HASH",
+    "HEALTH-CHECK-NODE-PORT",
+    "IPVS-IPS",
+];
+
+/// The longest name that a set can have. kube-proxy cuts the two that are longer.
+const LONGEST_SET_NAME: usize = 31;
+
 /// Whether a chain is kube-proxy's, and not one that the mode in force makes itself.
 pub(super) fn is_leftover(table: &str, chain: &str, in_force: Option<Mode>) -> bool {
     let unused = |modes: &[Mode]| in_force.is_none_or(|mode| !modes.contains(&mode));
     let named = CHAINS.iter().any(|(of, name, modes)| *of == table && *name == chain && unused(modes));
     named || table == "nat" && is_of_a_service(chain) && unused(&[Iptables])
+}
+
+/// Whether a set is one of ipvs mode.
+pub(super) fn is_set(name: &str) -> bool {
+    let is_one = |prefix: &str, set: &str| {
+        let whole = format!("{prefix}{set}");
+        whole.get(..LONGEST_SET_NAME).unwrap_or(&whole) == name
+    };
+    SETS.iter().any(|set| is_one("KUBE-", set) || is_one("KUBE-6-", set))
+}
+
+/// The family (IPv6?) and protocol whose node ports a set has.
+pub(super) fn node_port_protocol(set: &str) -> Option<(bool, u8)> {
+    let six = set.starts_with("KUBE-6-");
+    let protocol = match set.strip_prefix(if six { "KUBE-6-" } else { "KUBE-" })? {
+        "NODE-PORT-TCP" | "NODE-PORT-LOCAL-TCP" => libc::IPPROTO_TCP,
+        "NODE-PORT-UDP" | "NODE-PORT-LOCAL-UDP" => libc::IPPROTO_UDP,
+        _ => return None,
+    };
+    Some((six, protocol as u8))
 }
 
 /// A prefix, and sixteen letters of a base32 hash.
@@ -97,6 +144,41 @@ mod tests {
         for (table, chain) in others {
             assert!(!is_leftover(table, chain, None), "{table} {chain}");
         }
+    }
+
+    #[test]
+    fn sets_go_by_their_exact_names() {
+        for set in
+            ["KUBE-CLUSTER-IP", "KUBE-6-CLUSTER-IP", "KUBE-6-LOAD-BALANCER-SOURCE-CID", "KUBE-IPVS-IPS"]
+        {
+            assert!(is_set(set), "{set}");
+        }
+        for other in
+            ["KUBE-", "KUBE-MINE", "CLUSTER-IP", "KUBE-CLUSTER-IP2", "KUBE-6-LOAD-BALANCER-SOURCE-CIDR"]
+        {
+            assert!(!is_set(other), "{other}");
+        }
+        assert_eq!(node_port_protocol("KUBE-6-NODE-PORT-LOCAL-UDP"), Some((true, 17)));
+        assert_eq!(node_port_protocol("KUBE-NODE-PORT-TCP"), Some((false, 6)));
+        assert_eq!(node_port_protocol("KUBE-HEALTH-CHECK-NODE-PORT"), None);
+    }
+
+    /// Every set that the original made in the recorded corpus is known, and none of ours was never made.
+    #[test]
+    fn every_recorded_set_is_known() {
+        let mut seen = std::collections::BTreeSet::new();
+        for case in ferroxy_lab::conformance::cases().unwrap() {
+            let rules = std::fs::read_to_string(case.folder.join("ipvs.rules")).unwrap_or_default();
+            for line in rules.lines() {
+                let Some(name) = line.strip_prefix("create ").and_then(|rest| rest.split(' ').next()) else {
+                    continue;
+                };
+                assert!(is_set(name), "{}: {name}", case.name);
+                seen.insert(name.to_owned());
+            }
+        }
+        let v4 = seen.iter().filter(|name| !name.starts_with("KUBE-6-")).count();
+        assert_eq!(v4, SETS.len(), "{seen:?}");
     }
 
     /// Every chain that the original made in the recorded corpus is known, in iptables and in ipvs mode.

@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use ferroxy_lab::api::Kind;
+use ferroxy_lab::api::{Access, Fault, Kind, Login};
 use ferroxy_lab::conformance::{Mode, RecordedProbe, case};
 use ferroxy_lab::{Answer, Effort, Probe, Protocol};
 use serde_json::{Value, json};
@@ -55,6 +55,24 @@ fn it_asks_as_the_original_does() {
     assert_eq!(parameter(Kind::Node, "fieldSelector"), "metadata.name=ka");
     assert_eq!(stage.lists(), 2, "one of each");
     agent.terminate();
+}
+
+#[test]
+fn a_second_start_sends_nothing_and_an_outage_is_told_from_its_beginning_to_its_end() {
+    let setting = Setting { tls: true, access: Access::Token, login: Login::TokenFile, ..Setting::default() };
+    let Some(stage) = Stage::new(setting) else { return };
+    stage.start().terminate();
+    let agent = stage.start();
+    agent.wait_for("nothing to send");
+    assert_eq!(agent.said("settings changed"), 0, "{}", agent.log());
+
+    stage.server.fault(Fault::Refuse).unwrap();
+    stage.server.cut();
+    agent.wait_for("changes of Services are not seen");
+    stage.server.clear_faults().unwrap();
+    agent.wait_for("API server https://127.0.0.1:6443: is heard again");
+    let log = agent.terminate();
+    assert!(!log.contains("docs.rs") && !log.contains("ServiceError"), "{log}");
 }
 
 #[test]

@@ -13,6 +13,7 @@
 mod agent;
 mod cluster;
 mod iptables;
+mod recorded;
 pub mod repository;
 mod stage;
 mod traffic;
@@ -27,6 +28,7 @@ use ferroxy_lab::{Answer, Capability, Namespace, Network, Protocol, ask, require
 pub use agent::{Agent, arguments as run_arguments};
 pub use cluster::{Cluster, Service, configuration, configured, node, service_cidr};
 pub use iptables::Iptables;
+pub use recorded::{RecordedIpvs, restore};
 pub use stage::{Setting, Stage};
 pub use traffic::{Traffic, web_service};
 
