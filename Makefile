@@ -48,8 +48,9 @@ install: release ## Install the release build to $(DESTDIR)$(PREFIX)/bin (PREFIX
 image-check: ## Build the image's files without a container tool, and try them (as root; minutes the first time)
 	scripts/image-check
 
-bench: ## Measure the dataplane against nft on the same kernel, and the agent's memory (2 minutes)
+bench: ## Measure nftables mode against nft on the same kernel, the agent's memory, and iptables mode (15 minutes)
 	cargo bench --locked --package ferroxy --bench dataplane
+	cargo bench --locked --package ferroxy --bench iptables
 
 fuzz: ## Fuzz every target for FUZZ_SECONDS=60
 	scripts/fuzz --seconds $(FUZZ_SECONDS)

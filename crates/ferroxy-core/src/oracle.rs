@@ -3,6 +3,7 @@
 //! [`oracle`] is what we want of a proxy. Modes that must keep the original's habits have a measure of their own here.
 
 mod iptables;
+mod ipvs;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -14,6 +15,7 @@ use crate::name::Family;
 use crate::packet::{Origin, Packet, Verdict};
 
 pub use iptables::iptables;
+pub use ipvs::ipvs;
 
 pub fn oracle(intent: &Intent, packet: &Packet) -> Verdict {
     let at_address = |frontend: &Frontend| frontend.address == Some(packet.destination);

@@ -138,6 +138,9 @@ pub(crate) fn fill(chain: &str, gaps: Vec<Gap>, end: usize) -> impl Iterator<Ite
 /// needed: from the last one upwards they stay as long as they are there and in order; all above the first that is not
 /// are put at the top, where the original puts its own.
 fn jumps(chain: &str, seen: &Rules, wanted: &Rules) -> Vec<Op> {
+    if seen == wanted {
+        return Vec::new();
+    }
     let wanted: Vec<&str> = wanted.iter().collect();
     let mut surplus: Vec<Option<&str>> = seen.iter().map(Some).collect();
     let (mut above, mut missing) = (surplus.len(), wanted.len());
@@ -198,6 +201,7 @@ mod tests {
             assert_eq!(ops(jumps("INPUT", &rules(seen), &rules(wanted))), expected, "{seen}");
         };
         check("a b c", "a b c", &[]);
+        check("a b a", "a b a", &[]);
         check("", "a b", &["-I INPUT 1 b", "-I INPUT 1 a"]);
         check("b c", "a b c", &["-I INPUT 1 a"]);
         check("a c", "a b c", &["-D INPUT a", "-I INPUT 1 b", "-I INPUT 1 a"]);

@@ -12,8 +12,8 @@ use rustc_hash::FxHashMap;
 
 use crate::diff::{Gap, MOST_EDITS, diff, fill};
 use crate::plan::{Op, Plan};
-use crate::program::{Dispatch, Settings, dispatch_tail};
-use crate::render::{ClusterSize, Fragment, Surroundings, fragment, render};
+use crate::program::{Dispatch, Settings, chains, dispatch_tail};
+use crate::render::{ClusterSize, Fragment, Surroundings, fragment, render, render_telling};
 use crate::state::{Rules, State, TableName};
 
 /// A Service as it shall be; `None` removes it.
@@ -26,6 +26,9 @@ pub struct Ledger {
     node: NodeIntent,
     services: BTreeMap<ServiceName, Entry>,
     size: ClusterSize,
+    /// How many rules the Services have in chains of their own, and in those they share. For metrics.
+    own_rules: [u64; Family::ALL.len()],
+    shared_rules: [[u64; Dispatch::ALL.len()]; Family::ALL.len()],
 }
 
 #[derive(Debug)]
@@ -33,6 +36,8 @@ struct Entry {
     service: Arc<ServiceIntent>,
     /// How many rules it has in the chains it shares with others.
     counts: Counts,
+    /// How many it has in its own, by family.
+    own_rules: [u32; Family::ALL.len()],
 }
 
 /// By family and kind of chain.
@@ -72,7 +77,41 @@ impl Ledger {
 
     /// The ruleset the kernel should have. Walks everything: for starts, verification and people.
     pub fn state(&self) -> State {
-        self.rendered(&self.node, &[])
+        self.whole(&self.node, &[]).0
+    }
+
+    /// The ruleset the kernel should have with another node and some Services changed; for when the difference to what it
+    /// has is not known. Walks everything.
+    pub fn whole(&self, node: &NodeIntent, changes: &[Change]) -> (State, Settlement) {
+        let mut services: BTreeMap<_, _> =
+            self.services().map(|(name, service)| (name.clone(), service.clone())).collect();
+        let mut settlement = Settlement::default();
+        for (name, wanted) in changes {
+            match wanted {
+                Some(wanted) => drop(services.insert(name.clone(), wanted.clone())),
+                None => {
+                    services.remove(name);
+                    settlement.services.push((name.clone(), None));
+                }
+            }
+        }
+        settlement.size = ClusterSize::of(services.values().map(AsRef::as_ref));
+        let intent = Intent { node: node.clone(), services };
+        let state = render_telling(&intent, self.settings, &self.families, |service, fragment| {
+            settlement.services.push((service.name.clone(), Some(Entry::new(service, fragment))));
+        });
+        (state, settlement)
+    }
+
+    /// How many rules of ours a table should have, jumps to our chains aside.
+    pub fn rule_count(&self, family: Family, table: TableName) -> u64 {
+        let constant = chains(&self.node, self.settings, family);
+        let constant: usize =
+            constant.iter().filter(|(of, ..)| *of == table).map(|(_, _, rules)| rules.len()).sum();
+        let shared = Dispatch::ALL.into_iter().filter(|dispatch| dispatch.table() == table);
+        let shared: u64 = shared.map(|dispatch| self.shared_rules[family as usize][dispatch as usize]).sum();
+        let own = if table == TableName::Nat { self.own_rules[family as usize] } else { 0 };
+        constant as u64 + shared + own
     }
 
     /// The chains without Services, for a kernel that has nothing of ours.
@@ -94,7 +133,7 @@ impl Ledger {
         if of_all(&self.node) == of_all(node) && self.families.iter().all(same) {
             return Plan::default();
         }
-        diff(&self.state(), &self.rendered(node, &[]))
+        diff(&self.state(), &self.whole(node, &[]).0)
     }
 
     pub fn settle_node(&mut self, node: NodeIntent) {
@@ -112,14 +151,15 @@ impl Ledger {
             let before =
                 self.service(name).map(|service| self.fragment(service, self.size)).unwrap_or_default();
             let after = wanted.map(|service| self.fragment(service, size)).unwrap_or_default();
-            let entry = wanted.map(|service| Entry { service: service.clone(), counts: counts(&after) });
+            let entry = wanted.map(|service| Entry::new(service, &after));
             settlement.services.push(((*name).clone(), entry));
             comparison.add(name, before, after);
         }
         let same_form = |family: &Family| self.size.is_large(*family) == size.is_large(*family);
         if !self.families.iter().all(same_form) {
             // All rules for endpoints lose or get their comments.
-            return (diff(&self.state(), &self.rendered(&self.node, &settlement.services)), settlement);
+            let (wanted, settlement) = self.whole(&self.node, &owned(&changes));
+            return (diff(&self.state(), &wanted), settlement);
         }
         let mut plan = Plan::default();
         for (family, ops) in comparison.chains {
@@ -133,10 +173,16 @@ impl Ledger {
 
     pub fn settle(&mut self, settlement: Settlement) {
         for (name, entry) in settlement.services {
-            match entry {
+            if let Some(entry) = &entry {
+                self.count(entry, u64::wrapping_add);
+            }
+            let before = match entry {
                 Some(entry) => self.services.insert(name, entry),
                 None => self.services.remove(&name),
             };
+            if let Some(before) = before {
+                self.count(&before, u64::wrapping_sub);
+            }
         }
         self.size = settlement.size;
     }
@@ -175,17 +221,13 @@ impl Ledger {
         fragment(service, surroundings, &self.families)
     }
 
-    /// Everything, with some Services as they shall be.
-    fn rendered(&self, node: &NodeIntent, changes: &[(ServiceName, Option<Entry>)]) -> State {
-        let mut services: BTreeMap<_, _> =
-            self.services().map(|(name, service)| (name.clone(), service.clone())).collect();
-        for (name, entry) in changes {
-            match entry {
-                Some(entry) => services.insert(name.clone(), entry.service.clone()),
-                None => services.remove(name),
-            };
+    fn count(&mut self, entry: &Entry, change: fn(u64, u64) -> u64) {
+        for family in 0..Family::ALL.len() {
+            self.own_rules[family] = change(self.own_rules[family], u64::from(entry.own_rules[family]));
+            for (total, rules) in self.shared_rules[family].iter_mut().zip(entry.counts[family]) {
+                *total = change(*total, u64::from(rules));
+            }
         }
-        render(&Intent { node: node.clone(), services }, self.settings, &self.families)
     }
 
     /// What changes in a chain that all Services share: single rules, or all of it when they are many.
@@ -245,12 +287,21 @@ impl Ledger {
     }
 }
 
-fn counts(fragment: &Fragment) -> Counts {
-    let mut counts = Counts::default();
-    for ((family, dispatch), rules) in &fragment.dispatch {
-        counts[*family as usize][*dispatch as usize] = rules.len() as u32;
+impl Entry {
+    fn new(service: &Arc<ServiceIntent>, fragment: &Fragment) -> Entry {
+        let (mut counts, mut own_rules) = (Counts::default(), [0; Family::ALL.len()]);
+        for ((family, dispatch), rules) in &fragment.dispatch {
+            counts[*family as usize][*dispatch as usize] = rules.len() as u32;
+        }
+        for ((family, _), rules) in &fragment.chains {
+            own_rules[*family as usize] += rules.len() as u32;
+        }
+        Entry { service: service.clone(), counts, own_rules }
     }
-    counts
+}
+
+fn owned(changes: &BTreeMap<&ServiceName, Option<&Arc<ServiceIntent>>>) -> Vec<Change> {
+    changes.iter().map(|(name, wanted)| ((*name).clone(), wanted.cloned())).collect()
 }
 
 /// Some Services before and after, in the order of their names.

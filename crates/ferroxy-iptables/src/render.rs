@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use ferroxy_core::intent::FrontendKind;
 use ferroxy_core::{Endpoint, Family, Frontend, Intent, NodeIntent, PortIntent, Route, ServiceIntent};
@@ -73,12 +74,23 @@ impl ClusterSize {
 
 /// The ruleset for an Intent, in these families.
 pub fn render(intent: &Intent, settings: Settings, families: &[Family]) -> State {
+    render_telling(intent, settings, families, |_, _| {})
+}
+
+/// The same; `tell` hears of each Service's part of it.
+pub fn render_telling(
+    intent: &Intent,
+    settings: Settings,
+    families: &[Family],
+    mut tell: impl FnMut(&Arc<ServiceIntent>, &Fragment),
+) -> State {
     let size = ClusterSize::of(intent.services.values().map(AsRef::as_ref));
     let surroundings = Surroundings { node: &intent.node, settings, size };
     let mut state = State::default();
     let mut dispatched: BTreeMap<(Family, Dispatch), Rules> = BTreeMap::new();
     for service in intent.services.values() {
         let fragment = fragment(service, surroundings, families);
+        tell(service, &fragment);
         for ((family, chain), rules) in fragment.chains {
             state.tables.entry((family, TableName::Nat)).or_default().chains.insert(chain, rules);
         }

@@ -22,6 +22,8 @@ pub fn parse(family: Family, text: &str) -> State {
 #[derive(Debug)]
 pub struct Reader {
     family: Family,
+    /// Which chains are ours.
+    owns: fn(TableName, &str) -> bool,
     /// The table the lines are about, if it is one of ours.
     table: Option<(TableName, Table)>,
     state: State,
@@ -29,7 +31,12 @@ pub struct Reader {
 
 impl Reader {
     pub fn new(family: Family) -> Reader {
-        Reader { family, table: None, state: State::default() }
+        Reader::of(family, owns)
+    }
+
+    /// For a mode that has other chains.
+    pub fn of(family: Family, owns: fn(TableName, &str) -> bool) -> Reader {
+        Reader { family, owns, table: None, state: State::default() }
     }
 
     pub fn line(&mut self, line: &str) {
@@ -41,8 +48,8 @@ impl Reader {
             self.end_table();
         } else if let Some((name, table)) = &mut self.table {
             match line.strip_prefix(':') {
-                Some(declaration) => declare(*name, table, declaration),
-                None => add(*name, table, without_counters(line)),
+                Some(declaration) => declare(self.owns, *name, table, declaration),
+                None => add(self.owns, *name, table, without_counters(line)),
             }
         }
     }
@@ -62,7 +69,7 @@ impl Reader {
 }
 
 /// `KUBE-SERVICES - [0:0]`
-fn declare(name: TableName, table: &mut Table, declaration: &str) {
+fn declare(owns: fn(TableName, &str) -> bool, name: TableName, table: &mut Table, declaration: &str) {
     let chain = declaration.split(' ').next().unwrap_or_default();
     if owns(name, chain) {
         table.chains.entry(chain.into()).or_default();
@@ -70,7 +77,7 @@ fn declare(name: TableName, table: &mut Table, declaration: &str) {
 }
 
 /// `-A KUBE-SERVICES -d …`
-fn add(name: TableName, table: &mut Table, line: &str) {
+fn add(owns: fn(TableName, &str) -> bool, name: TableName, table: &mut Table, line: &str) {
     let Some(rule) = line.strip_prefix("-A ") else { return };
     let (chain, rule) = rule.split_once(' ').unwrap_or((rule, ""));
     let rules = match table.chains.get_mut(chain) {

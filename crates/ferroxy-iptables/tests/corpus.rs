@@ -1,5 +1,5 @@
-//! Ring 0 of conformance: for every recorded case the rules are those of the original, and every recorded probe follows
-//! from them. No privileges, no packets.
+//! Conformance of the rules. Ring 0: for every recorded case the rules are those of the original, and every recorded probe
+//! follows from them. Ring 2: the real tools of both variants print them back so after a start. No packets.
 
 #![allow(
     clippy::unwrap_used,
@@ -14,11 +14,13 @@ use std::net::{IpAddr, SocketAddr};
 use ferroxy_core::oracle::iptables as oracle;
 use ferroxy_core::policy::{DetectLocal, NodePortAddress};
 use ferroxy_core::{Facts, Family, Intent, Origin, Packet, Policy, Protocol, Verdict, resolve};
+use ferroxy_iptables::observe::observe;
 use ferroxy_iptables::state::Rules;
 use ferroxy_iptables::text::parse;
-use ferroxy_iptables::{Settings, State, interpret, render};
-use ferroxy_lab::Seen;
+use ferroxy_iptables::tool::{Limits, Tools, Variant};
+use ferroxy_iptables::{Dataplane, Settings, State, interpret, render};
 use ferroxy_lab::conformance::{self, Case, RecordedProbe};
+use ferroxy_lab::{Capability, Namespace, Seen, require};
 use ferroxy_source::manifest::ManifestSource;
 
 /// The recordings were made where the kernel has nfacct counters.
@@ -109,6 +111,31 @@ fn every_recorded_ruleset_is_rendered_exactly() {
             assert_eq!(ours, theirs, "{}", case.name);
         }
         assert_eq!(rendered.lines().count(), recorded.lines().count(), "{}", case.name);
+    }
+}
+
+/// What is written with the real tools is what they print, and that is what the original wrote.
+#[test]
+fn every_recorded_ruleset_comes_back_from_the_kernel_exactly() {
+    if !require(&[Capability::NetworkNamespaces, Capability::NfTables]) {
+        return;
+    }
+    for variant in [Variant::NfTables, Variant::Legacy] {
+        let tools: Vec<Tools> =
+            Family::ALL.map(|family| Tools::find_variant(family, variant).expect("it is installed")).into();
+        for case in conformance::cases().expect("the corpus is there") {
+            let started = || {
+                Dataplane::with_tools(tools.clone(), Limits::default()).start(&intent(&case)).unwrap();
+                observe(&tools, &Limits::default()).unwrap()
+            };
+            let seen = Namespace::new("recorded").unwrap().run(started).unwrap();
+            let (seen, recorded) =
+                (in_one_order(seen).to_string(), in_one_order(recorded(&case)).to_string());
+            for (ours, theirs) in seen.lines().zip(recorded.lines()) {
+                assert_eq!(ours, theirs, "{} {variant}", case.name);
+            }
+            assert_eq!(seen.lines().count(), recorded.lines().count(), "{} {variant}", case.name);
+        }
     }
 }
 

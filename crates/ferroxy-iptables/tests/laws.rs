@@ -41,8 +41,31 @@ fn carry_out(kernel: &mut Kernel, plan: &Plan) -> Result<(), TestCaseError> {
     Ok(())
 }
 
+/// What a save tool might print, and much that it would not.
+fn saved() -> impl Strategy<Value = String> {
+    let line = prop_oneof![
+        Just("*nat".to_owned()),
+        Just("*filter".to_owned()),
+        Just("COMMIT".to_owned()),
+        "(:|\\[1:2\\] -A |-A )(KUBE-S(VC-[AB]|ERVICES)|INPUT|KUBE-FIREWALL|MINE)( -|.{0,9})( -j KUBE-(SERVICES|FIREWALL)|\"| )?",
+        ".{0,20}",
+    ];
+    prop::collection::vec(line, 0..20).prop_map(|lines| lines.join("\n"))
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// The same is done to bytes that nobody thought of in `fuzz/targets/iptables.rs`.
+    #[test]
+    fn whatever_is_read_prints_as_something_that_reads_the_same(text in saved()) {
+        for family in Family::ALL {
+            let state = parse(family, &text);
+            prop_assert_eq!(&parse(family, &state.to_string()), &state);
+            prop_assert!(diff(&state, &state).is_empty());
+            prop_assert_eq!(diff(&State::default(), &state).is_empty(), state.is_empty());
+        }
+    }
 
     #[test]
     fn packets_go_where_the_oracle_says(cluster in iptables_clusters(), settings in settings()) {

@@ -13,10 +13,12 @@ use std::fmt::Write as _;
 use std::fs::{self, OpenOptions};
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use ferroxy_iptables::tool::{
-    Error, Family, Fingerprint, Limits, Refusal, Tools, Variant, fingerprint, restore, save_text, sysctl,
+    Attendant, Error, Family, Fingerprint, Limits, Refusal, Tools, Variant, fingerprint, restore,
+    restore_attended, save_text, sysctl,
 };
 use ferroxy_lab::{Capability, Namespace, require};
 use ferroxy_netlink::nftables::{Monitor, Notice};
@@ -248,6 +250,26 @@ fn a_hung_tool_is_killed() {
     let limits = Limits { run: Duration::from_millis(300), ..Limits::default() };
     assert!(matches!(restore(&tools, "*nat\nCOMMIT\n", &limits), Err(Error::TimedOut { .. })));
     assert!(matches!(save_text(&tools, None, &limits), Err(Error::TimedOut { .. })));
+}
+
+#[test]
+fn whoever_stands_by_is_told_that_a_tool_is_at_work() {
+    #[derive(Default)]
+    struct Counting(AtomicU32, AtomicU32);
+    impl Attendant for Counting {
+        fn started(&self, process: u32) {
+            assert_eq!(self.0.swap(process, Ordering::Relaxed), 0);
+        }
+        fn waiting(&self) {
+            self.1.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    let counting = Counting::default();
+    let limits = Limits { run: Duration::from_millis(2500), ..Limits::default() };
+    let outcome = restore_attended(&fake("hung"), "*nat\nCOMMIT\n", &limits, &counting);
+    assert!(matches!(outcome, Err(Error::TimedOut { .. })));
+    assert_ne!(counting.0.into_inner(), 0);
+    assert!(counting.1.into_inner() >= 2, "once a second");
 }
 
 #[test]

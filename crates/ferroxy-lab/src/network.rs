@@ -335,7 +335,8 @@ fn wait_until_solicited(namespace: &Namespace, link: &str, addresses: &[IpNet]) 
 }
 
 fn wait(what: &str, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
-    let deadline = Instant::now() + Duration::from_secs(10);
+    // One worker of the kernel sets up the addresses of all namespaces: on a busy machine it is behind by seconds.
+    let deadline = Instant::now() + Duration::from_secs(60);
     while !done()? {
         if Instant::now() > deadline {
             return Err(LabError::WaitedInVain(what.to_owned()));

@@ -109,23 +109,14 @@ impl Socket {
             .map_err(|errno| Error::refused("join netlink group", group.to_string(), errno))
     }
 
-    /// Drops, inside the kernel, what is said about changes made by the socket with this port, and answers to it.
+    /// See [`ignore_originator`].
     pub fn ignore_originator(&self, port_id: u32) -> Result<(), Errno> {
-        // Offset of nlmsg_pid. All messages of one datagram have one originator. The program loads words as if they
-        // were big endian, while the header is in host byte order.
-        const PORT_OFFSET: u32 = 12;
-        let port_id = u32::from_be_bytes(port_id.to_ne_bytes());
-        let load = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
-        let compare = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
-        let finish = (libc::BPF_RET | libc::BPF_K) as u16;
-        let mut program = [
-            libc::sock_filter { code: load, jt: 0, jf: 0, k: PORT_OFFSET },
-            libc::sock_filter { code: compare, jt: 0, jf: 1, k: port_id },
-            libc::sock_filter { code: finish, jt: 0, jf: 0, k: 0 },
-            libc::sock_filter { code: finish, jt: 0, jf: 0, k: u32::MAX },
-        ];
-        let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-        set_option(&self.fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
+        ignore_originator(&self.fd, port_id)
+    }
+
+    /// Another handle to the same socket.
+    pub fn duplicate(&self) -> Result<OwnedFd, Errno> {
+        rustix::io::fcntl_dupfd_cloexec(&self.fd, 0)
     }
 
     /// Sends one request and waits for the kernel's consent.
@@ -419,6 +410,26 @@ fn open(protocol: Protocol) -> Result<Socket, Errno> {
 }
 
 /// An option of netlink sockets.
+/// Drops, inside the kernel, what is said to a socket about changes made by the one with this port, and answers to it. The
+/// last one named counts.
+pub(crate) fn ignore_originator(fd: &OwnedFd, port_id: u32) -> Result<(), Errno> {
+    // Offset of nlmsg_pid. All messages of one datagram have one originator. The program loads words as if they
+    // were big endian, while the header is in host byte order.
+    const PORT_OFFSET: u32 = 12;
+    let port_id = u32::from_be_bytes(port_id.to_ne_bytes());
+    let load = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+    let compare = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+    let finish = (libc::BPF_RET | libc::BPF_K) as u16;
+    let mut program = [
+        libc::sock_filter { code: load, jt: 0, jf: 0, k: PORT_OFFSET },
+        libc::sock_filter { code: compare, jt: 0, jf: 1, k: port_id },
+        libc::sock_filter { code: finish, jt: 0, jf: 0, k: 0 },
+        libc::sock_filter { code: finish, jt: 0, jf: 0, k: u32::MAX },
+    ];
+    let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    set_option(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
+}
+
 fn set_flag(fd: &OwnedFd, option: libc::c_int, value: u32) -> Result<(), Errno> {
     set_option(fd, libc::SOL_NETLINK, option, &value)
 }

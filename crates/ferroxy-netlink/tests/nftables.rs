@@ -907,6 +907,7 @@ fn the_monitor_tells_our_changes_from_others() {
             family: Some(Family::Ip),
             table: TABLE.into(),
             what,
+            chain: (what == "chain").then(|| "c".into()),
             removed,
             port_id,
         };
@@ -933,7 +934,9 @@ fn the_monitor_can_leave_out_our_own_changes() {
         let mut monitor = Monitor::open().unwrap();
         prepare(&mut connection);
         assert!(!notices(&mut monitor).is_empty());
-        monitor.ignore(connection.port_id()).unwrap();
+        let ignorer = monitor.ignorer().unwrap();
+        monitor.ignore(connection.port_id() + 1).unwrap();
+        ignorer.ignore(connection.port_id()).unwrap();
 
         let mut batch = Batch::new();
         for n in 0..100_000u32 {
@@ -943,6 +946,9 @@ fn the_monitor_can_leave_out_our_own_changes() {
         assert_eq!(notices(&mut monitor), []);
         nft(&["delete", "element", "ip", TABLE, "s", "{ 0.0.0.7 }"]);
         assert!(matches!(notices(&mut monitor)[0], Notice::Changed { what: "element", removed: true, .. }));
+        nft(&["add", "rule", "ip", TABLE, "c", "accept"]);
+        let of_rule = |notice: &Notice| matches!(notice, Notice::Changed { what: "rule", chain: Some(c), .. } if c == "c");
+        assert!(notices(&mut monitor).iter().any(of_rule));
     });
 }
 

@@ -4,9 +4,11 @@
 //! proxy reads, and is shared by both. Nothing here judges what the fields mean: addresses and ports stay text and
 //! numbers until the store of `ferroxy-core` looks at them.
 
+#[cfg(feature = "kube")]
 pub mod kube;
 pub mod manifest;
 mod object;
+#[cfg_attr(not(feature = "kube"), allow(dead_code, reason = "some of it only the API needs"))]
 mod wire;
 
 pub use manifest::{Batch, ManifestSource, ManifestWatch, OpenError, read_str};

@@ -78,7 +78,11 @@ impl Watched {
             Update::Listed => self.told.push("listed".to_owned()),
             Update::Troubles(troubles) if troubles.is_empty() => self.told.push("well".to_owned()),
             Update::Troubles(troubles) => {
-                self.told.extend(troubles.iter().map(|it| format!("{}: {}", it.field, it.reason)));
+                let mut troubles: Vec<String> =
+                    troubles.iter().map(|it| format!("{}: {}", it.field, it.reason)).collect();
+                // Which of several resources is refused last is chance.
+                troubles.sort_by_key(|trouble| trouble == wanted);
+                self.told.extend(troubles);
             }
         }
     }
@@ -128,6 +132,23 @@ fn a_streaming_list_and_the_watch_it_becomes() {
     watched.wait_until_services(|it| it.version.as_deref() == Some("10"));
     watched.wait_until_services(|it| it.listed && it.connected && it.last_heard.is_some());
     watched.wait_until_services(|it| (it.relists, it.errors) == (0, 0));
+}
+
+/// The rules made of them would go and come back at every start.
+#[test]
+fn service_cidrs_belong_to_the_first_list_unless_they_cannot_be_had() {
+    let server = Server::start();
+    server.answer("servicecidrs", [Answer::Stream(vec![added("kubernetes", 5)])]);
+    let mut watched = watch(options(&server));
+    server.wait_for_request("servicecidrs", 1);
+    watched.wait_until_services(|it| it.listed);
+    assert!(!watched.updates.try_iter().any(|it| it == Update::Listed));
+    server.say("servicecidrs", Say::Line(bookmark(9, END_OF_LIST)));
+    watched.until("listed");
+
+    let server = Server::start();
+    server.answer("servicecidrs", [Answer::Whole(500, "{}".to_owned())]);
+    watch(options(&server)).until("listed");
 }
 
 #[test]
@@ -275,7 +296,8 @@ fn a_refused_token_is_read_again() {
     server.answer("services", [list(&[added("a", 5)], 9)]);
     let mut watched = watch(Options { kubeconfig: Some(path), master: None, ..options(&server) });
     watched.until("Services: answered 401: Unauthorized");
-    fs::write(directory.path().join("token"), "new").unwrap();
+    // The line end does not belong to it.
+    fs::write(directory.path().join("token"), "new\n").unwrap();
     watched.until("listed");
     assert_eq!(watched.services(), ["+a"]);
 }

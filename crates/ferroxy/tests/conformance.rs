@@ -1,26 +1,46 @@
-//! The conformance corpus as real packets: `ferroxy run` on each case's folder as it is must give the traffic that the
-//! original's nftables mode gave, survive its own end, and leave nothing after `cleanup`.
+//! The conformance corpus as real packets: `ferroxy run` on each case's folder must give the traffic that the original gave
+//! in the same mode, survive its own end, and leave nothing after `cleanup`.
 
 #![allow(clippy::unwrap_used, reason = "the functions that tests share are tests too; clippy does not know")]
 
 mod support;
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 
 use ferroxy_lab::conformance::{Case, Mismatch, Mode, RecordedProbe, case, cases};
 use ferroxy_lab::{Effort, Network, Probe, Seen};
 
-use support::{Agent, ferroxy, nft, run_arguments};
+use support::{Agent, Iptables, configured, ferroxy, ferroxy_with, nft, run_arguments};
+use tempfile::TempDir;
 
-/// One test for each folder, so that a failure names its case.
+/// One test for each folder and mode, so that a failure names its case.
 macro_rules! cases {
     ($($case:ident)*) => {
-        $(
-            #[test]
-            fn $case() {
-                play(&folder_name(stringify!($case)));
-            }
-        )*
+        mod nftables {
+            $(
+                #[test]
+                fn $case() {
+                    super::play_nftables(&super::folder_name(stringify!($case)));
+                }
+            )*
+        }
+        mod iptables {
+            $(
+                #[test]
+                fn $case() {
+                    super::play_iptables(&super::Iptables::nft(), &super::folder_name(stringify!($case)));
+                }
+            )*
+        }
+        mod iptables_legacy {
+            $(
+                #[test]
+                fn $case() {
+                    super::play_iptables(&super::Iptables::legacy(), &super::folder_name(stringify!($case)));
+                }
+            )*
+        }
         const PLAYED: &[&str] = &[$(stringify!($case)),*];
     };
 }
@@ -75,25 +95,21 @@ fn folder_name(test: &str) -> String {
     test.replace('_', "-")
 }
 
-fn play(name: &str) {
+fn play_nftables(name: &str) {
     let Some(network) = support::network() else { return };
     let ka = network.namespace("ka").unwrap();
-    let case = case(name).unwrap();
-    let arguments = run_arguments(&case.folder, &case.folder.join("config.yaml"));
+    let (case, folder) = configured_case(name, "nftables");
+    let arguments = run_arguments(&case.folder, &folder.path().join("config.yaml"));
 
     let agent = Agent::start_with(ka, arguments.clone());
     // The recordings of health-check node ports (`case.health_checks`) are compared in serve.rs.
-    compare_all(&case, &network);
-    let mut diff = vec!["diff".into()];
-    diff.extend(arguments.clone());
-    let diff = ferroxy(ka, &diff);
+    compare_all(&case, Mode::Nftables, &network);
+    let diff = ferroxy(ka, &command("diff", &arguments));
     assert_eq!((diff.code, diff.stdout.as_str()), (0, "the kernel has exactly this\n"), "{}", diff.stderr);
 
     let log = agent.terminate();
     assert!(log.contains("the rules stay in place"), "{log}");
-    if let Some(probe) = case.probes.first() {
-        compare(&case, probe, &probe.probe().run(&network, &Effort::default()).unwrap());
-    }
+    compare_first(&case, Mode::Nftables, &network);
 
     let log = Agent::start_with(ka, arguments).terminate();
     assert!(log.contains("nothing to send"), "a restart sent something:\n{log}");
@@ -102,21 +118,62 @@ fn play(name: &str) {
     assert_eq!(nft(ka, &["list", "ruleset"]), "");
 }
 
-fn compare_all(case: &Case, network: &Network) {
+/// That the rules are those of the original to the letter is tested in `ferroxy-iptables/tests/corpus.rs`.
+fn play_iptables(tools: &Iptables, name: &str) {
+    let Some(network) = support::network() else { return };
+    let ka = network.namespace("ka").unwrap();
+    let (case, folder) = configured_case(name, "iptables");
+    let arguments = run_arguments(&case.folder, &folder.path().join("config.yaml"));
+    let before = tools.rules(ka);
+
+    let agent = Agent::start_using(ka, tools, arguments.clone());
+    compare_all(&case, Mode::Iptables, &network);
+    let diff = ferroxy_with(ka, tools, &command("diff", &arguments));
+    assert_eq!((diff.code, diff.stdout.as_str()), (0, "the kernel has exactly this\n"), "{}", diff.stderr);
+
+    let log = agent.terminate();
+    assert!(log.contains("the rules stay in place") && !log.contains("drift"), "{log}");
+    compare_first(&case, Mode::Iptables, &network);
+
+    let log = Agent::start_using(ka, tools, arguments).terminate();
+    assert!(log.contains("nothing to send"), "a restart sent something:\n{log}");
+    let cleanup = ferroxy_with(ka, tools, &["cleanup"]);
+    assert_eq!(cleanup.code, 0, "{cleanup:?}");
+    assert_eq!(tools.rules(ka), before);
+}
+
+/// The case, and a folder with its configuration for a mode.
+fn configured_case(name: &str, mode: &str) -> (Case, TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("config.yaml"), configured(name, mode)).unwrap();
+    (case(name).unwrap(), folder)
+}
+
+fn command(word: &str, arguments: &[OsString]) -> Vec<OsString> {
+    std::iter::once(word.into()).chain(arguments.iter().cloned()).collect()
+}
+
+fn compare_all(case: &Case, mode: Mode, network: &Network) {
     let probes: Vec<Probe> = case.probes.iter().map(RecordedProbe::probe).collect();
     let all_seen = Probe::run_all(&probes, network, &Effort::default()).unwrap();
     for (recorded, seen) in case.probes.iter().zip(all_seen) {
-        compare(case, recorded, &seen);
+        compare(case, mode, recorded, &seen);
     }
 }
 
-fn compare(case: &Case, recorded: &RecordedProbe, seen: &Seen) {
+fn compare_first(case: &Case, mode: Mode, network: &Network) {
+    if let Some(probe) = case.probes.first() {
+        compare(case, mode, probe, &probe.probe().run(network, &Effort::default()).unwrap());
+    }
+}
+
+fn compare(case: &Case, mode: Mode, recorded: &RecordedProbe, seen: &Seen) {
     let judged: Result<(), Mismatch> = match case.name.as_str() {
         "clusterip-affinity" => {
             let pods = BTreeSet::from(["a1", "a2", "b1", "b2"].map(str::to_owned));
-            recorded.compare_with_affinity(Mode::Nftables, &pods, seen)
+            recorded.compare_with_affinity(mode, &pods, seen)
         }
-        _ => recorded.compare(Mode::Nftables, seen),
+        _ => recorded.compare(mode, seen),
     };
     assert_eq!(judged, Ok(()), "{}", case.name);
 }

@@ -12,21 +12,21 @@
 use std::net::{IpAddr, SocketAddr};
 
 use ferroxy::config::{Config, Mode};
+use ferroxy::dataplane::Ruleset;
 use ferroxy::flags::Flags;
 use ferroxy_core::{Facts, Family, Intent, Origin, Packet, Protocol, Verdict, oracle, resolve};
 use ferroxy_lab::Seen;
 use ferroxy_lab::conformance::{self, Case, RecordedProbe};
-use ferroxy_nftables::{interpret, render};
 use ferroxy_source::manifest::ManifestSource;
 
-fn intent(case: &Case) -> Intent {
+fn intent(case: &Case, mode: Mode) -> Intent {
     let flags = Flags {
         config: Some(case.folder.join("config.yaml").display().to_string()),
         hostname_override: Some("ka".into()),
         ..Flags::default()
     };
     let (config, _) = Config::load(&flags).expect("the case's configuration is valid");
-    let mut facts = Facts::new(config.policy(Mode::Nftables, "ka".into()));
+    let mut facts = Facts::new(config.policy(mode, "ka".into()));
     let (_, diagnostics) =
         ManifestSource::open(&case.folder, |event| drop(facts.apply(event))).expect("the case can be read");
     assert_eq!(diagnostics, [], "the case's objects are fine");
@@ -56,8 +56,10 @@ fn packet(recorded: &RecordedProbe) -> Packet {
         "a1" | "a2" => Origin::Interface("cbr0".into()),
         _ => Origin::Interface("eth0".into()),
     };
+    // The host speaks to itself from the address it speaks to.
+    let source = if destination.is_loopback() { destination } else { address(&recorded.from, family) };
     Packet {
-        source: address(&recorded.from, family),
+        source,
         origin,
         destination,
         port: recorded.port,
@@ -91,14 +93,23 @@ fn answers(packet: &Packet, verdict: &Verdict) -> Seen {
 }
 
 #[test]
-fn every_recorded_probe_follows_from_the_ruleset() {
+fn every_recorded_probe_follows_from_the_nftables_ruleset() {
+    follow(Mode::Nftables, conformance::Mode::Nftables, oracle::oracle);
+}
+
+#[test]
+fn every_recorded_probe_follows_from_the_iptables_ruleset() {
+    follow(Mode::Iptables, conformance::Mode::Iptables, oracle::iptables);
+}
+
+fn follow(mode: Mode, recorded_as: conformance::Mode, oracle: fn(&Intent, &Packet) -> Verdict) {
     let mut probes = 0;
     for case in conformance::cases().expect("the corpus is there") {
-        let intent = intent(&case);
-        let state = render(&intent, &Family::ALL);
+        let intent = intent(&case, mode);
+        let ruleset = Ruleset::of(mode, &intent);
         for recorded in &case.probes {
             let packet = packet(recorded);
-            let verdict = interpret(&state, &packet);
+            let verdict = ruleset.trace(&packet).verdict;
             assert_eq!(
                 verdict,
                 oracle(&intent, &packet),
@@ -108,9 +119,9 @@ fn every_recorded_probe_follows_from_the_ruleset() {
             let found = answers(&packet, &verdict);
             if case.name.contains("affinity") {
                 // The recording shows the one the original picked: it must be among those we may pick.
-                let once = recorded.recorded(conformance::Mode::Nftables).expect("recorded");
+                let once = recorded.recorded(recorded_as).expect("recorded");
                 assert!(once.keys().all(|answer| found.contains_key(answer)), "{}: {once:?}", case.name);
-            } else if let Err(mismatch) = recorded.compare(conformance::Mode::Nftables, &found) {
+            } else if let Err(mismatch) = recorded.compare(recorded_as, &found) {
                 panic!("{}: {mismatch}", case.name);
             }
             probes += 1;

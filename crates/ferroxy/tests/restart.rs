@@ -137,7 +137,8 @@ fn killed_in_the_middle_of_a_large_change() {
     let ka = network.namespace("ka").unwrap();
     let cluster = Cluster::new();
     cluster.write_service(&web_service());
-    let mut agent = Agent::start(ka, &cluster);
+    let arguments = run_arguments(&cluster.manifests(), &cluster.config());
+    let mut agent = Agent::start_with(ka, arguments.into_iter().chain(["-v=2".into()]));
     let traffic = Traffic::every_way(&network);
 
     // Once undisturbed, to learn how long it takes from the rename to the kernel.

@@ -20,7 +20,9 @@ use ferroxy_lab::pod::ECHO_PORT;
 use ferroxy_lab::{Load, LongConnection, Namespace, Network, Protocol, conformance};
 use tempfile::TempDir;
 
-use support::{Agent, DEADLINE, Done, RecordedIpvs, ferroxy, nft, restore, run_arguments, wait_until};
+use support::{
+    Agent, DEADLINE, Done, Iptables, RecordedIpvs, ferroxy, nft, restore, run_arguments, wait_until,
+};
 
 /// The variants of iptables: where their rules are, in which family, and the name of their tools.
 const NFT_VARIANT: [&str; 2] = ["iptables-nft", "ip6tables-nft"];
@@ -59,7 +61,15 @@ impl Cluster {
             let text = fs::read_to_string(case.folder.join(file)).unwrap();
             fs::write(folder.path().join(file), on_echo_port(&text)).unwrap();
         }
-        Cluster { folder }
+        let cluster = Cluster { folder };
+        cluster.run_in("nftables");
+        cluster
+    }
+
+    /// From the next start on, in this mode.
+    fn run_in(&self, mode: &str) {
+        let config = on_echo_port(&support::configured("dual-stack", mode));
+        fs::write(self.path("config.yaml"), config).unwrap();
     }
 
     fn arguments(&self) -> [std::ffi::OsString; 6] {
@@ -101,7 +111,10 @@ fn on_echo_port(text: &str) -> String {
         text = text.replace(recorded, echo);
     }
     // Often enough to see within a test that something came back.
-    text.replace("nftables:\n", "nftables:\n  syncPeriod: 1s\n  minSyncPeriod: 0s\n")
+    for mode in ["nftables:\n", "iptables:\n"] {
+        text = text.replace(mode, &format!("{mode}  syncPeriod: 1s\n  minSyncPeriod: 0s\n"));
+    }
+    text
 }
 
 /// The user's chains and all rules in the tables of one variant, in both families.
@@ -225,6 +238,69 @@ fn from_iptables_mode_with_the_legacy_variant() {
     from_iptables_mode(LEGACY_VARIANT);
 }
 
+/// In the same mode the rules are the same: what differs is sent, and nobody notices.
+#[test]
+fn from_iptables_mode_to_iptables_mode() {
+    let Some(network) = support::network() else { return };
+    let ka = network.namespace("ka").unwrap();
+    let cluster = Cluster::new();
+    cluster.run_in("iptables");
+    let tools = Iptables::nft();
+    install_foreign(ka, NFT_VARIANT);
+    let foreign = saved(ka, NFT_VARIANT);
+    cluster.install_iptables(ka, NFT_VARIANT);
+    let traffic = Traffic::start(&network);
+    let log = Agent::start_using(ka, &tools, cluster.arguments()).terminate();
+    assert!(!log.contains("taken over"), "ours go by the same names: {log}");
+    let left = saved(ka, NFT_VARIANT);
+    assert!(foreign.iter().all(|line| left.contains(line)), "{left:?}");
+    let again = Agent::start_using(ka, &tools, cluster.arguments()).terminate();
+    assert!(again.contains("nothing to send"), "{again}");
+    traffic.was_undisturbed();
+}
+
+#[test]
+fn from_nftables_mode_to_iptables_mode() {
+    let Some(network) = support::network() else { return };
+    let ka = network.namespace("ka").unwrap();
+    let cluster = Cluster::new();
+    cluster.run_in("iptables");
+    cluster.install_nftables(ka);
+    let traffic = Traffic::start(&network);
+    take_over(ka, &cluster);
+    assert!(!nft(ka, &["list tables"]).contains("kube-proxy"));
+    assert!(saved(ka, NFT_VARIANT).iter().any(|line| line.contains("KUBE-SVC")));
+    traffic.was_undisturbed();
+}
+
+/// Ferroxy's own modes follow one another as well, there and back.
+#[test]
+fn from_one_mode_of_ours_to_another() {
+    for (tools, variant) in [(Iptables::nft(), NFT_VARIANT), (Iptables::legacy(), LEGACY_VARIANT)] {
+        let Some(network) = support::network() else { return };
+        let ka = network.namespace("ka").unwrap();
+        let cluster = Cluster::new();
+        drop(Agent::start_using(ka, &tools, cluster.arguments()).terminate());
+        let traffic = Traffic::start(&network);
+        for _ in 0..2 {
+            cluster.run_in("iptables");
+            let log = Agent::start_using(ka, &tools, cluster.arguments()).terminate();
+            assert!(
+                log.contains("table ip ferroxy, table ip6 ferroxy of Ferroxy's nftables mode removed"),
+                "{log}"
+            );
+            assert!(!nft(ka, &["list tables"]).contains("ferroxy"));
+            assert!(saved(ka, variant).iter().any(|line| line.contains("KUBE-SVC")));
+
+            cluster.run_in("nftables");
+            let log = Agent::start_using(ka, &tools, cluster.arguments()).terminate();
+            assert!(log.contains("chains of"), "{log}");
+            assert_eq!(without_kubelets(saved(ka, variant)), [""; 0]);
+        }
+        traffic.was_undisturbed();
+    }
+}
+
 /// All cases of the corpus, without traffic: whatever kube-proxy makes, nothing of it stays and the rest does.
 #[test]
 fn every_recorded_ruleset_goes() {
@@ -244,7 +320,10 @@ fn every_recorded_ruleset_goes() {
             restore(&node, variant[1], &kube_firewall_jumps(v6));
             let cleanup = ferroxy(&node, &["cleanup"]);
             assert_eq!(cleanup.code, 0, "{}: {cleanup:?}", case.name);
-            assert!(cleanup.stdout.contains("removed what kube-proxy left: "), "{cleanup:?}");
+            assert!(
+                cleanup.stdout.contains("removed what kube-proxy or iptables mode left: "),
+                "{cleanup:?}"
+            );
             assert_eq!(without_kubelets(saved(&node, variant)), before, "{} {variant:?}", case.name);
         }
     }
@@ -297,8 +376,11 @@ fn a_set_that_somebody_else_uses_stays() {
         restore(&node, variant[0], &format!("*filter\n{rule}\nCOMMIT\n"));
         let cleanup = ferroxy(&node, &["cleanup"]);
         assert_eq!(cleanup.code, 0, "{cleanup:?}");
-        assert!(cleanup.stdout.contains("removed what kube-proxy left: 1 sets"), "{cleanup:?}");
-        let words = "left by kube-proxy, and stays: set KUBE-CLUSTER-IP (a rule uses it)";
+        assert!(
+            cleanup.stdout.contains("removed what kube-proxy or iptables mode left: 1 sets"),
+            "{cleanup:?}"
+        );
+        let words = "left by kube-proxy or iptables mode, and stays: set KUBE-CLUSTER-IP (a rule uses it)";
         assert!(cleanup.stdout.contains(words), "{cleanup:?}");
         assert_eq!(sets(&node), ["KUBE-CLUSTER-IP"]);
     }
@@ -343,7 +425,7 @@ fn a_chain_that_somebody_else_uses_stays() {
         restore(&node, variant[0], "*nat\n:CNI-DN - [0:0]\n-A CNI-DN -j KUBE-MARK-MASQ\nCOMMIT\n");
         let cleanup = ferroxy(&node, &["cleanup"]);
         assert_eq!(cleanup.code, 0, "{cleanup:?}");
-        let words = "left by kube-proxy, and stays: chain KUBE-MARK-MASQ of";
+        let words = "left by kube-proxy or iptables mode, and stays: chain KUBE-MARK-MASQ of";
         assert_eq!(cleanup.stdout.matches(words).count(), 1, "{cleanup:?}");
         let expected = [
             ":CNI-DN -",
@@ -448,9 +530,8 @@ fn cleanup_says_what_it_removed() {
     let cleanup = ferroxy(&node, &["cleanup"]);
     assert_eq!(cleanup.code, 0, "{cleanup:?}");
     for words in [
-        "nothing of Ferroxy was there",
-        "removed what kube-proxy left: table ip kube-proxy",
-        "removed what kube-proxy left: table ip6 kube-proxy",
+        "removed what kube-proxy or iptables mode left: table ip kube-proxy",
+        "removed what kube-proxy or iptables mode left: table ip6 kube-proxy",
         "chains of ip nat",
         "chains of ip6 filter",
         "chains of ip mangle",

@@ -14,6 +14,7 @@ use rustix::fs::{Access, access};
 
 use super::process::Program;
 use super::{Error, Family, Limits, save};
+use crate::text::tool;
 
 /// Searched after PATH, which for a service often lacks them.
 const ALSO: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
@@ -45,6 +46,7 @@ pub struct Version(pub u32, pub u32, pub u32);
 /// Chains of a Kubernetes proxy in the variant that is not used. They go on working on packets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Leftover {
+    pub family: Family,
     pub variant: Variant,
     pub table: &'static str,
     /// The first one found.
@@ -57,6 +59,11 @@ impl Tools {
         let tools = Tools::search(family, "", &search_path())?;
         log_once(&tools);
         Ok(tools)
+    }
+
+    /// Whether the host has tools that can be used.
+    pub fn are_installed(family: Family) -> bool {
+        Tools::search(family, "", &search_path()).is_ok()
     }
 
     /// A certain variant, whatever the host's own choice is.
@@ -76,7 +83,7 @@ impl Tools {
             if other.has_table(table)
                 && let Some(chain) = other.first_kubernetes_chain(table, limits)?
             {
-                let found = Leftover { variant: other.variant, table, chain };
+                let found = Leftover { family: self.family, variant: other.variant, table, chain };
                 tracing::warn!("{found}: packets meet these rules too; remove them, or use that variant");
                 return Ok(Some(found));
             }
@@ -85,7 +92,7 @@ impl Tools {
     }
 
     fn search(family: Family, infix: &str, directories: &[PathBuf]) -> Result<Tools, Error> {
-        let prefix = family.prefix();
+        let prefix = tool(family);
         let save = find_program(&format!("{prefix}{infix}-save"), directories)?;
         let restore = find_program(&format!("{prefix}{infix}-restore"), directories)?;
         let (version, variant) = ask_version(&restore)?;
@@ -119,7 +126,7 @@ impl Tools {
 }
 
 /// In the network namespace that the calling thread is in. Makes nothing, and loads no module.
-pub(super) fn legacy_table_exists(family: Family, table: &str) -> bool {
+fn legacy_table_exists(family: Family, table: &str) -> bool {
     let names = match family {
         Family::V4 => "/proc/thread-self/net/ip_tables_names",
         Family::V6 => "/proc/thread-self/net/ip6_tables_names",
@@ -209,15 +216,6 @@ impl Variant {
     }
 }
 
-impl Family {
-    fn prefix(self) -> &'static str {
-        match self {
-            Family::V4 => "iptables",
-            Family::V6 => "ip6tables",
-        }
-    }
-}
-
 impl fmt::Display for Variant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -235,10 +233,11 @@ impl fmt::Display for Version {
 
 impl fmt::Display for Leftover {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Leftover { variant, table, chain } = self;
+        let Leftover { family, variant, table, chain } = self;
+        let tools = tool(*family);
         write!(
             f,
-            "the {variant} variant of iptables, which is not used here, has {chain} in its table {table}"
+            "the {variant} variant of {tools}, which is not used here, has {chain} in its table {table}"
         )
     }
 }

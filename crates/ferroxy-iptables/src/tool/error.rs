@@ -4,6 +4,8 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use rustix::io::Errno;
+
 use super::Variant;
 
 #[derive(Debug, thiserror::Error)]
@@ -46,11 +48,21 @@ pub enum Error {
     #[error("cannot set {key} to {value}: {source}")]
     WriteSetting { key: &'static str, value: &'static str, source: io::Error },
 
-    #[error("cannot ask the kernel about the iptables table {table}: {source}")]
-    Fingerprint { table: String, source: io::Error },
-
     #[error(transparent)]
     Kernel(#[from] ferroxy_netlink::Error),
+}
+
+impl Error {
+    /// The caller lacks privileges: nothing will work until it has them.
+    pub fn is_not_permitted(&self) -> bool {
+        let said = match self {
+            Error::Failed { said, .. } => said,
+            Error::Refused(refusal) => &refusal.said,
+            Error::Kernel(error) => return matches!(error.errno, Errno::PERM | Errno::ACCESS),
+            _ => return false,
+        };
+        said.contains("ermission denied") || said.contains("not permitted")
+    }
 }
 
 /// A restore that the tool or the kernel did not accept. What was committed before the line in question is in force, the
@@ -66,6 +78,13 @@ pub struct Refusal {
     pub line: Option<String>,
     /// The chain which that line is about: it leads the caller to the Service.
     pub chain: Option<String>,
+}
+
+impl Refusal {
+    /// Whether these words are in the line that was refused.
+    pub fn is_about(&self, words: &str) -> bool {
+        self.line.as_ref().is_some_and(|line| line.contains(words))
+    }
 }
 
 impl std::fmt::Display for Refusal {

@@ -25,17 +25,24 @@ pub mod sysctl;
 pub use detect::{Leftover, Tools, Variant, Version};
 pub use error::{Error, Refusal};
 pub use fingerprint::{Fingerprint, fingerprint};
-pub use restore::{Receipt, restore, restore_portions};
+pub use restore::{Receipt, restore, restore_attended, restore_portions};
 pub use save::{save, save_text};
 
 use std::time::Duration;
 
-/// Which of the two sets of tools: `iptables` or `ip6tables`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Family {
-    V4,
-    V6,
+pub use ferroxy_core::Family;
+
+/// Whoever stands by while a tool runs.
+pub trait Attendant {
+    /// It has begun, as this process, and cannot have changed anything yet: its notifications can be known when they come.
+    fn started(&self, _process: u32) {}
+
+    /// It is at work, and within its limits. Told about once a second.
+    fn waiting(&self) {}
 }
+
+/// Nobody.
+impl Attendant for () {}
 
 /// How long and how much at most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

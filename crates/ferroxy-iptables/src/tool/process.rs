@@ -14,10 +14,12 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use super::Error;
+use super::{Attendant, Error};
 
 /// Written, and read, at once: as much as a pipe holds.
 const CHUNK: usize = 64 * 1024;
+/// How often, at least, whoever stands by is told that we wait.
+const WAITING: Duration = Duration::from_secs(1);
 /// What is kept of the complaints of a program. The first ones matter.
 const COMPLAINTS: usize = 16 * 1024;
 
@@ -44,9 +46,20 @@ pub(super) type Reader<'r> = dyn FnMut(&[u8]) -> ControlFlow<()> + 'r;
 impl Program<'_> {
     /// `input` is written line by line, each followed by a newline.
     pub fn run(&self, input: &mut dyn Iterator<Item = &str>, read: &mut Reader<'_>) -> Result<Ended, Error> {
+        self.run_attended(input, read, &())
+    }
+
+    /// The same with somebody who stands by.
+    pub fn run_attended(
+        &self,
+        input: &mut dyn Iterator<Item = &str>,
+        read: &mut Reader<'_>,
+        attendant: &dyn Attendant,
+    ) -> Result<Ended, Error> {
         let started = Instant::now();
         let mut running = Running::start(self).map_err(|source| self.failed(source))?;
-        let outcome = running.follow(self, started + self.limit, input, read);
+        attendant.started(running.child.id());
+        let outcome = running.follow(self, started + self.limit, input, read, attendant);
         let stopped_early = !matches!(outcome, Ok(Stop::Ended));
         if stopped_early {
             running.kill();
@@ -131,12 +144,13 @@ impl Running {
         deadline: Instant,
         input: &mut dyn Iterator<Item = &str>,
         read: &mut Reader<'_>,
+        attendant: &dyn Attendant,
     ) -> io::Result<Stop> {
         let mut feed = Feed { lines: input, buffer: Vec::with_capacity(CHUNK), written: 0 };
         let mut buffer = vec![0; CHUNK];
         let mut printed = 0;
         while self.stdout.is_some() || self.stderr.is_some() {
-            if !self.wait_until_ready(deadline)? {
+            if !self.wait_until_ready(deadline, attendant)? {
                 return Ok(Stop::OutOfTime);
             }
             feed.write(&mut self.stdin)?;
@@ -156,7 +170,7 @@ impl Running {
     }
 
     /// False when time is up.
-    fn wait_until_ready(&self, deadline: Instant) -> io::Result<bool> {
+    fn wait_until_ready(&self, deadline: Instant, attendant: &dyn Attendant) -> io::Result<bool> {
         let wanted = [PollFlags::OUT, PollFlags::IN, PollFlags::IN];
         let open = self.fds().into_iter().zip(wanted).filter_map(|(fd, flags)| fd.map(|fd| (fd, flags)));
         let mut open: Vec<PollFd<'_>> = open.map(|(fd, flags)| PollFd::from_borrowed_fd(fd, flags)).collect();
@@ -165,10 +179,11 @@ impl Running {
             if left.is_zero() {
                 return Ok(false);
             }
-            match poll(&mut open, Timespec::try_from(left).ok().as_ref()) {
-                Err(Errno::INTR) => {}
+            attendant.waiting();
+            match poll(&mut open, Timespec::try_from(left.min(WAITING)).ok().as_ref()) {
+                Err(Errno::INTR) | Ok(0) => {}
                 Err(errno) => return Err(errno.into()),
-                Ok(ready) => return Ok(ready > 0),
+                Ok(_) => return Ok(true),
             }
         }
     }

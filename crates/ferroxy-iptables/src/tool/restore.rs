@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::portion::Portions;
 use super::process::{Ended, Program};
 use super::refusal::{self, Verdict};
-use super::{Error, Limits, Refusal, Tools, Variant, Version, lock};
+use super::{Attendant, Error, Limits, Refusal, Tools, Variant, Version, lock};
 
 /// The first pause after a run that did not get the lock; each is twice the last.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -39,15 +39,34 @@ pub struct Receipt {
 /// everyday size is one commit; a larger one, in nf_tables, becomes several: see [`super::portion`]. After an
 /// [`Error::Refused`] the commits before the refused line are in force.
 pub fn restore(tools: &Tools, text: &str, limits: &Limits) -> Result<Receipt, Error> {
+    restore_attended(tools, text, limits, &())
+}
+
+/// The same with somebody who stands by.
+pub fn restore_attended(
+    tools: &Tools,
+    text: &str,
+    limits: &Limits,
+    attendant: &dyn Attendant,
+) -> Result<Receipt, Error> {
     let portions = match tools.variant {
         Variant::NfTables => Portions::of(text),
         Variant::Legacy => Portions::for_legacy(text),
     };
-    restore_portions(tools, &portions, limits)
+    run_all(tools, &portions, limits, attendant)
 }
 
-/// The same for a text that is arranged already.
+/// For a text that is arranged already.
 pub fn restore_portions(tools: &Tools, portions: &Portions<'_>, limits: &Limits) -> Result<Receipt, Error> {
+    run_all(tools, portions, limits, &())
+}
+
+fn run_all(
+    tools: &Tools,
+    portions: &Portions<'_>,
+    limits: &Limits,
+    attendant: &dyn Attendant,
+) -> Result<Receipt, Error> {
     if tools.variant == Variant::Legacy {
         lock::prepare()?;
     }
@@ -61,7 +80,7 @@ pub fn restore_portions(tools: &Tools, portions: &Portions<'_>, limits: &Limits)
             std::thread::sleep(pause);
             receipt.waited += pause;
         }
-        let ended = run(tools, lines, limits)?;
+        let ended = run(tools, lines, limits, attendant)?;
         receipt.runs += 1;
         if ended.status == 0 {
             receipt.tool_time = ended.took;
@@ -81,7 +100,7 @@ pub fn restore_portions(tools: &Tools, portions: &Portions<'_>, limits: &Limits)
     Err(Error::Locked { tool: name(tools), runs: receipt.runs, waited: receipt.waited })
 }
 
-fn run(tools: &Tools, lines: &[&str], limits: &Limits) -> Result<Ended, Error> {
+fn run(tools: &Tools, lines: &[&str], limits: &Limits, attendant: &dyn Attendant) -> Result<Ended, Error> {
     let seconds = limits.lock.as_secs().max(1).to_string();
     let mut arguments = vec!["--noflush", "--counters"];
     if tools.version >= KNOWS_WAIT {
@@ -90,7 +109,7 @@ fn run(tools: &Tools, lines: &[&str], limits: &Limits) -> Result<Ended, Error> {
     let program =
         Program { path: &tools.restore, arguments: &arguments, limit: limits.run, output: limits.output };
     // It prints nothing of use: its complaints come another way.
-    program.run(&mut lines.iter().copied(), &mut |_| ControlFlow::Continue(()))
+    program.run_attended(&mut lines.iter().copied(), &mut |_| ControlFlow::Continue(()), attendant)
 }
 
 fn refused(tools: &Tools, ended: &Ended, said: String, number: Option<usize>, lines: &[&str]) -> Error {

@@ -27,6 +27,18 @@ pub(super) fn read_table_name<'a>(message: &Message<'a>) -> Result<&'a str, Malf
     Fields::<2>::new(attributes)?.need(ANY_TABLE, "table name")?.str()
 }
 
+/// The name of the chain that a message about a chain or rule is about.
+pub(super) fn read_chain_name(message: &Message<'_>, what: &str) -> Result<Option<String>, Malformed> {
+    let place = match what {
+        "chain" => chain::NAME,
+        "rule" => rule::CHAIN,
+        _ => return Ok(None),
+    };
+    let (_, attributes) = message.split::<HEADER>()?;
+    let name = Fields::<4>::new(attributes)?.get(place).map(|name| name.str().map(str::to_owned));
+    name.transpose()
+}
+
 pub(super) fn read_table(message: &Message<'_>) -> Result<(Table, bool), Malformed> {
     let (_, attributes) = message.split::<HEADER>()?;
     let fields = Fields::<7>::new(attributes)?;

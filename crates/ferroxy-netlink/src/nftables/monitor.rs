@@ -2,17 +2,17 @@
 //! not how: whoever needs to know reads it back.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
 use crate::codec::{Malformed, Message, Messages};
 use crate::error::Error;
-use crate::socket::{Protocol, Socket};
+use crate::socket::{Protocol, Socket, ignore_originator};
 
 use super::connection::read_generation;
-use super::decode::{read_family, read_table_name};
+use super::decode::{read_chain_name, read_family, read_table_name};
 use super::types::Family;
 use super::wire::{NOTIFICATION_GROUP, message};
 
@@ -32,6 +32,8 @@ pub enum Notice {
         table: String,
         /// `table`, `chain`, `rule`, `set`, `element`, `object` or `flowtable`.
         what: &'static str,
+        /// Of a chain or rule.
+        chain: Option<String>,
         removed: bool,
         /// Who did it: compare with [`Connection::port_id`](super::Connection::port_id).
         port_id: u32,
@@ -57,6 +59,12 @@ impl Monitor {
             .map_err(|errno| Error::refused("filter notifications of", port_id.to_string(), errno))
     }
 
+    /// The same from elsewhere, while this thread waits for notices.
+    pub fn ignorer(&self) -> Result<Ignorer, Error> {
+        let failed = |errno| Error::refused("duplicate the socket to", OPERATION, errno);
+        self.socket.duplicate().map(Ignorer).map_err(failed)
+    }
+
     /// The next notice; `None` when time ran out first. Equal notices in a row are given once.
     pub fn next(&mut self, timeout: Option<Duration>) -> Result<Option<Notice>, Error> {
         let failed = |errno| Error::refused(OPERATION, "", errno);
@@ -77,6 +85,18 @@ impl Monitor {
                 Err(errno) => return Err(failed(errno)),
             }
         }
+    }
+}
+
+/// Tells a [`Monitor`] whom to ignore.
+#[derive(Debug)]
+pub struct Ignorer(OwnedFd);
+
+impl Ignorer {
+    /// As [`Monitor::ignore`], from now on and in place of whoever was named before.
+    pub fn ignore(&self, port_id: u32) -> Result<(), Error> {
+        ignore_originator(&self.0, port_id)
+            .map_err(|errno| Error::refused("filter notifications of", port_id.to_string(), errno))
     }
 }
 
@@ -118,5 +138,6 @@ fn read_notice(message: &Message<'_>) -> Result<Option<Notice>, Malformed> {
         _ => return Ok(None),
     };
     let (family, table) = (read_family(message)?, read_table_name(message)?.to_owned());
-    Ok(Some(Notice::Changed { family, table, what, removed, port_id }))
+    let chain = read_chain_name(message, what)?;
+    Ok(Some(Notice::Changed { family, table, what, chain, removed, port_id }))
 }

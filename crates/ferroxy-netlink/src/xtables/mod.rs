@@ -32,6 +32,13 @@ pub struct Connection {
     socket: OwnedFd,
 }
 
+/// How large a table is: its rules, and what begins chains and ends them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Size {
+    pub entries: usize,
+    pub bytes: usize,
+}
+
 /// The tables that exist in this network namespace. Asking for one that does not would create it.
 pub fn tables(family: Family) -> Result<Vec<String>, Error> {
     let name = match family {
@@ -56,6 +63,15 @@ impl Connection {
         let socket = socket_with(address_family, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
             .map_err(|errno| Error::refused("open a socket for", "legacy iptables", errno))?;
         Ok(Connection { family, socket })
+    }
+
+    /// How large a table is, which costs nothing to ask.
+    pub fn size(&self, name: &str) -> Result<Size, Error> {
+        let malformed = |found: Malformed| Error::malformed("ask about table", self.describe(name), found);
+        let mut info = named_header(name, INFO).map_err(malformed)?;
+        self.ask(GET_INFO, &mut info)
+            .map_err(|errno| Error::refused("ask about table", self.describe(name), errno))?;
+        Ok(Size { entries: table::count_in(&info), bytes: table::size_in(&info) })
     }
 
     pub fn read(&self, name: &str) -> Result<Table, Error> {

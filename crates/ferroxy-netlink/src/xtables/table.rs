@@ -5,6 +5,7 @@
 //! entries out means to write all jumps anew. An `ERROR` ends the table, too.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hasher};
 use std::ops::Range;
 
 use crate::codec::Malformed;
@@ -24,6 +25,7 @@ const NAME: usize = 32;
 const INFO_HOOKS: usize = 32;
 const INFO_ENTRIES: usize = 36;
 const INFO_UNDERFLOWS: usize = 56;
+const INFO_COUNT: usize = 76;
 const INFO_SIZE: usize = 80;
 pub(super) const ENTRIES_SIZE: Range<usize> = 32..36;
 const HOOKS: usize = 5;
@@ -113,6 +115,18 @@ impl Table {
             Some(Target::Chain(_)) => Ok(Table { family, info: info.to_vec(), bytes, entries }),
             _ => Err(Malformed::Missing { what: "end of the table" }),
         }
+    }
+
+    /// The same for two readings if no rule was changed between them, whatever rules have counted meanwhile.
+    pub fn digest(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        for entry in &self.entries {
+            // What it has counted is the end of its head.
+            let head = entry.at + Layout::of(self.family).size;
+            hasher.write(&self.bytes[entry.at..head - COUNTER]);
+            hasher.write(&self.bytes[head..entry.end]);
+        }
+        hasher.finish()
     }
 
     /// The chains that are not built in.
@@ -263,6 +277,11 @@ pub(super) fn named_header(name: &str, length: usize) -> Result<Vec<u8>, Malform
     Ok(header)
 }
 
+/// How many entries a table has.
+pub(super) fn count_in(info: &[u8]) -> usize {
+    u32_at(info, INFO_COUNT) as usize
+}
+
 /// How many bytes the entries of a table have.
 pub(super) fn size_in(info: &[u8]) -> usize {
     u32_at(info, INFO_SIZE) as usize
@@ -364,6 +383,19 @@ mod tests {
 
     fn names(names: &[&str]) -> BTreeSet<String> {
         names.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn what_rules_have_counted_is_not_in_the_digest() {
+        let (mut counted, mut changed) = (table(), table());
+        counted.bytes[LAYOUT.size - 1] = 7;
+        counted.bytes[LAYOUT.size - COUNTER] = 7;
+        assert_eq!(counted.digest(), table().digest());
+        changed.bytes[LAYOUT.size - COUNTER - 1] = 7;
+        assert_ne!(changed.digest(), table().digest());
+        changed = table();
+        *changed.bytes.last_mut().unwrap() = 7;
+        assert_ne!(changed.digest(), table().digest());
     }
 
     #[test]

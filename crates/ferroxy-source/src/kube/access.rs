@@ -67,6 +67,7 @@ impl Access {
         let agent = HeaderValue::from_str(&options.user_agent)
             .map_err(|_| OpenError::UserAgent { text: options.user_agent.clone() })?;
         config.headers.push((USER_AGENT, agent));
+        read_token(&mut config.auth_info)?;
         let access = Access { config, files, digest };
         access.check()?;
         Ok(access)
@@ -152,7 +153,13 @@ pub(super) fn told(error: &dyn std::error::Error) -> String {
         }
         cause = error.source();
     }
-    one_line(&text)
+    plain(one_line(&text))
+}
+
+/// Without the client's name for a kind of error, and without links to the manual of a library.
+fn plain(text: String) -> String {
+    let text = text.strip_prefix("ServiceError: ").unwrap_or(&text);
+    text.split(": https://docs.rs/").next().unwrap_or(text).to_owned()
 }
 
 fn configuration(options: &Options) -> Result<(Config, BTreeSet<PathBuf>), OpenError> {
@@ -217,6 +224,17 @@ fn credential_files(auth: &AuthInfo) -> BTreeSet<PathBuf> {
         unless(auth.client_key_data.is_some(), &auth.client_key),
     ];
     files.into_iter().flatten().map(PathBuf::from).collect()
+}
+
+/// Takes the token out of its file, without the line end that most tools write: no header can hold one, and the client
+/// would send it. (That the file changed is seen by the digest.)
+fn read_token(auth: &mut AuthInfo) -> Result<(), OpenError> {
+    let file = auth.token_file.take().filter(|path| auth.token.is_none() && !path.is_empty());
+    if let Some(path) = file.map(PathBuf::from) {
+        let text = fs::read_to_string(&path).map_err(|reason| OpenError::Credentials { path, reason })?;
+        auth.token = Some(text.trim().to_owned().into());
+    }
+    Ok(())
 }
 
 /// An address without a scheme means what it means to the original: TLS if a certificate authority is given.

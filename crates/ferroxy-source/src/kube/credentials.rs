@@ -69,7 +69,9 @@ impl Keeper {
             Ok((access, client)) => {
                 let moved = self.supplied.is_some() && access.server() != self.access.server();
                 let why = if moved { Why::Move } else { why };
-                info!(server = access.server(), ?why, "new client for the API server");
+                if self.supplied.is_some() {
+                    info!("connecting anew to the API server {}: {}", access.server(), why.words());
+                }
                 self.access = access;
                 self.supplied = Some(Instant::now());
                 self.link.supply(client, &self.access.server(), why);

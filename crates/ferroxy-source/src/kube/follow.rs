@@ -42,8 +42,14 @@ const WATCH_SECONDS: f64 = 300.0;
 const LONGEST_PAGE: usize = LONGEST_LINE;
 const LONGEST_REFUSAL: usize = 64 << 10;
 
-/// Never ends.
-pub(super) async fn follow(resource: Resource, link: Rc<Link>, hub: Rc<Hub>, pulse: Arc<Pulse>) {
+/// Never ends. `insists`: does not do without what one can do without.
+pub(super) async fn follow(
+    resource: Resource,
+    insists: bool,
+    link: Rc<Link>,
+    hub: Rc<Hub>,
+    pulse: Arc<Pulse>,
+) {
     let mut leases = link.leases();
     let first = usable(&mut leases).await;
     let outlet = Rc::clone(&hub);
@@ -51,6 +57,7 @@ pub(super) async fn follow(resource: Resource, link: Rc<Link>, hub: Rc<Hub>, pul
         machine: ListWatch::new(resource.kind, &first.server, random),
         out: Outlet::new(move |events| outlet.events(events)),
         cut_off: false,
+        insists,
         resource,
         link,
         hub,
@@ -69,6 +76,7 @@ struct Follower {
     out: Outlet,
     /// The last request did not reach the server.
     cut_off: bool,
+    insists: bool,
     resource: Resource,
     link: Rc<Link>,
     hub: Rc<Hub>,
@@ -232,11 +240,17 @@ impl Follower {
             state.heard = Some(Instant::now());
         }
         drop(state);
-        // Ranges of cluster IPs are the one thing a proxy can do without.
-        if self.machine.is_listed() || (kind == Kind::ServiceCidr && self.machine.is_settled()) {
+        if self.machine.is_listed() || self.does_without() {
             self.hub.complete(kind);
         }
         self.hub.troubles(Some(kind), self.machine.troubles());
+    }
+
+    /// Ranges of cluster IPs are the one thing a proxy can do without. They are waited for until a request for them has
+    /// failed, so that the rules made of them do not go and come back at every start.
+    fn does_without(&self) -> bool {
+        let failed = !self.insists && self.machine.errors() > 0;
+        self.resource.kind == Kind::ServiceCidr && (self.machine.is_settled() || failed)
     }
 }
 

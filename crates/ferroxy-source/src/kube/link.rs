@@ -41,6 +41,17 @@ pub(super) enum Why {
     Move,
 }
 
+impl Why {
+    /// For people.
+    pub(super) fn words(self) -> &'static str {
+        match self {
+            Why::Renewal => "its credentials were renewed",
+            Why::Death => "it did not answer any more",
+            Why::Move => "the configuration names another one",
+        }
+    }
+}
+
 pub(super) struct Link {
     leases: watch::Sender<Option<Lease>>,
     /// That a new lease is needed.

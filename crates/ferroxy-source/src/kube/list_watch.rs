@@ -16,7 +16,7 @@ use ferroxy_core::{Diagnostic, Object as Subject};
 
 use super::backoff::Backoff;
 use super::decode::{self, Item, Line, Status};
-use super::inventory::{Inventory, Origin, number};
+use super::inventory::Inventory;
 use super::outlet::Outlet;
 use crate::object::Kind;
 
@@ -216,7 +216,7 @@ impl ListWatch {
             Line::Deleted(item) => self.take_in(item, Inventory::delete, out),
             Line::Unknown => {}
             Line::Bookmark(bookmark) => match (bookmark.version, &self.phase) {
-                (Some(version), Phase::Watch { .. }) => self.advance(version),
+                (Some(version), Phase::Watch { .. }) if !self.is_past(&version) => self.advance(version),
                 (Some(version), _) if bookmark.ends_list => self.finish_list(version, out),
                 // Before the end of the list a version is nothing one could continue from.
                 _ => {}
@@ -228,9 +228,7 @@ impl ListWatch {
 
     /// A whole page of a list.
     pub(super) fn page(&mut self, body: &[u8], now: Instant, out: &mut Outlet) {
-        let end = match decode::page(self.kind, body, &mut |item| {
-            self.inventory.change(item, Origin::List, out)
-        }) {
+        let end = match decode::page(self.kind, body, &mut |item| self.inventory.change(item, out)) {
             Ok(end) if !end.resource_version.is_empty() => end,
             Ok(_) => return self.lose_list("sent a list without a resourceVersion".to_owned(), now),
             Err(error) => return self.lose_list(format!("sent a list that cannot be read: {error}"), now),
@@ -338,24 +336,26 @@ impl ListWatch {
     fn take_in(
         &mut self,
         item: Item,
-        apply: impl FnOnce(&mut Inventory, Item, Origin, &mut Outlet),
+        apply: impl FnOnce(&mut Inventory, Item, &mut Outlet),
         out: &mut Outlet,
     ) {
-        let version = item.version.clone();
-        let from = if self.is_watching() { Origin::Watch } else { Origin::List };
-        apply(&mut self.inventory, item, from, out);
-        if let Some(version) = version {
+        let Some(version) = item.version.clone() else { return apply(&mut self.inventory, item, out) };
+        if !self.is_past(&version) {
+            apply(&mut self.inventory, item, out);
             self.advance(version);
         }
     }
 
-    /// Continue from here after the next break. Never backwards, if versions can be compared. In a list this means
-    /// nothing: objects come in the order of their names.
+    /// A watch goes forward: what is older than its place is a repetition of the past, and would bring back what is
+    /// gone. A list is always the truth: a server restored from a backup may count from further back.
+    fn is_past(&self, version: &str) -> bool {
+        let place = self.version().map_or(0, number);
+        number(version) != 0 && number(version) < place
+    }
+
+    /// Continue from here after the next break. In a list this means nothing: objects come in the order of their names.
     fn advance(&mut self, to: String) {
         let Phase::Watch { version } = &mut self.phase else { return };
-        if number(&to) != 0 && number(&to) < number(version) {
-            return;
-        }
         *version = to;
         if self.stuck.as_ref().is_some_and(|stuck| stuck.version != *version) {
             self.stuck = None;
@@ -437,6 +437,11 @@ impl ListWatch {
         self.streaming &= self.unfinished < UNFINISHED;
         self.phase = Phase::Start;
     }
+}
+
+/// Versions are opaque to clients by contract, and numbers in every server there is. 0: this one is not.
+fn number(version: &str) -> u64 {
+    version.parse().unwrap_or(0)
 }
 
 /// The server was set back behind what we have seen, by a restored backup for instance.

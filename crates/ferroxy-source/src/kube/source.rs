@@ -25,7 +25,6 @@ use super::probe::probe;
 use super::recorder::{Occurrence, Recorder, record};
 use super::resource::Resource;
 use super::{Options, Update};
-use crate::object::Kind;
 
 /// An API server that could be asked.
 #[derive(Debug)]
@@ -162,14 +161,11 @@ impl Work {
     async fn run(self, on_update: impl FnMut(Update) + 'static) {
         let Work { source, resources, pulses, occurrences, wait_for_all } = self;
         let KubeSource { options, access, observer } = source;
-        let needed =
-            resources.iter().map(|it| it.kind).filter(|kind| wait_for_all || *kind != Kind::ServiceCidr);
-        let hub = Rc::new(Hub::new(needed, on_update));
+        let hub = Rc::new(Hub::new(resources.iter().map(|it| it.kind), on_update));
         let link = Link::new(&options, pulses.clone(), observer.clone());
-        let followers = resources
-            .into_iter()
-            .zip(pulses)
-            .map(|(resource, pulse)| follow(resource, Rc::clone(&link), Rc::clone(&hub), pulse));
+        let followers = resources.into_iter().zip(pulses).map(|(resource, pulse)| {
+            follow(resource, wait_for_all, Rc::clone(&link), Rc::clone(&hub), pulse)
+        });
         let followers = join_all(followers.collect::<Vec<_>>());
         let node_name = options.node_name.clone();
         let recording = record(occurrences, Rc::clone(&link), node_name);

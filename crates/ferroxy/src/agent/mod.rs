@@ -55,7 +55,7 @@ const MANY: usize = 1000;
 pub struct Periods {
     /// `syncPeriod`: how often the kernel is asked whether anybody else changed rules.
     pub verify: Duration,
-    /// `minSyncPeriod`: how often one Service is programmed if it never rests.
+    /// `minSyncPeriod`: how often one Service, or all of them together, is programmed if it never rests.
     pub pace: Duration,
     /// How long after a change the chains it left unused are removed.
     pub tidy: Duration,
@@ -86,6 +86,8 @@ pub struct Agent {
     tidy_due: Option<Instant>,
     next_period: Instant,
     drift_repairs: u64,
+    /// What a repair could not mend, as last told.
+    unmended: Option<String>,
     reports: Reports,
     sweeper: Sweeper,
     latency: Latency,
@@ -106,8 +108,8 @@ impl Agent {
         periods: Periods,
         status: Arc<Status>,
     ) -> Agent {
-        let mut queue = Queue::default();
-        queue.set_pace(periods.pace);
+        let mut queue = Queue::new(dataplane.pace());
+        queue.set_period(periods.pace);
         Agent {
             facts,
             dataplane,
@@ -118,6 +120,7 @@ impl Agent {
             tidy_due: None,
             next_period: Instant::now() + periods.verify,
             drift_repairs: 0,
+            unmended: None,
             reports: Reports::default(),
             sweeper: Sweeper::start(Arc::clone(&status)),
             latency: Latency::new(nanoseconds_since_1970()),
@@ -131,6 +134,7 @@ impl Agent {
 
     /// Beats as long as the agent gets round to its work.
     pub fn live_by(&mut self, heart: Heart) {
+        self.dataplane.live_by(heart.clone());
         self.heart = heart;
     }
 
@@ -187,7 +191,7 @@ impl Agent {
 
     fn change_settings(&mut self, policy: Policy, periods: Periods) -> Touched {
         self.periods = periods;
-        self.queue.set_pace(periods.pace);
+        self.queue.set_period(periods.pace);
         self.next_period = self.next_period.min(Instant::now() + periods.verify);
         self.status.sync_period(periods.verify);
         self.facts.set_policy(policy)

@@ -30,7 +30,8 @@ impl Agent {
                 let names =
                     if due.len() == 1 { due[0].to_string() } else { format!("{} Services", due.len()) };
                 if outcome.operations > 0 {
-                    info!("{names} changed: {} in {:.1?}", describe(&outcome), now.elapsed());
+                    // From -v=2: in a busy cluster there are many a second, on every node.
+                    debug!("{names} changed: {} in {:.1?}", describe(&outcome), now.elapsed());
                 }
                 let many = due.len() > MANY;
                 self.finished(&outcome, due, now);
@@ -73,6 +74,7 @@ impl Agent {
             self.verify_due = Some(now);
         }
         self.status.services(&tried, &outcome.failed, self.dataplane.acknowledged());
+        self.status.rules(&self.dataplane.rule_counts());
         if outcome.operations > 0 {
             self.tidy_due.get_or_insert(now + self.periods.tidy);
         }
@@ -93,6 +95,7 @@ impl Agent {
                 // Their node ports answer on other addresses now.
                 self.sweeper.services().for_each(|name| self.queue.add(name.clone(), Instant::now()));
                 self.status.node(self.dataplane.acknowledged());
+                self.status.rules(&self.dataplane.rule_counts());
                 self.status.done(Step::Node, began, &outcome.receipt);
             }
             Err(error) => {
@@ -120,12 +123,15 @@ impl Agent {
         let began = Instant::now();
         self.take_over(&[]);
         match self.dataplane.verify() {
+            Ok(repair) if repair.unmended.is_some() => self.not_mended(repair.unmended),
             Ok(repair) => {
+                self.unmended = None;
                 self.status.done(Step::Verify, began, &repair.receipt);
                 if repair.operations > 0 {
                     self.drift_repairs += 1;
                     self.sweeper.rules_were_missing();
                     self.status.drift_repaired();
+                    self.status.rules(&self.dataplane.rule_counts());
                     warn!(
                         "drift repaired ({} so far): {} operations, such as: {}",
                         self.drift_repairs,
@@ -140,6 +146,19 @@ impl Agent {
                 self.verify_due = Some(Instant::now() + Duration::from_millis(500));
             }
         }
+    }
+
+    /// Somebody works against us, or a tool does not do what it is told. Told once; tried again every period.
+    fn not_mended(&mut self, what: Option<String>) {
+        if self.unmended != what {
+            let what = what.as_deref().unwrap_or_default();
+            self.status.failed(Step::Verify, &format!("still different after a repair: {what}"));
+            warn!(
+                "rules are still not as they should be after a repair, such as: {what}; trying again every {:?}",
+                self.periods.verify
+            );
+        }
+        self.unmended = what;
     }
 
     /// What kube-proxy left may belong to what we cannot see yet.

@@ -8,13 +8,20 @@ use std::time::{Duration, Instant};
 
 use ferroxy_core::ServiceName;
 
+use crate::dataplane::Pace;
+
 const FIRST_RETRY: Duration = Duration::from_millis(20);
 const LAST_RETRY: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Default)]
 pub struct Queue {
     waiting: BTreeMap<ServiceName, Attempt>,
+    /// What the period is counted for.
     pace: Pace,
+    period: Duration,
+    rates: Rates,
+    /// Where it is counted for all together: until then, nothing is due.
+    rest_until: Option<Instant>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -24,14 +31,18 @@ struct Attempt {
 }
 
 impl Queue {
+    pub fn new(pace: Pace) -> Queue {
+        Queue { pace, ..Queue::default() }
+    }
+
     /// `minSyncPeriod`.
-    pub fn set_pace(&mut self, period: Duration) {
-        self.pace.period = period;
+    pub fn set_period(&mut self, period: Duration) {
+        self.period = period;
     }
 
     /// Something about the Service changed: due as soon as its pace allows, whatever happened before.
     pub fn add(&mut self, name: ServiceName, now: Instant) {
-        let due = self.pace.earliest(&name, now);
+        let due = self.rates.earliest(&name, self.period, now);
         self.waiting
             .entry(name)
             .and_modify(|attempt| attempt.due = due)
@@ -39,16 +50,24 @@ impl Queue {
     }
 
     pub fn due(&self, now: Instant) -> Vec<ServiceName> {
+        if self.rest_until.is_some_and(|until| now < until) {
+            return Vec::new();
+        }
         self.waiting.iter().filter(|(_, attempt)| attempt.due <= now).map(|(name, _)| name.clone()).collect()
     }
 
     pub fn next_due(&self) -> Option<Instant> {
-        self.waiting.values().map(|attempt| attempt.due).min()
+        let first = self.waiting.values().map(|attempt| attempt.due).min()?;
+        Some(self.rest_until.map_or(first, |until| until.max(first)))
     }
 
     pub fn done(&mut self, name: &ServiceName, now: Instant) {
         self.waiting.remove(name);
-        self.pace.spend(name, now);
+        match self.pace {
+            Pace::EachService => self.rates.spend(name, self.period, now),
+            // A change that comes alone goes at once. What comes within the period after it goes together.
+            Pace::Whole => self.rest_until = Some(now + self.period),
+        }
     }
 
     /// Says after how long it is tried again.
@@ -77,29 +96,28 @@ pub fn backoff(failures: u32) -> Duration {
 /// no reason to let others wait. A few changes go out at once; from then on a Service gets one in each period, which
 /// has all that came meanwhile.
 #[derive(Debug, Default)]
-struct Pace {
-    period: Duration,
+struct Rates {
     /// Until when each Service has spent its allowance; those that have all of it are not here.
     spent_until: HashMap<ServiceName, Instant>,
     prune_at: usize,
 }
 
-impl Pace {
+impl Rates {
     /// How many changes in a row are not held back.
     const BURST: u32 = 10;
 
-    fn earliest(&self, name: &ServiceName, now: Instant) -> Instant {
-        let allowance = self.period * (Self::BURST - 1);
+    fn earliest(&self, name: &ServiceName, period: Duration, now: Instant) -> Instant {
+        let allowance = period * (Self::BURST - 1);
         let until = self.spent_until.get(name).and_then(|until| until.checked_sub(allowance));
         until.map_or(now, |earliest| earliest.max(now))
     }
 
-    fn spend(&mut self, name: &ServiceName, now: Instant) {
-        if self.period.is_zero() {
+    fn spend(&mut self, name: &ServiceName, period: Duration, now: Instant) {
+        if period.is_zero() {
             return self.spent_until.clear();
         }
         let until = self.spent_until.entry(name.clone()).or_insert(now);
-        *until = (*until).max(now) + self.period;
+        *until = (*until).max(now) + period;
         if self.spent_until.len() > self.prune_at {
             self.spent_until.retain(|_, until| *until > now);
             self.prune_at = (2 * self.spent_until.len()).max(1000);
@@ -170,8 +188,8 @@ mod tests {
     #[test]
     fn a_restless_service_is_held_to_the_rate_after_a_burst() {
         let (mut queue, start) = (Queue::default(), Instant::now());
-        queue.set_pace(Duration::from_secs(1));
-        assert_eq!(programmed(&mut queue, start, 5_000), Pace::BURST as usize + 4);
+        queue.set_period(Duration::from_secs(1));
+        assert_eq!(programmed(&mut queue, start, 5_000), Rates::BURST as usize + 4);
         queue.add(name("quiet"), start);
         assert_eq!(queue.due(start), [name("quiet")], "another's restlessness is no reason to wait");
     }
@@ -179,7 +197,7 @@ mod tests {
     #[test]
     fn what_is_held_back_is_due_later_by_itself() {
         let (mut queue, start) = (Queue::default(), Instant::now());
-        queue.set_pace(Duration::from_secs(1));
+        queue.set_period(Duration::from_secs(1));
         programmed(&mut queue, start, 200);
         let due = queue.next_due().expect("the last change waits");
         assert!(due > start && due <= start + Duration::from_secs(1));
@@ -187,19 +205,47 @@ mod tests {
     }
 
     #[test]
+    fn where_each_run_costs_changes_go_together() {
+        let (mut queue, start) = (Queue::new(Pace::Whole), Instant::now());
+        let period = Duration::from_secs(1);
+        queue.set_period(period);
+        queue.add(name("alone"), start);
+        assert_eq!(queue.due(start), [name("alone")], "it goes at once");
+        queue.done(&name("alone"), start);
+        for (service, after) in [("a", 1), ("b", 500), ("alone", 999)] {
+            let now = start + Duration::from_millis(after);
+            queue.add(name(service), now);
+            assert_eq!((queue.due(now), queue.next_due()), (Vec::new(), Some(start + period)));
+        }
+        assert_eq!(queue.due(start + period), ["a", "alone", "b"].map(name));
+        let mut restless = Queue::new(Pace::Whole);
+        restless.set_period(period);
+        assert_eq!(programmed(&mut restless, start, 5_000), 5, "no burst, and no pause that is longer");
+    }
+
+    #[test]
+    fn a_failure_is_tried_again_before_the_period_is_over() {
+        let (mut queue, start) = (Queue::new(Pace::Whole), Instant::now());
+        queue.set_period(Duration::from_secs(1));
+        queue.add(name("a"), start);
+        let wait = queue.failed(name("a"), start);
+        assert_eq!(queue.due(start + wait), [name("a")]);
+    }
+
+    #[test]
     fn without_a_period_nothing_is_held_back_and_nothing_remembered() {
         let (mut queue, start) = (Queue::default(), Instant::now());
         assert_eq!(programmed(&mut queue, start, 1_000), 100);
-        assert!(queue.pace.spent_until.is_empty());
+        assert!(queue.rates.spent_until.is_empty());
     }
 
     #[test]
     fn services_that_are_quiet_again_are_forgotten() {
         let (mut queue, start) = (Queue::default(), Instant::now());
-        queue.set_pace(Duration::from_millis(1));
+        queue.set_period(Duration::from_millis(1));
         for number in 0..5_000 {
             queue.done(&name(&format!("s{number}")), start + Duration::from_millis(number));
         }
-        assert!(queue.pace.spent_until.len() < 2_000, "{}", queue.pace.spent_until.len());
+        assert!(queue.rates.spent_until.len() < 2_000, "{}", queue.rates.spent_until.len());
     }
 }

@@ -40,7 +40,11 @@ impl Reports {
 
     pub(super) fn source(&mut self, found: Vec<Diagnostic>) {
         if found.is_empty() && !self.of_source.is_empty() {
-            info!("the manifests read well again");
+            let api_server = self.of_source.iter().find(|it| it.object.kind == "API server");
+            match api_server.map(|it| &it.object) {
+                Some(object) => info!("{object}: is heard again"),
+                None => info!("the manifests read well again"),
+            }
         }
         say_what_is_new(&mut self.of_source, found);
     }

@@ -19,6 +19,8 @@ struct Kernel {
     is_warm: bool,
     /// How many of the next attempts fail.
     failures: usize,
+    /// What no repair mends.
+    unmended: Option<String>,
     node: NodeIntent,
     services: BTreeMap<ServiceName, Arc<ServiceIntent>>,
 }
@@ -57,7 +59,7 @@ impl Dataplane for Kernel {
         Ok(())
     }
 
-    fn watch(&self, _: Sender<Input>) -> anyhow::Result<()> {
+    fn watch(&mut self, _: Sender<Input>) -> anyhow::Result<()> {
         Ok(())
     }
 
@@ -103,7 +105,7 @@ impl Dataplane for Kernel {
     }
 
     fn verify(&mut self) -> Result<Repair, Failure> {
-        Ok(Repair::default())
+        Ok(Repair { operations: 1, unmended: self.unmended.clone(), ..Repair::default() })
     }
 
     fn acknowledged(&self) -> &dyn Acknowledged {
@@ -114,7 +116,7 @@ impl Dataplane for Kernel {
         Ok(Preview { text: String::new(), operations: Vec::new() })
     }
 
-    fn programmed(&mut self, _: &Arc<ServiceIntent>) -> Result<Programmed, Failure> {
+    fn programmed(&mut self, _: &Intent, _: &Arc<ServiceIntent>) -> Result<Programmed, Failure> {
         Ok(Programmed::Nothing)
     }
 
@@ -220,7 +222,7 @@ fn nothing_is_programmed_before_the_source_has_shown_all_and_the_node_has_an_add
     sender.send(Input::Listed).unwrap();
     sender.send(Input::Events(vec![own_node()])).unwrap();
     assert_eq!(agent.gather(&inputs), None);
-    assert_eq!(written(&journal), [String::new(); 0]);
+    assert_eq!(written(&journal), Vec::<String>::new());
     assert!(inputs.try_recv().is_err(), "it has heard of its Node");
 
     // Without an address, or without a list, it goes on waiting until it is told to stop.
@@ -230,7 +232,7 @@ fn nothing_is_programmed_before_the_source_has_shown_all_and_the_node_has_an_add
         sender.send(Input::Events(inputs_before)).unwrap();
         sender.send(Input::Stop("enough")).unwrap();
         assert_eq!(waiting.gather(&inputs), Some("enough"));
-        assert_eq!(written(&journal), [String::new(); 0]);
+        assert_eq!(written(&journal), Vec::<String>::new());
     }
 }
 
@@ -254,4 +256,18 @@ fn what_failed_is_tried_again_and_other_settings_resolve_everything_anew() {
         written(&journal),
         ["node ", "change apps/aaa default/kubernetes kube-system/kube-dns kube-system/metrics"]
     );
+}
+
+#[test]
+fn a_repair_that_does_not_help_is_told_of_once_and_waits_for_the_period() {
+    let (mut agent, _) = agent(Kernel { unmended: Some("a rule".into()), ..Kernel::default() });
+    for _ in 0..3 {
+        agent.verify();
+        assert_eq!(agent.verify_due, None, "not at once");
+    }
+    let failures = |agent: &Agent| agent.status.now().counts.full_sync_failures;
+    assert_eq!((failures(&agent), agent.drift_repairs), (1, 0));
+    agent.dataplane = Box::new(Kernel::default());
+    agent.verify();
+    assert_eq!((failures(&agent), agent.drift_repairs, &agent.unmended), (1, 1, &None));
 }

@@ -1,12 +1,14 @@
-//! `ferroxy cleanup`: everything of ours leaves the kernel, and whatever kube-proxy left there.
+//! `ferroxy cleanup`: everything of ours leaves the kernel, whatever mode it is of, and whatever kube-proxy left there.
 
 use anyhow::bail;
 use clap::Args;
 use ferroxy_core::Family;
+use ferroxy_iptables::counters;
 
 use super::Answer;
 use crate::config::Mode;
-use crate::{dataplane, host, takeover};
+use crate::takeover::{self, Report};
+use crate::{dataplane, host};
 
 #[derive(Debug, Args)]
 pub struct Cleanup {
@@ -28,16 +30,30 @@ pub fn cleanup(only_ours: bool) -> anyhow::Result<Answer> {
             "a Ferroxy agent is running in this network namespace and would put everything back; stop it first"
         );
     };
-    let removed = dataplane::open(Mode::Nftables, &Family::ALL)?.cleanup()?;
-    println!("{}", if removed { "removed the tables of Ferroxy" } else { "nothing of Ferroxy was there" });
+    let tables = dataplane::open(Mode::Nftables, &Family::ALL)?.cleanup()?;
+    if tables {
+        println!("removed the tables of Ferroxy");
+    }
     if only_ours {
         return Ok(Answer::Yes);
     }
+    // Chains of iptables mode are kube-proxy's by name, whoever made them.
     let report = takeover::remove_leftovers(None);
-    report.removed.iter().for_each(|removed| println!("removed what kube-proxy left: {removed}"));
-    report.kept.iter().for_each(|kept| println!("left by kube-proxy, and stays: {kept}"));
+    counters::remove()?;
+    for removed in &report.removed {
+        println!("removed what kube-proxy or iptables mode left: {removed}");
+    }
+    for kept in &report.kept {
+        println!("left by kube-proxy or iptables mode, and stays: {kept}");
+    }
+    if !tables && report == Report::default() {
+        println!("nothing of Ferroxy was there");
+    }
     if !report.failed.is_empty() {
-        bail!("not all of what kube-proxy left could be removed: {}", report.failed.join("; "));
+        bail!(
+            "not all of what kube-proxy or iptables mode left could be removed: {}",
+            report.failed.join("; ")
+        );
     }
     Ok(Answer::Yes)
 }

@@ -1,12 +1,13 @@
 //! `ferroxy explain NAMESPACE/SERVICE`: what a Service does on this node, and why it does not work.
 
 use std::io::{self, Write};
+use std::sync::Arc;
 
 use anyhow::Context;
 use clap::Args;
 use ferroxy_core::explain::{Explanation, Finding, PortExplanation, Standing, explain};
 use ferroxy_core::intent::{Frontend, FrontendKind};
-use ferroxy_core::{ServiceName, resolve};
+use ferroxy_core::{Intent, ServiceIntent, ServiceName, resolve};
 use serde_json::{Value, json};
 
 use super::input::Input;
@@ -34,9 +35,8 @@ impl Explain {
             .with_context(|| format!("`{}` is not of the form NAMESPACE/SERVICE", self.service))?;
         let (settings, cluster) = self.input.look()?;
         let mut explanation = explain(&cluster.facts, &name);
-        let kernel = resolve::service(&cluster.facts, &name)
-            .intent
-            .map(|intent| in_kernel(settings.mode, &intent.into()));
+        let (intent, _) = resolve::all(&cluster.facts);
+        let kernel = intent.services.get(&name).map(|service| in_kernel(settings.mode, &intent, service));
         let (kernel, problem) = kernel.map(|it| (it.words, it.problem)).unzip();
         explanation.findings.extend(problem.flatten());
         let mut out = io::stdout().lock();
@@ -63,14 +63,14 @@ pub(super) struct InKernel {
     problem: Option<Finding>,
 }
 
-pub(super) fn in_kernel(mode: Mode, service: &std::sync::Arc<ferroxy_core::ServiceIntent>) -> InKernel {
+pub(super) fn in_kernel(mode: Mode, intent: &Intent, service: &Arc<ServiceIntent>) -> InKernel {
     let fine = |words: String| InKernel { words, problem: None };
     let wrong = |words: String, problem: &str, fix: &str| {
         let problem = Some(Finding { problem: problem.into(), fix: fix.into() });
         InKernel { words, problem }
     };
     let looked = dataplane::open(mode, &host::families())
-        .and_then(|mut dataplane| dataplane.programmed(service).map_err(Into::into));
+        .and_then(|mut dataplane| dataplane.programmed(intent, service).map_err(Into::into));
     match looked {
         Ok(Programmed::Nothing) => wrong(
             "no".into(),

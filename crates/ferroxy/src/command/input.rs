@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use anyhow::bail;
 use clap::Args;
-use ferroxy_core::{Diagnostic, Facts, Policy};
+use ferroxy_core::{Diagnostic, Facts, Family, Policy};
+use ferroxy_iptables::tool::Tools;
 use ferroxy_source::kube::{KubeSource, Options};
 use ferroxy_source::manifest::ManifestSource;
 
@@ -59,16 +60,19 @@ impl Input {
     pub fn settings(&self, warn: &mut dyn FnMut(String)) -> anyhow::Result<Settings> {
         let (config, warnings) = Config::load(&self.flags).map_err(join_lines)?;
         warnings.into_iter().for_each(&mut *warn);
-        match config.mode {
-            Mode::Nftables => {}
-            Mode::Unset => warn("no proxy mode is set: using nftables".into()),
-            other => {
-                let field = if self.flags.config.is_some() { "mode" } else { "--proxy-mode" };
-                bail!("{field}: the mode {} is not there yet; use nftables", other.as_str());
+        let mode = match config.mode {
+            Mode::Nftables | Mode::Iptables => config.mode,
+            Mode::Unset => {
+                let (mode, why) = default_mode();
+                warn(format!("no proxy mode is set: using {}, {why}", mode.as_str()));
+                mode
             }
-        }
+            Mode::Ipvs => {
+                let field = if self.flags.config.is_some() { "mode" } else { "--proxy-mode" };
+                bail!("{field}: the mode ipvs is not there yet; use nftables or iptables");
+            }
+        };
         let node_name = config.node_name().map_err(anyhow::Error::msg)?;
-        let mode = Mode::Nftables;
         let periods = config.periods(mode);
         Ok(Settings { config, mode, node_name, periods })
     }
@@ -110,6 +114,16 @@ impl Input {
             burst: client.burst,
             ..Options::for_node(&settings.node_name)
         }
+    }
+}
+
+/// The original's, where it can be had; and why.
+fn default_mode() -> (Mode, &'static str) {
+    match Tools::are_installed(Family::V4) {
+        true => {
+            (Mode::Iptables, "as kube-proxy does; nftables is faster and asks for nothing but the kernel")
+        }
+        false => (Mode::Nftables, "because this host has no iptables tools"),
     }
 }
 

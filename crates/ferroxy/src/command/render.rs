@@ -3,12 +3,11 @@
 use std::io::{self, Write};
 
 use clap::Args;
-use ferroxy_core::{Family, resolve};
-use ferroxy_nftables::{State, text};
-use serde_json::{Value, json};
+use ferroxy_core::resolve;
 
 use super::input::Input;
 use super::{Answer, Output};
+use crate::dataplane::Ruleset;
 
 #[derive(Debug, Args)]
 pub struct Render {
@@ -21,44 +20,17 @@ pub struct Render {
 
 impl Render {
     pub fn run(self) -> anyhow::Result<Answer> {
-        let (_, cluster) = self.input.look()?;
+        let (settings, cluster) = self.input.look()?;
         let (intent, diagnostics) = resolve::all(&cluster.facts);
         for diagnostic in diagnostics.into_iter().chain(cluster.facts.orphans()) {
             eprintln!("ferroxy: {diagnostic}");
         }
-        let state = ferroxy_nftables::render(&intent, &Family::ALL);
+        let ruleset = Ruleset::of(settings.mode, &intent);
         let mut out = io::stdout().lock();
         match self.output {
-            Output::Text => write!(out, "{state}")?,
-            Output::Json => writeln!(out, "{:#}", state_json(&state))?,
+            Output::Text => write!(out, "{ruleset}")?,
+            Output::Json => writeln!(out, "{:#}", ruleset.to_json())?,
         }
         Ok(Answer::Yes)
     }
-}
-
-fn state_json(state: &State) -> Value {
-    let table = |(family, table): (&Family, &ferroxy_nftables::state::Table)| {
-        let sets: Vec<Value> = table
-            .sets
-            .keys()
-            .map(|name| {
-                let elements: Vec<String> = table
-                    .elements()
-                    .filter(|element| element.set.name() == name)
-                    .map(|element| text::element_text(*family, &element))
-                    .collect();
-                json!({ "name": name, "elements": elements })
-            })
-            .collect();
-        let chains: Vec<Value> = table
-            .chains
-            .iter()
-            .map(|(name, chain)| {
-                let rules: Vec<&str> = chain.rules.iter().map(|rule| rule.text.as_str()).collect();
-                json!({ "name": name, "hook": chain.hook.map(|hook| text::hook_text(&hook)), "rules": rules })
-            })
-            .collect();
-        json!({ "family": family.to_string(), "name": ferroxy_nftables::TABLE, "sets": sets, "chains": chains })
-    };
-    json!({ "tables": state.tables.iter().map(table).collect::<Vec<_>>() })
 }

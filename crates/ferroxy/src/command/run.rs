@@ -158,16 +158,18 @@ fn follow_config(
     let Some(path) = &flags.config else { return Ok(None) };
     let (mode, node_name, manager) = (settings.mode, settings.node_name.clone(), manager.clone());
     let status = Arc::clone(status);
-    let follower = reload::spawn(path.into(), flags.clone(), settings.config.clone(), move |reload| {
+    let mut current = settings.config.clone();
+    let follower = reload::spawn(path.into(), flags.clone(), current.clone(), move |reload| {
         reload.tell();
         let Reload::Changed { new, .. } = reload else { return };
         manager.reloading();
         log::adjust(&new.logging);
-        host::prepare(&new);
-        status.limit_traffic_series(new.traffic_metrics_max_series as usize);
+        host::prepare_again(&current, &new);
+        current.clone_from(&new);
         let policy = new.policy(mode, node_name.clone());
         // The agent ends by ending the process; there is nobody left to tell.
         let _ = inputs.send(agent::Input::Settings(Box::new(policy), periods(&new.periods(mode))));
+        status.reconfigured(new);
         manager.ready("in sync, with a changed configuration");
     });
     Ok(Some(follower.with_context(|| format!("--config: cannot follow changes of {path}"))?))

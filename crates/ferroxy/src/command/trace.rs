@@ -7,11 +7,11 @@ use anyhow::{Context, bail};
 use clap::Args;
 use ferroxy_core::intent::LocalDetector;
 use ferroxy_core::{Facts, Family, Intent, Origin, Packet, Protocol, ServiceName, Verdict, resolve};
-use ferroxy_nftables::interpret::Trace as Path;
 use serde_json::{Value, json};
 
 use super::input::Input;
 use super::{Answer, Output};
+use crate::dataplane::{Path, Ruleset};
 use crate::output::{Paint, Table};
 
 #[derive(Debug, Args)]
@@ -34,10 +34,10 @@ pub struct Trace {
 
 impl Trace {
     pub fn run(self) -> anyhow::Result<Answer> {
-        let (_, cluster) = self.input.look()?;
+        let (settings, cluster) = self.input.look()?;
         let (intent, _) = resolve::all(&cluster.facts);
         let packet = self.packet(&cluster.facts, &intent)?;
-        let path = ferroxy_nftables::trace(&ferroxy_nftables::render(&intent, &Family::ALL), &packet);
+        let path = Ruleset::of(settings.mode, &intent).trace(&packet);
         let mut out = io::stdout().lock();
         match self.output {
             Output::Text => {
@@ -165,7 +165,7 @@ fn text(packet: &Packet, who: &str, path: &Path, paint: Paint) -> String {
                 1 => "one endpoint".to_owned(),
                 n => format!("one of {n} endpoints, with equal chance"),
             }));
-            if path.steps.iter().any(|step| step.effect.contains("sticky")) {
+            if path.steps.iter().any(|step| step.is_sticky) {
                 text.push_str("; a client that was here before goes where it went (session affinity)");
             }
             text.push('\n');

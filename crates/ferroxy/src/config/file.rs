@@ -197,8 +197,9 @@ fn parse(text: &str, overlooked: &mut Vec<String>) -> Result<Value, String> {
         serde_saphyr::from_multiple_with_options::<Value>(text, options)
     };
     let documents = match read(DuplicateKeyPolicy::Error) {
-        Err(error @ serde_saphyr::Error::DuplicateMappingKey { .. }) => {
-            overlooked.push(format!("{error}: the last one counts"));
+        Err(serde_saphyr::Error::DuplicateMappingKey { key, location }) => {
+            let key = key.unwrap_or_else(|| "a key".to_owned());
+            overlooked.push(format!("{key}: is there twice, the last one counts (line {})", location.line()));
             read(DuplicateKeyPolicy::LastWins)
         }
         read => read,
@@ -305,8 +306,9 @@ mod tests {
     fn a_field_written_twice_is_a_warning() {
         let (file, warnings) = decode(&text("mode: ipvs\nmode: nftables")).unwrap();
         assert_eq!(file.mode.as_deref(), Some("nftables"));
-        assert_eq!(warnings.len(), 1);
-        assert!(warnings[0].contains("mode") && warnings[0].contains("line 4"), "{warnings:?}");
+        let expected =
+            "--config: not all of it can be used: mode: is there twice, the last one counts (line 4)";
+        assert_eq!(warnings, [expected]);
     }
 
     #[test]

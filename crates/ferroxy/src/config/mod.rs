@@ -186,7 +186,8 @@ impl Config {
     pub fn load(flags: &Flags) -> Result<(Config, Vec<String>), Vec<String>> {
         match flags.config.as_deref().filter(|path| !path.is_empty()) {
             Some(path) => {
-                let text = std::fs::read_to_string(path).map_err(|error| vec![format!("{path}: {error}")])?;
+                let text = std::fs::read_to_string(path)
+                    .map_err(|error| vec![format!("--config: cannot read {path}: {error}")])?;
                 Config::from_text(&text, flags)
             }
             None => Config::resolve(overlay::from_flags(flags), Origin::Flags, flags),

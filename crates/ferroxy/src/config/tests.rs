@@ -545,7 +545,7 @@ fn warnings_for_what_has_no_effect() {
 fn a_file_that_cannot_be_read() {
     let errors = from_flags(&["--config=/nonexistent/config.yaml"]).unwrap_err();
     assert_eq!(errors.len(), 1);
-    assert!(errors[0].starts_with("/nonexistent/config.yaml: "), "{errors:?}");
+    assert!(errors[0].starts_with("--config: cannot read /nonexistent/config.yaml: "), "{errors:?}");
     assert!(from_file("mode: [").is_err());
 }
 

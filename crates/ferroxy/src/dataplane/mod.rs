@@ -1,6 +1,10 @@
 //! What the agent and the commands ask of a dataplane, whatever its kind. One file for each kind adapts its crate.
 
+mod iptables;
 mod nftables;
+mod ruleset;
+
+pub use ruleset::{Path, Ruleset, Step};
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -10,6 +14,7 @@ use ferroxy_core::{Family, Intent, NodeIntent, ServiceIntent, ServiceName};
 
 use crate::agent::Input;
 use crate::config::Mode;
+use crate::host::notify::Heart;
 
 /// A Service as it should be, or `None` when it should not be.
 pub type Change = (ServiceName, Option<Arc<ServiceIntent>>);
@@ -22,7 +27,15 @@ pub trait Dataplane: Debug + Send {
     fn probe(&mut self, node: &NodeIntent) -> anyhow::Result<()>;
 
     /// Tells the agent of changes that others make to what is ours, from a thread of its own.
-    fn watch(&self, inputs: Sender<Input>) -> anyhow::Result<()>;
+    fn watch(&mut self, inputs: Sender<Input>) -> anyhow::Result<()>;
+
+    /// Gives a sign of life while something is done that may take minutes.
+    fn live_by(&mut self, _: Heart) {}
+
+    /// What `minSyncPeriod` is counted for.
+    fn pace(&self) -> Pace {
+        Pace::EachService
+    }
 
     /// Nothing of ours is in the kernel yet, and nothing that ours replaces.
     fn is_cold(&mut self) -> Result<bool, Failure>;
@@ -54,8 +67,13 @@ pub trait Dataplane: Debug + Send {
     /// What `start` would do to this kernel now.
     fn preview(&mut self, intent: &Intent) -> Result<Preview, Failure>;
 
-    /// Whether the kernel has a Service as it should be.
-    fn programmed(&mut self, service: &Arc<ServiceIntent>) -> Result<Programmed, Failure>;
+    /// Whether the kernel has a Service of this Intent as it should be.
+    fn programmed(&mut self, intent: &Intent, service: &Arc<ServiceIntent>) -> Result<Programmed, Failure>;
+
+    /// How many rules there are, where Services are rules.
+    fn rule_counts(&self) -> Vec<RuleCount> {
+        Vec::new()
+    }
 
     /// Removes everything of ours: a diff to nothing. Says whether there was anything.
     fn cleanup(&mut self) -> Result<bool, Failure>;
@@ -65,10 +83,31 @@ pub trait Dataplane: Debug + Send {
 pub fn open(mode: Mode, families: &[Family]) -> anyhow::Result<Box<dyn Dataplane>> {
     match mode {
         Mode::Nftables => Ok(Box::new(nftables::Nftables::open(families)?)),
-        Mode::Unset | Mode::Iptables | Mode::Ipvs => {
-            anyhow::bail!("the mode {} is not there yet; use nftables", mode.as_str())
+        Mode::Iptables => Ok(Box::new(iptables::Iptables::open(families)?)),
+        Mode::Unset | Mode::Ipvs => {
+            anyhow::bail!("the mode {} is not there yet; use nftables or iptables", mode.as_str())
         }
     }
+}
+
+/// Whether one restless Service must let others wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Pace {
+    /// A change costs what it changes: each Service has a rate of its own.
+    #[default]
+    EachService,
+    /// A change costs the run of a program, however small it is: what comes meanwhile goes together.
+    Whole,
+}
+
+/// The rules of one table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RuleCount {
+    pub family: Family,
+    pub table: &'static str,
+    pub total: u64,
+    /// Written by the last sync.
+    pub last: u64,
 }
 
 /// What the kernel has taken from us.
@@ -120,6 +159,8 @@ pub struct Repair {
     pub operations: usize,
     /// Some of it, in the words of the mode's own tool.
     pub examples: Vec<String>,
+    /// What is still not as it should be after that: doing the same once more will not help.
+    pub unmended: Option<String>,
 }
 
 /// What would be done.

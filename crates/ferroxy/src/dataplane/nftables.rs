@@ -45,7 +45,7 @@ impl Dataplane for Nftables {
         self.inner.probe(node).map_err(|error| host::explain_missing(&error))
     }
 
-    fn watch(&self, inputs: Sender<Input>) -> anyhow::Result<()> {
+    fn watch(&mut self, inputs: Sender<Input>) -> anyhow::Result<()> {
         let mut monitor = Monitor::open()?;
         monitor.ignore(self.inner.port_id())?;
         thread::Builder::new().name("rules".into()).spawn(move || follow(&mut monitor, &inputs))?;
@@ -94,7 +94,7 @@ impl Dataplane for Nftables {
         let crate_side::Repair { receipt, plan } = self.inner.verify()?;
         self.generation = generation.unwrap_or_default().wrapping_add(receipt.transactions as u32);
         let examples = plan.ops().take(3).map(ToString::to_string).collect();
-        Ok(Repair { receipt: receipt.into(), operations: plan.len(), examples })
+        Ok(Repair { receipt: receipt.into(), operations: plan.len(), examples, unmended: None })
     }
 
     fn acknowledged(&self) -> &dyn Acknowledged {
@@ -106,7 +106,7 @@ impl Dataplane for Nftables {
         Ok(Preview { text: plan.to_string(), operations: plan.ops().map(ToString::to_string).collect() })
     }
 
-    fn programmed(&mut self, service: &Arc<ServiceIntent>) -> Result<Programmed, Failure> {
+    fn programmed(&mut self, _: &Intent, service: &Arc<ServiceIntent>) -> Result<Programmed, Failure> {
         Ok(match self.inner.programmed(service)? {
             crate_side::Programmed::Nothing => Programmed::Nothing,
             crate_side::Programmed::Elements { right, wanted } => Programmed::Parts { right, wanted },

@@ -35,6 +35,17 @@ pub fn prepare(config: &Config) {
     sysctl::apply(&config.conntrack);
 }
 
+/// The same for a configuration that has changed, as far as the privileges that are left allow it. What has not changed is
+/// not done, and not complained about, again.
+pub fn prepare_again(old: &Config, new: &Config) {
+    if old.oom_score_adj != new.oom_score_adj {
+        oom::set_score(new.oom_score_adj);
+    }
+    if old.conntrack != new.conntrack {
+        sysctl::apply(&new.conntrack);
+    }
+}
+
 /// Goes on with the privileges that the mode needs. Call it after [`prepare`] and before any thread is started.
 pub fn give_up_privileges(mode: Mode, config: &Config) {
     if let Err(error) = capabilities::keep_only(Needs::of(mode, config)) {

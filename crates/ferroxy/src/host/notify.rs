@@ -88,7 +88,7 @@ impl Notifier {
 
 /// Signs of life. Its owner calls [`Heart::beat`] whenever it comes by, and comes by at [`Heart::next_beat`] at the
 /// latest. There is no thread that beats by itself: an owner that is stuck must be seen to be.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Heart {
     notifier: Notifier,
     every: Option<Duration>,

@@ -221,6 +221,7 @@ fn alpha(help: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dataplane::RuleCount;
     use crate::serve::health::Step;
     use crate::serve::requests::Request;
     use crate::serve::status::Watch;
@@ -241,7 +242,7 @@ mod tests {
         status.failed(Step::Services, &"no");
         status.programmed(Family::V4, 0.3);
         status.swept(Family::V6, Duration::from_millis(3), 7);
-        status.iptables_rules(Family::V4, "nat", 120, 6);
+        status.rules(&[RuleCount { family: Family::V4, table: "nat", total: 120, last: 6 }]);
         status.iptables_packets(5, 2);
         let took = Duration::from_millis(3);
         status.requested(Request { method: "GET", host: "10.0.0.1:6443", code: Some(200), took });

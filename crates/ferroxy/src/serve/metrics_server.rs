@@ -20,7 +20,7 @@ const PATHS: [&str; 7] =
     ["/configz", "/flagz", "/healthz", "/metrics", "/metrics/slis", "/proxyMode", "/statusz"];
 const CAUTION: &str = "For people who look for a problem: this text may change with any version.";
 
-/// What does not change while the process runs.
+/// How it was started.
 #[derive(Debug)]
 pub struct About {
     pub config: Config,
@@ -65,6 +65,15 @@ impl Pages {
 
     fn metrics(&self) -> Answer {
         let about = &self.about;
+        if about.mode == Mode::Iptables {
+            // The kernel counts; whoever cannot ask it tells what was known.
+            match ferroxy_iptables::counters::read() {
+                Ok(packets) => {
+                    self.status.iptables_packets(packets.invalid_dropped, packets.localhost_accepted)
+                }
+                Err(error) => tracing::debug!("packet counters cannot be read: {error}"),
+            }
+        }
         let page = metrics::page(&self.status, about.mode, &about.config.feature_gates, &self.traffic);
         http::answer(StatusCode::OK, exposition::CONTENT_TYPE, page)
     }
@@ -88,7 +97,11 @@ impl Pages {
             "/metrics/slis" => {
                 http::answer(StatusCode::OK, exposition::CONTENT_TYPE, metrics::slis(&self.status))
             }
-            "/configz" => json_page(&json!({ "kubeproxy.config.k8s.io": about.config.to_json() })),
+            "/configz" => {
+                let changed = self.status.now().changed_config.clone();
+                let config = changed.as_deref().unwrap_or(&about.config);
+                json_page(&json!({ "kubeproxy.config.k8s.io": config.to_json() }))
+            }
             "/flagz" => in_any_form(flagz(about), flagz_value(about)),
             "/statusz" => in_any_form(statusz(about, Moment::now()), statusz_value(about, Moment::now())),
             _ => http::not_found(),

@@ -11,7 +11,8 @@ use ferroxy_core::{Event, Family, ServiceName};
 use ferroxy_source::kube::{Occurrence, Recorder};
 use tokio::sync::Notify;
 
-use crate::dataplane::{Acknowledged, Receipt};
+use crate::config::Config;
+use crate::dataplane::{Acknowledged, Receipt, RuleCount};
 
 use super::counts::{Counts, Rules};
 use super::frontends::Frontends;
@@ -54,6 +55,8 @@ pub struct Now {
     pub frontends: Option<Frontends>,
     /// How many series of traffic are told at most.
     pub most_traffic_series: usize,
+    /// The configuration in force, if it is not the one we started with.
+    pub changed_config: Option<Box<Config>>,
     /// The version of Kubernetes that the cluster has, as its API server tells it: `v1.37.0`.
     pub cluster_version: Option<String>,
 }
@@ -93,6 +96,7 @@ impl Status {
             counts: Counts::default(),
             frontends: None,
             most_traffic_series: MOST_TRAFFIC_SERIES,
+            changed_config: None,
             cluster_version: None,
         };
         Status { now: Mutex::new(now), ports_changed: Notify::new(), recorder: OnceLock::new() }
@@ -258,15 +262,23 @@ impl Status {
         counts.conntrack_deleted += deleted;
     }
 
-    /// iptables mode: how many rules of ours a table has, and how many of them the last sync wrote.
-    pub fn iptables_rules(&self, family: Family, table: &'static str, total: u64, last: u64) {
-        self.now().counts.iptables.rules.insert((family, table), Rules { total, last });
+    /// iptables mode: how many rules of ours each table has, and how many of them the last sync wrote.
+    pub fn rules(&self, counts: &[RuleCount]) {
+        let count = |it: &RuleCount| ((it.family, it.table), Rules { total: it.total, last: it.last });
+        self.now().counts.iptables.rules.extend(counts.iter().map(count));
     }
 
     /// iptables mode: what the kernel has counted so far.
     pub fn iptables_packets(&self, invalid_dropped: u64, localhost_accepted: u64) {
         let iptables = &mut self.now().counts.iptables;
         (iptables.invalid_dropped, iptables.localhost_accepted) = (invalid_dropped, localhost_accepted);
+    }
+
+    /// Another configuration is in force.
+    pub fn reconfigured(&self, config: Box<Config>) {
+        let mut now = self.now();
+        now.most_traffic_series = config.traffic_metrics_max_series as usize;
+        now.changed_config = Some(config);
     }
 
     /// How many series of traffic are told at most.

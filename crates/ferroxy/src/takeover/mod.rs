@@ -1,7 +1,9 @@
-//! Taking over from kube-proxy: what it has left in this kernel, in whatever mode it ran, goes once ours is in force.
+//! Taking over from kube-proxy: what it has left in this kernel, in whatever mode it ran, goes once ours is in force. So does
+//! what Ferroxy itself left there in another mode: iptables chains go by the same names, its nftables table by its own.
 //!
 //! ```text
 //! its nftables tables    in the transaction that brings ours (`Dataplane::start`); found again later: `nftables.rs`
+//! our nftables table     right after, in another mode: `nftables.rs`
 //! its iptables chains    right after: `iptables_nft.rs` over netlink, `iptables_legacy.rs` through socket options
 //! its virtual servers    after those, with their device and the sets that chains asked: `ipvs.rs`
 //! ```
@@ -25,7 +27,7 @@ use crate::config::Mode;
 /// With no mode in force, everything. One thing that cannot be removed does not keep the others.
 pub fn remove_leftovers(in_force: Option<Mode>) -> Report {
     let mut report = Report::default();
-    nftables::remove(&mut report);
+    nftables::remove(in_force, &mut report);
     iptables_nft::remove(in_force, &mut report);
     iptables_legacy::remove(in_force, &mut report);
     ipvs::remove(in_force, &mut report);
@@ -37,6 +39,8 @@ pub fn remove_leftovers(in_force: Option<Mode>) -> Report {
 pub struct Report {
     /// `table ip kube-proxy`, `14 chains of ip nat`.
     pub removed: Vec<String>,
+    /// What Ferroxy itself left, in another mode: `table ip ferroxy`.
+    pub own: Vec<String>,
     /// What stays because somebody else uses it.
     pub kept: Vec<String>,
     /// What should have gone, and why it did not.
@@ -76,6 +80,9 @@ impl Takeover {
     }
 
     fn tell(&mut self, report: &Report) {
+        if !report.own.is_empty() {
+            info!("{} of Ferroxy's nftables mode removed", report.own.join(", "));
+        }
         let removed = report.removed.join(", ");
         if !removed.is_empty() && !self.looked {
             info!("taken over from kube-proxy: {removed} removed");

@@ -9,7 +9,7 @@ use ferroxy_lab::{Answer, Protocol};
 use ferroxy_netlink::route::Address;
 use serde_json::{Value, json};
 
-use crate::support::web::{HEALTHZ, code};
+use crate::support::web::{HEALTHZ, METRICS, code, get};
 use crate::support::{
     Agent, DEADLINE, Service, Setting, Stage, Traffic, ask_from, configuration, node, pod_of, wait_until,
 };
@@ -52,13 +52,18 @@ fn the_node_s_address_zone_and_taints() {
     wait_for_health(&stage, 200);
 
     // Gone, what it last said holds; back, what it says now.
+    moved["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    stage.put(&moved);
+    wait_for_health(&stage, 503);
     stage.server.delete(Kind::Node, "", "ka").unwrap();
     stage.move_other();
     stage.wait_for_other();
     wait_for_node_port(&stage, "172.18.0.22:30080", true);
+    assert_eq!(code(stage.ka(), HEALTHZ, "/healthz"), Some(503));
     stage.put(&node("ka", 1));
     wait_for_node_port(&stage, "172.18.0.2:30080", true);
     wait_for_node_port(&stage, "172.18.0.22:30080", false);
+    wait_for_health(&stage, 200);
 
     ran_on(&stage, agent);
     traffic.was_undisturbed();
@@ -121,6 +126,10 @@ fn the_configuration_file() {
     let elsewhere = everywhere.replace("clusterCIDR: 10.244.0.0/16", "clusterCIDR: 10.9.0.0/16");
     publish("..3", &elsewhere);
     wait_for_source(&stage, "172.18.0.2");
+    wait_until("the page shows what is in force", DEADLINE, || {
+        let page = get(stage.ka(), METRICS, "/configz").unwrap().json();
+        page["kubeproxy.config.k8s.io"]["clusterCIDR"].as_str().unwrap().contains("10.9.0.0/16")
+    });
 
     publish(
         "..4",

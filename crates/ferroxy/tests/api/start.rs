@@ -3,13 +3,13 @@
 
 use std::fs;
 
-use ferroxy_lab::api::Kind;
+use ferroxy_lab::api::{Access, Fault, Kind, Login};
 use ferroxy_lab::conformance::{Mode, RecordedProbe, case};
 use ferroxy_lab::{Answer, Effort, Probe, Protocol};
 use serde_json::{Value, json};
 
-use crate::support::web::{HEALTHZ, code};
-use crate::support::{DEADLINE, Setting, Stage, ask_from, ferroxy, listing, node, wait_until};
+use crate::support::web::{HEALTHZ, METRICS, code, get};
+use crate::support::{DEADLINE, Service, Setting, Stage, ask_from, ferroxy, listing, node, wait_until};
 
 const NODE_PORT: &str = "172.18.0.2:30080";
 
@@ -58,6 +58,24 @@ fn it_asks_as_the_original_does() {
 }
 
 #[test]
+fn a_second_start_sends_nothing_and_an_outage_is_told_from_its_beginning_to_its_end() {
+    let setting = Setting { tls: true, access: Access::Token, login: Login::TokenFile, ..Setting::default() };
+    let Some(stage) = Stage::new(setting) else { return };
+    stage.start().terminate();
+    let agent = stage.start();
+    agent.wait_for("nothing to send");
+    assert_eq!(agent.said("settings changed"), 0, "{}", agent.log());
+
+    stage.server.fault(Fault::Refuse).unwrap();
+    stage.server.cut();
+    agent.wait_for("changes of Services are not seen");
+    stage.server.clear_faults().unwrap();
+    agent.wait_for("API server https://127.0.0.1:6443: is heard again");
+    let log = agent.terminate();
+    assert!(!log.contains("docs.rs") && !log.contains("ServiceError"), "{log}");
+}
+
+#[test]
 fn a_cluster_of_the_corpus_gives_the_same_traffic_as_from_manifests() {
     let names = ["dual-stack", "lb-local", "nodeport-addresses", "other-proxy-name", "zone-hints"];
     for name in names {
@@ -84,6 +102,47 @@ fn rendered(stage: &Stage, words: &[&str]) -> String {
     let done = ferroxy(stage.ka(), &stage.command(&[&["render"], words].concat()));
     assert_eq!(done.code, 0, "{done:?}");
     done.stdout
+}
+
+#[test]
+fn a_health_check_port_that_is_taken_is_an_event() {
+    let Some(stage) = Stage::new(Setting::default()) else { return };
+    let taken = stage.ka().run(|| std::net::TcpListener::bind("0.0.0.0:32100")).unwrap().unwrap();
+    let mut objects =
+        Service::new("balanced", &["10.96.0.99"]).port(Protocol::Tcp, 80, 80).endpoints(&["a1"]).objects();
+    let service = objects.iter_mut().find(|object| object["kind"] == "Service").unwrap();
+    service["spec"]["type"] = "LoadBalancer".into();
+    service["spec"]["externalTrafficPolicy"] = "Local".into();
+    service["spec"]["healthCheckNodePort"] = 32100.into();
+    objects.iter().for_each(|object| stage.put(object));
+    let agent = stage.start();
+    wait_until("there is an event about the Service", DEADLINE, || {
+        let events = stage.server.events().unwrap();
+        events.iter().any(|event| {
+            event["reason"] == "FailedToStartServiceHealthcheck"
+                && event["type"] == "Warning"
+                && event["action"] == "Listen"
+                && event["regarding"]["kind"] == "Service"
+                && event["regarding"]["name"] == "balanced"
+        })
+    });
+    drop(taken);
+    agent.terminate();
+}
+
+#[test]
+fn requests_are_counted_and_the_cluster_s_version_is_told() {
+    let Some(stage) = Stage::new(Setting::default()) else { return };
+    let agent = stage.start();
+    let lines = || get(stage.ka(), METRICS, "/metrics").unwrap().body;
+    wait_until("the metrics have both", DEADLINE, || {
+        let page = lines();
+        let counted = |start: &str| page.lines().any(|line| line.starts_with(start));
+        counted("rest_client_requests_total{code=\"200\"")
+            && counted("kubernetes_build_info{")
+            && page.contains("git_version=\"v1.37.0+ferroxy-lab\"")
+    });
+    agent.terminate();
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::time::Instant;
 use ferroxy_lab::Namespace;
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{Cluster, DEADLINE, FERROXY, ferroxy, wait_until};
+use super::{Cluster, DEADLINE, Done, FERROXY, Iptables, wait_until};
 
 /// Killed when dropped. When a test fails, its log is printed.
 #[derive(Debug)]
@@ -20,6 +20,8 @@ pub struct Agent {
     log: Arc<Log>,
     reader: Option<JoinHandle<()>>,
     arguments: Vec<OsString>,
+    /// Where it searches for programs, if not where we do.
+    path: Option<OsString>,
 }
 
 #[derive(Debug, Default)]
@@ -41,11 +43,32 @@ impl Agent {
         agent
     }
 
+    /// The same with these iptables tools.
+    pub fn start_using<S: Into<OsString>>(
+        node: &Namespace,
+        tools: &Iptables,
+        arguments: impl IntoIterator<Item = S>,
+    ) -> Agent {
+        let agent = Agent::spawn_with_path(node, Some(tools.path()), arguments);
+        agent.wait_for("in sync");
+        agent
+    }
+
     /// Starts it and waits for nothing.
     pub fn spawn<S: Into<OsString>>(node: &Namespace, arguments: impl IntoIterator<Item = S>) -> Agent {
+        Agent::spawn_with_path(node, None, arguments)
+    }
+
+    fn spawn_with_path<S: Into<OsString>>(
+        node: &Namespace,
+        path: Option<OsString>,
+        arguments: impl IntoIterator<Item = S>,
+    ) -> Agent {
         let mut command = Command::new(FERROXY);
-        command.arg("run");
-        Agent::spawn_as(node, command, arguments)
+        command.arg("run").envs(path.iter().map(|path| ("PATH", path)));
+        let mut agent = Agent::spawn_as(node, command, arguments);
+        agent.path = path;
+        agent
     }
 
     /// Starts it by a command that ends in these arguments, and waits for nothing.
@@ -69,7 +92,7 @@ impl Agent {
                 writer.grew.notify_all();
             }
         }));
-        Agent { child, log, reader, arguments }
+        Agent { child, log, reader, arguments, path: None }
     }
 
     /// All it has said so far.
@@ -118,7 +141,10 @@ impl Agent {
     pub fn differences(&self, node: &Namespace) -> Vec<String> {
         let mut arguments: Vec<OsString> = vec!["diff".into(), "--output=json".into()];
         arguments.extend(self.arguments.iter().cloned());
-        let done = ferroxy(node, &arguments);
+        let path = self.path.iter().map(|path| ("PATH", path));
+        let mut command = Command::new(FERROXY);
+        command.args(&arguments).envs(path).stdin(Stdio::null());
+        let done = Done::of(node.run(|| command.output()).unwrap().unwrap());
         assert!(matches!(done.code, 0 | 2), "{done:?}");
         serde_json::from_value(done.json()["operations"].clone()).unwrap()
     }

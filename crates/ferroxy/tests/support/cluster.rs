@@ -10,7 +10,14 @@ use tempfile::TempDir;
 
 use super::agent::arguments;
 
-/// Nodes ka and kb and the ServiceCIDRs to begin with; the configuration is that of the corpus, in nftables mode.
+/// The configuration of a case of the corpus, with a mode.
+pub fn configured(case: &str, mode: &str) -> String {
+    let config = fs::read_to_string(conformance::case(case).unwrap().folder.join("config.yaml"));
+    format!("{}\nmode: {mode}\n", config.unwrap())
+}
+
+/// Nodes ka and kb and the ServiceCIDRs to begin with; the configuration is that of the corpus, in nftables mode unless
+/// told otherwise.
 #[derive(Debug)]
 pub struct Cluster {
     directory: TempDir,
@@ -18,9 +25,13 @@ pub struct Cluster {
 
 impl Cluster {
     pub fn new() -> Cluster {
+        Cluster::in_mode("nftables")
+    }
+
+    pub fn in_mode(mode: &str) -> Cluster {
         let cluster = Cluster { directory: tempfile::tempdir().unwrap() };
         fs::create_dir(cluster.manifests()).unwrap();
-        fs::write(cluster.config(), configuration()).unwrap();
+        fs::write(cluster.config(), configured("clusterip-tcp", mode)).unwrap();
         cluster.write("cluster.yaml", &[service_cidr(), node("ka", 1), node("kb", 2)]);
         cluster
     }
@@ -66,8 +77,7 @@ impl Cluster {
 
 /// That of the corpus, in nftables mode.
 pub fn configuration() -> String {
-    let path = conformance::case("clusterip-tcp").unwrap().folder.join("config.yaml");
-    format!("{}\nmode: nftables\n", fs::read_to_string(path).unwrap())
+    configured("clusterip-tcp", "nftables")
 }
 
 pub fn service_cidr() -> Value {

@@ -12,6 +12,7 @@
 
 mod agent;
 mod cluster;
+mod iptables;
 mod recorded;
 pub mod repository;
 mod stage;
@@ -25,7 +26,8 @@ use std::time::{Duration, Instant};
 use ferroxy_lab::{Answer, Capability, Namespace, Network, Protocol, ask, require};
 
 pub use agent::{Agent, arguments as run_arguments};
-pub use cluster::{Cluster, Service, configuration, node, service_cidr};
+pub use cluster::{Cluster, Service, configuration, configured, node, service_cidr};
+pub use iptables::Iptables;
 pub use recorded::{RecordedIpvs, restore};
 pub use stage::{Setting, Stage};
 pub use traffic::{Traffic, web_service};
@@ -51,6 +53,13 @@ pub fn ferroxy<S: AsRef<OsStr> + Sync>(node: &Namespace, arguments: &[S]) -> Don
     Done::of(
         node.run(|| Command::new(FERROXY).args(arguments).stdin(Stdio::null()).output()).unwrap().unwrap(),
     )
+}
+
+/// The same where the names of the iptables tools lead to a certain variant.
+pub fn ferroxy_with<S: AsRef<OsStr> + Sync>(node: &Namespace, tools: &Iptables, arguments: &[S]) -> Done {
+    let run =
+        || Command::new(FERROXY).args(arguments).env("PATH", tools.path()).stdin(Stdio::null()).output();
+    Done::of(node.run(run).unwrap().unwrap())
 }
 
 /// What `nft` printed; it must succeed.

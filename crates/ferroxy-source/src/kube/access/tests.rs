@@ -122,3 +122,21 @@ fn files_of_certificates_are_followed_and_data_goes_before_them() {
     ));
     assert_eq!(files, ["/k"].map(PathBuf::from).into());
 }
+
+/// As the library that reads an answer says it.
+#[derive(Debug, thiserror::Error)]
+#[error("ServiceError: error reading a body from connection")]
+struct Unread(#[source] Eof);
+
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "peer closed connection without sending TLS close_notify: https://docs.rs/rustls/latest/index.html#eof"
+)]
+struct Eof;
+
+#[test]
+fn failures_are_told_without_the_libraries_own_words() {
+    let expected =
+        "error reading a body from connection: peer closed connection without sending TLS close_notify";
+    assert_eq!(told(&Unread(Eof)), expected);
+}

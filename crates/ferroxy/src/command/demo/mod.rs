@@ -163,10 +163,11 @@ impl Stage {
         let (_, cluster) = input.look()?;
         let name = ServiceName::parse(BROKEN).context(BROKEN)?;
         let explanation = explain(&cluster.facts, &name);
-        let kernel = match resolve::service(&cluster.facts, &name).intent {
-            Some(intent) => {
+        let (intent, _) = resolve::all(&cluster.facts);
+        let kernel = match intent.services.get(&name) {
+            Some(service) => {
                 let node = self.network.namespace(NODES[0].name)?;
-                Some(node.run(|| explain_command::in_kernel(Mode::Nftables, &intent.into()).words)?)
+                Some(node.run(|| explain_command::in_kernel(Mode::Nftables, &intent, service).words)?)
             }
             None => None,
         };

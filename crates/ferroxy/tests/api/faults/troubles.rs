@@ -116,18 +116,25 @@ pub(super) fn repeated_events() -> Trouble {
     Trouble::new("events come again", |stage| inject(stage, Injection::Repeated(5)))
 }
 
-/// Told once more where it was, a Service stays where it is.
+/// Told once more what was, a Service stays where it is, and one that is gone stays gone.
 pub(super) fn stale_events() -> Trouble {
     fn third(endpoint: &str) -> Service {
         Service::new("third", &["10.96.0.82"]).port(Protocol::Tcp, 80, 80).endpoints(&[endpoint])
     }
+    fn fourth() -> Service {
+        Service::new("fourth", &["10.96.0.83"]).port(Protocol::Tcp, 80, 80).endpoints(&["a2"])
+    }
     Trouble::new("old events come again", |stage| {
+        stage.put_service(&fourth());
         stage.put_service(&third("a2"));
         stage.put(&third("b2").objects()[1]);
+        stage.remove_service(&fourth());
         wait_until("the third Service has moved", DEADLINE, || {
-            matches!(ask_from(&stage.network, "a1", Protocol::Tcp, "10.96.0.82:80"), Answer::Reply(line) if line.starts_with("b2"))
+            let answer = ask_from(&stage.network, "a1", Protocol::Tcp, "10.96.0.82:80");
+            matches!(answer, Answer::Reply(line) if line.starts_with("b2"))
         });
-        inject(stage, Injection::Stale(1));
+        inject(stage, Injection::Stale(2));
+        assert_eq!(stage.server.inject(Kind::Service, Injection::Stale(1)), 1);
     })
     .then(|stage| {
         assert_eq!(pod_from(&stage.network, "a1", Protocol::Tcp, "10.96.0.82:80"), "b2");

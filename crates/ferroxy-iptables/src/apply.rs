@@ -1,0 +1,101 @@
+//! Carries out a Plan with the host's restore tools: one run for each family that it concerns.
+//!
+//! A table is one transaction where it is small, and several that are safe one by one where it is large
+//! (`tool/portion.rs`). When a run fails, what was committed before is in force: the caller reads the kernel again.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use ferroxy_core::Family;
+
+use crate::plan::{Op, Plan};
+use crate::program::is_builtin;
+use crate::state::TableName;
+use crate::tool::{self, Attendant, Error, Limits, Tools, restore_attended};
+
+/// What it took.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Receipt {
+    /// How often a tool was run: once for each family, and once more for each time the lock was not to be had.
+    pub runs: u32,
+    pub commits: usize,
+    pub lines: usize,
+    pub bytes: usize,
+    /// For the lock, in runs that did not get it and between them.
+    pub waited: Duration,
+    /// In runs that did it.
+    pub tool_time: Duration,
+}
+
+/// Sends a Plan to the kernel.
+pub fn apply(
+    tools: &[Tools],
+    limits: &Limits,
+    plan: &Plan,
+    attendant: &dyn Attendant,
+) -> Result<Receipt, Error> {
+    let mut receipt = Receipt::default();
+    for tools in tools {
+        let input = plan.restore_input(tools.family);
+        if !input.is_empty() {
+            receipt.add(&restore_attended(tools, &input, limits, attendant)?);
+        }
+    }
+    Ok(receipt)
+}
+
+/// How many rules a Plan writes into our chains, by table.
+pub fn rules_written(plan: &Plan) -> BTreeMap<(Family, TableName), u64> {
+    let mut written = BTreeMap::new();
+    for (family, table, op) in plan.ops() {
+        let rules = match op {
+            Op::Write { rules, .. } => rules.len() as u64,
+            Op::Insert { chain, .. } | Op::Append { chain, .. } => u64::from(!is_builtin(chain)),
+            Op::Delete { .. } | Op::Remove { .. } => 0,
+        };
+        *written.entry((family, table)).or_default() += rules;
+    }
+    written
+}
+
+impl Receipt {
+    fn add(&mut self, other: &tool::Receipt) {
+        self.runs += other.runs;
+        self.commits += other.commits;
+        self.lines += other.lines;
+        self.bytes += other.bytes;
+        self.waited += other.waited;
+        self.tool_time += other.tool_time;
+    }
+
+    /// Two receipts in one.
+    pub fn and(self, other: Receipt) -> Receipt {
+        Receipt {
+            runs: self.runs + other.runs,
+            commits: self.commits + other.commits,
+            lines: self.lines + other.lines,
+            bytes: self.bytes + other.bytes,
+            waited: self.waited + other.waited,
+            tool_time: self.tool_time + other.tool_time,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_are_counted_by_table() {
+        let mut plan = Plan::default();
+        let chain = || "KUBE-SVC-A".into();
+        let written = Op::Write { chain: chain(), rules: ["-j A", "-j B"].into_iter().collect() };
+        let added = Op::Append { chain: chain(), rule: "-j C".into() };
+        let jump = Op::Insert { chain: "OUTPUT".into(), place: 1, rule: "-j KUBE-SERVICES".into() };
+        plan.add(Family::V4, TableName::Nat, [written, added, jump, Op::Remove { chain: chain() }]);
+        plan.add(Family::V6, TableName::Filter, [Op::Delete { chain: chain(), rule: "-j D".into() }]);
+        let expected =
+            [((Family::V4, TableName::Nat), 3), ((Family::V6, TableName::Filter), 0)].into_iter().collect();
+        assert_eq!(rules_written(&plan), expected);
+    }
+}

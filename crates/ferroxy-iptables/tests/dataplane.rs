@@ -1,0 +1,420 @@
+//! Ring 2: the running dataplane with the host's real tools, nft and legacy, each test in namespaces of its own. Needs root.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that cannot go on has failed"
+)]
+
+mod support;
+
+use std::fs::OpenOptions;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ferroxy_core::testing::clusters;
+use ferroxy_core::{Facts, Family, Intent, NodeIntent, ServiceIntent, ServiceName, resolve};
+use ferroxy_iptables::dataplane::{Outcome, Programmed};
+use ferroxy_iptables::tool::{Error, Limits, Tools, Variant, fingerprint, restore, save_text};
+use ferroxy_iptables::{Dataplane, State, TableName, render, text};
+use ferroxy_lab::{Capability, Namespace, require};
+use proptest::strategy::{Strategy, ValueTree};
+use proptest::test_runner::TestRunner;
+use rustix::fs::{FlockOperation, flock};
+use support::{changes, service, turned_into};
+
+const VARIANTS: [Variant; 2] = [Variant::NfTables, Variant::Legacy];
+
+/// A host of one variant: what others have there, and our dataplane.
+struct Host {
+    variant: Variant,
+    tools: Vec<Tools>,
+    dataplane: Dataplane,
+}
+
+/// Of others, in every chain that ours lead from, in both families.
+const FOREIGN: &str = "*filter\n:MINE - [0:0]\n-A INPUT -p icmp -j MINE\n-A FORWARD -j MINE\n-A MINE -j RETURN\nCOMMIT\n\
+                       *nat\n:MINE - [0:0]\n-A PREROUTING -j MINE\n-A POSTROUTING -j MINE\nCOMMIT\n\
+                       *mangle\n:KUBE-KUBELET-CANARY - [0:0]\nCOMMIT\n";
+
+/// Runs `test` with each variant, each in a fresh namespace.
+fn with_hosts(test: impl Fn(&mut Host) + Sync) {
+    if !require(&[Capability::NetworkNamespaces, Capability::NfTables]) {
+        return;
+    }
+    for variant in VARIANTS {
+        Namespace::new("iptables").unwrap().run(|| test(&mut Host::new(variant))).unwrap();
+    }
+}
+
+impl Host {
+    fn new(variant: Variant) -> Host {
+        let tools: Vec<Tools> = Family::ALL
+            .map(|family| Tools::find_variant(family, variant).expect("both variants of iptables are needed"))
+            .into();
+        let dataplane = Dataplane::with_tools(tools.clone(), Limits::default());
+        let host = Host { variant, tools, dataplane };
+        for tools in &host.tools {
+            restore(tools, FOREIGN, &Limits::default()).unwrap();
+        }
+        host
+    }
+
+    /// A dataplane that knows nothing, as after a restart.
+    fn restart(&mut self) {
+        self.dataplane = Dataplane::with_tools(self.tools.clone(), Limits::default());
+    }
+
+    fn start(&mut self, intent: &Intent) -> Outcome {
+        let outcome = self.dataplane.start(intent).unwrap();
+        assert_eq!(outcome.failed, []);
+        outcome
+    }
+
+    fn change(&mut self, changes: Vec<(ServiceName, Option<Arc<ServiceIntent>>)>) -> Outcome {
+        self.dataplane.change(changes).unwrap()
+    }
+
+    /// Something somebody else does, to IPv4.
+    fn edit(&self, input: &str) {
+        restore(&self.tools[0], input, &Limits::default()).unwrap();
+    }
+
+    fn save(&self) -> Vec<String> {
+        self.tools.iter().map(|tools| save_text(tools, None, &Limits::default()).unwrap()).collect()
+    }
+
+    fn state(&self) -> State {
+        let mut state = State::default();
+        for (family, saved) in Family::ALL.into_iter().zip(self.save()) {
+            state.tables.extend(text::parse(family, &saved).tables);
+        }
+        state
+    }
+
+    fn wanted(&self) -> String {
+        self.dataplane.ledger().state().to_string()
+    }
+
+    /// Changes with every write, whoever does it.
+    fn generation(&self) -> String {
+        let look = |family, table: TableName| fingerprint(family, self.variant, table.as_str()).unwrap();
+        let all = Family::ALL.map(|family| TableName::ALL.map(|table| look(family, table)));
+        format!("{all:?}")
+    }
+}
+
+/// All but counters and what the tool says about itself.
+fn rules(saved: &[String]) -> Vec<String> {
+    let lines = saved.iter().flat_map(|saved| saved.lines()).filter(|line| !line.starts_with('#'));
+    lines
+        .map(|line| line.strip_prefix(':').and_then(|it| it.split(' ').next()).unwrap_or(line).to_owned())
+        .collect()
+}
+
+fn cluster(services: std::ops::Range<u16>) -> Intent {
+    let mut node = NodeIntent { masquerade_mark: 0x4000, ..NodeIntent::default() };
+    node.v4.localhost_node_ports = true;
+    Intent { node, services: services.map(|number| service(number, 0..3)).collect() }
+}
+
+/// A Service that every tool refuses: an address of the other family.
+fn impossible(number: u16) -> (ServiceName, Option<Arc<ServiceIntent>>) {
+    let (name, service) = service(number, 0..1);
+    let mut service = ServiceIntent::clone(&service);
+    service.ports[0].cluster[0].ip = "fd00::1".parse().unwrap();
+    (name, Some(Arc::new(service)))
+}
+
+#[test]
+fn a_start_writes_what_is_missing_and_a_restart_nothing() {
+    with_hosts(|host| {
+        assert!(!host.dataplane.is_installed().unwrap());
+        let intent = cluster(0..20);
+        assert_eq!(
+            host.dataplane.programmed(&intent, intent.services.values().next().unwrap()).unwrap(),
+            Programmed::Nothing
+        );
+        assert!(host.start(&intent).operations > 20);
+        assert_eq!(host.state().to_string(), host.wanted());
+        for service in intent.services.values() {
+            let Programmed::Parts { right, wanted } = host.dataplane.programmed(&intent, service).unwrap()
+            else {
+                panic!("nothing is there")
+            };
+            assert_eq!((right, wanted), (5, 5), "a chain, three for endpoints, a rule");
+        }
+        let before = host.generation();
+        host.restart();
+        assert!(host.dataplane.is_installed().unwrap());
+        let outcome = host.start(&intent);
+        assert_eq!((outcome.operations, outcome.receipt.runs, outcome.receipt.bytes), (0, 0, 0));
+        assert!(host.dataplane.preview(&intent).unwrap().is_empty());
+        assert!(host.dataplane.verify().unwrap().plan.is_empty());
+        assert_eq!(host.generation(), before, "nothing was written");
+        // Less and other than before: only that.
+        host.restart();
+        let outcome = host.start(&cluster(1..21));
+        assert!(outcome.receipt.lines < 60, "{outcome:?}");
+        assert_eq!(host.state().to_string(), host.wanted());
+    });
+}
+
+#[test]
+fn random_clusters_end_where_a_fresh_start_ends() {
+    let mut runner = TestRunner::deterministic();
+    let some: Vec<_> = (0..4).map(|_| clusters().new_tree(&mut runner).unwrap().current()).collect();
+    for cluster in some {
+        with_hosts(|host| {
+            let mut facts = Facts::new(cluster.policy.clone());
+            let mut intent = resolve::all(&facts).0;
+            host.start(&intent);
+            for events in cluster.events.chunks(5) {
+                let (before, seen) = (intent.clone(), host.state());
+                for event in events {
+                    let touched = facts.apply(event.clone());
+                    resolve::update(&facts, &touched, &mut intent);
+                }
+                host.dataplane.change_node(intent.node.clone()).unwrap();
+                assert_eq!(host.change(changes(&before, &intent)).failed, []);
+                let settings = host.dataplane.ledger().settings();
+                let fresh = render(&intent, settings, &Family::ALL);
+                assert_eq!(host.state().to_string(), turned_into(&seen, &fresh).to_string());
+                for count in host.dataplane.rule_counts() {
+                    let table = fresh.table(count.family, count.table);
+                    let rules: usize =
+                        table.map_or(0, |table| table.chains.values().map(|rules| rules.len()).sum());
+                    assert_eq!(count.total, rules as u64, "{count:?}");
+                }
+            }
+            host.restart();
+            assert_eq!(host.start(&intent).operations, 0);
+        });
+    }
+}
+
+#[test]
+fn one_endpoint_costs_its_own_service_only() {
+    with_hosts(|host| {
+        host.start(&cluster(0..400));
+        let untouched = host.state();
+        let (name, fewer) = service(200, 0..2);
+        let outcome = host.change(vec![(name, Some(fewer))]);
+        // The chain that chooses, and the chain of the endpoint that left.
+        assert_eq!((outcome.operations, outcome.receipt.runs, outcome.receipt.commits), (2, 1, 1));
+        assert!(outcome.receipt.lines <= 8 && outcome.receipt.bytes < 1000, "{outcome:?}");
+        assert_eq!(host.state().to_string(), host.wanted());
+        let (before, after) = (untouched.to_string(), host.state().to_string());
+        let gone = before.lines().filter(|line| !after.lines().any(|other| other == *line)).count();
+        assert!(gone <= 6, "{gone} lines changed");
+        // A Service that comes edits the chain that all share, and does not write it anew.
+        let (name, come) = service(900, 0..1);
+        assert!(host.change(vec![(name, Some(come))]).receipt.lines <= 9);
+        assert_eq!(host.state().to_string(), host.wanted());
+    });
+}
+
+#[test]
+fn a_service_that_is_refused_holds_back_no_other() {
+    with_hosts(|host| {
+        let mut intent = cluster(0..3);
+        let (bad, refused) = impossible(5);
+        intent.services.insert(bad.clone(), refused.clone().unwrap());
+        let outcome = host.dataplane.start(&intent).unwrap();
+        let failed: Vec<_> = outcome.failed.iter().map(|(name, _)| name.clone()).collect();
+        assert_eq!(failed, std::slice::from_ref(&bad), "{outcome:?}");
+        assert_eq!(host.dataplane.ledger().services().count(), 3);
+        assert_eq!(host.state().to_string(), host.wanted());
+
+        // Its neighbours change in `filter` and in `nat` in the same restore.
+        let (other, without) = service(1, 0..0);
+        let (new, come) = service(6, 0..2);
+        let outcome =
+            host.change(vec![(other, Some(without)), (bad.clone(), refused.clone()), (new, Some(come))]);
+        assert_eq!(outcome.failed.len(), 1, "{outcome:?}");
+        assert_eq!(host.dataplane.ledger().services().count(), 4);
+        assert_eq!(host.state().to_string(), host.wanted());
+        assert_eq!(host.change(vec![(bad, refused)]).failed.len(), 1, "alone it is refused, too");
+        assert_eq!(host.state().to_string(), host.wanted());
+    });
+}
+
+/// A tool that, when it is about a certain Service, does all but the last table and then fails without a word about why.
+#[test]
+fn a_restore_that_fails_half_way_is_made_good() {
+    with_hosts(|host| {
+        let restore = format!("{}/tests/fake/half-{}", env!("CARGO_MANIFEST_DIR"), host.variant).into();
+        let half = Tools { restore, ..host.tools[0].clone() };
+        let tools = vec![half, host.tools[1].clone()];
+        host.dataplane = Dataplane::with_tools(tools.clone(), Limits::default());
+        host.start(&cluster(0..3));
+        let ((name, without), (fatal, come)) = (service(1, 0..0), service(666, 0..1));
+        let outcome =
+            host.change(vec![(name.clone(), Some(without.clone())), (fatal.clone(), Some(come.clone()))]);
+        let failed: Vec<_> = outcome.failed.iter().map(|(name, _)| name.clone()).collect();
+        assert_eq!(failed, std::slice::from_ref(&fatal), "the other is in force");
+        assert_eq!(host.dataplane.ledger().service(&name), Some(&without));
+        assert_eq!(host.state().to_string(), host.wanted(), "the half that was done is undone");
+        let (other, fewer) = service(2, 0..1);
+        host.change(vec![(other, Some(fewer))]);
+        assert_eq!(host.state().to_string(), host.wanted());
+
+        // At the start, nobody else is held back either.
+        host.restart();
+        host.dataplane.cleanup().unwrap();
+        let mut intent = cluster(0..3);
+        intent.services.insert(fatal, come);
+        host.dataplane = Dataplane::with_tools(tools, Limits::default());
+        let outcome = host.dataplane.start(&intent).unwrap();
+        assert_eq!((outcome.failed.len(), host.dataplane.ledger().services().count()), (1, 3));
+        assert!(host.dataplane.verify().unwrap().unmended.is_empty());
+        assert_eq!(host.state().to_string(), host.wanted());
+    });
+}
+
+#[test]
+fn a_tool_that_always_fails_is_no_services_fault() {
+    with_hosts(|host| {
+        let failing = |tools: &Tools| Tools { restore: "/bin/false".into(), ..tools.clone() };
+        let tools = host.tools.iter().map(failing).collect();
+        host.dataplane = Dataplane::with_tools(tools, Limits::default());
+        assert!(host.dataplane.start(&cluster(0..20)).is_err());
+        assert_eq!(host.dataplane.ledger().services().count(), 0);
+    });
+}
+
+#[test]
+fn drift_is_mended_and_foreign_rules_stay() {
+    with_hosts(|host| {
+        host.start(&cluster(0..10));
+        let (before, wanted) = (rules(&host.save()), host.wanted());
+        let edits = [
+            "*nat\n-F\nCOMMIT\n",
+            "*filter\n-F\nCOMMIT\n",
+            "*mangle\n-X KUBE-PROXY-CANARY\nCOMMIT\n",
+            "*nat\n-F KUBE-SERVICES\nCOMMIT\n",
+            "*nat\n-D KUBE-MARK-MASQ 1\nCOMMIT\n",
+            "*nat\n-D PREROUTING 1\nCOMMIT\n",
+            "*nat\n-I KUBE-SERVICES -p icmp -j ACCEPT\nCOMMIT\n",
+            "*filter\n-D FORWARD 2\nCOMMIT\n",
+            "*nat\n:KUBE-SEP-AAAAAAAAAAAAAAAA - [0:0]\nCOMMIT\n",
+            // A rule of the same size in the place of another.
+            "*nat\n-R KUBE-MARK-MASQ 1 -j MARK --set-xmark 0x8000/0x8000\nCOMMIT\n",
+        ];
+        for edit in edits {
+            host.edit(edit);
+            if host.variant == Variant::Legacy {
+                assert!(host.dataplane.may_have_drifted().unwrap(), "{edit}");
+            }
+            let repair = host.dataplane.verify().unwrap();
+            assert!(!repair.plan.is_empty() && repair.unmended.is_empty(), "{edit}: {repair:?}");
+            assert_eq!(host.state().to_string(), wanted, "{edit}");
+            assert!(host.dataplane.verify().unwrap().plan.is_empty(), "{edit}");
+            assert!(!host.dataplane.may_have_drifted().unwrap(), "{edit}");
+            if edit.contains("-F\n") {
+                // A flush takes the rules of others, too: they put theirs back.
+                let table = edit.lines().next().unwrap();
+                let theirs = FOREIGN.split_inclusive("COMMIT\n").find(|part| part.starts_with(table));
+                host.edit(theirs.unwrap());
+            }
+        }
+        let mut after = rules(&host.save());
+        let mut before = before;
+        before.sort();
+        after.sort();
+        assert_eq!(after, before, "others' rules are as they were");
+
+        // A foreign rule above ours is no drift of ours.
+        host.edit("*nat\n-I PREROUTING -p icmp -j MINE\nCOMMIT\n");
+        assert!(host.dataplane.verify().unwrap().plan.is_empty());
+        let nat = &host.save()[0];
+        let first = nat.lines().position(|line| line.contains("-A PREROUTING -p icmp")).unwrap();
+        assert!(first < nat.lines().position(|line| line.contains("-A PREROUTING -m comment")).unwrap());
+    });
+}
+
+#[test]
+fn a_change_after_a_flush_mends_what_was_flushed() {
+    with_hosts(|host| {
+        host.start(&cluster(0..5));
+        host.edit("*nat\n-F\nCOMMIT\n");
+        // One that removes a rule from a chain in which it no longer is.
+        let gone = (service(2, 0..0).0, None);
+        assert_eq!(host.change(vec![gone]).failed, []);
+        assert_eq!(host.state().to_string(), host.wanted());
+    });
+}
+
+#[test]
+fn what_is_not_known_is_kept_while_it_may_be_needed() {
+    with_hosts(|host| {
+        host.start(&cluster(0..5));
+        host.restart();
+        host.dataplane.keep_unknown(true);
+        host.start(&cluster(2..3));
+        let has = |host: &Host, number: u16| {
+            host.state().to_string().contains(&format!("\"default/s{number}:http cluster IP\""))
+        };
+        assert!((0..5).all(|number| has(host, number)), "{}", host.state());
+        // Enough changes for the shared chain to be written anew.
+        let many = (100..130).map(|number| service(number, 0..1)).map(|(name, it)| (name, Some(it)));
+        host.change(many.collect());
+        assert!((0..5).chain(100..130).all(|number| has(host, number)));
+        host.dataplane.keep_unknown(false);
+        host.dataplane.verify().unwrap();
+        assert!(!has(host, 0) && has(host, 2) && has(host, 129));
+        assert_eq!(host.state().to_string(), host.wanted());
+    });
+}
+
+#[test]
+fn cleanup_leaves_no_trace() {
+    with_hosts(|host| {
+        let before = rules(&host.save());
+        assert!(!host.dataplane.cleanup().unwrap());
+        host.start(&cluster(0..30));
+        assert!(host.dataplane.cleanup().unwrap());
+        let ours: Vec<String> =
+            rules(&host.save()).into_iter().filter(|line| !before.contains(line)).collect();
+        // What the kubelet has as well, and what `filter` OUTPUT, which had no rule before, has of it.
+        assert!(ours.iter().all(|line| line.contains("KUBE-FIREWALL")), "{ours:?}");
+        let left: Vec<String> =
+            rules(&host.save()).into_iter().filter(|line| !line.contains("KUBE-FIREWALL")).collect();
+        assert_eq!(left, before);
+        assert!(!host.dataplane.cleanup().unwrap(), "there is nothing more to remove");
+    });
+}
+
+#[test]
+fn the_lock_is_waited_for_within_bounds_and_nothing_is_lost() {
+    with_hosts(|host| {
+        if host.variant != Variant::Legacy {
+            return;
+        }
+        let limits = Limits { lock: Duration::from_secs(1), attempts: 1, ..Limits::default() };
+        host.dataplane = Dataplane::with_tools(host.tools.clone(), limits);
+        let lock = OpenOptions::new().append(true).create(true).open("/run/xtables.lock").unwrap();
+        flock(&lock, FlockOperation::LockExclusive).unwrap();
+        let error = host.dataplane.start(&cluster(0..2)).unwrap_err();
+        assert!(matches!(error, Error::Locked { runs: 1, .. }), "{error}");
+        drop(lock);
+        let limits = Limits { attempts: 10, ..limits };
+        host.dataplane = Dataplane::with_tools(host.tools.clone(), limits);
+        host.start(&cluster(0..2));
+
+        // Given back while a change waits for it.
+        let lock = OpenOptions::new().append(true).open("/run/xtables.lock").unwrap();
+        flock(&lock, FlockOperation::LockExclusive).unwrap();
+        let (name, more) = service(1, 0..4);
+        let outcome = std::thread::scope(|scope| {
+            scope.spawn(move || {
+                std::thread::sleep(Duration::from_millis(1300));
+                drop(lock);
+            });
+            host.change(vec![(name, Some(more))])
+        });
+        assert!(outcome.receipt.runs >= 2 && outcome.receipt.waited >= Duration::from_secs(1), "{outcome:?}");
+        assert_eq!(host.state().to_string(), host.wanted());
+    });
+}

@@ -1,0 +1,89 @@
+//! The ways into the kernel that this mode needs, opened once; and what can go wrong on them.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use ferroxy_core::Family;
+use ferroxy_iptables::tool::{self, Limits, Tools};
+use ferroxy_netlink::{ipset, ipvs, route};
+use ipnet::IpNet;
+use rustix::io::Errno;
+
+use crate::state::DEVICE;
+
+#[derive(Debug)]
+pub struct Doors {
+    /// One for each family.
+    pub tools: Vec<Tools>,
+    pub limits: Limits,
+    pub balancer: ipvs::Connection,
+    pub sets: ipset::Connection,
+    pub links: route::Connection,
+    /// Virtual servers at these addresses are somebody else's, whatever they look like (`excludeCIDRs`).
+    pub excluded: Vec<IpNet>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("the kernel has no IPVS (module ip_vs): {0}")]
+    NoBalancer(ferroxy_netlink::Error),
+
+    #[error("the kernel has no sets (module ip_set): {0}")]
+    NoSets(ferroxy_netlink::Error),
+
+    #[error("the kernel has no scheduler {0} (module ip_vs_{0})")]
+    NoScheduler(String),
+
+    #[error(transparent)]
+    Kernel(#[from] ferroxy_netlink::Error),
+
+    #[error(transparent)]
+    Tool(#[from] tool::Error),
+
+    /// Of an operation that is no Service's, with the kernel's words.
+    #[error("{0}")]
+    Refused(String),
+
+    #[error("cannot set {key} to {value}: {source}")]
+    Setting { key: String, value: &'static str, source: std::io::Error },
+}
+
+impl Doors {
+    /// Loads the modules where the kernel has them as such.
+    pub fn open(families: &[Family]) -> Result<Doors, Error> {
+        Ok(Doors {
+            tools: families.iter().map(|family| Tools::find(*family)).collect::<Result<_, _>>()?,
+            limits: Limits::default(),
+            balancer: ipvs::Connection::open().map_err(|error| match ipvs::is_missing(&error) {
+                true => Error::NoBalancer(error),
+                false => error.into(),
+            })?,
+            sets: ipset::Connection::open().map_err(|error| match ipset::is_missing(&error) {
+                true => Error::NoSets(error),
+                false => error.into(),
+            })?,
+            links: route::Connection::open()?,
+            excluded: Vec::new(),
+        })
+    }
+
+    pub fn families(&self) -> Vec<Family> {
+        self.tools.iter().map(|tools| tools.family).collect()
+    }
+
+    /// The index of our device, if it is there.
+    pub fn device(&mut self) -> Result<Option<u32>, Error> {
+        match self.links.link(DEVICE) {
+            Ok(link) => Ok(Some(link.index)),
+            Err(error) if error.errno == Errno::NODEV => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The addresses of all devices but ours.
+    pub fn host_addresses(&mut self) -> Result<BTreeSet<IpAddr>, Error> {
+        let device = self.device()?;
+        let addresses = self.links.addresses()?;
+        Ok(addresses.into_iter().filter(|it| Some(it.link) != device).map(|it| it.ip).collect())
+    }
+}

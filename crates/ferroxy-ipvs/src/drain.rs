@@ -1,0 +1,120 @@
+//! Endpoints on their way out: how long one that was removed is kept with weight 0.
+//!
+//! Pure: connection counts and the time come in as arguments. An endpoint goes when its last connection has ended,
+//! or when the limit has passed.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::plan::{Op, Plan};
+use crate::state::Address;
+
+#[derive(Debug)]
+pub struct Drains {
+    limit: Duration,
+    /// Since when, on the clock that `due` is asked by.
+    since: BTreeMap<(Address, SocketAddr), Duration>,
+}
+
+impl Drains {
+    pub fn new(limit: Duration) -> Drains {
+        Drains { limit, since: BTreeMap::new() }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.since.is_empty()
+    }
+
+    pub fn len(&self) -> usize {
+        self.since.len()
+    }
+
+    /// The virtual servers whose connections must be counted before asking what is [`due`](Drains::due).
+    pub fn servers(&self) -> impl Iterator<Item = Address> {
+        let mut last = None;
+        self.since
+            .keys()
+            .map(|(address, _)| *address)
+            .filter(move |address| last.replace(*address) != Some(*address))
+    }
+
+    /// Notes what the kernel was told.
+    pub fn note(&mut self, op: &Op, now: Duration) {
+        match op {
+            // One that was found draining, after a restart, starts anew: nobody knows since when it does.
+            Op::Drain(address, endpoint) => drop(self.since.entry((*address, *endpoint)).or_insert(now)),
+            Op::Revive(address, endpoint) | Op::RemoveEndpoint(address, endpoint) => {
+                self.since.remove(&(*address, *endpoint));
+            }
+            Op::RemoveServer(gone) => self.since.retain(|(address, _), _| address != gone),
+            _ => {}
+        }
+    }
+
+    /// What to remove now. `connections` says how many an endpoint has; `None`: it is not there any more.
+    pub fn due(&mut self, now: Duration, connections: impl Fn(&Address, &SocketAddr) -> Option<u32>) -> Plan {
+        let mut due = Vec::new();
+        self.since.retain(|(address, endpoint), since| match connections(address, endpoint) {
+            None => false,
+            Some(count) => {
+                if count == 0 || now.saturating_sub(*since) >= self.limit {
+                    due.push(Op::RemoveEndpoint(*address, *endpoint));
+                }
+                // Forgotten when the kernel has taken it.
+                true
+            }
+        });
+        due.into_iter().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ferroxy_core::Protocol;
+
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    fn address(port: u16) -> Address {
+        Address { ip: [10, 96, 0, 80].into(), protocol: Protocol::Tcp, port }
+    }
+
+    fn endpoint(last: u8) -> SocketAddr {
+        ([10, 244, 1, last], 80).into()
+    }
+
+    #[test]
+    fn goes_with_its_last_connection_or_at_the_limit() {
+        let mut drains = Drains::new(LIMIT);
+        drains.note(&Op::Drain(address(80), endpoint(5)), Duration::ZERO);
+        drains.note(&Op::Drain(address(80), endpoint(6)), Duration::ZERO);
+        let at = |drains: &mut Drains, second| {
+            let connections = |_: &Address, found: &SocketAddr| Some(u32::from(*found == endpoint(5)));
+            drains.due(Duration::from_secs(second), connections).into_ops()
+        };
+        let remove = |last| Op::RemoveEndpoint(address(80), endpoint(last));
+        assert_eq!(at(&mut drains, 1), [remove(6)]);
+        assert_eq!(at(&mut drains, 1), [remove(6)], "asked for until it is done");
+        drains.note(&remove(6), Duration::ZERO);
+        assert_eq!(at(&mut drains, 59), []);
+        assert_eq!(at(&mut drains, 60), [remove(5)]);
+        drains.note(&remove(5), Duration::ZERO);
+        assert!(drains.is_empty());
+    }
+
+    #[test]
+    fn what_came_back_or_vanished_is_forgotten() {
+        let mut drains = Drains::new(LIMIT);
+        for port in [80, 81, 82] {
+            drains.note(&Op::Drain(address(port), endpoint(5)), Duration::ZERO);
+        }
+        assert_eq!(drains.servers().count(), 3);
+        drains.note(&Op::Revive(address(80), endpoint(5)), Duration::ZERO);
+        drains.note(&Op::RemoveServer(address(81)), Duration::ZERO);
+        assert_eq!(drains.servers().collect::<Vec<_>>(), [address(82)]);
+        assert!(drains.due(LIMIT, |_, _| None).is_empty());
+        assert!(drains.is_empty());
+    }
+}

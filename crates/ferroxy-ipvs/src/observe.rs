@@ -1,0 +1,116 @@
+//! What the kernel has of ours, read back into a State. What is not ours is passed over.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::ops::ControlFlow;
+
+use ferroxy_core::{Family, Protocol};
+use ferroxy_iptables::text::Reader;
+use ferroxy_iptables::tool::save;
+use ferroxy_netlink::{ipset, ipvs};
+use ipnet::IpNet;
+
+use crate::doors::{Doors, Error};
+use crate::ownership::is_ours;
+use crate::program::owns;
+use crate::set::{CAPACITY, Kind, Member, SetName};
+use crate::state::{Address, SetState, State, Treatment, VirtualServer};
+
+/// Everything of ours, or of the original's, as it is.
+pub fn observe(doors: &mut Doors) -> Result<State, Error> {
+    let mut state = State { device: device(doors)?, ..State::default() };
+    let families = doors.families();
+    for name in families.iter().flat_map(|family| SetName::all(*family)) {
+        if let Some(set) = doors.sets.set(&name.to_string())? {
+            state.sets.insert(name, read_set(name, set));
+        }
+    }
+    servers(doors, &families, &mut state)?;
+    state.set_rules(rules(doors)?);
+    Ok(state)
+}
+
+fn device(doors: &mut Doors) -> Result<Option<BTreeSet<IpAddr>>, Error> {
+    let Some(index) = doors.device()? else { return Ok(None) };
+    let addresses = doors.links.addresses_of(index)?.into_iter().map(|address| address.ip);
+    // The kernel gives a device that is up one of these by itself.
+    let is_link_local = |ip: &IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+    Ok(Some(addresses.filter(|ip| !is_link_local(ip)).collect()))
+}
+
+/// A set of another type has no room for anything of ours: it will be replaced.
+fn read_set(name: SetName, found: ipset::Found) -> SetState {
+    let kind = name.set.kind();
+    if found.kind != Some(kind_of(kind)) {
+        return SetState { capacity: 0, members: BTreeSet::new() };
+    }
+    let capacity = if kind == Kind::Port { CAPACITY } else { found.capacity.unwrap_or(0) };
+    SetState { capacity, members: found.members.iter().filter_map(read_member).collect() }
+}
+
+/// `None` for what we would never put there.
+fn read_member(found: &ipset::Member) -> Option<Member> {
+    let place = |address: &ipset::Address| {
+        let protocol = Protocol::from_number(address.protocol)?;
+        Some(Address { ip: address.ip, protocol, port: address.port })
+    };
+    Some(match found {
+        ipset::Member::Ip(ip) => Member::Ip(*ip),
+        ipset::Member::IpPort(at) => Member::IpPort(place(at)?),
+        ipset::Member::IpPortIp(at, ip) => Member::IpPortIp(place(at)?, *ip),
+        ipset::Member::IpPortNet(at, ip, prefix) => {
+            Member::IpPortNet(place(at)?, IpNet::new(*ip, *prefix).ok()?.trunc())
+        }
+        ipset::Member::Port(port) => Member::Port(*port),
+    })
+}
+
+/// The kernel's name for a kind of set.
+pub(crate) fn kind_of(kind: Kind) -> ipset::Kind {
+    match kind {
+        Kind::Ip => ipset::Kind::Ip,
+        Kind::IpPort => ipset::Kind::IpPort,
+        Kind::IpPortIp => ipset::Kind::IpPortIp,
+        Kind::IpPortNet => ipset::Kind::IpPortNet,
+        Kind::Port => ipset::Kind::Port,
+    }
+}
+
+fn servers(doors: &mut Doors, families: &[Family], state: &mut State) -> Result<(), Error> {
+    let host_addresses = doors.host_addresses()?;
+    for server in doors.balancer.servers()? {
+        let Some(protocol) = Protocol::from_number(server.address.protocol) else { continue };
+        let address = Address { ip: server.address.ip, protocol, port: server.address.port };
+        let is_excluded = doors.excluded.iter().any(|range| range.contains(&address.ip));
+        if is_excluded || !families.contains(&address.family()) || !is_ours(&address, state, &host_addresses)
+        {
+            continue;
+        }
+        let found = doors.balancer.destinations(&server.address)?;
+        let endpoints = found.iter().map(|it| (it.destination.address, it.destination.weight)).collect();
+        state.servers.insert(address, VirtualServer { treatment: read_treatment(&server), endpoints });
+    }
+    Ok(())
+}
+
+fn read_treatment(server: &ipvs::VirtualServer) -> Treatment {
+    let is_persistent = server.flags & ipvs::PERSISTENT != 0;
+    Treatment {
+        scheduler: server.scheduler.as_str().into(),
+        flags: server.flags & !ipvs::PERSISTENT,
+        persistence: is_persistent.then_some(server.timeout),
+    }
+}
+
+fn rules(doors: &Doors) -> Result<ferroxy_iptables::State, Error> {
+    let mut state = ferroxy_iptables::State::default();
+    for tools in &doors.tools {
+        let mut reader = Reader::of(tools.family, owns);
+        save(tools, None, &doors.limits, &mut |line| {
+            reader.line(line);
+            ControlFlow::Continue(())
+        })?;
+        state.tables.extend(reader.finish().tables);
+    }
+    Ok(state)
+}

@@ -1,0 +1,247 @@
+//! Intent to State: which virtual servers, members and addresses a Service has.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use ferroxy_core::intent::{FrontendKind, NodePortAddresses};
+use ferroxy_core::{
+    Endpoint, Family, Frontend, Intent, NodeIntent, PortIntent, Protocol, Route, ServiceIntent,
+};
+use ipnet::IpNet;
+
+use crate::program;
+use crate::set::{Member, Set, SetName};
+use crate::state::{Address, SetState, State, Treatment, VirtualServer, WEIGHT};
+
+/// What is not in an Intent: how to balance, and what addresses the host has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// As the kernel calls it: `rr`, `lc`, `mh`…
+    pub scheduler: Arc<str>,
+    /// Of all devices but ours.
+    pub host_addresses: BTreeSet<IpAddr>,
+}
+
+/// Everything one Service has in the kernel. Others may have some of it too.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Fragment {
+    pub servers: BTreeMap<Address, VirtualServer>,
+    /// Where an external IP is an address of this host, it goes before a node port.
+    pub node_port_servers: BTreeMap<Address, VirtualServer>,
+    pub addresses: BTreeSet<IpAddr>,
+    pub members: BTreeSet<(SetName, Member)>,
+    pub guarded: BTreeSet<Address>,
+}
+
+/// What a fragment depends on besides its Service.
+#[derive(Debug, Clone, Copy)]
+pub struct Surroundings<'a> {
+    pub node: &'a NodeIntent,
+    pub settings: &'a Settings,
+    pub families: &'a [Family],
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings { scheduler: "rr".into(), host_addresses: BTreeSet::new() }
+    }
+}
+
+/// Everything.
+pub fn render(intent: &Intent, settings: &Settings, families: &[Family]) -> State {
+    let surroundings = Surroundings { node: &intent.node, settings, families };
+    let mut state = empty(surroundings);
+    add(&mut state, intent.services.values().map(|service| fragment(service, surroundings)));
+    state
+}
+
+/// What there is without any Service.
+pub fn empty(surroundings: Surroundings<'_>) -> State {
+    let names = surroundings.families.iter().flat_map(|family| SetName::all(*family));
+    State {
+        device: Some(BTreeSet::new()),
+        sets: names.map(|name| (name, SetState::default())).collect(),
+        rules: program::rules(surroundings.node, surroundings.families),
+        ..State::default()
+    }
+}
+
+/// Puts fragments into a State. Of several virtual servers at one address the first stands.
+pub fn add(state: &mut State, fragments: impl Iterator<Item = Fragment>) {
+    let mut node_ports = Vec::new();
+    for fragment in fragments {
+        for (address, server) in fragment.servers {
+            state.servers.entry(address).or_insert(server);
+        }
+        node_ports.extend(fragment.node_port_servers);
+        state.device.get_or_insert_default().extend(fragment.addresses);
+        for (name, member) in fragment.members {
+            state.sets.entry(name).or_default().members.insert(member);
+        }
+        state.guarded.extend(fragment.guarded);
+    }
+    for (address, server) in node_ports {
+        state.servers.entry(address).or_insert(server);
+    }
+}
+
+pub fn fragment(service: &ServiceIntent, surroundings: Surroundings<'_>) -> Fragment {
+    let mut fragment = Fragment::default();
+    for port in service.ports.iter().filter(|port| surroundings.families.contains(&port.family)) {
+        let render = Render { port, surroundings };
+        port.frontends.iter().for_each(|frontend| render.frontend(frontend, &mut fragment));
+        render.loops(&mut fragment);
+        if let Some(check) = service.health_check {
+            fragment.members.insert((Set::HealthCheckNodePort.of(port.family), Member::Port(check.port)));
+        }
+    }
+    fragment
+}
+
+struct Render<'a> {
+    port: &'a PortIntent,
+    surroundings: Surroundings<'a>,
+}
+
+impl Render<'_> {
+    fn frontend(&self, frontend: &Frontend, fragment: &mut Fragment) {
+        let server = self.server(frontend);
+        for address in self.addresses(frontend) {
+            let servers = match frontend.kind {
+                FrontendKind::NodePort => &mut fragment.node_port_servers,
+                _ => &mut fragment.servers,
+            };
+            servers.entry(address).or_insert_with(|| server.clone());
+            self.memberships(frontend, address, fragment);
+            if self.is_bound(frontend, address.ip) {
+                fragment.addresses.insert(address.ip);
+                fragment.members.insert((self.set(Set::IpvsIps), Member::Ip(address.ip)));
+            }
+        }
+    }
+
+    fn server(&self, frontend: &Frontend) -> VirtualServer {
+        let serves = |endpoint: &Endpoint| (SocketAddr::new(endpoint.ip, endpoint.port), WEIGHT);
+        let endpoints: &[Endpoint] = match frontend.route {
+            Route::Reject | Route::Drop => &[],
+            Route::Cluster | Route::ExternalCluster => &self.port.cluster,
+            // Pods and the node are served by others; strangers are dropped before they come here (`NoneLocal`).
+            Route::ExternalLocal if self.port.local.is_empty() => &self.port.cluster,
+            Route::Local | Route::ExternalLocal => &self.port.local,
+        };
+        VirtualServer {
+            treatment: Treatment::new(&self.surroundings.settings.scheduler, self.port.affinity),
+            endpoints: endpoints.iter().map(serves).collect(),
+        }
+    }
+
+    fn addresses(&self, frontend: &Frontend) -> Vec<Address> {
+        let at = |ip| Address { ip, protocol: self.port.protocol, port: frontend.port };
+        match frontend.address {
+            Some(ip) => vec![at(ip)],
+            None => self.node_port_ips().map(at).collect(),
+        }
+    }
+
+    /// A virtual server listens on one address, so a node port needs one for each. (A range can have addresses of Services in it
+    /// too, which are on our own device: node ports are for those of the host.)
+    fn node_port_ips(&self) -> impl Iterator<Item = IpAddr> {
+        let Surroundings { node, settings, .. } = self.surroundings;
+        let answering = &node.family(self.port.family).node_port_addresses;
+        let answers = move |ip: &IpAddr| match answering {
+            NodePortAddresses::AllLocal => true,
+            NodePortAddresses::These(these) => these.contains(ip),
+        };
+        let of_family = |ip: &IpAddr| Family::of(*ip) == self.port.family && can_serve_node_ports(*ip);
+        settings.host_addresses.iter().copied().filter(of_family).filter(answers)
+    }
+
+    /// An external address that another device has needs no second home.
+    fn is_bound(&self, frontend: &Frontend, ip: IpAddr) -> bool {
+        match frontend.kind {
+            FrontendKind::ClusterIp => true,
+            FrontendKind::ExternalIp | FrontendKind::LoadBalancer => {
+                !self.surroundings.settings.host_addresses.contains(&ip)
+            }
+            FrontendKind::NodePort => false,
+        }
+    }
+
+    fn memberships(&self, frontend: &Frontend, at: Address, fragment: &mut Fragment) {
+        let mut member = |set: Set, member: Member| {
+            fragment.members.insert((self.set(set), member));
+        };
+        let is_local = frontend.route == Route::ExternalLocal;
+        let here = Member::IpPort(at);
+        match frontend.kind {
+            FrontendKind::ClusterIp => member(Set::ClusterIp, here),
+            FrontendKind::ExternalIp if is_local => member(Set::ExternalIpLocal, here),
+            FrontendKind::ExternalIp => member(Set::ExternalIp, here),
+            FrontendKind::LoadBalancer => {
+                member(Set::LoadBalancer, here);
+                if is_local {
+                    member(Set::LoadBalancerLocal, here);
+                }
+            }
+            FrontendKind::NodePort => {
+                let (all, local, entry) = match at.protocol {
+                    Protocol::Tcp => (Set::NodePortTcp, Set::NodePortLocalTcp, Member::Port(at.port)),
+                    Protocol::Udp => (Set::NodePortUdp, Set::NodePortLocalUdp, Member::Port(at.port)),
+                    Protocol::Sctp => (Set::NodePortSctp, Set::NodePortLocalSctp, here),
+                };
+                member(all, entry);
+                if is_local {
+                    member(local, entry);
+                }
+            }
+        }
+        match frontend.route {
+            Route::Drop => member(Set::Dropped, here),
+            Route::ExternalLocal if self.port.local.is_empty() => member(Set::NoneLocal, here),
+            _ => {}
+        }
+        if let Some(allowed) = &frontend.allowed_sources {
+            self.restrict(allowed, at, fragment);
+        }
+    }
+
+    fn restrict(&self, allowed: &[IpNet], at: Address, fragment: &mut Fragment) {
+        fragment.members.insert((self.set(Set::LoadBalancerFirewall), Member::IpPort(at)));
+        // The load balancer's own addresses are there for the node, which speaks to one from that very address.
+        let of_balancer = |range: &IpNet| {
+            let mut frontends = self.port.frontends.iter();
+            frontends.any(|it| {
+                it.kind == FrontendKind::LoadBalancer && it.address.map(IpNet::from) == Some(*range)
+            })
+        };
+        for range in allowed.iter().filter(|range| !of_balancer(range)) {
+            let member = Member::IpPortNet(at, range.trunc());
+            fragment.members.insert((self.set(Set::LoadBalancerSourceCidr), member));
+        }
+        if allowed.contains(&IpNet::from(at.ip)) {
+            let member = Member::IpPortIp(at, at.ip);
+            fragment.members.insert((self.set(Set::LoadBalancerSourceIp), member));
+        } else {
+            fragment.guarded.insert(at);
+        }
+    }
+
+    fn loops(&self, fragment: &mut Fragment) {
+        let endpoints = self.port.cluster.iter().chain(&self.port.local);
+        for endpoint in endpoints.filter(|endpoint| endpoint.is_local) {
+            let at = Address { ip: endpoint.ip, protocol: self.port.protocol, port: endpoint.port };
+            fragment.members.insert((self.set(Set::LoopBack), Member::IpPortIp(at, endpoint.ip)));
+        }
+    }
+
+    fn set(&self, set: Set) -> SetName {
+        set.of(self.port.family)
+    }
+}
+
+/// Loopback addresses do not leave the host, so nothing behind them can be balanced; link-local ones are not unique.
+pub fn can_serve_node_ports(ip: IpAddr) -> bool {
+    let is_link_local = matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+    !ip.is_loopback() && !is_link_local
+}

@@ -1,0 +1,284 @@
+//! The dataplane against a real kernel, in a network namespace of each test's own: what it has afterwards is what was wanted, to our
+//! eyes and to the official tools'. Needs root and a kernel with IPVS, which few machines that build have: asked for by name
+//! only, by `make test-vm`, in a virtual machine.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "the functions that tests share are tests too; clippy does not know"
+)]
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ferroxy_core::intent::{FamilyIntent, NodePortAddresses};
+use ferroxy_core::{Facts, Family, Intent, NodeIntent, Policy, Protocol, resolve};
+use ferroxy_ipvs::dataplane::{Dataplane, Options, Programmed};
+use ferroxy_ipvs::doors::Doors;
+use ferroxy_ipvs::observe::observe;
+use ferroxy_ipvs::{Settings, State, render};
+use ferroxy_lab::conformance;
+use ferroxy_netlink::route::{Address, Connection};
+use ferroxy_source::manifest::ManifestSource;
+use support::service;
+
+/// Cases that between them have every kind of set, server and rule.
+const CASES: [&str; 7] = [
+    "clusterip-affinity",
+    "dual-stack",
+    "external-ip",
+    "lb-local-none",
+    "lb-source-ranges",
+    "lb-source-ranges-allow",
+    "sctp",
+];
+
+/// Runs the test in a thread that has moved to a fresh network namespace, which has the addresses of the recorded node.
+fn in_namespace(test: impl FnOnce() + Send + 'static) {
+    let thread = std::thread::spawn(move || {
+        // SAFETY: a new network namespace changes nothing that Rust's memory model relies on.
+        let moved = unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) };
+        moved.expect("this test needs CAP_SYS_ADMIN to make a network namespace");
+        let mut links = Connection::open().unwrap();
+        links.create_dummy("eth0").unwrap();
+        for name in ["lo", "eth0"] {
+            let index = links.link(name).unwrap().index;
+            links.set_up(index).unwrap();
+        }
+        let link = links.link("eth0").unwrap().index;
+        for (ip, prefix_length) in
+            [("172.18.0.2", 16), ("10.244.1.1", 24), ("172.31.255.2", 30), ("fd00:172:18::2", 64)]
+        {
+            links.add_address(Address { link, ip: ip.parse().unwrap(), prefix_length }).unwrap();
+        }
+        test();
+    });
+    if let Err(panic) = thread.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+fn run(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).output().expect("the tool is installed");
+    assert!(output.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn sorted(text: &str) -> BTreeSet<String> {
+    text.lines().map(|line| line.trim_end().to_owned()).collect()
+}
+
+fn recorded_intent(name: &str) -> Intent {
+    let case = conformance::case(name).unwrap();
+    let mut facts = Facts::new(Policy { node_name: "ka".into(), ..Policy::default() });
+    ManifestSource::open(&case.folder, |event| drop(facts.apply(event))).unwrap();
+    let mut intent = resolve::all(&facts).0;
+    for family in [&mut intent.node.v4, &mut intent.node.v6] {
+        family.node_port_addresses = NodePortAddresses::AllLocal;
+    }
+    intent
+}
+
+fn wanted(intent: &Intent) -> State {
+    let host_addresses = Doors::open(&[]).unwrap().host_addresses().unwrap();
+    render(intent, &Settings { host_addresses, ..Settings::default() }, &Family::ALL)
+}
+
+fn open() -> Dataplane {
+    Dataplane::open(&Family::ALL, Options::default()).unwrap()
+}
+
+#[test]
+#[ignore = "needs a kernel with IPVS: make test-vm"]
+fn the_kernel_has_what_was_wanted_and_a_restart_sends_nothing() {
+    in_namespace(|| {
+        run("ipvsadm", &["-A", "-t", "192.0.2.9:80", "-s", "rr"]);
+        let mut dataplane = open();
+        dataplane.probe().unwrap();
+        let mut before = State::default();
+        for case in CASES {
+            // From each to the next: what differs is changed.
+            let intent = recorded_intent(case);
+            let outcome = dataplane.start(&intent).unwrap();
+            assert_eq!(outcome.failed, []);
+            let (wanted, mut seen) =
+                (wanted(&intent), observe(&mut Doors::open(&Family::ALL).unwrap()).unwrap());
+            seen.servers.values_mut().for_each(|it| it.endpoints.retain(|_, weight| *weight > 0));
+            assert_eq!(seen, wanted, "{case}");
+            assert_eq!(open().start(&intent).unwrap().operations, 0, "{case}");
+            assert_ne!(before, wanted);
+            before = wanted;
+        }
+        assert!(dataplane.cleanup().unwrap());
+        assert!(!dataplane.is_installed().unwrap());
+        assert!(!open().cleanup().unwrap());
+        assert_eq!(run("ipset", &["list", "-n"]), "");
+        assert!(!run("iptables-save", &[]).contains("KUBE-"));
+        assert_eq!(
+            sorted(&run("ipvsadm", &["-Sn"])),
+            ["-A -t 192.0.2.9:80 -s rr".to_owned()].into(),
+            "a foreign one stays"
+        );
+    });
+}
+
+/// What our State prints is what the official tools print.
+#[test]
+#[ignore = "needs a kernel with IPVS: make test-vm"]
+fn the_tools_print_the_same() {
+    in_namespace(|| {
+        let mut dataplane = open();
+        for case in ["sctp", "lb-source-ranges"] {
+            let intent = recorded_intent(case);
+            dataplane.cleanup().unwrap();
+            dataplane.start(&intent).unwrap();
+            let text = wanted(&intent).to_string();
+            let (servers, rest) = text.split_once("# ipset save\n").unwrap();
+            let (sets, _) = rest.split_once("# ip address").unwrap();
+            let servers = servers.strip_prefix("# ipvsadm -Sn\n").unwrap();
+            assert_eq!(sorted(servers), sorted(&run("ipvsadm", &["-Sn"])), "{case}");
+            assert_eq!(sorted(sets), sorted(&run("ipset", &["save"])), "{case}");
+        }
+    });
+}
+
+#[test]
+#[ignore = "needs a kernel with IPVS: make test-vm"]
+fn drift_is_mended_and_refusals_name_the_service() {
+    in_namespace(|| {
+        let intent = recorded_intent("lb-source-ranges");
+        let mut dataplane = open();
+        dataplane.start(&intent).unwrap();
+        run("ipvsadm", &["-D", "-t", "10.96.0.80:80"]);
+        run("ipset", &["flush", "KUBE-CLUSTER-IP"]);
+        run("ip", &["address", "del", "10.96.0.80/32", "dev", "kube-ipvs0"]);
+        run("iptables", &["-t", "nat", "-F", "KUBE-SERVICES"]);
+        run("iptables", &["-F", "KUBE-IPVS-OUT-FILTER"]);
+        let repair = dataplane.verify().unwrap();
+        assert!(repair.plan.len() >= 7, "{}", repair.plan);
+        assert!(repair.unmended.is_empty(), "{}", repair.unmended);
+        assert!(dataplane.verify().unwrap().plan.is_empty());
+        let service = intent.services.values().next().unwrap();
+        let Programmed::Parts { right, wanted } = dataplane.programmed(&intent, service).unwrap() else {
+            panic!("it is programmed");
+        };
+        assert_eq!(right, wanted);
+        let options = Options { scheduler: "nosuch".into(), ..Options::default() };
+        let mut other = Dataplane::open(&Family::ALL, options).unwrap();
+        let words = other.probe().unwrap_err().to_string();
+        assert_eq!(words, "the kernel has no scheduler nosuch (module ip_vs_nosuch)");
+        let failed = other.start(&intent).unwrap().failed;
+        assert_eq!(failed.len(), intent.services.len());
+        assert!(failed[0].1.contains("the kernel has no scheduler nosuch"), "{failed:?}");
+    });
+}
+
+#[test]
+#[ignore = "needs a kernel with IPVS: make test-vm"]
+fn node_ports_answer_on_addresses_the_node_gets_later() {
+    in_namespace(|| {
+        let intent = recorded_intent("sctp");
+        let mut dataplane = open();
+        dataplane.start(&intent).unwrap();
+        run("ip", &["address", "add", "192.0.2.7/24", "dev", "eth0"]);
+        // Somebody else's, on an address of Services.
+        run("ipvsadm", &["-A", "-t", "10.96.0.80:99", "-s", "rr"]);
+        dataplane.verify().unwrap();
+        let servers = run("ipvsadm", &["-Sn"]);
+        assert!(servers.contains("-A --sctp-service 192.0.2.7:30077 -s rr"), "{servers}");
+        assert!(
+            !servers.contains("10.96.0.80:99"),
+            "what stands at our addresses is taken for ours: {servers}"
+        );
+        let options = Options { exclude_cidrs: vec!["10.96.0.80/32".parse().unwrap()], ..Options::default() };
+        run("ipvsadm", &["-A", "-t", "10.96.0.80:99", "-s", "rr"]);
+        Dataplane::open(&Family::ALL, options).unwrap().cleanup().unwrap();
+        assert!(run("ipvsadm", &["-Sn"]).contains("10.96.0.80:99"), "unless it is said that it is not");
+    });
+}
+
+/// A connection outlives its endpoint's removal; no new one gets there; when it ends, or its time is over, the endpoint goes.
+#[test]
+#[ignore = "needs a kernel with IPVS: make test-vm"]
+fn an_endpoint_drains() {
+    in_namespace(|| {
+        // Pods on the node itself: two addresses of its own.
+        let pods = [Ipv4Addr::new(172, 18, 0, 2), Ipv4Addr::new(10, 244, 1, 1)];
+        let listeners = pods.map(|ip| TcpListener::bind((ip, 8080)).unwrap());
+        let intent = |count: usize| {
+            let (name, service) = service(1, Protocol::Tcp, 0..2);
+            let mut service = Arc::unwrap_or_clone(service);
+            for (endpoint, ip) in service.ports[0].cluster.iter_mut().zip(pods) {
+                (endpoint.ip, endpoint.port) = (ip.into(), 8080);
+            }
+            service.ports[0].cluster.truncate(count);
+            (name, Some(Arc::new(service)))
+        };
+        let v4 = FamilyIntent { node_port_addresses: NodePortAddresses::AllLocal, ..FamilyIntent::default() };
+        let node = NodeIntent { masquerade_mark: 0x4000, v4, ..NodeIntent::default() };
+        let mut dataplane = open();
+        dataplane.start(&Intent { node, ..Intent::default() }).unwrap();
+        assert_eq!(dataplane.change(vec![intent(2)]).unwrap().failed, []);
+        let to: SocketAddr = "10.96.0.1:80".parse().unwrap();
+        let connect = || TcpStream::connect_timeout(&to, Duration::from_secs(10)).expect("somebody serves");
+        // Round robin: one each.
+        let clients = [connect(), connect()];
+        let [here, there] = &listeners;
+        let servers = [here.accept().unwrap().0, there.accept().unwrap().0];
+        dataplane.change(vec![intent(1)]).unwrap();
+        assert_eq!(dataplane.draining(), 1);
+        assert_eq!(dataplane.drain(Duration::from_secs(1)).unwrap().operations, 0, "it has a connection");
+        there.set_nonblocking(true).unwrap();
+        let more = [connect(), connect(), connect()];
+        assert!(there.accept().is_err(), "new ones go elsewhere");
+        assert!(run("ipvsadm", &["-Sn"]).contains("-r 10.244.1.1:8080 -m -w 0"));
+        // It comes back, and leaves again.
+        dataplane.change(vec![intent(2)]).unwrap();
+        assert_eq!(dataplane.draining(), 0);
+        assert!(run("ipvsadm", &["-Sn"]).contains("-r 10.244.1.1:8080 -m -w 1"));
+        dataplane.change(vec![intent(1)]).unwrap();
+        assert_eq!(dataplane.drain(Duration::from_secs(2)).unwrap().operations, 0);
+        // Another run of ours finds it on its way out.
+        drop(dataplane);
+        let mut dataplane = open();
+        let (name, service) = intent(1);
+        let services = [(name, service.unwrap())].into();
+        let v4 = FamilyIntent { node_port_addresses: NodePortAddresses::AllLocal, ..FamilyIntent::default() };
+        let node = NodeIntent { masquerade_mark: 0x4000, v4, ..NodeIntent::default() };
+        assert_eq!(dataplane.start(&Intent { node, services }).unwrap().operations, 0);
+        assert_eq!(dataplane.draining(), 1);
+        assert_eq!(
+            dataplane.drain(Options::default().drain_limit).unwrap().operations,
+            1,
+            "its time is over"
+        );
+        assert!(!run("ipvsadm", &["-Sn"]).contains("-r 10.244.1.1:8080"));
+        assert_eq!(dataplane.draining(), 0);
+        drop((clients, servers, more));
+    });
+}
+
+/// The time of a single change does not grow with the cluster: counted in messages, for emulation has no time.
+#[test]
+#[ignore = "needs a kernel with IPVS: make test-vm"]
+fn a_change_is_a_handful_of_messages_whatever_the_cluster() {
+    in_namespace(|| {
+        let mut dataplane = open();
+        let all = |count: u16| (0..count).map(|n| service(n, Protocol::Tcp, 1..4)).collect();
+        let intent = |count| Intent { services: all(count), ..Intent::default() };
+        for count in [50, 1000] {
+            assert_eq!(dataplane.start(&intent(count)).unwrap().failed, []);
+            let (name, changed) = service(7, Protocol::Tcp, 1..5);
+            assert_eq!(dataplane.change(vec![(name, Some(changed))]).unwrap().messages, 1);
+            let (name, changed) = service(7, Protocol::Tcp, 1..4);
+            assert_eq!(dataplane.change(vec![(name, Some(changed))]).unwrap().messages, 1);
+        }
+        assert!(dataplane.cleanup().unwrap());
+    });
+}

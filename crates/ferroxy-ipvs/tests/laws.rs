@@ -1,0 +1,188 @@
+//! Ring 0: what holds for every cluster, checked on random ones.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "the functions that tests share are tests too; clippy does not know"
+)]
+
+mod support;
+
+use ferroxy_core::oracle::ipvs as oracle;
+use ferroxy_core::testing::{Cluster, HOST_ADDRESSES, clusters, interesting_packets};
+use ferroxy_core::{Facts, Family, Intent, resolve};
+use ferroxy_ipvs::diff::keeping_the_unknown;
+use ferroxy_ipvs::ledger::Ledger;
+use ferroxy_ipvs::{Op, Plan, Settings, State, diff, interpret, render};
+use proptest::prelude::*;
+use support::{Kernel, changes};
+
+/// The addresses on which node ports answer are the host's by definition.
+fn settings(intent: &Intent) -> Settings {
+    let mut host: std::collections::BTreeSet<std::net::IpAddr> =
+        HOST_ADDRESSES.iter().map(|ip| ip.parse().unwrap()).collect();
+    for family in Family::ALL {
+        if let ferroxy_core::intent::NodePortAddresses::These(these) =
+            &intent.node.family(family).node_port_addresses
+        {
+            host.extend(these);
+        }
+    }
+    Settings { host_addresses: host, ..Settings::default() }
+}
+
+fn rendered(cluster: &Cluster) -> State {
+    let intent = cluster.intent();
+    render(&intent, &settings(&intent), &Family::ALL)
+}
+
+fn carry_out(kernel: &mut Kernel, plan: &Plan) -> Result<(), TestCaseError> {
+    kernel.carry_out(plan).map_err(|refused| TestCaseError::fail(format!("{refused}\nin\n{plan}")))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn packets_go_where_the_oracle_says(cluster in clusters()) {
+        let intent = cluster.intent();
+        let state = render(&intent, &settings(&intent), &Family::ALL);
+        for packet in interesting_packets(&intent) {
+            prop_assert_eq!(interpret(&state, &packet), oracle(&intent, &packet), "{:?}\n{}", packet, state);
+        }
+    }
+
+    #[test]
+    fn a_plan_does_what_it_is_for(a in clusters(), b in clusters()) {
+        let (a, b) = (rendered(&a), rendered(&b));
+        let mut kernel = Kernel::default();
+        carry_out(&mut kernel, &diff(&State::default(), &a))?;
+        prop_assert_eq!(&kernel.state, &a);
+        carry_out(&mut kernel, &diff(&a, &b))?;
+        prop_assert_eq!(&kernel.settled(), &b);
+        prop_assert!(diff(&kernel.state, &b).is_empty(), "what drains is left alone");
+        let back = diff(&kernel.state, &a);
+        carry_out(&mut kernel, &back)?;
+        prop_assert_eq!(&kernel.settled(), &a);
+        let cleanup = diff(&kernel.state, &State::default());
+        carry_out(&mut kernel, &cleanup)?;
+        prop_assert!(kernel.state.is_empty(), "{}", kernel.state);
+    }
+
+    /// While not all of the cluster can be seen, nothing that is there is taken away.
+    #[test]
+    fn the_unknown_can_be_kept(a in clusters(), b in clusters()) {
+        let (a, b) = (rendered(&a), rendered(&b));
+        let plan = diff(&a, &keeping_the_unknown(&a, b));
+        let takes = |op: &&Op| matches!(op, Op::RemoveServer(_) | Op::RemoveAddress(_) | Op::RemoveMember(..) | Op::Unguard(_) | Op::DestroySet(_));
+        prop_assert_eq!(plan.ops().iter().find(takes), None);
+    }
+
+    #[test]
+    fn changes_add_up(cluster in clusters()) {
+        let mut facts = Facts::new(cluster.policy.clone());
+        let mut intent = resolve::all(&facts).0;
+        let mut ledger = Ledger::new(&Family::ALL, settings(&intent), intent.node.clone());
+        let mut kernel = Kernel::default();
+        carry_out(&mut kernel, &ledger.plan_program())?;
+        for events in cluster.events.chunks(3) {
+            let before = intent.clone();
+            for event in events {
+                let touched = facts.apply(event.clone());
+                resolve::update(&facts, &touched, &mut intent);
+            }
+            let settings = settings(&intent);
+            carry_out(&mut kernel, &ledger.plan_node(&intent.node, &settings))?;
+            ledger.settle_node(intent.node.clone(), settings.clone());
+            let (plan, settlement) = ledger.plan(&changes(&before, &intent));
+            carry_out(&mut kernel, &plan)?;
+            ledger.settle(settlement);
+            let fresh = render(&intent, &settings, &Family::ALL);
+            prop_assert_eq!(&ledger.state(), &fresh);
+            prop_assert_eq!(&kernel.settled(), &fresh);
+        }
+    }
+}
+
+mod size {
+    //! The cost of a change is the size of the change.
+
+    use ferroxy_core::{Family, NodeIntent, Protocol};
+    use ferroxy_ipvs::ledger::{Change, Ledger};
+    use ferroxy_ipvs::{Op, Settings};
+
+    use super::support::{Kernel, service};
+
+    fn change(number: u16, endpoints: std::ops::Range<u16>) -> Change {
+        let (name, service) = service(number, Protocol::Tcp, endpoints);
+        (name, Some(service))
+    }
+
+    fn ledger(services: u16) -> Ledger {
+        let mut ledger = Ledger::new(&[Family::V4], Settings::default(), NodeIntent::default());
+        let all: Vec<Change> = (0..services).map(|n| change(n, 0..5)).collect();
+        let settlement = ledger.plan(&all).1;
+        ledger.settle(settlement);
+        ledger
+    }
+
+    #[test]
+    fn an_endpoint_costs_one_operation_whatever_the_cluster() {
+        for services in [2, 200, 3000] {
+            let ledger = ledger(services);
+            let (gone, _) = ledger.plan(&[change(1, 1..5)]);
+            assert!(
+                matches!(gone.ops(), [Op::Drain(..)]),
+                "others still have the pod in KUBE-LOOP-BACK: {gone}"
+            );
+            let (come, _) = ledger.plan(&[change(1, 0..6)]);
+            assert!(matches!(come.ops(), [Op::AddEndpoint(..)]), "{come}");
+        }
+    }
+
+    #[test]
+    fn a_service_costs_its_own_objects() {
+        let ledger = ledger(500);
+        let (gone, _) = ledger.plan(&[(service(7, Protocol::Tcp, 0..0).0, None)]);
+        assert_eq!(gone.len(), 4, "two members, the address, the server: {gone}");
+        let (come, _) = ledger.plan(&[change(1000, 0..5)]);
+        assert_eq!(come.len(), 9, "two members, the server, its endpoints, the address: {come}");
+        for op in come.ops() {
+            assert_eq!(ledger.owner(&[change(1000, 0..5)], op).unwrap().as_str(), "default/s1000");
+        }
+    }
+
+    #[test]
+    fn an_endpoint_that_comes_back_is_revived() {
+        let mut ledger = ledger(2);
+        let mut kernel = Kernel::default();
+        kernel.carry_out(&ferroxy_ipvs::diff(&kernel.state, &ledger.state())).unwrap();
+        let (plan, settlement) = ledger.plan(&[change(1, 0..4)]);
+        kernel.carry_out(&plan).unwrap();
+        ledger.settle(settlement);
+        let repaired = ferroxy_ipvs::diff(&kernel.state, &ledger.state());
+        assert!(repaired.is_empty(), "{repaired}");
+        let (plan, settlement) = ledger.plan(&[change(1, 0..5)]);
+        assert!(
+            matches!(plan.ops(), [Op::AddEndpoint(..)]),
+            "the ledger does not know that it is still there: {plan}"
+        );
+        ledger.settle(settlement);
+        let seen = ferroxy_ipvs::diff(&kernel.state, &ledger.state());
+        assert!(matches!(seen.ops(), [Op::Revive(..)]), "who looks does: {seen}");
+        kernel.carry_out(&plan).unwrap();
+        assert_eq!(kernel.state, ledger.state());
+    }
+
+    #[test]
+    fn udp_goes_at_once() {
+        let mut ledger = ledger(2);
+        let (name, before) = service(9, Protocol::Udp, 0..3);
+        let settlement = ledger.plan(&[(name.clone(), Some(before))]).1;
+        ledger.settle(settlement);
+        let after = service(9, Protocol::Udp, 0..2).1;
+        let (plan, _) = ledger.plan(&[(name, Some(after))]);
+        assert!(matches!(plan.ops(), [Op::RemoveEndpoint(..)]), "{plan}");
+    }
+}
