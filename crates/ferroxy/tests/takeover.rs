@@ -15,6 +15,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use ferroxy::config::Mode;
+use ferroxy::takeover::{Report, remove_leftovers};
 use ferroxy_lab::load::LoadPlan;
 use ferroxy_lab::pod::ECHO_PORT;
 use ferroxy_lab::{Load, LongConnection, Namespace, Network, Protocol, conformance};
@@ -384,6 +386,19 @@ fn a_set_that_somebody_else_uses_stays() {
         assert!(cleanup.stdout.contains(words), "{cleanup:?}");
         assert_eq!(sets(&node), ["KUBE-CLUSTER-IP"]);
     }
+}
+
+#[test]
+fn sets_of_ipvs_mode_stay_while_it_is_in_force() {
+    let Some(node) = support::lonely_node() else { return };
+    restore(&node, "ipset", "create KUBE-CLUSTER-IP hash:ip,port\ncreate KUBE-DROPPED hash:ip,port\n");
+    let report = node.run(|| remove_leftovers(Some(Mode::Ipvs))).unwrap();
+    assert_eq!(report, Report::default());
+    assert_eq!(sets(&node).len(), 2);
+    let report = node.run(|| remove_leftovers(Some(Mode::Nftables))).unwrap();
+    assert_eq!(report.removed, ["2 sets"]);
+    assert_eq!(sets(&node), [""; 0]);
+    assert_eq!(node.run(|| remove_leftovers(None)).unwrap(), Report::default());
 }
 
 /// The names of all sets.

@@ -1,5 +1,8 @@
 //! What kube-proxy's ipvs mode left beside its chains: virtual servers, the device that makes their addresses the host's,
 //! and the sets that its rules asked. Virtual servers, sets and devices of others stay.
+//!
+//! Connections that IPVS has established end with its virtual servers: only IPVS knows how they are translated. New ones have
+//! been ours since our rules came, which see them first.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

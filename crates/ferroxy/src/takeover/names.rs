@@ -63,6 +63,9 @@ const SETS: [&str; 17] = [
     "IPVS-IPS",
 ];
 
+/// Those that Ferroxy's own ipvs mode makes besides. The last is there for the moment only in which one set replaces another.
+const OWN_SETS: [&str; 3] = ["NONE-LOCAL", "DROPPED", "REPLACEMENT"];
+
 /// The longest name that a set can have. kube-proxy cuts the two that are longer.
 const LONGEST_SET_NAME: usize = 31;
 
@@ -79,7 +82,7 @@ pub(super) fn is_set(name: &str) -> bool {
         let whole = format!("{prefix}{set}");
         whole.get(..LONGEST_SET_NAME).unwrap_or(&whole) == name
     };
-    SETS.iter().any(|set| is_one("KUBE-", set) || is_one("KUBE-6-", set))
+    SETS.iter().chain(&OWN_SETS).any(|set| is_one("KUBE-", set) || is_one("KUBE-6-", set))
 }
 
 /// The family (IPv6?) and protocol whose node ports a set has.
