@@ -228,7 +228,7 @@ fn guards(ops: &[Op]) -> RulePlan {
 }
 
 fn write_rules(doors: &Doors, plan: &RulePlan) -> Result<(), Error> {
-    ferroxy_iptables::apply::apply(&doors.tools, &doors.limits, plan, &|_| {})?;
+    ferroxy_iptables::apply::apply(&doors.tools, &doors.limits, plan, &())?;
     Ok(())
 }
 
