@@ -9,12 +9,13 @@
 
 mod support;
 
-use std::path::Path;
+use std::fs;
 use std::process::Command;
 
-use ferroxy_lab::{Namespace, Network, Protocol, conformance};
+use ferroxy_lab::conformance::{self, Case};
+use ferroxy_lab::{Namespace, Network, Protocol};
 
-use support::{Agent, Done, RecordedIpvs, ferroxy, pod_from, restore, run_arguments};
+use support::{Agent, Done, RecordedIpvs, configured, ferroxy, pod_from, restore, run_arguments};
 
 /// What is not kube-proxy's, and must stay: servers by address and by mark, one of them on a port of this host that is no
 /// node port; sets and a device with names of their own.
@@ -104,9 +105,12 @@ fn load_ipvs(node: &Namespace) {
     node.run(|| ferroxy_netlink::ipvs::Connection::open().map(drop)).unwrap().unwrap();
 }
 
-fn run_agent(node: &Namespace, case: &Path) -> String {
-    let arguments = run_arguments(&case.join("objects.yaml"), &case.join("config.yaml"));
-    Agent::start_with(node, arguments).terminate()
+/// In nftables mode, until it is in sync; what it said.
+fn run_agent(node: &Namespace, case: &Case) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("config.yaml");
+    fs::write(&config, configured(&case.name, "nftables")).unwrap();
+    Agent::start_with(node, run_arguments(&case.folder.join("objects.yaml"), &config)).terminate()
 }
 
 #[test]
@@ -126,7 +130,7 @@ fn from_ipvs_mode() {
     assert!(listing(ka).len() > before.len() + 80);
     expect_traffic(&network, &IPV4_WAYS);
 
-    let log = run_agent(ka, &case.folder);
+    let log = run_agent(ka, &case);
     assert_eq!(log.matches("taken over from kube-proxy").count(), 1, "{log}");
     let servers = recorded.ipvsadm.lines().filter(|line| line.starts_with("-A")).count();
     assert!(log.contains(&format!("{servers} virtual servers, device kube-ipvs0, ")), "{log}");
@@ -135,7 +139,7 @@ fn from_ipvs_mode() {
     expect_traffic(&network, &IPV4_WAYS);
     expect_traffic(&network, &IPV6_WAYS);
 
-    let again = run_agent(ka, &case.folder);
+    let again = run_agent(ka, &case);
     assert!(!again.contains("kube-proxy:"), "{again}");
     assert!(again.contains("nothing to send"), "{again}");
 }
