@@ -1,7 +1,7 @@
 //! Traffic that must notice nothing while something else happens: short requests all the time, and connections that
 //! stay open, to a Service that nobody touches.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ferroxy_lab::load::LoadPlan;
 use ferroxy_lab::pod::ECHO_PORT;
@@ -24,7 +24,11 @@ pub struct Traffic {
     connections: Vec<(String, LongConnection)>,
     /// Fewer requests than this on one way would show nothing.
     enough: usize,
+    began: Instant,
 }
+
+/// For how long there is traffic at least, also on a busy machine enough for every way.
+const SHORTEST: Duration = Duration::from_secs(5);
 
 const LOADS: [(&str, Protocol, &str); 5] = [
     ("a1", Protocol::Tcp, "10.96.0.80:80"),
@@ -71,11 +75,13 @@ impl Traffic {
                 LongConnection::open(from_namespace, target.parse().unwrap(), interval, PATIENCE).unwrap();
             (format!("{from} -> {target}"), connection)
         });
-        Traffic { connections: connections.collect(), loads: loads.collect(), enough }
+        Traffic { connections: connections.collect(), loads: loads.collect(), enough, began: Instant::now() }
     }
 
     /// Ends it; nothing may have failed.
     pub fn was_undisturbed(self) {
+        // However short what was tried: so much traffic that it can show something.
+        std::thread::sleep(SHORTEST.saturating_sub(self.began.elapsed()));
         for (name, load) in self.loads {
             let report = load.stop().unwrap();
             let successes = report.successes();
