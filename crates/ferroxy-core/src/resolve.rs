@@ -30,6 +30,7 @@ use candidates::Candidates;
 use conflicts::Settled;
 use frontends::Wanted;
 pub(crate) use node_ips::node_ips;
+pub use node_port_addresses::known as known_addresses;
 pub use ownership::NotOurs;
 use selection::{Selection, Uses};
 pub use serving::serving;

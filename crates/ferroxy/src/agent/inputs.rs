@@ -9,7 +9,9 @@ use std::thread;
 use std::time::Duration;
 
 use ferroxy_core::Event;
+use ferroxy_ipvs::state::DEVICE;
 use ferroxy_netlink::route::{AddressMonitor, Connection};
+use rustix::io::Errno;
 use tracing::warn;
 
 use super::Input;
@@ -17,10 +19,16 @@ use super::Input;
 /// After an error of a watched socket, so that a broken one does not take a core.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The addresses of this host, as an event.
+/// The addresses of this host, as an event. Those of ipvs mode's device are Services', and the host's in name only.
 pub fn host_addresses() -> Result<Event, ferroxy_netlink::error::Error> {
-    let mut all: Vec<IpAddr> =
-        Connection::open()?.addresses()?.into_iter().map(|address| address.ip).collect();
+    let mut connection = Connection::open()?;
+    let device = match connection.link(DEVICE) {
+        Ok(link) => Some(link.index),
+        Err(error) if error.errno == Errno::NODEV => None,
+        Err(error) => return Err(error),
+    };
+    let others = connection.addresses()?.into_iter().filter(|address| Some(address.link) != device);
+    let mut all: Vec<IpAddr> = others.map(|address| address.ip).collect();
     all.sort_unstable();
     all.dedup();
     Ok(Event::HostAddresses(all))
