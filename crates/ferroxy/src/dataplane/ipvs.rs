@@ -52,7 +52,11 @@ fn options(config: &config::Ipvs) -> Options {
     let seconds = |it: Duration| u32::try_from(it.as_millis().div_ceil(1000)).unwrap_or(u32::MAX);
     let usual = Options::default();
     Options {
-        scheduler: if config.scheduler.is_empty() { usual.scheduler } else { config.scheduler.as_str().into() },
+        scheduler: if config.scheduler.is_empty() {
+            usual.scheduler
+        } else {
+            config.scheduler.as_str().into()
+        },
         strict_arp: config.strict_arp,
         timeouts: Timeouts {
             tcp: seconds(config.tcp_timeout),
@@ -162,7 +166,10 @@ impl Dataplane for Ipvs {
 
     fn preview(&mut self, intent: &Intent) -> Result<Preview, Failure> {
         let plan = self.inner.preview(intent)?;
-        Ok(Preview { text: plan.to_string(), operations: plan.ops().iter().map(ToString::to_string).collect() })
+        Ok(Preview {
+            text: plan.to_string(),
+            operations: plan.ops().iter().map(ToString::to_string).collect(),
+        })
     }
 
     fn programmed(&mut self, intent: &Intent, service: &Arc<ServiceIntent>) -> Result<Programmed, Failure> {
