@@ -6,9 +6,9 @@ use ferroxy_core::Family;
 use ferroxy_iptables::counters;
 
 use super::Answer;
-use crate::takeover::{self, Report};
 use crate::dataplane::{Dataplane, Nftables};
 use crate::host;
+use crate::takeover::{self, Report};
 
 #[derive(Debug, Args)]
 pub struct Cleanup {

@@ -74,8 +74,7 @@ pub(super) fn in_kernel(
         let problem = Some(Finding { problem: problem.into(), fix: fix.into() });
         InKernel { words, problem }
     };
-    let looked =
-        opened.and_then(|mut dataplane| dataplane.programmed(intent, service).map_err(Into::into));
+    let looked = opened.and_then(|mut dataplane| dataplane.programmed(intent, service).map_err(Into::into));
     match looked {
         Ok(Programmed::Nothing) => wrong(
             "no".into(),

@@ -2,8 +2,8 @@
 //!
 //! The kernel tells nobody that a virtual server or a set has changed. So they are compared every `syncPeriod`, all of
 //! them: a listing costs the kernel a few microseconds for each Service, and there is no cheaper sign that an endpoint is
-//! missing. The rules of the nft variant are nf_tables', which does tell: a change of a chain of ours is looked
-//! into at once.
+//! missing. Changes of our device's addresses, and of chains of ours where iptables is nf_tables', are told of, and
+//! looked into at once.
 
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,12 +14,15 @@ use ferroxy_core::{Facts, Family, Intent, NodeIntent, ServiceIntent, ServiceName
 use ferroxy_iptables::TableName;
 use ferroxy_iptables::program::is_builtin;
 use ferroxy_iptables::tool::Variant;
-use ferroxy_ipvs::dataplane::{self as crate_side, Options};
+use ferroxy_ipvs::dataplane::{self as crate_side, Expected, Options};
 use ferroxy_ipvs::ledger::Ledger;
 use ferroxy_ipvs::program::owns;
+use ferroxy_ipvs::state::DEVICE;
 use ferroxy_ipvs::{Error, Plan};
 use ferroxy_netlink::ipvs::Timeouts;
 use ferroxy_netlink::nftables::{Monitor, Notice};
+use ferroxy_netlink::route::{AddressMonitor, Connection, Moved, Notice as AddressNotice};
+use rustix::io::Errno;
 use tracing::warn;
 
 use super::{Acknowledged, Change, Dataplane, Failure, Outcome, Preview, Programmed, Receipt, Repair};
@@ -52,7 +55,11 @@ fn options(config: &config::Ipvs) -> Options {
     let seconds = |it: Duration| u32::try_from(it.as_millis().div_ceil(1000)).unwrap_or(u32::MAX);
     let usual = Options::default();
     Options {
-        scheduler: if config.scheduler.is_empty() { usual.scheduler } else { config.scheduler.as_str().into() },
+        scheduler: if config.scheduler.is_empty() {
+            usual.scheduler
+        } else {
+            config.scheduler.as_str().into()
+        },
         strict_arp: config.strict_arp,
         timeouts: Timeouts {
             tcp: seconds(config.tcp_timeout),
@@ -95,8 +102,12 @@ impl Dataplane for Ipvs {
         if self.inner.tools().iter().any(|tools| tools.variant == Variant::NfTables) {
             let mut monitor = Monitor::open()?;
             self.inner.hide_from(monitor.ignorer()?);
+            let inputs = inputs.clone();
             thread::Builder::new().name("rules".into()).spawn(move || follow(&mut monitor, &inputs))?;
         }
+        let (mut monitor, expected) = (AddressMonitor::open()?, self.inner.on_device());
+        let follow = move || follow_device(&mut monitor, &expected, &inputs);
+        thread::Builder::new().name("device".into()).spawn(follow)?;
         Ok(())
     }
 
@@ -162,7 +173,10 @@ impl Dataplane for Ipvs {
 
     fn preview(&mut self, intent: &Intent) -> Result<Preview, Failure> {
         let plan = self.inner.preview(intent)?;
-        Ok(Preview { text: plan.to_string(), operations: plan.ops().iter().map(ToString::to_string).collect() })
+        Ok(Preview {
+            text: plan.to_string(),
+            operations: plan.ops().iter().map(ToString::to_string).collect(),
+        })
     }
 
     fn programmed(&mut self, intent: &Intent, service: &Arc<ServiceIntent>) -> Result<Programmed, Failure> {
@@ -208,6 +222,48 @@ fn follow(monitor: &mut Monitor, inputs: &Sender<Input>) {
 fn concerns_us(table: &str, what: &str, chain: Option<&str>) -> bool {
     let Some(table) = TableName::parse(table) else { return false };
     chain.map_or(what == "table", |chain| owns(table, chain) || is_builtin(chain))
+}
+
+/// Says `Drift` when somebody who is not us changes the addresses of our device.
+fn follow_device(monitor: &mut AddressMonitor, expected: &Expected, inputs: &Sender<Input>) {
+    loop {
+        let input = match monitor.next(None).and_then(|notice| is_foreign(notice, expected)) {
+            Ok(false) => None,
+            Ok(true) => Some(Input::Drift("addresses of our device were changed by somebody else")),
+            Err(error) => {
+                warn!("cannot follow changes of the device {DEVICE}: {error}");
+                thread::sleep(PAUSE);
+                Some(Input::Drift("changes of our device may have been missed"))
+            }
+        };
+        if input.is_some_and(|input| inputs.send(input).is_err()) {
+            return;
+        }
+    }
+}
+
+/// A notice does not say whose doing it was (for IPv6 not even the port id does): what is as it should be was ours.
+fn is_foreign(
+    notice: Option<AddressNotice>,
+    expected: &Expected,
+) -> Result<bool, ferroxy_netlink::error::Error> {
+    let moved = match notice {
+        Some(AddressNotice::Changed(moved)) => moved,
+        Some(AddressNotice::Lost) => return Ok(true),
+        None => return Ok(false),
+    };
+    let is_wrong = |it: &&Moved| it.came != expected.contains(it.address.ip);
+    let (strange, missing): (Vec<&Moved>, Vec<&Moved>) =
+        moved.iter().filter(is_wrong).partition(|it| it.came);
+    if !missing.is_empty() || strange.is_empty() {
+        return Ok(!missing.is_empty());
+    }
+    // Other devices have addresses, too.
+    match Connection::open()?.link(DEVICE) {
+        Ok(device) => Ok(strange.iter().any(|it| it.address.link == device.index)),
+        Err(error) if error.errno == Errno::NODEV => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 impl From<crate_side::Outcome> for Outcome {

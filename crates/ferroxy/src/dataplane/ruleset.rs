@@ -44,9 +44,7 @@ impl Ruleset {
         match mode {
             Mode::Iptables => Ruleset::Iptables(ferroxy_iptables::render(intent, USUAL_HOST, &Family::ALL)),
             Mode::Ipvs => Ruleset::Ipvs(ferroxy_ipvs::render(intent, balancing, &Family::ALL)),
-            Mode::Nftables | Mode::Unset => {
-                Ruleset::Nftables(ferroxy_nftables::render(intent, &Family::ALL))
-            }
+            Mode::Nftables | Mode::Unset => Ruleset::Nftables(ferroxy_nftables::render(intent, &Family::ALL)),
         }
     }
 
