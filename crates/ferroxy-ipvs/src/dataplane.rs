@@ -4,7 +4,9 @@
 //! not relied upon, and the next attempt, of whatever it is, reads the kernel and sends the difference. It has no queue
 //! and no clock: when to try again, and when to look after endpoints on their way out, is the agent's business.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ferroxy_core::{Family, Intent, NodeIntent, ServiceIntent, ServiceName};
@@ -45,12 +47,46 @@ pub struct Dataplane {
     options: Options,
     ledger: Ledger,
     drains: Drains,
+    on_device: Expected,
     /// Of the agent's clock, when it last said.
     now: Duration,
     /// The kernel has what the ledger says, unless somebody else changed it.
     is_certain: bool,
     /// Not all of the cluster can be seen: what is there and not asked for may be asked for by what is unseen.
     keep_unknown: bool,
+}
+
+/// The addresses that our device has if nobody else changed it, for whoever hears that it was changed.
+#[derive(Debug, Clone, Default)]
+pub struct Expected(Arc<Mutex<BTreeSet<IpAddr>>>);
+
+impl Expected {
+    pub fn contains(&self, ip: IpAddr) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(&ip)
+    }
+
+    fn replace(&self, addresses: BTreeSet<IpAddr>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = addresses;
+    }
+
+    /// Before it is carried out: the kernel tells of it while it is.
+    fn follow(&self, plan: &Plan) {
+        let mut addresses = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for op in plan.ops() {
+            match op {
+                Op::AddAddress(ip) => drop(addresses.insert(*ip)),
+                Op::RemoveAddress(ip) => drop(addresses.remove(ip)),
+                Op::RemoveDevice => addresses.clear(),
+                _ => {}
+            }
+        }
+    }
+}
+
+impl FromIterator<IpAddr> for Expected {
+    fn from_iter<T: IntoIterator<Item = IpAddr>>(addresses: T) -> Expected {
+        Expected(Arc::new(Mutex::new(addresses.into_iter().collect())))
+    }
 }
 
 /// What came of an attempt.
@@ -100,6 +136,7 @@ impl Dataplane {
         Ok(Dataplane {
             doors,
             drains: Drains::new(options.drain_limit),
+            on_device: Expected::default(),
             options,
             ledger: Ledger::default(),
             now: Duration::ZERO,
@@ -124,6 +161,11 @@ impl Dataplane {
     /// From now on this is called about once a second while a tool is at work.
     pub fn live_by(&mut self, sign_of_life: Box<dyn Fn() + Send>) {
         self.doors.bystander.sign_of_life = Some(sign_of_life);
+    }
+
+    /// What our device should have, now and later.
+    pub fn on_device(&self) -> Expected {
+        self.on_device.clone()
     }
 
     /// Of any clock that does not jump: what begins to leave from here on does so at this time.
@@ -323,6 +365,7 @@ impl Dataplane {
         let seen = observe(&mut self.doors)?;
         self.adopt_drains(&seen, &wanted);
         let wanted = if self.keep_unknown { keeping_the_unknown(&seen, wanted) } else { wanted };
+        self.on_device.replace(wanted.device.clone().unwrap_or_default());
         Ok(diff(&seen, &wanted))
     }
 
@@ -341,6 +384,7 @@ impl Dataplane {
     /// Refusals are for the caller to deal with; until then the kernel is not what the ledger will say.
     fn carry_out(&mut self, plan: &Plan) -> Result<Applied, Error> {
         self.is_certain = false;
+        self.on_device.follow(plan);
         let applied = apply(&mut self.doors, plan)?;
         let is_done = |op: &&Op| applied.refused.iter().all(|(refused, _)| refused != *op);
         for op in plan.ops().iter().filter(is_done) {

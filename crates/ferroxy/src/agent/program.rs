@@ -201,6 +201,7 @@ impl Agent {
 pub(super) fn describe(outcome: &Outcome) -> String {
     match outcome.operations {
         0 => "nothing to send".into(),
+        n if outcome.receipt.bytes == 0 => format!("{n} operations, {} messages", outcome.receipt.messages),
         n => format!("{n} operations, {} bytes", outcome.receipt.bytes),
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! The kernel tells nobody that a virtual server or a set has changed. So they are compared every `syncPeriod`, all of
 //! them: a listing costs the kernel a few microseconds for each Service, and there is no cheaper sign that an endpoint is
-//! missing. The rules of the nft variant are nf_tables', which does tell: a change of a chain of ours is looked
-//! into at once.
+//! missing. Changes of our device's addresses, and of chains of ours where iptables is nf_tables', are told of, and
+//! looked into at once.
 
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,12 +14,15 @@ use ferroxy_core::{Facts, Family, Intent, NodeIntent, ServiceIntent, ServiceName
 use ferroxy_iptables::TableName;
 use ferroxy_iptables::program::is_builtin;
 use ferroxy_iptables::tool::Variant;
-use ferroxy_ipvs::dataplane::{self as crate_side, Options};
+use ferroxy_ipvs::dataplane::{self as crate_side, Expected, Options};
 use ferroxy_ipvs::ledger::Ledger;
 use ferroxy_ipvs::program::owns;
+use ferroxy_ipvs::state::DEVICE;
 use ferroxy_ipvs::{Error, Plan};
 use ferroxy_netlink::ipvs::Timeouts;
 use ferroxy_netlink::nftables::{Monitor, Notice};
+use ferroxy_netlink::route::{AddressMonitor, Connection, Moved, Notice as AddressNotice};
+use rustix::io::Errno;
 use tracing::warn;
 
 use super::{Acknowledged, Change, Dataplane, Failure, Outcome, Preview, Programmed, Receipt, Repair};
@@ -99,8 +102,12 @@ impl Dataplane for Ipvs {
         if self.inner.tools().iter().any(|tools| tools.variant == Variant::NfTables) {
             let mut monitor = Monitor::open()?;
             self.inner.hide_from(monitor.ignorer()?);
+            let inputs = inputs.clone();
             thread::Builder::new().name("rules".into()).spawn(move || follow(&mut monitor, &inputs))?;
         }
+        let (mut monitor, expected) = (AddressMonitor::open()?, self.inner.on_device());
+        let follow = move || follow_device(&mut monitor, &expected, &inputs);
+        thread::Builder::new().name("device".into()).spawn(follow)?;
         Ok(())
     }
 
@@ -217,6 +224,48 @@ fn concerns_us(table: &str, what: &str, chain: Option<&str>) -> bool {
     chain.map_or(what == "table", |chain| owns(table, chain) || is_builtin(chain))
 }
 
+/// Says `Drift` when somebody who is not us changes the addresses of our device.
+fn follow_device(monitor: &mut AddressMonitor, expected: &Expected, inputs: &Sender<Input>) {
+    loop {
+        let input = match monitor.next(None).and_then(|notice| is_foreign(notice, expected)) {
+            Ok(false) => None,
+            Ok(true) => Some(Input::Drift("addresses of our device were changed by somebody else")),
+            Err(error) => {
+                warn!("cannot follow changes of the device {DEVICE}: {error}");
+                thread::sleep(PAUSE);
+                Some(Input::Drift("changes of our device may have been missed"))
+            }
+        };
+        if input.is_some_and(|input| inputs.send(input).is_err()) {
+            return;
+        }
+    }
+}
+
+/// A notice does not say whose doing it was (for IPv6 not even the port id does): what is as it should be was ours.
+fn is_foreign(
+    notice: Option<AddressNotice>,
+    expected: &Expected,
+) -> Result<bool, ferroxy_netlink::error::Error> {
+    let moved = match notice {
+        Some(AddressNotice::Changed(moved)) => moved,
+        Some(AddressNotice::Lost) => return Ok(true),
+        None => return Ok(false),
+    };
+    let is_wrong = |it: &&Moved| it.came != expected.contains(it.address.ip);
+    let (strange, missing): (Vec<&Moved>, Vec<&Moved>) =
+        moved.iter().filter(is_wrong).partition(|it| it.came);
+    if !missing.is_empty() || strange.is_empty() {
+        return Ok(!missing.is_empty());
+    }
+    // Other devices have addresses, too.
+    match Connection::open()?.link(DEVICE) {
+        Ok(device) => Ok(strange.iter().any(|it| it.address.link == device.index)),
+        Err(error) if error.errno == Errno::NODEV => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 impl From<crate_side::Outcome> for Outcome {
     fn from(outcome: crate_side::Outcome) -> Outcome {
         let crate_side::Outcome { messages, operations, failed } = outcome;
@@ -247,5 +296,47 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         // The next attempt looks at the kernel by itself.
         Failure { cause: error.into(), drift: false }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use ferroxy_netlink::route::Address;
+
+    use super::*;
+
+    fn moved(ip: &str, came: bool) -> Moved {
+        let ip: IpAddr = ip.parse().unwrap();
+        Moved { address: Address { link: 7, ip, prefix_length: 32 }, came }
+    }
+
+    #[test]
+    fn what_is_as_it_should_be_was_our_own_doing() {
+        let expected: Expected = ["10.96.0.80".parse().unwrap()].into_iter().collect();
+        let is_foreign =
+            |moves: &[Moved]| is_foreign(Some(AddressNotice::Changed(moves.to_vec())), &expected).unwrap();
+        assert!(!is_foreign(&[moved("10.96.0.80", true), moved("10.96.0.81", false)]));
+        assert!(is_foreign(&[moved("10.96.0.81", false), moved("10.96.0.80", false)]));
+        // An address of another device: this machine has no device of Services.
+        assert!(!is_foreign(&[moved("192.0.2.1", true)]));
+        assert!(super::is_foreign(Some(AddressNotice::Lost), &expected).unwrap());
+    }
+
+    #[test]
+    fn chains_of_others_are_none_of_our_business() {
+        for (table, what, chain, expected) in [
+            ("nat", "rule", Some("KUBE-SERVICES"), true),
+            ("filter", "rule", Some("KUBE-IPVS-FILTER"), true),
+            ("nat", "rule", Some("PREROUTING"), true),
+            ("filter", "table", None, true),
+            ("nat", "chain", Some("KUBE-SVC-LOLE4ISW44XBNF3G"), false),
+            ("nat", "rule", Some("CNI-DN-0123456789"), false),
+            ("mangle", "rule", Some("KUBE-PROXY-CANARY"), false),
+            ("mine", "rule", Some("PREROUTING"), false),
+        ] {
+            assert_eq!(concerns_us(table, what, chain), expected, "{table} {what} {chain:?}");
+        }
     }
 }
