@@ -1,5 +1,6 @@
 //! Ring 0 of conformance: for every recorded case the virtual servers, set members, addresses and rules are those of the
-//! original, and every recorded probe follows from them, but for what `conformance/ipvs-differences.json` lists. No privileges, no packets.
+//! original, and every recorded probe follows from them, but for what `conformance/ipvs-differences.json` lists. No
+//! privileges, no packets.
 //!
 //! The recordings have IPv4 only: they were made before the original had got round to IPv6.
 

@@ -286,7 +286,10 @@ fn a_change_is_a_handful_of_messages_whatever_the_cluster() {
             before.into_iter().map(|(what, counts, _)| (what, counts)).collect::<Vec<_>>()
         });
         assert_eq!(costs[0], costs[1]);
-        assert!(costs[0].iter().all(|(_, (operations, messages))| operations.max(messages) < &10), "{costs:?}");
+        assert!(
+            costs[0].iter().all(|(_, (operations, messages))| operations.max(messages) < &10),
+            "{costs:?}"
+        );
         assert!(dataplane.cleanup().unwrap());
     });
 }
