@@ -190,6 +190,7 @@ impl Agent {
 pub(super) fn describe(outcome: &Outcome) -> String {
     match outcome.operations {
         0 => "nothing to send".into(),
+        1 => format!("1 operation, {} bytes", outcome.receipt.bytes),
         n => format!("{n} operations, {} bytes", outcome.receipt.bytes),
     }
 }
