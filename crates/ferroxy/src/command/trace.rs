@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::input::Input;
 use super::{Answer, Output};
-use crate::dataplane::{Path, Ruleset};
+use crate::dataplane::{Path, Ruleset, balancing};
 use crate::output::{Paint, Table};
 
 #[derive(Debug, Args)]
@@ -36,8 +36,14 @@ impl Trace {
     pub fn run(self) -> anyhow::Result<Answer> {
         let (settings, cluster) = self.input.look()?;
         let (intent, _) = resolve::all(&cluster.facts);
-        let packet = self.packet(&cluster.facts, &intent)?;
-        let path = Ruleset::of(settings.mode, &intent).trace(&packet);
+        let mut packet = self.packet(&cluster.facts, &intent)?;
+        let balancing = balancing(&settings.config.ipvs, &cluster.facts);
+        let ruleset = Ruleset::of(settings.mode, &intent, &balancing);
+        // The node speaks to an address of its own from that very address.
+        if self.from == "node" && ruleset.makes_local(packet.destination) {
+            packet.source = packet.destination;
+        }
+        let path = ruleset.trace(&packet);
         let mut out = io::stdout().lock();
         match self.output {
             Output::Text => {
