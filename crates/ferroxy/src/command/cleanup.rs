@@ -7,7 +7,7 @@ use ferroxy_iptables::counters;
 
 use super::Answer;
 use crate::config::Mode;
-use crate::takeover::{self, Report};
+use crate::takeover::{self, Established, Report};
 use crate::{dataplane, host};
 
 #[derive(Debug, Args)]
@@ -38,7 +38,7 @@ pub fn cleanup(only_ours: bool) -> anyhow::Result<Answer> {
         return Ok(Answer::Yes);
     }
     // Chains of iptables mode are kube-proxy's by name, whoever made them.
-    let report = takeover::remove_leftovers(None);
+    let report = takeover::remove_leftovers(None, Established::End);
     counters::remove()?;
     for removed in &report.removed {
         println!("removed what kube-proxy or iptables mode left: {removed}");
