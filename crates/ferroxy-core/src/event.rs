@@ -40,6 +40,8 @@ pub struct Service {
     pub created: Option<i64>,
     /// The value of the label `service.kubernetes.io/service-proxy-name`, if it is there.
     pub proxy_name: Option<String>,
+    /// The value of the annotation `ferroxy.io/scheduler`, if it is there.
+    pub scheduler: Option<String>,
     /// `ClusterIP`, `NodePort`, `LoadBalancer` or `ExternalName`; empty means `ClusterIP`.
     pub kind: String,
     pub cluster_ip: String,

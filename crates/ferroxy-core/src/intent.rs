@@ -7,6 +7,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 
 use crate::name::{Family, Protocol, ServiceName};
+use crate::scheduler::Scheduler;
 
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Intent {
@@ -79,6 +80,8 @@ pub struct ServiceIntent {
     /// One for each (port, family), in the order of the Service's ports, IPv4 first.
     pub ports: Vec<PortIntent>,
     pub health_check: Option<HealthCheck>,
+    /// How to choose an endpoint, where the dataplane can do it in several ways; `None`: as the node does.
+    pub scheduler: Option<Scheduler>,
 }
 
 /// The health-check node port of a LoadBalancer Service with `externalTrafficPolicy: Local`.

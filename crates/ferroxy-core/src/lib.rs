@@ -17,6 +17,7 @@ pub mod oracle;
 pub mod packet;
 pub mod policy;
 pub mod resolve;
+pub mod scheduler;
 #[cfg(feature = "testing")]
 pub mod testing;
 
@@ -29,3 +30,4 @@ pub use name::{Family, Protocol, ServiceName};
 pub use oracle::oracle;
 pub use packet::{Origin, Packet, Verdict};
 pub use policy::Policy;
+pub use scheduler::Scheduler;

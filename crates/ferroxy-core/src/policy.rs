@@ -21,6 +21,8 @@ pub struct Policy {
     pub external_ips: bool,
     /// Count what Services and endpoints receive and send, where the dataplane can.
     pub count_traffic: bool,
+    /// Services may choose how the kernel balances them. Only ipvs mode can do that.
+    pub schedulers: bool,
 }
 
 impl Default for Policy {
@@ -35,6 +37,7 @@ impl Default for Policy {
             masquerade_bit: 14,
             external_ips: true,
             count_traffic: false,
+            schedulers: false,
         }
     }
 }

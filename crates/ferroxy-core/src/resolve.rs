@@ -17,6 +17,7 @@ pub(crate) mod node_port_addresses;
 pub(crate) mod ownership;
 pub(crate) mod pool_size;
 pub(crate) mod routes;
+pub(crate) mod scheduler;
 pub(crate) mod selection;
 pub(crate) mod service_cidrs;
 pub(crate) mod serving;
@@ -30,6 +31,7 @@ use candidates::Candidates;
 use conflicts::Settled;
 use frontends::Wanted;
 pub(crate) use node_ips::node_ips;
+pub use node_port_addresses::known as known_addresses;
 pub use ownership::NotOurs;
 use selection::{Selection, Uses};
 pub use serving::serving;
@@ -163,12 +165,14 @@ fn ours(facts: &Facts, service: &Service, diagnostics: &mut Vec<Diagnostic>) -> 
         ports.iter().filter_map(|port| pool_size::diagnostic(service, port.port, port.selection.beyond)),
     );
     let health_check = health_check::resolve(facts, service, &ports, diagnostics);
+    let scheduler = scheduler::chosen(service, facts.policy(), diagnostics);
     let ports: Vec<PortIntent> = ports.into_iter().map(|port| port.intent).collect();
     (!ports.is_empty()).then(|| ServiceIntent {
         name: service.name.clone(),
         cluster_ips: live_cluster_ips(service, &ports),
         ports,
         health_check,
+        scheduler,
     })
 }
 

@@ -89,7 +89,7 @@ pub fn policies() -> impl Strategy<Value = Policy> {
     let mut entries = vec![NodePortAddress::Primary, NodePortAddress::Localhost, NodePortAddress::All];
     entries.extend(some_range.map(NodePortAddress::Cidr));
     let bind_address = option::weighted(0.2, select(vec![[172, 18, 0, 2], [192, 168, 7, 2]]));
-    let switches = (any::<bool>(), weighted(0.9), weighted(0.3));
+    let switches = (any::<bool>(), weighted(0.9), weighted(0.3), any::<bool>());
     (detect_local, vec(select(entries), 1..3), bind_address, switches).prop_map(
         |(detect_local, node_port_addresses, bind_address, switches)| Policy {
             node_name: NODE.into(),
@@ -101,12 +101,15 @@ pub fn policies() -> impl Strategy<Value = Policy> {
             masquerade_bit: 14,
             external_ips: switches.1,
             count_traffic: switches.2,
+            schedulers: switches.3,
         },
     )
 }
 
 fn services() -> impl Strategy<Value = event::Service> {
-    let identity = (namespaces(), names(), option::of(0..4_i64), option::weighted(0.05, text(&["other"])));
+    let scheduler = option::weighted(0.3, text(&["lc", "mh", "none such"]));
+    let proxy_name = option::weighted(0.05, text(&["other"]));
+    let identity = (namespaces(), names(), option::of(0..4_i64), proxy_name, scheduler);
     let addresses = (
         subsequence(vec!["IPv4", "IPv6"], 1..=2),
         text(&["10.96.0.1", "10.96.0.2", "10.96.0.3", "10.96.0.4", "None"]),
@@ -125,7 +128,7 @@ fn services() -> impl Strategy<Value = event::Service> {
     );
     (identity, addresses, traffic, vec(service_ports(), 1..4)).prop_map(
         |(identity, addresses, traffic, ports)| {
-            let (namespace, name, created, proxy_name) = identity;
+            let (namespace, name, created, proxy_name, scheduler) = identity;
             let (families, v4, v6, external_ips, ingress, load_balancer_source_ranges) = addresses;
             let (kind, internal_traffic_policy, external_traffic_policy, session_affinity, timeout, health) =
                 traffic;
@@ -136,6 +139,7 @@ fn services() -> impl Strategy<Value = event::Service> {
                 name,
                 created,
                 proxy_name,
+                scheduler,
                 kind,
                 cluster_ip: cluster_ips.first().cloned().unwrap_or_default(),
                 cluster_ips,

@@ -5,7 +5,6 @@
 //! kernel and sends the difference. It has no queue and no clock: when to try again is the agent's business.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 
 use ferroxy_core::{Family, Intent, NodeIntent, ServiceIntent, ServiceName};
@@ -20,7 +19,7 @@ use crate::plan::Plan;
 use crate::program::Settings;
 use crate::render::{ClusterSize, Surroundings, fragment, render};
 use crate::state::{Rules, State, TableName};
-use crate::tool::{Attendant, Error, Fingerprint, Limits, Tools, Variant, fingerprint, save, sysctl};
+use crate::tool::{Bystander, Error, Fingerprint, Limits, Tools, Variant, fingerprint, save, sysctl};
 
 #[derive(Debug)]
 pub struct Dataplane {
@@ -351,35 +350,6 @@ impl Dataplane {
         let legacy = self.tools.iter().filter(|tools| tools.variant == Variant::Legacy);
         let places = legacy.flat_map(|tools| TableName::ALL.map(|table| (tools.family, table)));
         places.map(|(family, table)| fingerprint(family, Variant::Legacy, table.as_str())).collect()
-    }
-}
-
-/// What others want to know while a tool runs.
-#[derive(Default)]
-struct Bystander {
-    /// Whoever listens to the kernel's notifications, and is not to be told of our own changes.
-    listener: Option<Ignorer>,
-    sign_of_life: Option<Box<dyn Fn() + Send>>,
-}
-
-impl Attendant for Bystander {
-    /// A tool's notifications carry its process id.
-    fn started(&self, process: u32) {
-        if let Some(Err(error)) = self.listener.as_ref().map(|listener| listener.ignore(process)) {
-            tracing::warn!("{error}: our own changes will be looked into as if they were others'");
-        }
-    }
-
-    fn waiting(&self) {
-        if let Some(sign_of_life) = &self.sign_of_life {
-            sign_of_life();
-        }
-    }
-}
-
-impl fmt::Debug for Bystander {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Bystander").field("listener", &self.listener).finish_non_exhaustive()
     }
 }
 

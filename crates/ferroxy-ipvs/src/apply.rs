@@ -228,7 +228,7 @@ fn guards(ops: &[Op]) -> RulePlan {
 }
 
 fn write_rules(doors: &Doors, plan: &RulePlan) -> Result<(), Error> {
-    ferroxy_iptables::apply::apply(&doors.tools, &doors.limits, plan, &())?;
+    ferroxy_iptables::apply::apply(&doors.tools, &doors.limits, plan, &doors.bystander)?;
     Ok(())
 }
 
@@ -238,6 +238,7 @@ fn alone(doors: &mut Doors, op: &Op) -> Result<(), Error> {
         Op::ReplaceSet(name, members) => replace(doors, *name, members.iter().map(write_member).collect())?,
         Op::DestroySet(name) => doors.sets.destroy(&name.to_string())?,
         Op::CreateDevice => match doors.links.create_dummy(DEVICE) {
+            Err(error) if error.errno == Errno::OPNOTSUPP => return Err(Error::NoDummies(error)),
             Err(error) if error.errno != Errno::EXIST => return Err(error.into()),
             _ => {}
         },

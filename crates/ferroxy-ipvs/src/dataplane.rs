@@ -4,12 +4,17 @@
 //! not relied upon, and the next attempt, of whatever it is, reads the kernel and sends the difference. It has no queue
 //! and no clock: when to try again, and when to look after endpoints on their way out, is the agent's business.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ferroxy_core::{Family, Intent, NodeIntent, ServiceIntent, ServiceName};
+use ferroxy_iptables::tool::Tools;
 use ferroxy_netlink::ipvs;
+use ferroxy_netlink::nftables::Ignorer;
 use ipnet::IpNet;
+use rustix::io::Errno;
 
 use crate::apply::{Applied, apply, place, server};
 use crate::diff::{diff, keeping_the_unknown};
@@ -42,12 +47,40 @@ pub struct Dataplane {
     options: Options,
     ledger: Ledger,
     drains: Drains,
+    on_device: Expected,
     /// Of the agent's clock, when it last said.
     now: Duration,
     /// The kernel has what the ledger says, unless somebody else changed it.
     is_certain: bool,
     /// Not all of the cluster can be seen: what is there and not asked for may be asked for by what is unseen.
     keep_unknown: bool,
+}
+
+/// The addresses that our device has if nobody else changed it, for whoever hears that it was changed.
+#[derive(Debug, Clone, Default)]
+pub struct Expected(Arc<Mutex<BTreeSet<IpAddr>>>);
+
+impl Expected {
+    pub fn contains(&self, ip: IpAddr) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(&ip)
+    }
+
+    fn replace(&self, addresses: BTreeSet<IpAddr>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = addresses;
+    }
+
+    /// Before it is carried out: the kernel tells of it while it is.
+    fn follow(&self, plan: &Plan) {
+        let mut addresses = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for op in plan.ops() {
+            match op {
+                Op::AddAddress(ip) => drop(addresses.insert(*ip)),
+                Op::RemoveAddress(ip) => drop(addresses.remove(ip)),
+                Op::RemoveDevice => addresses.clear(),
+                _ => {}
+            }
+        }
+    }
 }
 
 /// What came of an attempt.
@@ -97,6 +130,7 @@ impl Dataplane {
         Ok(Dataplane {
             doors,
             drains: Drains::new(options.drain_limit),
+            on_device: Expected::default(),
             options,
             ledger: Ledger::default(),
             now: Duration::ZERO,
@@ -109,14 +143,44 @@ impl Dataplane {
         &self.ledger
     }
 
+    pub fn tools(&self) -> &[Tools] {
+        &self.doors.tools
+    }
+
+    /// From now on a listener to the kernel's notifications hears of others' changes to the rules only.
+    pub fn hide_from(&mut self, listener: Ignorer) {
+        self.doors.bystander.listener = Some(listener);
+    }
+
+    /// From now on this is called about once a second while a tool is at work.
+    pub fn live_by(&mut self, sign_of_life: Box<dyn Fn() + Send>) {
+        self.doors.bystander.sign_of_life = Some(sign_of_life);
+    }
+
+    /// What our device should have, now and later.
+    pub fn on_device(&self) -> Expected {
+        self.on_device.clone()
+    }
+
+    /// Of any clock that does not jump: what begins to leave from here on does so at this time.
+    pub fn set_time(&mut self, now: Duration) {
+        self.now = now;
+    }
+
     /// While this is on, nothing is removed that is not known.
     pub fn keep_unknown(&mut self, keep: bool) {
         self.keep_unknown = keep;
     }
 
-    /// Whether the kernel has the scheduler: found out with a virtual server at an address for documentation, which nobody
-    /// uses, unless there is one that has it already.
+    /// Whether the kernel can do what this mode needs, and lets us set what it needs.
     pub fn probe(&mut self) -> Result<(), Error> {
+        self.probe_scheduler()?;
+        sysctl::set(self.options.strict_arp)
+    }
+
+    /// Found out with a virtual server at an address for documentation, which nobody uses, unless there is one that has the
+    /// scheduler already.
+    fn probe_scheduler(&mut self) -> Result<(), Error> {
         let scheduler = &self.options.scheduler;
         if self.doors.balancer.servers()?.iter().any(|it| it.scheduler == **scheduler) {
             return Ok(());
@@ -127,10 +191,19 @@ impl Dataplane {
         let changes = [ipvs::Change::AddServer(probe), ipvs::Change::RemoveServer(place(&nowhere))];
         match self.doors.balancer.change(&changes)?.into_iter().next() {
             None => Ok(()),
-            Some(refused) if refused.error.errno == rustix::io::Errno::NOENT => {
+            // What is no name of a scheduler at all is "out of range".
+            Some(refused) if matches!(refused.error.errno, Errno::NOENT | Errno::RANGE) => {
                 Err(Error::NoScheduler(scheduler.to_string()))
             }
             Some(refused) => Err(refused.error.into()),
+        }
+    }
+
+    /// How long the kernel remembers connections, where the configuration says so.
+    pub fn set_timeouts(&mut self) -> Result<(), Error> {
+        match self.options.timeouts == ipvs::Timeouts::default() {
+            true => Ok(()),
+            false => Ok(self.doors.balancer.set_timeouts(self.options.timeouts)?),
         }
     }
 
@@ -142,32 +215,11 @@ impl Dataplane {
     /// Brings the kernel from whatever it has of ours to this Intent, sending the difference only.
     pub fn start(&mut self, intent: &Intent) -> Result<Outcome, Error> {
         sysctl::set(self.options.strict_arp)?;
-        if self.options.timeouts != ipvs::Timeouts::default() {
-            self.doors.balancer.set_timeouts(self.options.timeouts)?;
-        }
         let settings = self.settings()?;
         self.ledger = Ledger::new(&self.doors.families(), settings, intent.node.clone());
         self.is_certain = false;
-        let mut outcome = self.start_with_api_server(intent)?;
-        self.is_certain = false;
         let all = intent.services.iter().map(|(name, service)| (name.clone(), Some(service.clone())));
-        let rest = self.change(all.collect())?;
-        outcome.messages += rest.messages;
-        outcome.operations += rest.operations;
-        // What was refused at first was tried again.
-        outcome.failed = rest.failed;
-        Ok(outcome)
-    }
-
-    /// On a node that has just booted everybody waits for the API server: its address comes before thousands of others.
-    fn start_with_api_server(&mut self, intent: &Intent) -> Result<Outcome, Error> {
-        let name = ServiceName::new("default", "kubernetes");
-        match intent.services.get(&name) {
-            Some(service) if self.doors.device()?.is_none() => {
-                self.change(vec![(name, Some(service.clone()))])
-            }
-            _ => Ok(Outcome::default()),
-        }
+        self.change(all.collect())
     }
 
     /// Changes some Services. Those the kernel refuses are named; the others are in force.
@@ -208,7 +260,13 @@ impl Dataplane {
         Ok(outcome)
     }
 
-    /// Removes endpoints whose last connection has ended, or whose time is over. `now` is of any clock that does not jump.
+    /// Whether this node, with the addresses it has now, is the one that the kernel is programmed for.
+    pub fn has_node(&mut self, node: &NodeIntent) -> Result<bool, Error> {
+        let settings = self.settings()?;
+        Ok(self.ledger.node() == node && *self.ledger.settings() == settings)
+    }
+
+    /// Removes endpoints whose last connection has ended, or whose time is over. `now` as in [`set_time`](Dataplane::set_time).
     pub fn drain(&mut self, now: Duration) -> Result<Outcome, Error> {
         self.now = now;
         let mut counts = std::collections::BTreeMap::new();
@@ -233,9 +291,9 @@ impl Dataplane {
     /// Compares the kernel with what it should have, and mends what differs.
     pub fn verify(&mut self) -> Result<Repair, Error> {
         // Node ports answer on addresses that the node got meanwhile, too.
-        let settings = self.settings()?;
-        if settings != *self.ledger.settings() {
-            self.ledger.settle_node(self.ledger.node().clone(), settings);
+        let node = self.ledger.node().clone();
+        if !self.has_node(&node)? {
+            self.change_node(node)?;
         }
         let plan = self.difference(self.ledger.state())?;
         let applied = self.carry_out(&plan)?;
@@ -301,6 +359,7 @@ impl Dataplane {
         let seen = observe(&mut self.doors)?;
         self.adopt_drains(&seen, &wanted);
         let wanted = if self.keep_unknown { keeping_the_unknown(&seen, wanted) } else { wanted };
+        self.on_device.replace(wanted.device.clone().unwrap_or_default());
         Ok(diff(&seen, &wanted))
     }
 
@@ -319,6 +378,7 @@ impl Dataplane {
     /// Refusals are for the caller to deal with; until then the kernel is not what the ledger will say.
     fn carry_out(&mut self, plan: &Plan) -> Result<Applied, Error> {
         self.is_certain = false;
+        self.on_device.follow(plan);
         let applied = apply(&mut self.doors, plan)?;
         let is_done = |op: &&Op| applied.refused.iter().all(|(refused, _)| refused != *op);
         for op in plan.ops().iter().filter(is_done) {

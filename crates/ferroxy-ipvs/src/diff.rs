@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use ferroxy_core::{Family, Protocol};
 use ferroxy_iptables::TableName;
 
-use crate::plan::{Op, Plan};
+use crate::plan::{Before, Op, Plan};
 use crate::program::OUT_FILTER;
 use crate::set::SetName;
 use crate::state::{Address, SetState, State, VirtualServer, WEIGHT};
@@ -21,7 +21,15 @@ pub fn diff(seen: &State, wanted: &State) -> Plan {
     guards(seen, wanted, &mut ops);
     servers(seen, wanted, &mut ops);
     device(seen, wanted, &mut ops);
-    ops.into_iter().collect()
+    Plan::in_order(ops, who_serves(seen))
+}
+
+/// Rules in our chains without our device are of iptables mode: ours of another time, or the original's.
+fn who_serves(seen: &State) -> Before {
+    match seen.device.is_none() && !seen.rules.is_empty() {
+        true => Before::OtherRules,
+        false => Before::ThisMode,
+    }
 }
 
 /// What is wanted, and whatever else of ours is there: turning `seen` into it takes no Service away.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ferroxy_core::Family;
-use ferroxy_iptables::tool::{self, Limits, Tools};
+use ferroxy_iptables::tool::{self, Bystander, Limits, Tools};
 use ferroxy_netlink::{ipset, ipvs, route};
 use ipnet::IpNet;
 use rustix::io::Errno;
@@ -16,6 +16,7 @@ pub struct Doors {
     /// One for each family.
     pub tools: Vec<Tools>,
     pub limits: Limits,
+    pub bystander: Bystander,
     pub balancer: ipvs::Connection,
     pub sets: ipset::Connection,
     pub links: route::Connection,
@@ -34,6 +35,9 @@ pub enum Error {
     #[error("the kernel has no scheduler {0} (module ip_vs_{0})")]
     NoScheduler(String),
 
+    #[error("the kernel has no dummy devices (module dummy): {0}")]
+    NoDummies(ferroxy_netlink::Error),
+
     #[error(transparent)]
     Kernel(#[from] ferroxy_netlink::Error),
 
@@ -48,12 +52,27 @@ pub enum Error {
     Setting { key: String, value: &'static str, source: std::io::Error },
 }
 
+impl Error {
+    /// Of us, to do what we do.
+    pub fn is_not_permitted(&self) -> bool {
+        match self {
+            Error::NoBalancer(error)
+            | Error::NoSets(error)
+            | Error::NoDummies(error)
+            | Error::Kernel(error) => matches!(error.errno, Errno::PERM | Errno::ACCESS),
+            Error::Tool(error) => error.is_not_permitted(),
+            Error::NoScheduler(_) | Error::Refused(_) | Error::Setting { .. } => false,
+        }
+    }
+}
+
 impl Doors {
     /// Loads the modules where the kernel has them as such.
     pub fn open(families: &[Family]) -> Result<Doors, Error> {
         Ok(Doors {
             tools: families.iter().map(|family| Tools::find(*family)).collect::<Result<_, _>>()?,
             limits: Limits::default(),
+            bystander: Bystander::default(),
             balancer: ipvs::Connection::open().map_err(|error| match ipvs::is_missing(&error) {
                 true => Error::NoBalancer(error),
                 false => error.into(),

@@ -28,6 +28,8 @@ pub struct Step {
     pub place: String,
     pub rule: String,
     pub effect: String,
+    /// Whoever comes again goes where it went.
+    pub is_sticky: bool,
 }
 
 /// What happens to the first packet of a connection.
@@ -139,6 +141,9 @@ impl<'a> Run<'a> {
         match serving.nth(choice) {
             Some((endpoint, _)) => {
                 self.note("virtual server", &rule, format!("to {endpoint}"));
+                if let Some(step) = self.steps.last_mut() {
+                    step.is_sticky = server.treatment.persistence.is_some();
+                }
                 self.to = Some(*endpoint);
                 self.at = Address { ip: endpoint.ip(), port: endpoint.port(), ..self.at };
             }
@@ -291,7 +296,7 @@ impl<'a> Run<'a> {
     }
 
     fn note(&mut self, place: &str, rule: &str, effect: String) {
-        self.steps.push(Step { place: place.into(), rule: rule.into(), effect });
+        self.steps.push(Step { place: place.into(), rule: rule.into(), effect, is_sticky: false });
     }
 }
 

@@ -60,12 +60,26 @@ impl Plan {
     }
 }
 
-/// Brings operations into the safe order; those of one rank stay as they are.
+/// What serves until a Plan has been carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Before {
+    /// This mode, or nothing.
+    ThisMode,
+    /// The rules of iptables mode, in chains that both modes have: they stay until all else is there.
+    OtherRules,
+}
+
+impl Plan {
+    /// Brings operations into the safe order; those of one rank stay as they are.
+    pub fn in_order(mut ops: Vec<Op>, before: Before) -> Plan {
+        ops.sort_by_key(|op| op.rank(before));
+        Plan { ops }
+    }
+}
+
 impl FromIterator<Op> for Plan {
     fn from_iter<T: IntoIterator<Item = Op>>(ops: T) -> Plan {
-        let mut ops: Vec<Op> = ops.into_iter().collect();
-        ops.sort_by_key(Op::rank);
-        Plan { ops }
+        Plan::in_order(ops.into_iter().collect(), Before::ThisMode)
     }
 }
 
@@ -73,8 +87,11 @@ impl Op {
     /// What is referred to exists first and goes last. A virtual server balances before its address is the host's, and
     /// until after it is: in between, the host itself would answer. What says how to treat a packet comes before
     /// what makes packets come.
-    fn rank(&self) -> u8 {
+    fn rank(&self, before: Before) -> u8 {
         match self {
+            // Nothing gets to the virtual servers while other rules translate it: how it is treated can wait.
+            Op::WriteRules(_) if before == Before::OtherRules => 8,
+            Op::Guard(_) if before == Before::OtherRules => 9,
             Op::CreateSet(_) | Op::ReplaceSet(..) => 0,
             Op::CreateDevice => 1,
             Op::WriteRules(_) => 2,
@@ -83,15 +100,15 @@ impl Op {
             Op::AddServer(..) => 5,
             Op::AddEndpoint(..) | Op::Revive(..) => 6,
             Op::AddAddress(_) => 7,
-            Op::ChangeServer(..) => 8,
-            Op::Drain(..) | Op::RemoveEndpoint(..) => 9,
-            Op::RemoveAddress(_) => 10,
-            Op::RemoveServer(_) => 11,
-            Op::Unguard(_) => 12,
-            Op::RemoveMember(..) => 13,
-            Op::RemoveRules(_) => 14,
-            Op::RemoveDevice => 15,
-            Op::DestroySet(_) => 16,
+            Op::ChangeServer(..) => 10,
+            Op::Drain(..) | Op::RemoveEndpoint(..) => 11,
+            Op::RemoveAddress(_) => 12,
+            Op::RemoveServer(_) => 13,
+            Op::Unguard(_) => 14,
+            Op::RemoveMember(..) => 15,
+            Op::RemoveRules(_) => 16,
+            Op::RemoveDevice => 17,
+            Op::DestroySet(_) => 18,
         }
     }
 }

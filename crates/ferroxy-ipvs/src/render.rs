@@ -88,8 +88,12 @@ pub fn add(state: &mut State, fragments: impl Iterator<Item = Fragment>) {
 
 pub fn fragment(service: &ServiceIntent, surroundings: Surroundings<'_>) -> Fragment {
     let mut fragment = Fragment::default();
+    let scheduler = match service.scheduler {
+        Some(own) => own.as_str().into(),
+        None => surroundings.settings.scheduler.clone(),
+    };
     for port in service.ports.iter().filter(|port| surroundings.families.contains(&port.family)) {
-        let render = Render { port, surroundings };
+        let render = Render { port, scheduler: &scheduler, surroundings };
         port.frontends.iter().for_each(|frontend| render.frontend(frontend, &mut fragment));
         render.loops(&mut fragment);
         if let Some(check) = service.health_check {
@@ -101,6 +105,7 @@ pub fn fragment(service: &ServiceIntent, surroundings: Surroundings<'_>) -> Frag
 
 struct Render<'a> {
     port: &'a PortIntent,
+    scheduler: &'a Arc<str>,
     surroundings: Surroundings<'a>,
 }
 
@@ -131,7 +136,7 @@ impl Render<'_> {
             Route::Local | Route::ExternalLocal => &self.port.local,
         };
         VirtualServer {
-            treatment: Treatment::new(&self.surroundings.settings.scheduler, self.port.affinity),
+            treatment: Treatment::new(self.scheduler, self.port.affinity),
             endpoints: endpoints.iter().map(serves).collect(),
         }
     }

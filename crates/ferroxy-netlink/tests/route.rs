@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::thread;
 use std::time::Duration;
 
-use ferroxy_netlink::route::{Address, AddressMonitor, Connection, Notice, Route};
+use ferroxy_netlink::route::{Address, AddressMonitor, Connection, Moved, Notice, Route};
 use rustix::io::Errno;
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 
@@ -287,19 +287,16 @@ fn the_monitor_tells_of_both_families_and_of_nothing_else() {
         let mut monitor = AddressMonitor::open().unwrap();
         connection.create_bridge("d1").unwrap();
         assert_eq!(monitor.next(Some(Duration::ZERO)).unwrap(), None, "a link is not an address");
+        let mut expect = |address, came| match monitor.next(Some(Duration::from_secs(5))).unwrap() {
+            Some(Notice::Changed(moved)) => assert_eq!(moved, [Moved { address, came }]),
+            other => panic!("{other:?}"),
+        };
         for text in ["10.1.0.2/24", "fd00:1::2/64"] {
-            connection.add_address(address(link, text)).unwrap();
-            assert_eq!(
-                monitor.next(Some(Duration::from_secs(5))).unwrap(),
-                Some(Notice::Changed),
-                "{text} came"
-            );
-            connection.remove_address(address(link, text)).unwrap();
-            assert_eq!(
-                monitor.next(Some(Duration::from_secs(5))).unwrap(),
-                Some(Notice::Changed),
-                "{text} left"
-            );
+            let address = address(link, text);
+            connection.add_address(address).unwrap();
+            expect(address, true);
+            connection.remove_address(address).unwrap();
+            expect(address, false);
         }
     });
 }

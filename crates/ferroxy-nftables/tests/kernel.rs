@@ -91,7 +91,10 @@ fn sample() -> Intent {
         let name = ServiceName::new("default", name);
         let ports: Vec<PortIntent> = Family::ALL.map(|family| port(family, affinity, "http", host)).into();
         let cluster_ips = ports.iter().filter_map(|port| port.frontends[0].address).collect();
-        (name.clone(), Arc::new(ServiceIntent { name, cluster_ips, ports, health_check: None }))
+        (
+            name.clone(),
+            Arc::new(ServiceIntent { name, cluster_ips, ports, health_check: None, scheduler: None }),
+        )
     });
     let family = |range: &str, address: &str, cidr: &str| FamilyIntent {
         local_detector: Some(LocalDetector::SourceIn(range.parse().unwrap())),
@@ -245,8 +248,13 @@ fn plain(name: &str, address: &str) -> (ServiceName, Option<Arc<ServiceIntent>>)
     let mut port = port(Family::V4, None, "http", 80);
     port.frontends.truncate(1);
     port.frontends[0].address = Some(address.parse().unwrap());
-    let service =
-        ServiceIntent { name: name.clone(), cluster_ips: Vec::new(), ports: vec![port], health_check: None };
+    let service = ServiceIntent {
+        name: name.clone(),
+        cluster_ips: Vec::new(),
+        ports: vec![port],
+        health_check: None,
+        scheduler: None,
+    };
     (name, Some(Arc::new(service)))
 }
 

@@ -158,6 +158,7 @@ mod one_endpoint {
             cluster_ips: vec![address],
             ports: vec![port],
             health_check: None,
+            scheduler: None,
         };
         (name, Arc::new(intent))
     }

@@ -160,7 +160,13 @@ fn intent(services: u32, endpoints: u32) -> Intent {
             local: Vec::new(),
         };
         let cluster_ips = vec![address];
-        let intent = ServiceIntent { name: name.clone(), cluster_ips, ports: vec![port], health_check: None };
+        let intent = ServiceIntent {
+            name: name.clone(),
+            cluster_ips,
+            ports: vec![port],
+            health_check: None,
+            scheduler: None,
+        };
         (name, Arc::new(intent))
     };
     let node = NodeIntent { masquerade_mark: 0x4000, ..NodeIntent::default() };

@@ -106,7 +106,7 @@ fn follow(mode: Mode, recorded_as: conformance::Mode, oracle: fn(&Intent, &Packe
     let mut probes = 0;
     for case in conformance::cases().expect("the corpus is there") {
         let intent = intent(&case, mode);
-        let ruleset = Ruleset::of(mode, &intent);
+        let ruleset = Ruleset::of(mode, &intent, &Default::default());
         for recorded in &case.probes {
             let packet = packet(recorded);
             let verdict = ruleset.trace(&packet).verdict;

@@ -10,12 +10,15 @@ use super::field::{self, Notes, quoted};
 use crate::diagnostic::{Diagnostic, Object};
 use crate::event;
 use crate::name::{Family, Protocol, ServiceName};
+use crate::scheduler::Scheduler;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Service {
     pub name: ServiceName,
     pub created: Option<i64>,
     pub proxy_name: Option<Box<str>>,
+    /// What the annotation `ferroxy.io/scheduler` names; text that names none is quoted.
+    pub scheduler: Option<Result<Scheduler, Box<str>>>,
     pub kind: ServiceKind,
     pub headless: bool,
     /// In the object's order; `None` where an entry cannot be used, so that indexes still fit `ip_families`.
@@ -79,6 +82,7 @@ impl Service {
             name,
             created: object.created,
             proxy_name: object.proxy_name.as_deref().map(Into::into),
+            scheduler: object.scheduler.as_deref().map(read_scheduler),
             kind,
             headless,
             cluster_ips: Box::default(),
@@ -109,6 +113,11 @@ impl Service {
         service.diagnostics = notes.finish();
         service
     }
+}
+
+/// It is judged only where it matters.
+fn read_scheduler(text: &str) -> Result<Scheduler, Box<str>> {
+    Scheduler::parse(text).ok_or_else(|| quoted(text).into())
 }
 
 fn read_kind(text: &str, notes: &mut Notes) -> ServiceKind {

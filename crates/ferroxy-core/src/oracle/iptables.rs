@@ -137,6 +137,7 @@ mod tests {
             cluster_ips: vec!["10.96.0.80".parse().unwrap()],
             ports: vec![port],
             health_check: None,
+            scheduler: None,
         };
         let v4 = FamilyIntent {
             node_port_addresses: NodePortAddresses::AllLocal,

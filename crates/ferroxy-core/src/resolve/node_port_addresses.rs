@@ -73,7 +73,7 @@ fn range(facts: &Facts, entry: NodePortAddress, family: Family) -> Option<IpNet>
 }
 
 /// What this host is known to have; the Node object is the next best source when nobody looked at the host.
-fn known(facts: &Facts) -> BTreeSet<IpAddr> {
+pub fn known(facts: &Facts) -> BTreeSet<IpAddr> {
     if let Some(addresses) = facts.host_addresses() {
         return addresses.clone();
     }

@@ -86,7 +86,7 @@ fn services() -> impl Strategy<Value = event::Service> {
     (
         (texts(), texts(), option::of(numbers()), option::weighted(0.1, texts()), texts(), texts()),
         (list(), list(), vec(port, 0..5), list(), list(), vec(ingress, 0..4)),
-        (texts(), option::of(numbers()), texts(), texts(), numbers()),
+        (texts(), option::of(numbers()), texts(), texts(), numbers(), option::weighted(0.1, texts())),
     )
         .prop_map(|(head, lists, words)| event::Service {
             namespace: head.0,
@@ -106,6 +106,7 @@ fn services() -> impl Strategy<Value = event::Service> {
             internal_traffic_policy: words.2,
             external_traffic_policy: words.3,
             health_check_node_port: words.4,
+            scheduler: words.5,
         })
 }
 

@@ -11,6 +11,7 @@
 //! # Ok::<(), ferroxy_iptables::tool::Error>(())
 //! ```
 
+mod bystander;
 mod detect;
 mod error;
 mod fingerprint;
@@ -22,6 +23,7 @@ mod restore;
 mod save;
 pub mod sysctl;
 
+pub use bystander::Bystander;
 pub use detect::{Leftover, Tools, Variant, Version};
 pub use error::{Error, Refusal};
 pub use fingerprint::{Fingerprint, fingerprint};

@@ -202,6 +202,7 @@ pub fn service(number: u16, endpoints: Range<u16>) -> (ServiceName, Arc<ServiceI
         cluster_ips: vec![address],
         ports: vec![port],
         health_check: None,
+        scheduler: None,
     };
     (name, Arc::new(intent))
 }

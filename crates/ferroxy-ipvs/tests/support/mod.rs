@@ -187,6 +187,7 @@ pub fn service(number: u16, protocol: Protocol, endpoints: Range<u16>) -> (Servi
         cluster_ips: vec![address],
         ports: vec![port],
         health_check: None,
+        scheduler: None,
     };
     (name, Arc::new(intent))
 }

@@ -9,7 +9,7 @@ mod route;
 
 pub use address::Address;
 pub use link::Link;
-pub use monitor::{AddressMonitor, Notice};
+pub use monitor::{AddressMonitor, Moved, Notice};
 pub use route::Route;
 
 use std::net::IpAddr;

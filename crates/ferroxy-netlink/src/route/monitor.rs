@@ -1,11 +1,13 @@
-//! Notice that addresses of this namespace changed. It does not say which: who cares lists them again, which is
-//! cheap and cannot miss anything.
+//! Notice that addresses of this namespace changed, and which. Notices can be lost, and say so: who must not miss anything
+//! lists the addresses again.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use rustix::io::Errno;
 
+use super::Address;
+use crate::codec::{Malformed, Messages};
 use crate::error::Error;
 use crate::socket::{Protocol, Socket};
 
@@ -15,12 +17,19 @@ pub struct AddressMonitor {
     socket: Socket,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Notice {
-    /// Addresses came or went since the last notice.
-    Changed,
+    /// What came or went since the last notice, in order.
+    Changed(Vec<Moved>),
     /// So many came or went that the kernel dropped some notifications. Also calls for a new listing.
     Lost,
+}
+
+/// An address that came or went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Moved {
+    pub address: Address,
+    pub came: bool,
 }
 
 impl AddressMonitor {
@@ -38,17 +47,30 @@ impl AddressMonitor {
         if !self.socket.wait(timeout).map_err(failed)? {
             return Ok(None);
         }
-        let mut notice = None;
+        let mut moved = Some(Vec::new());
         loop {
             match self.socket.receive() {
-                Ok(None) => return Ok(notice),
-                // Larger than our buffer and cut: a change all the same.
-                Ok(Some(_)) | Err(Errno::MSGSIZE) => notice = notice.or(Some(Notice::Changed)),
-                Err(Errno::NOBUFS) => notice = Some(Notice::Lost),
+                Ok(None) => return Ok(Some(moved.map_or(Notice::Lost, Notice::Changed))),
+                Ok(Some(bytes)) => moved = moved.and_then(|moved| read(bytes, moved).ok()),
+                // Larger than our buffer and cut: what it said is lost, too.
+                Err(Errno::NOBUFS | Errno::MSGSIZE) => moved = None,
                 Err(errno) => return Err(failed(errno)),
             }
         }
     }
+}
+
+fn read(bytes: &[u8], mut moved: Vec<Moved>) -> Result<Vec<Moved>, Malformed> {
+    for message in Messages::new(bytes) {
+        let message = message?;
+        let came = match message.kind {
+            libc::RTM_NEWADDR => true,
+            libc::RTM_DELADDR => false,
+            _ => continue,
+        };
+        moved.extend(Address::decode(&message)?.map(|address| Moved { address, came }));
+    }
+    Ok(moved)
 }
 
 /// Readable when `next` would not wait.

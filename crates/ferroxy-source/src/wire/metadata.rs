@@ -17,12 +17,14 @@ pub(super) struct Metadata {
     annotations: Field<Annotations>,
 }
 
-/// Annotations can be long (`kubectl apply` keeps the whole manifest in one): only the one we read is kept.
+/// Annotations can be long (`kubectl apply` keeps the whole manifest in one): only those we read are kept.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Annotations {
     #[serde(rename = "endpoints.kubernetes.io/last-change-trigger-time")]
     last_change: Field<String>,
+    #[serde(rename = "ferroxy.io/scheduler")]
+    scheduler: Field<String>,
 }
 
 mappings!(Metadata, Annotations);
@@ -67,6 +69,13 @@ impl Identity {
             labels: metadata.labels.take(format_args!("metadata.labels"), notes).unwrap_or_default(),
             annotations: metadata.annotations,
         })
+    }
+
+    /// How a Service wants to be balanced.
+    pub(super) fn scheduler(&mut self, notes: &mut Notes) -> Option<String> {
+        let annotations =
+            std::mem::take(&mut self.annotations).take(format_args!("metadata.annotations"), notes)?;
+        annotations.scheduler.take(format_args!("metadata.annotations[ferroxy.io/scheduler]"), notes)
     }
 
     /// Nanoseconds since 1970 of what led to this state of a slice.

@@ -91,9 +91,11 @@ impl Wire for Service {
     fn read(self, notes: &mut Notes) -> Decoded {
         let Some(mut identity) = Identity::read(self.metadata, notes) else { return Decoded::Nameless };
         let proxy_name = identity.label(PROXY_NAME, notes);
+        let scheduler = identity.scheduler(notes);
         let spec = self.spec.take(format_args!("spec"), notes).unwrap_or_default();
         Decoded::Object(Object::Service(event::Service {
             proxy_name,
+            scheduler,
             ingress: ingress(self.status, notes),
             name: identity.name,
             namespace: identity.namespace,
@@ -196,7 +198,7 @@ mod tests {
         let (service, notes) = read(json!({
             "metadata": {
                 "name": "web", "namespace": "shop", "creationTimestamp": "1970-01-01T00:00:09Z",
-                "labels": {PROXY_NAME: "other"},
+                "labels": {PROXY_NAME: "other"}, "annotations": {"ferroxy.io/scheduler": "lc", "a": "b"},
             },
             "spec": {
                 "type": "LoadBalancer", "clusterIP": "10.96.0.80", "clusterIPs": ["10.96.0.80", "fd00::80"],
@@ -215,6 +217,7 @@ mod tests {
             name: "web".into(),
             created: Some(9),
             proxy_name: Some("other".into()),
+            scheduler: Some("lc".into()),
             kind: "LoadBalancer".into(),
             cluster_ip: "10.96.0.80".into(),
             cluster_ips: texts(&["10.96.0.80", "fd00::80"]),

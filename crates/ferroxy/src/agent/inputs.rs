@@ -9,7 +9,10 @@ use std::thread;
 use std::time::Duration;
 
 use ferroxy_core::Event;
-use ferroxy_netlink::route::{AddressMonitor, Connection};
+use ferroxy_ipvs::state::DEVICE;
+use ferroxy_netlink::error::Error;
+use ferroxy_netlink::route::{AddressMonitor, Connection, Notice};
+use rustix::io::Errno;
 use tracing::warn;
 
 use super::Input;
@@ -17,24 +20,33 @@ use super::Input;
 /// After an error of a watched socket, so that a broken one does not take a core.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The addresses of this host, as an event.
-pub fn host_addresses() -> Result<Event, ferroxy_netlink::error::Error> {
-    let mut all: Vec<IpAddr> =
-        Connection::open()?.addresses()?.into_iter().map(|address| address.ip).collect();
+/// The addresses of this host, as an event. Those of ipvs mode's device are Services', and the host's in name only.
+pub fn host_addresses() -> Result<Event, Error> {
+    let mut connection = Connection::open()?;
+    let device = services_device(&mut connection)?;
+    let others = connection.addresses()?.into_iter().filter(|address| Some(address.link) != device);
+    let mut all: Vec<IpAddr> = others.map(|address| address.ip).collect();
     all.sort_unstable();
     all.dedup();
     Ok(Event::HostAddresses(all))
 }
 
+fn services_device(connection: &mut Connection) -> Result<Option<u32>, Error> {
+    match connection.link(DEVICE) {
+        Ok(link) => Ok(Some(link.index)),
+        Err(error) if error.errno == Errno::NODEV => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// Sends the host's addresses whenever they change.
-pub fn watch_addresses(inputs: Sender<Input>) -> Result<(), ferroxy_netlink::error::Error> {
+pub fn watch_addresses(inputs: Sender<Input>) -> Result<(), Error> {
     let mut monitor = AddressMonitor::open()?;
     spawn("addresses", move || {
         loop {
-            // Changed or lost: either way the answer is to look.
-            let looked = monitor.next(None).and_then(|_| host_addresses());
-            match looked {
-                Ok(event) => {
+            match monitor.next(None).and_then(look_if_of_host) {
+                Ok(None) => {}
+                Ok(Some(event)) => {
                     if inputs.send(Input::Events(vec![event])).is_err() {
                         return;
                     }
@@ -47,6 +59,17 @@ pub fn watch_addresses(inputs: Sender<Input>) -> Result<(), ferroxy_netlink::err
         }
     });
     Ok(())
+}
+
+/// A Service that comes or goes in ipvs mode is no reason to list thousands of addresses.
+fn look_if_of_host(notice: Option<Notice>) -> Result<Option<Event>, Error> {
+    if let Some(Notice::Changed(moved)) = notice {
+        let device = services_device(&mut Connection::open()?)?;
+        if moved.iter().all(|it| Some(it.address.link) == device) {
+            return Ok(None);
+        }
+    }
+    host_addresses().map(Some)
 }
 
 /// Turns SIGTERM and SIGINT into `Stop`. Call it before any other thread exists: they inherit the blocked signals.

@@ -57,7 +57,7 @@ pub struct Periods {
     pub verify: Duration,
     /// `minSyncPeriod`: how often one Service, or all of them together, is programmed if it never rests.
     pub pace: Duration,
-    /// How long after a change the chains it left unused are removed.
+    /// How long after a change what it left unused is removed.
     pub tidy: Duration,
     /// How long notifications of foreign changes are gathered before they are looked into.
     pub settle: Duration,
@@ -148,6 +148,7 @@ impl Agent {
 
     /// Runs until told to stop; says why it was.
     pub fn run(&mut self, inputs: &Receiver<Input>) -> &'static str {
+        self.plan_to_tidy(Instant::now());
         loop {
             self.heart.beat(Instant::now());
             let wait = self.next_deadline().saturating_duration_since(Instant::now());
@@ -267,6 +268,7 @@ impl Agent {
         if self.tidy_due.is_some_and(|due| due <= now) {
             self.tidy();
         }
+        self.plan_to_tidy(now);
         self.status.queue_length(self.queue.len());
     }
 }

@@ -85,11 +85,15 @@ impl Agent {
         let began = Instant::now();
         let (node, diagnostics) = resolve::node(&self.facts);
         self.reports.node(diagnostics);
-        if node == *self.dataplane.acknowledged().node() {
-            self.status.done(Step::Node, began, &Receipt::default());
-            return;
-        }
-        match self.dataplane.change_node(node) {
+        let changed = match self.dataplane.has_node(&node) {
+            Ok(true) => {
+                self.status.done(Step::Node, began, &Receipt::default());
+                return;
+            }
+            Ok(false) => self.dataplane.change_node(node),
+            Err(error) => Err(error),
+        };
+        match changed {
             Ok(outcome) => {
                 info!("the node's own settings changed: {}", describe(&outcome));
                 // Their node ports answer on other addresses now.
@@ -168,6 +172,13 @@ impl Agent {
         }
     }
 
+    /// What is on its way out is looked at again and again, until it is gone.
+    pub(super) fn plan_to_tidy(&mut self, now: Instant) {
+        if let Some(wait) = self.dataplane.tidies_again() {
+            self.tidy_due.get_or_insert(now + wait);
+        }
+    }
+
     pub(super) fn tidy(&mut self) {
         self.tidy_due = None;
         let began = Instant::now();
@@ -175,12 +186,12 @@ impl Agent {
             Ok(outcome) => {
                 self.status.done(Step::Tidy, began, &outcome.receipt);
                 if outcome.operations > 0 {
-                    debug!("removed {} unused chains", outcome.operations);
+                    debug!("removed what was left unused: {} operations", outcome.operations);
                 }
             }
             Err(error) => {
                 self.status.failed(Step::Tidy, &error);
-                debug!("unused chains are still there: {error}");
+                debug!("what is unused is still there: {error}");
                 self.tidy_due = Some(Instant::now() + self.periods.tidy);
             }
         }
@@ -190,6 +201,7 @@ impl Agent {
 pub(super) fn describe(outcome: &Outcome) -> String {
     match outcome.operations {
         0 => "nothing to send".into(),
+        n if outcome.receipt.bytes == 0 => format!("{n} operations, {} messages", outcome.receipt.messages),
         n => format!("{n} operations, {} bytes", outcome.receipt.bytes),
     }
 }

@@ -6,9 +6,9 @@ use ferroxy_core::Family;
 use ferroxy_iptables::counters;
 
 use super::Answer;
-use crate::config::Mode;
+use crate::dataplane::{Dataplane, Nftables};
+use crate::host;
 use crate::takeover::{self, Established, Report};
-use crate::{dataplane, host};
 
 #[derive(Debug, Args)]
 pub struct Cleanup {
@@ -30,7 +30,7 @@ pub fn cleanup(only_ours: bool) -> anyhow::Result<Answer> {
             "a Ferroxy agent is running in this network namespace and would put everything back; stop it first"
         );
     };
-    let tables = dataplane::open(Mode::Nftables, &Family::ALL)?.cleanup()?;
+    let tables = Nftables::open(&Family::ALL)?.cleanup()?;
     if tables {
         println!("removed the tables of Ferroxy");
     }

@@ -25,7 +25,8 @@ impl Diff {
         let (settings, mut cluster) = self.input.look()?;
         cluster.facts.apply(inputs::host_addresses()?);
         let (intent, _) = resolve::all(&cluster.facts);
-        let preview = dataplane::open(settings.mode, &host::families())?.preview(&intent)?;
+        let preview =
+            dataplane::open(settings.mode, &settings.config, &host::families())?.preview(&intent)?;
         let nothing = preview.operations.is_empty();
         let mut out = io::stdout().lock();
         match self.output {

@@ -12,8 +12,7 @@ use serde_json::{Value, json};
 
 use super::input::Input;
 use super::{Answer, Output};
-use crate::config::Mode;
-use crate::dataplane::{self, Programmed};
+use crate::dataplane::{self, Dataplane, Programmed};
 use crate::host;
 use crate::output::{Paint, Table};
 
@@ -36,7 +35,9 @@ impl Explain {
         let (settings, cluster) = self.input.look()?;
         let mut explanation = explain(&cluster.facts, &name);
         let (intent, _) = resolve::all(&cluster.facts);
-        let kernel = intent.services.get(&name).map(|service| in_kernel(settings.mode, &intent, service));
+        let kernel = intent.services.get(&name).map(|service| {
+            in_kernel(&intent, service, dataplane::open(settings.mode, &settings.config, &host::families()))
+        });
         let (kernel, problem) = kernel.map(|it| (it.words, it.problem)).unzip();
         explanation.findings.extend(problem.flatten());
         let mut out = io::stdout().lock();
@@ -63,14 +64,17 @@ pub(super) struct InKernel {
     problem: Option<Finding>,
 }
 
-pub(super) fn in_kernel(mode: Mode, intent: &Intent, service: &Arc<ServiceIntent>) -> InKernel {
+pub(super) fn in_kernel(
+    intent: &Intent,
+    service: &Arc<ServiceIntent>,
+    opened: anyhow::Result<Box<dyn Dataplane>>,
+) -> InKernel {
     let fine = |words: String| InKernel { words, problem: None };
     let wrong = |words: String, problem: &str, fix: &str| {
         let problem = Some(Finding { problem: problem.into(), fix: fix.into() });
         InKernel { words, problem }
     };
-    let looked = dataplane::open(mode, &host::families())
-        .and_then(|mut dataplane| dataplane.programmed(intent, service).map_err(Into::into));
+    let looked = opened.and_then(|mut dataplane| dataplane.programmed(intent, service).map_err(Into::into));
     match looked {
         Ok(Programmed::Nothing) => wrong(
             "no".into(),

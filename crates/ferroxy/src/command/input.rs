@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::bail;
 use clap::Args;
 use ferroxy_core::{Diagnostic, Facts, Family, Policy};
 use ferroxy_iptables::tool::Tools;
@@ -61,15 +60,11 @@ impl Input {
         let (config, warnings) = Config::load(&self.flags).map_err(join_lines)?;
         warnings.into_iter().for_each(&mut *warn);
         let mode = match config.mode {
-            Mode::Nftables | Mode::Iptables => config.mode,
+            Mode::Nftables | Mode::Iptables | Mode::Ipvs => config.mode,
             Mode::Unset => {
                 let (mode, why) = default_mode();
                 warn(format!("no proxy mode is set: using {}, {why}", mode.as_str()));
                 mode
-            }
-            Mode::Ipvs => {
-                let field = if self.flags.config.is_some() { "mode" } else { "--proxy-mode" };
-                bail!("{field}: the mode ipvs is not there yet; use nftables or iptables");
             }
         };
         let node_name = config.node_name().map_err(anyhow::Error::msg)?;

@@ -58,7 +58,7 @@ impl Run {
 /// Only what needs privileges: the host is prepared, and the kernel is asked whether it can do what this mode needs.
 fn init_only(settings: &Settings) -> anyhow::Result<Answer> {
     let (node, _) = resolve::node(&settings.facts());
-    dataplane::open(settings.mode, &host::families())?.probe(&node)?;
+    dataplane::open(settings.mode, &settings.config, &host::families())?.probe(&node)?;
     host::prepare(&settings.config);
     info!("this kernel can do all that {} mode needs", settings.mode.as_str());
     Ok(Answer::Yes)
@@ -75,7 +75,7 @@ fn serve(settings: Settings, cluster: Cluster, source: Source, flags: &Flags) ->
         info!("IPv6 is switched off on this host: only IPv4 is programmed");
     }
     let Cluster { mut facts, diagnostics } = cluster;
-    let mut dataplane = dataplane::open(settings.mode, &families)?;
+    let mut dataplane = dataplane::open(settings.mode, &settings.config, &families)?;
     let (node, _) = resolve::node(&facts);
     dataplane.probe(&node)?;
     // Nothing stands in the way: from here on things are changed. No thread may be started before this.

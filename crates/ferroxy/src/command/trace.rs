@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::input::Input;
 use super::{Answer, Output};
-use crate::dataplane::{Path, Ruleset};
+use crate::dataplane::{Path, Ruleset, balancing};
 use crate::output::{Paint, Table};
 
 #[derive(Debug, Args)]
@@ -37,7 +37,8 @@ impl Trace {
         let (settings, cluster) = self.input.look()?;
         let (intent, _) = resolve::all(&cluster.facts);
         let packet = self.packet(&cluster.facts, &intent)?;
-        let path = Ruleset::of(settings.mode, &intent).trace(&packet);
+        let balancing = balancing(&settings.config.ipvs, &cluster.facts);
+        let path = Ruleset::of(settings.mode, &intent, &balancing).trace(&packet);
         let mut out = io::stdout().lock();
         match self.output {
             Output::Text => {

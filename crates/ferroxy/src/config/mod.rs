@@ -250,6 +250,7 @@ impl Config {
             masquerade_bit,
             external_ips: self.feature_gates.enabled("AllowServiceExternalIPs"),
             count_traffic: self.traffic_metrics,
+            schedulers: mode == Mode::Ipvs,
         }
     }
 

@@ -625,6 +625,7 @@ fn the_policy_of_a_mode() {
         masquerade_bit: 6,
         external_ips: true,
         count_traffic: false,
+        schedulers: false,
     };
     assert_eq!(nftables, expected);
     for mode in [Mode::Iptables, Mode::Ipvs] {
@@ -632,6 +633,7 @@ fn the_policy_of_a_mode() {
         assert_eq!(policy.node_port_addresses, [NodePortAddress::All]);
         assert_eq!((policy.masquerade_all, policy.masquerade_bit), (true, 5));
         assert_eq!(policy.localhost_node_ports, mode == Mode::Iptables);
+        assert_eq!(policy.schedulers, mode == Mode::Ipvs);
     }
     let (config, _) = from_file("nodePortAddresses: [localhost]\ndetectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: cbr0}").unwrap();
     let policy = config.policy(Mode::Nftables, "ka".into());

@@ -1,19 +1,23 @@
 //! What the agent and the commands ask of a dataplane, whatever its kind. One file for each kind adapts its crate.
 
 mod iptables;
+mod ipvs;
 mod nftables;
 mod ruleset;
 
+pub use ipvs::balancing;
+pub use nftables::Nftables;
 pub use ruleset::{Path, Ruleset, Step};
 
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
+use std::time::Duration;
 
 use ferroxy_core::{Family, Intent, NodeIntent, ServiceIntent, ServiceName};
 
 use crate::agent::Input;
-use crate::config::Mode;
+use crate::config::{Config, Mode};
 use crate::host::notify::Heart;
 
 /// A Service as it should be, or `None` when it should not be.
@@ -52,8 +56,18 @@ pub trait Dataplane: Debug + Send {
     /// Changes what concerns the node as a whole.
     fn change_node(&mut self, node: NodeIntent) -> Result<Outcome, Failure>;
 
+    /// Whether the kernel has what the node as a whole asks for, so that `change_node` would do nothing.
+    fn has_node(&mut self, node: &NodeIntent) -> Result<bool, Failure> {
+        Ok(self.acknowledged().node() == node)
+    }
+
     /// Removes what changes have left unused.
     fn tidy(&mut self) -> Result<Outcome, Failure>;
+
+    /// After how long `tidy` is wanted though nothing changes, while something is on its way out.
+    fn tidies_again(&self) -> Option<Duration> {
+        None
+    }
 
     /// A cheap look: has anybody else changed rules since we last did? If so, `verify`.
     fn may_have_drifted(&mut self) -> Result<bool, Failure>;
@@ -80,13 +94,12 @@ pub trait Dataplane: Debug + Send {
 }
 
 /// Opens the dataplane of a mode.
-pub fn open(mode: Mode, families: &[Family]) -> anyhow::Result<Box<dyn Dataplane>> {
+pub fn open(mode: Mode, config: &Config, families: &[Family]) -> anyhow::Result<Box<dyn Dataplane>> {
     match mode {
-        Mode::Nftables => Ok(Box::new(nftables::Nftables::open(families)?)),
+        Mode::Nftables => Ok(Box::new(Nftables::open(families)?)),
         Mode::Iptables => Ok(Box::new(iptables::Iptables::open(families)?)),
-        Mode::Unset | Mode::Ipvs => {
-            anyhow::bail!("the mode {} is not there yet; use nftables or iptables", mode.as_str())
-        }
+        Mode::Ipvs => Ok(Box::new(ipvs::Ipvs::open(families, &config.ipvs)?)),
+        Mode::Unset => anyhow::bail!("no proxy mode is chosen"),
     }
 }
 

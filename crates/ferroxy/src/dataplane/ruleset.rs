@@ -14,6 +14,7 @@ use crate::config::Mode;
 pub enum Ruleset {
     Nftables(ferroxy_nftables::State),
     Iptables(ferroxy_iptables::State),
+    Ipvs(ferroxy_ipvs::State),
 }
 
 /// Where a packet's path led.
@@ -38,12 +39,12 @@ pub struct Step {
 const USUAL_HOST: Settings = Settings { nfacct: true, tcp_be_liberal: false };
 
 impl Ruleset {
-    pub fn of(mode: Mode, intent: &Intent) -> Ruleset {
+    /// `balancing` is ipvs mode's.
+    pub fn of(mode: Mode, intent: &Intent, balancing: &ferroxy_ipvs::Settings) -> Ruleset {
         match mode {
             Mode::Iptables => Ruleset::Iptables(ferroxy_iptables::render(intent, USUAL_HOST, &Family::ALL)),
-            Mode::Nftables | Mode::Ipvs | Mode::Unset => {
-                Ruleset::Nftables(ferroxy_nftables::render(intent, &Family::ALL))
-            }
+            Mode::Ipvs => Ruleset::Ipvs(ferroxy_ipvs::render(intent, balancing, &Family::ALL)),
+            Mode::Nftables | Mode::Unset => Ruleset::Nftables(ferroxy_nftables::render(intent, &Family::ALL)),
         }
     }
 
@@ -69,6 +70,16 @@ impl Ruleset {
                 };
                 Path { verdict: trace.verdict, steps: trace.steps.into_iter().map(step).collect() }
             }
+            Ruleset::Ipvs(state) => {
+                let trace = ferroxy_ipvs::trace(state, packet);
+                let step = |step: ferroxy_ipvs::interpret::Step| Step {
+                    is_sticky: step.is_sticky,
+                    chain: step.place,
+                    rule: step.rule,
+                    effect: step.effect,
+                };
+                Path { verdict: trace.verdict, steps: trace.steps.into_iter().map(step).collect() }
+            }
         }
     }
 
@@ -76,6 +87,7 @@ impl Ruleset {
         match self {
             Ruleset::Nftables(state) => nftables_json(state),
             Ruleset::Iptables(state) => iptables_json(state),
+            Ruleset::Ipvs(state) => ipvs_json(state),
         }
     }
 }
@@ -86,6 +98,7 @@ impl fmt::Display for Ruleset {
         match self {
             Ruleset::Nftables(state) => state.fmt(f),
             Ruleset::Iptables(state) => state.fmt(f),
+            Ruleset::Ipvs(state) => state.fmt(f),
         }
     }
 }
@@ -127,4 +140,26 @@ fn iptables_json(state: &ferroxy_iptables::State) -> Value {
         json!({ "family": family.to_string(), "name": name.as_str(), "chains": chains })
     });
     json!({ "tables": tables.collect::<Vec<_>>() })
+}
+
+fn ipvs_json(state: &ferroxy_ipvs::State) -> Value {
+    let servers = state.servers.iter().map(|(address, server)| {
+        let endpoints = server.endpoints.iter();
+        let endpoints = endpoints.map(|(at, weight)| json!({ "address": at.to_string(), "weight": weight }));
+        json!({
+            "address": address.to_string(),
+            "scheduler": &*server.treatment.scheduler,
+            "persistence": server.treatment.persistence,
+            "endpoints": endpoints.collect::<Vec<_>>(),
+        })
+    });
+    let sets = state.sets.iter().map(|(name, set)| {
+        let members: Vec<String> = set.members.iter().map(ToString::to_string).collect();
+        json!({ "name": name.to_string(), "members": members })
+    });
+    let mut all = iptables_json(&state.all_rules());
+    all["servers"] = servers.collect();
+    all["sets"] = sets.collect();
+    all["addresses"] = state.device.iter().flatten().map(|ip| json!(ip.to_string())).collect();
+    all
 }

@@ -107,7 +107,13 @@ pub(super) mod tests {
                 frontend(FrontendKind::NodePort, None, node_port),
             ],
         };
-        ServiceIntent { name, cluster_ips: vec![address], ports: vec![port], health_check: None }
+        ServiceIntent {
+            name,
+            cluster_ips: vec![address],
+            ports: vec![port],
+            health_check: None,
+            scheduler: None,
+        }
     }
 
     pub fn flow(frontend: &str, endpoint: &str) -> Flow {

@@ -102,6 +102,7 @@ mod tests {
             cluster_ips: Vec::new(),
             ports: families.iter().map(port_of).collect(),
             health_check: Some(HealthCheck { port, local_endpoints }),
+            scheduler: None,
         }
     }
 

@@ -83,7 +83,13 @@ mod tests {
             known_endpoints: 1,
             frontends: vec![frontend],
         };
-        ServiceIntent { name: name(), cluster_ips: Vec::new(), ports: vec![port], health_check: None }
+        ServiceIntent {
+            name: name(),
+            cluster_ips: Vec::new(),
+            ports: vec![port],
+            health_check: None,
+            scheduler: None,
+        }
     }
 
     fn name() -> ServiceName {

@@ -26,6 +26,7 @@ use super::{Answer, Output, explain as explain_command, is_broken_pipe};
 use crate::config::Mode;
 use crate::flags::Flags;
 use crate::output::Table;
+use crate::{dataplane, host};
 use asking::Row;
 use change::Change;
 use network::NODES;
@@ -160,14 +161,18 @@ impl Stage {
     fn explain_broken(&self) -> anyhow::Result<(Explanation, Value)> {
         self.screen.heading(&format!("Why does {BROKEN} not work? `ferroxy explain {BROKEN}`, on node-1"))?;
         let input = Input { manifests: Some(self.manifests.clone()), flags: flags(&NODES[0])? };
-        let (_, cluster) = input.look()?;
+        let (settings, cluster) = input.look()?;
         let name = ServiceName::parse(BROKEN).context(BROKEN)?;
         let explanation = explain(&cluster.facts, &name);
         let (intent, _) = resolve::all(&cluster.facts);
         let kernel = match intent.services.get(&name) {
             Some(service) => {
                 let node = self.network.namespace(NODES[0].name)?;
-                Some(node.run(|| explain_command::in_kernel(Mode::Nftables, &intent, service).words)?)
+                let look = || {
+                    let opened = dataplane::open(Mode::Nftables, &settings.config, &host::families());
+                    explain_command::in_kernel(&intent, service, opened).words
+                };
+                Some(node.run(look)?)
             }
             None => None,
         };

@@ -1,0 +1,66 @@
+//! The ways in which the kernel's balancer (IPVS) can choose an endpoint, by the names it knows them by.
+
+use std::fmt;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Scheduler {
+    RoundRobin,
+    WeightedRoundRobin,
+    LeastConnection,
+    WeightedLeastConnection,
+    LocalityBased,
+    LocalityBasedWithReplication,
+    SourceHashing,
+    DestinationHashing,
+    ShortestExpectedDelay,
+    NeverQueue,
+    Maglev,
+    Failover,
+    Overflow,
+}
+
+impl Scheduler {
+    pub const ALL: [Scheduler; 13] = [
+        Scheduler::RoundRobin,
+        Scheduler::WeightedRoundRobin,
+        Scheduler::LeastConnection,
+        Scheduler::WeightedLeastConnection,
+        Scheduler::LocalityBased,
+        Scheduler::LocalityBasedWithReplication,
+        Scheduler::SourceHashing,
+        Scheduler::DestinationHashing,
+        Scheduler::ShortestExpectedDelay,
+        Scheduler::NeverQueue,
+        Scheduler::Maglev,
+        Scheduler::Failover,
+        Scheduler::Overflow,
+    ];
+
+    pub fn parse(text: &str) -> Option<Scheduler> {
+        Scheduler::ALL.into_iter().find(|scheduler| scheduler.as_str() == text)
+    }
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Scheduler::RoundRobin => "rr",
+            Scheduler::WeightedRoundRobin => "wrr",
+            Scheduler::LeastConnection => "lc",
+            Scheduler::WeightedLeastConnection => "wlc",
+            Scheduler::LocalityBased => "lblc",
+            Scheduler::LocalityBasedWithReplication => "lblcr",
+            Scheduler::SourceHashing => "sh",
+            Scheduler::DestinationHashing => "dh",
+            Scheduler::ShortestExpectedDelay => "sed",
+            Scheduler::NeverQueue => "nq",
+            Scheduler::Maglev => "mh",
+            Scheduler::Failover => "fo",
+            Scheduler::Overflow => "ovf",
+        }
+    }
+}
+
+impl fmt::Display for Scheduler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
