@@ -12,7 +12,7 @@ mod support;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use ferroxy_lab::{Answer, LongConnection, Network, Protocol};
 use ferroxy_netlink::ipvs::{self, Found};
+use rustix::net::{self, AddressFamily, SocketType, sockopt::set_socket_linger};
 use serde_json::{Value, json};
 
 use support::{Agent, Cluster, DEADLINE, Done, Service, ask_from, configured, pod_from, wait_until};
@@ -84,6 +85,22 @@ impl Stage {
         LongConnection::open(from, target.parse().unwrap(), interval, patience).unwrap()
     }
 
+    /// Who answers a connection from this port. It ends with a reset: nobody remembers it for long.
+    fn ask_from_port(&self, from: &str, port: u16, target: &str) -> String {
+        let to: SocketAddrV4 = target.parse().unwrap();
+        let connect = || {
+            let socket = net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+            net::bind(&socket, &SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port)).unwrap();
+            net::connect(&socket, &to).unwrap();
+            set_socket_linger(&socket, Some(Duration::ZERO)).unwrap();
+            TcpStream::from(socket)
+        };
+        let stream = self.network.namespace(from).unwrap().run(connect).unwrap();
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line).unwrap();
+        support::pod_of(&line).to_owned()
+    }
+
     /// Who answers so many connections, one after the other, each when nothing is open but `held` connections: the kernel
     /// sees a connection's end a moment after its client.
     fn ask(&self, from: &str, target: &str, count: usize, held: u32) -> Vec<String> {
@@ -142,25 +159,29 @@ fn every_scheduler_does_what_it_is_for() {
     let service = |scheduler: &str, endpoints: &[&str]| {
         let ip = address_of(scheduler);
         let service = echo_service(scheduler, ip.trim_end_matches(":80"), endpoints);
-        // The configuration's own is chosen by nobody.
         with_scheduler(&service, scheduler)
     };
-    let services = SCHEDULERS.map(|scheduler| service(scheduler, &ENDPOINTS));
+    let mut services = SCHEDULERS.map(|scheduler| service(scheduler, &ENDPOINTS)).to_vec();
+    services.push(echo_service("plain", "10.96.1.99", &ENDPOINTS).objects());
     let Some(stage) = Stage::start("{scheduler: dh}", &services) else { return };
-    let listing = stage.on_node("ipvsadm -Sn");
     for scheduler in SCHEDULERS {
-        let line = format!("-A -t {} -s {scheduler}", address_of(scheduler));
-        assert!(listing.lines().any(|it| it.trim_end() == line), "{line}: {listing}");
+        // As the original has it: clients are told from each other by their ports, too.
+        let flags = if scheduler == "mh" { " -b mh-port" } else { "" };
+        stage.wait_for_server(&format!("-A -t {} -s {scheduler}{flags}", address_of(scheduler)));
     }
+    stage.wait_for_server("-A -t 10.96.1.99:80 -s dh");
+    // Asked again at the end, when the kernel has forgotten these connections.
+    let by_port = |port| stage.ask_from_port("a1", port, &address_of("mh"));
+    let ports = 9001..9010;
+    let of_ports: Vec<String> = ports.clone().map(by_port).collect();
+    assert!(distinct(&of_ports).len() > 1, "mh: {of_ports:?}");
     for scheduler in ["rr", "wrr"] {
         let pods = stage.ask("a1", &address_of(scheduler), 9, 0);
         assert_eq!(counts(&pods), ENDPOINTS.map(|pod| (pod, 3)).into(), "{scheduler}");
     }
-    for scheduler in ["sh", "mh"] {
-        for client in CLIENTS {
-            let pods = stage.ask(client, &address_of(scheduler), 5, 0);
-            assert_eq!(distinct(&pods).len(), 1, "{scheduler}, {client}: {pods:?}");
-        }
+    for client in CLIENTS {
+        let pods = stage.ask(client, &address_of("sh"), 5, 0);
+        assert_eq!(distinct(&pods).len(), 1, "sh, {client}: {pods:?}");
     }
     // By the address that they go to, whoever they come from.
     for scheduler in ["dh", "lblc", "lblcr"] {
@@ -192,13 +213,19 @@ fn every_scheduler_does_what_it_is_for() {
     let preferred = pods[0].clone();
     assert_eq!(counts(&pods), [(preferred.as_str(), 5)].into(), "fo");
     let rest: Vec<&str> = ENDPOINTS.into_iter().filter(|it| **it != preferred).collect();
-    stage.cluster.write("services.yaml", &service("fo", &rest));
+    let others = services.iter().filter(|it| it[0]["metadata"]["name"] != "fo").flatten().cloned();
+    stage.cluster.write("services.yaml", &others.chain(service("fo", &rest)).collect::<Vec<_>>());
     let left = || stage.destinations(Protocol::Tcp, &address_of("fo"));
     wait_until("it takes no more", DEADLINE, || {
         left().values().filter(|it| it.destination.weight > 0).count() == 2
     });
     let pods = stage.ask("a1", &address_of("fo"), 4, 0);
     assert!(distinct(&pods).len() == 1 && !pods.contains(&preferred), "fo: {preferred} is gone, {pods:?}");
+    let known = || {
+        stage.destinations(Protocol::Tcp, &address_of("mh")).values().any(|it| it.active + it.inactive > 0)
+    };
+    wait_until("the first connections are forgotten", DEADLINE, || !known());
+    assert_eq!(ports.map(by_port).collect::<Vec<_>>(), of_ports, "mh");
 }
 
 /// Another scheduler is the same virtual server: its connections go on.
