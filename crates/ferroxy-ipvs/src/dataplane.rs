@@ -83,6 +83,12 @@ impl Expected {
     }
 }
 
+impl FromIterator<IpAddr> for Expected {
+    fn from_iter<T: IntoIterator<Item = IpAddr>>(addresses: T) -> Expected {
+        Expected(Arc::new(Mutex::new(addresses.into_iter().collect())))
+    }
+}
+
 /// What came of an attempt.
 #[derive(Debug, Default)]
 pub struct Outcome {

@@ -9,14 +9,17 @@
 
 mod support;
 
+use std::sync::Arc;
+
 use ferroxy_core::oracle::ipvs as oracle;
 use ferroxy_core::testing::{Cluster, HOST_ADDRESSES, clusters, interesting_packets};
-use ferroxy_core::{Facts, Family, Intent, resolve};
+use ferroxy_core::{Facts, Family, Intent, NodeIntent, Protocol, Scheduler, ServiceIntent, resolve};
+use ferroxy_iptables::TableName;
 use ferroxy_ipvs::diff::keeping_the_unknown;
 use ferroxy_ipvs::ledger::Ledger;
 use ferroxy_ipvs::{Op, Plan, Settings, State, diff, interpret, render};
 use proptest::prelude::*;
-use support::{Kernel, changes};
+use support::{Kernel, changes, service};
 
 /// The addresses on which node ports answer are the host's by definition.
 fn settings(intent: &Intent) -> Settings {
@@ -185,4 +188,36 @@ mod size {
         let (plan, _) = ledger.plan(&[(name, Some(after))]);
         assert!(matches!(plan.ops(), [Op::RemoveEndpoint(..)]), "{plan}");
     }
+}
+
+/// Until the virtual servers can serve, what serves is the rules of iptables mode, in chains of the same names.
+#[test]
+fn after_iptables_mode_rules_are_written_last() {
+    let services = [service(1, Protocol::Tcp, 1..3), service(2, Protocol::Udp, 1..3)].into();
+    let wanted = render(&Intent { services, ..Intent::default() }, &Settings::default(), &[Family::V4]);
+    let mut seen = State { rules: wanted.rules.clone(), ..State::default() };
+    let nat = seen.rules.tables.get_mut(&(Family::V4, TableName::Nat)).unwrap();
+    nat.chains.insert("KUBE-SERVICES".into(), ["-j KUBE-SVC-LOLE4ISW44XBNF3G"].into_iter().collect());
+    let is_rules = |op: &Op| matches!(op, Op::WriteRules(_));
+    let plan = diff(&seen, &wanted);
+    assert_eq!(plan.ops().iter().position(is_rules), Some(plan.len() - 1), "{plan}");
+    // With our device there it is ours that was changed: how packets are treated comes first.
+    let seen = State { device: Some(Default::default()), ..seen };
+    let plan = diff(&seen, &wanted);
+    let first_server = plan.ops().iter().position(|op| matches!(op, Op::AddServer(..)));
+    assert!(plan.ops().iter().position(is_rules) < first_server, "{plan}");
+}
+
+#[test]
+fn another_scheduler_changes_a_virtual_server_in_place() {
+    let (name, plain) = service(1, Protocol::Tcp, 1..3);
+    let chosen = Arc::new(ServiceIntent { scheduler: Some(Scheduler::Maglev), ..(*plain).clone() });
+    let mut ledger = Ledger::new(&[Family::V4], Settings::default(), NodeIntent::default());
+    let (_, settlement) = ledger.plan(&[(name.clone(), Some(plain.clone()))]);
+    ledger.settle(settlement);
+    let (plan, settlement) = ledger.plan(&[(name.clone(), Some(chosen))]);
+    ledger.settle(settlement);
+    assert_eq!(plan.to_string(), "ipvsadm -E -t 10.96.0.1:80 -s mh -b mh-port\n");
+    let (plan, _) = ledger.plan(&[(name, Some(plain))]);
+    assert_eq!(plan.to_string(), "ipvsadm -E -t 10.96.0.1:80 -s rr\n");
 }

@@ -21,6 +21,8 @@ struct Kernel {
     failures: usize,
     /// What no repair mends.
     unmended: Option<String>,
+    /// How often it must be tidied until nothing is on its way out.
+    untidy: usize,
     node: NodeIntent,
     services: BTreeMap<ServiceName, Arc<ServiceIntent>>,
 }
@@ -97,7 +99,13 @@ impl Dataplane for Kernel {
     }
 
     fn tidy(&mut self) -> Result<Outcome, Failure> {
+        self.did("tidy", []);
+        self.untidy = self.untidy.saturating_sub(1);
         Ok(Outcome::default())
+    }
+
+    fn tidies_again(&self) -> Option<Duration> {
+        (self.untidy > 0).then_some(Duration::from_secs(5))
     }
 
     fn may_have_drifted(&mut self) -> Result<bool, Failure> {
@@ -270,4 +278,15 @@ fn a_repair_that_does_not_help_is_told_of_once_and_waits_for_the_period() {
     agent.dataplane = Box::new(Kernel::default());
     agent.verify();
     assert_eq!((failures(&agent), agent.drift_repairs, &agent.unmended), (1, 1, &None));
+}
+
+#[test]
+fn what_is_on_its_way_out_is_looked_at_until_it_is_gone() {
+    let (mut agent, journal) = agent(Kernel { untidy: 2, ..Kernel::default() });
+    let now = Instant::now();
+    agent.plan_to_tidy(now);
+    for (second, expected) in [(1, 0), (4, 0), (5, 1), (6, 0), (9, 0), (10, 1), (15, 0), (29, 0)] {
+        agent.work(now + Duration::from_secs(second));
+        assert_eq!(written(&journal), vec!["tidy "; expected], "after {second} s");
+    }
 }

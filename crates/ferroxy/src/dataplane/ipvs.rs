@@ -298,3 +298,45 @@ impl From<Error> for Failure {
         Failure { cause: error.into(), drift: false }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use ferroxy_netlink::route::Address;
+
+    use super::*;
+
+    fn moved(ip: &str, came: bool) -> Moved {
+        let ip: IpAddr = ip.parse().unwrap();
+        Moved { address: Address { link: 7, ip, prefix_length: 32 }, came }
+    }
+
+    #[test]
+    fn what_is_as_it_should_be_was_our_own_doing() {
+        let expected: Expected = ["10.96.0.80".parse().unwrap()].into_iter().collect();
+        let is_foreign =
+            |moves: &[Moved]| is_foreign(Some(AddressNotice::Changed(moves.to_vec())), &expected).unwrap();
+        assert!(!is_foreign(&[moved("10.96.0.80", true), moved("10.96.0.81", false)]));
+        assert!(is_foreign(&[moved("10.96.0.81", false), moved("10.96.0.80", false)]));
+        // An address of another device: this machine has no device of Services.
+        assert!(!is_foreign(&[moved("192.0.2.1", true)]));
+        assert!(super::is_foreign(Some(AddressNotice::Lost), &expected).unwrap());
+    }
+
+    #[test]
+    fn chains_of_others_are_none_of_our_business() {
+        for (table, what, chain, expected) in [
+            ("nat", "rule", Some("KUBE-SERVICES"), true),
+            ("filter", "rule", Some("KUBE-IPVS-FILTER"), true),
+            ("nat", "rule", Some("PREROUTING"), true),
+            ("filter", "table", None, true),
+            ("nat", "chain", Some("KUBE-SVC-LOLE4ISW44XBNF3G"), false),
+            ("nat", "rule", Some("CNI-DN-0123456789"), false),
+            ("mangle", "rule", Some("KUBE-PROXY-CANARY"), false),
+            ("mine", "rule", Some("PREROUTING"), false),
+        ] {
+            assert_eq!(concerns_us(table, what, chain), expected, "{table} {what} {chain:?}");
+        }
+    }
+}

@@ -48,6 +48,13 @@ impl Cluster {
         self.manifests().join(name)
     }
 
+    /// Writes the configuration once more, with other words in the place of some. Who runs already does not see it.
+    pub fn configure(&self, from: &str, to: &str) {
+        let text = fs::read_to_string(self.config()).unwrap();
+        assert!(text.contains(from), "{from:?} in {text}");
+        fs::write(self.config(), text.replace(from, to)).unwrap();
+    }
+
     /// A command with this cluster: `diff`, `explain` and so on.
     pub fn command(&self, words: &[&str]) -> Vec<OsString> {
         let words = words.iter().map(OsString::from);
@@ -107,6 +114,8 @@ pub struct Service {
     pub endpoints: Vec<String>,
     pub affinity_seconds: Option<u32>,
     pub external_local: bool,
+    /// The annotation `ferroxy.io/scheduler`.
+    pub scheduler: Option<String>,
 }
 
 #[derive(Debug, Clone)]
@@ -126,6 +135,7 @@ impl Service {
             endpoints: Vec::new(),
             affinity_seconds: None,
             external_local: false,
+            scheduler: None,
         }
     }
 
@@ -151,6 +161,11 @@ impl Service {
 
     pub fn external_local(mut self) -> Service {
         self.external_local = true;
+        self
+    }
+
+    pub fn scheduler(mut self, name: &str) -> Service {
+        self.scheduler = Some(name.to_owned());
         self
     }
 
@@ -186,7 +201,10 @@ impl Service {
             spec["sessionAffinity"] = json!("ClientIP");
             spec["sessionAffinityConfig"] = json!({ "clientIP": { "timeoutSeconds": seconds } });
         }
-        let metadata = json!({ "name": self.name, "namespace": "default" });
+        let mut metadata = json!({ "name": self.name, "namespace": "default" });
+        if let Some(name) = &self.scheduler {
+            metadata["annotations"] = json!({ "ferroxy.io/scheduler": name });
+        }
         json!({ "apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec })
     }
 
