@@ -168,7 +168,7 @@ impl Agent {
     /// What kube-proxy left may belong to what we cannot see yet.
     pub(super) fn take_over(&mut self, replaced: &[Family]) {
         if self.source_was_whole {
-            self.takeover.look(replaced);
+            self.takeover.look(replaced, Instant::now());
         }
     }
 
