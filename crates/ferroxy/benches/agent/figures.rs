@@ -138,6 +138,18 @@ impl Figure {
         }
     }
 
+    /// And not of what is around it, or a ratio already: two of these can be compared.
+    pub fn is_of_the_proxy(self) -> bool {
+        !matches!(
+            self,
+            Figure::ServerCpu
+                | Figure::ChurnServerCores
+                | Figure::ConnectDirect
+                | Figure::ConnectService
+                | Figure::ConnectRatio
+        )
+    }
+
     /// At most this.
     pub fn goal(self, size: Size) -> Option<f64> {
         match (self, (size.services, size.endpoints)) {

@@ -74,7 +74,10 @@ fn panel(figure: Figure, runs: &[&Run], top: f64, has_peer: bool) -> String {
         let [ours, theirs] = values(run);
         if let Some(ours) = ours {
             let ratio = theirs.filter(|_| ours > 0.0).map(|theirs| theirs / ours);
-            let less = ratio.filter(|ratio| *ratio >= 1.05).map(|ratio| format!("  ({ratio:.0}x less)"));
+            let less = ratio.filter(|ratio| *ratio >= 1.5).map(|ratio| match ratio {
+                ..10.0 => format!("  ({ratio:.1}x less)"),
+                _ => format!("  ({ratio:.0}x less)"),
+            });
             let label = show(figure, ours) + &less.unwrap_or_default();
             text.push_str(&bar("ours", y, ours * scale, &label));
         }

@@ -47,7 +47,7 @@ published: kube-proxy 1.37 in nftables mode on a machine with two cores (10000 x
 
 fn row(run: &Run, figure: Figure, ours: f64) -> [String; 6] {
     let other = other(run, figure);
-    let ratio = other.filter(|other| *other > 0.0 && figure.unit() != Unit::Ratio).map(|other| ours / other);
+    let ratio = other.filter(|other| *other > 0.0 && figure.is_of_the_proxy()).map(|other| ours / other);
     let goal = figure.goal(run.size);
     let verdict = goal.map(|goal| if ours <= goal { "met" } else { "MISSED" });
     let at_least = |figures: &Figures| if figures.at_least.contains(&figure) { "+" } else { "" };
