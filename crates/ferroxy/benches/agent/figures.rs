@@ -18,6 +18,7 @@ pub enum Figure {
     Change99,
     ChangeMessages,
     ChangeBytes,
+    ChurnRate,
     Churn50,
     Churn99,
     ChurnCores,
@@ -44,7 +45,7 @@ pub enum Unit {
 }
 
 impl Figure {
-    pub const ALL: [Figure; 21] = [
+    pub const ALL: [Figure; 22] = [
         Figure::FirstPacket,
         Figure::Cpu,
         Figure::PeakMemory,
@@ -55,6 +56,7 @@ impl Figure {
         Figure::Change99,
         Figure::ChangeMessages,
         Figure::ChangeBytes,
+        Figure::ChurnRate,
         Figure::Churn50,
         Figure::Churn99,
         Figure::ChurnCores,
@@ -81,6 +83,7 @@ impl Figure {
             Figure::Change99 => "one change: API to kernel, p99",
             Figure::ChangeMessages => "one change: messages of the kernel",
             Figure::ChangeBytes => "one change: their bytes",
+            Figure::ChurnRate => "churn: (changes made each second)",
             Figure::Churn50 => "churn: API to kernel, p50",
             Figure::Churn99 => "churn: API to kernel, p99",
             Figure::ChurnCores => "churn: CPU, children included",
@@ -108,6 +111,7 @@ impl Figure {
             Figure::Change99 => "change_p99_milliseconds",
             Figure::ChangeMessages => "change_kernel_messages",
             Figure::ChangeBytes => "change_kernel_bytes",
+            Figure::ChurnRate => "churn_changes_per_second",
             Figure::Churn50 => "churn_p50_milliseconds",
             Figure::Churn99 => "churn_p99_milliseconds",
             Figure::ChurnCores => "churn_cpu_cores",
@@ -129,6 +133,7 @@ impl Figure {
             Figure::Change50 | Figure::Change99 | Figure::Churn50 | Figure::Churn99 => Unit::Milliseconds,
             Figure::ChurnCores | Figure::ChurnServerCores => Unit::Cores,
             Figure::ChangeMessages
+            | Figure::ChurnRate
             | Figure::ChurnUnseen
             | Figure::RestartMessages
             | Figure::RestartFailures => Unit::Count,
@@ -143,6 +148,7 @@ impl Figure {
         !matches!(
             self,
             Figure::ServerCpu
+                | Figure::ChurnRate
                 | Figure::ChurnServerCores
                 | Figure::ConnectDirect
                 | Figure::ConnectService

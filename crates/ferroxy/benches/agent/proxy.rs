@@ -32,6 +32,7 @@ pub struct Memory {
     pub peak: u64,
 }
 
+/// How long its end may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How much of its log a failure shows.
 const LAST_LINES: usize = 5;
@@ -69,13 +70,12 @@ impl Proxy {
         }
     }
 
-    /// Its own and that of its children which have ended: `nft` for example. In hundredths of a second.
+    /// Its own and that of its children: `nft` for example. In hundredths of a second.
     pub fn cpu(&self) -> Result<Duration> {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
-        // After the name in parentheses, which may have spaces: utime, stime, cutime, cstime are the 12th to the 15th.
-        let fields = stat.rsplit_once(')').ok_or("no name in /proc/PID/stat")?.1;
-        let ticks = fields.split_whitespace().skip(11).take(4).map(str::parse::<u64>);
-        let ticks: u64 = ticks.sum::<std::result::Result<u64, _>>()?;
+        // Those that have ended are in the third and the fourth of these, when it has waited for them.
+        let own: u64 = read_ticks(self.child.id()).ok_or("no times in /proc/PID/stat")?.iter().sum();
+        let running = children(self.child.id()).into_iter().filter_map(read_ticks);
+        let ticks = own + running.flatten().sum::<u64>();
         Ok(Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64))
     }
 
@@ -92,18 +92,19 @@ impl Proxy {
         self.children.peak.load(Ordering::Relaxed)
     }
 
-    /// Returns when it has been idle for a while: less than a twentieth of a core.
-    pub fn settle(&mut self) -> Result<()> {
+    /// Returns when it has been idle for a while: less than a twentieth of a core, children included.
+    pub fn settle(&mut self, patience: Duration) -> Result<()> {
         const WINDOW: Duration = Duration::from_secs(2);
-        let deadline = Instant::now() + PATIENCE;
-        loop {
+        let deadline = Instant::now() + patience;
+        while Instant::now() < deadline {
             let before = self.cpu()?;
             thread::sleep(WINDOW);
             self.check()?;
-            if self.cpu()? - before < WINDOW / 20 || Instant::now() > deadline {
+            if self.cpu()?.saturating_sub(before) < WINDOW / 20 {
                 return Ok(());
             }
         }
+        Err(format!("it was never idle within {patience:?}").into())
     }
 
     /// SIGTERM, and its end awaited.
@@ -151,8 +152,7 @@ impl Children {
         let (its_peak, its_stop) = (Arc::clone(&peak), Arc::clone(&stop));
         let thread = thread::spawn(move || {
             while !its_stop.load(Ordering::Relaxed) {
-                // A process that is just ending has nothing to tell.
-                its_peak.fetch_max(memory_of_children(parent).unwrap_or(0), Ordering::Relaxed);
+                its_peak.fetch_max(memory_of_children(parent), Ordering::Relaxed);
                 thread::sleep(Children::INTERVAL);
             }
         });
@@ -171,19 +171,33 @@ impl Drop for Children {
     }
 }
 
-fn memory_of_children(parent: u32) -> Option<u64> {
-    let program = |pid: &str| fs::read_link(format!("/proc/{pid}/exe")).ok();
-    let own = program(&parent.to_string());
-    let mut sum = 0;
-    for thread in fs::read_dir(format!("/proc/{parent}/task")).ok()? {
-        let children = fs::read_to_string(thread.ok()?.path().join("children")).ok()?;
-        // Between fork and exec a child has its parent's memory, and program.
-        for child in children.split_whitespace().filter(|child| program(child) != own) {
-            let status = fs::read_to_string(format!("/proc/{child}/status")).unwrap_or_default();
-            sum += read_kilobytes(&status, "VmRSS:").unwrap_or(0) * 1024;
-        }
-    }
-    Some(sum)
+fn memory_of_children(parent: u32) -> u64 {
+    let resident = |child| {
+        let status = fs::read_to_string(format!("/proc/{child}/status")).ok()?;
+        read_kilobytes(&status, "VmRSS:")
+    };
+    children(parent).into_iter().filter_map(resident).sum::<u64>() * 1024
+}
+
+/// Those that run a program of their own. Whatever ends while it is looked at has nothing to tell.
+fn children(parent: u32) -> Vec<u32> {
+    let Ok(threads) = fs::read_dir(format!("/proc/{parent}/task")) else { return Vec::new() };
+    let lists = threads.filter_map(|thread| fs::read_to_string(thread.ok()?.path().join("children")).ok());
+    let pids: Vec<u32> = lists
+        .flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
+        .collect();
+    // Between fork and exec a child has its parent's memory, and its program.
+    let program = |pid: u32| fs::read_link(format!("/proc/{pid}/exe")).ok();
+    pids.into_iter().filter(|pid| program(*pid) != program(parent)).collect()
+}
+
+/// Of the process in user mode and in the kernel, and of its children that have ended the same.
+fn read_ticks(pid: u32) -> Option<[u64; 4]> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The 12th to the 15th after the name in parentheses, which may have spaces.
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
+    let mut next = || fields.next()?.parse().ok();
+    Some([next()?, next()?, next()?, next()?])
 }
 
 fn read_kilobytes(status: &str, field: &str) -> Option<u64> {

@@ -29,10 +29,16 @@ pub fn all(options: &Options) -> Result<Results> {
         for (index, (name, program)) in options.binaries().into_iter().enumerate() {
             let first_change = index * CHANGES;
             let subject = Subject { name, program, stage: &stage, options, first_change };
-            let figures = subject.measure(size).map_err(|error| format!("{size}: {name}: {error}"))?;
-            match name {
-                "ours" => run.ours = figures,
-                _ => run.peer = Some(figures),
+            let mut figures = Figures::default();
+            let measured =
+                subject.measure(size, &mut figures).map_err(|error| format!("{size}: {name}: {error}"));
+            if name == "ours" {
+                measured?;
+                run.ours = figures;
+            } else {
+                // What the peer cannot do is no reason to forget the rest: it has the figures until there.
+                measured.unwrap_or_else(|error| progress(&error));
+                run.peer = Some(figures);
             }
         }
         results.runs.push(run);
@@ -54,25 +60,23 @@ struct Subject<'a> {
 const CHANGES: usize = MOST_CHURN as usize + 20_000;
 
 impl Subject<'_> {
-    fn measure(&self, size: Size) -> Result<Figures> {
-        let mut figures = Figures::default();
+    fn measure(&self, size: Size, figures: &mut Figures) -> Result<()> {
         connect::warm_up(self)?;
         self.announce(size, "starting");
-        let mut proxy = start::measure(self, &mut figures)?;
+        let mut proxy = start::measure(self, figures)?;
         self.announce(size, "connecting");
-        connect::measure(self, &mut figures)?;
+        connect::measure(self, figures)?;
         if size != Size::ONE {
             // Not earlier: when somebody listens, it costs whoever changes something.
             let ear = Ear::open(self.stage.node(self.name)?)?;
             self.announce(size, "changing one endpoint at a time");
-            change::alone(self, &ear, &mut proxy, &mut figures)?;
+            change::alone(self, &ear, &mut proxy, figures)?;
             self.announce(size, "churning");
-            change::churn(self, &ear, &mut proxy, &mut figures)?;
+            change::churn(self, &ear, &mut proxy, figures)?;
             self.announce(size, "restarting");
-            proxy = restart::measure(self, &ear, proxy, &mut figures)?;
+            proxy = restart::measure(self, &ear, proxy, figures)?;
         }
-        proxy.stop()?;
-        Ok(figures)
+        proxy.stop()
     }
 
     /// As kube-proxy is started; conntrack's settings belong to the host and are left alone.
@@ -89,6 +93,11 @@ impl Subject<'_> {
         ];
         let log = stage.folder().join(format!("{}.log", self.name));
         Proxy::start(self.program, &arguments, stage.node(self.name)?, log)
+    }
+
+    /// For what takes long in a large cluster.
+    fn patience(&self) -> Duration {
+        Duration::from_secs(self.options.patience.into())
     }
 
     fn change(&self, number: usize) -> Change {

@@ -3,7 +3,7 @@
 //! makes connections through the Service that does not change.
 
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ferroxy_lab::Protocol;
 use ferroxy_lab::load::{Load, LoadPlan};
@@ -23,9 +23,9 @@ pub(super) fn measure(
     mut proxy: Proxy,
     figures: &mut Figures,
 ) -> Result<Proxy> {
+    let patience = subject.patience();
     // What is left to tidy up after the churn must not be taken for the restart's.
-    wait_for_silence(ear, &mut proxy)?;
-    let patience = Duration::from_secs(subject.options.patience.into());
+    wait_for_silence(ear, &mut proxy, patience)?;
     let plan = LoadPlan {
         interval: PACE,
         max_time: patience * 2,
@@ -36,7 +36,7 @@ pub(super) fn measure(
     let before = ear.announced();
     proxy.stop()?;
     let mut proxy = subject.start()?;
-    wait_for_silence(ear, &mut proxy)?;
+    wait_for_silence(ear, &mut proxy, patience)?;
     let announced = ear.announced().since(before);
     figures.set(Figure::RestartMessages, announced.messages as f64);
     if announced.lost {
@@ -59,11 +59,11 @@ pub(super) fn measure(
 }
 
 /// Idle, and the kernel has announced nothing for some seconds.
-fn wait_for_silence(ear: &Ear, proxy: &mut Proxy) -> Result<()> {
-    const ROUNDS: usize = 30;
-    for _ in 0..ROUNDS {
+fn wait_for_silence(ear: &Ear, proxy: &mut Proxy, patience: Duration) -> Result<()> {
+    let deadline = Instant::now() + patience;
+    while Instant::now() < deadline {
         let before = ear.announced();
-        proxy.settle()?;
+        proxy.settle(patience)?;
         thread::sleep(Duration::from_secs(2));
         if ear.announced() == before {
             return Ok(());

@@ -26,7 +26,7 @@ pub(super) fn measure(subject: &Subject<'_>, figures: &mut Figures) -> Result<Pr
     let mut proxy = subject.start()?;
     let connected = first_connection(subject, &mut proxy)?;
     figures.set_time(Figure::FirstPacket, connected - proxy.started());
-    proxy.settle()?;
+    proxy.settle(subject.patience())?;
     let memory = proxy.memory()?;
     figures.set_time(Figure::Cpu, proxy.cpu()?);
     figures.set(Figure::PeakMemory, memory.peak as f64 / 1e6);
@@ -40,7 +40,7 @@ pub(super) fn measure(subject: &Subject<'_>, figures: &mut Figures) -> Result<Pr
 
 /// Connections are tried all the time; says when the first was made.
 fn first_connection(subject: &Subject<'_>, proxy: &mut Proxy) -> Result<Instant> {
-    let patience = Duration::from_secs(subject.options.patience.into());
+    let patience = subject.patience();
     let (target, deadline) = (subject.stage.service(), proxy.started() + patience);
     let client = subject.stage.client(subject.name)?;
     client.run(|| {
