@@ -13,9 +13,11 @@ mod agent;
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
 
-use agent::{Figure, Options, bench};
-use ferroxy_lab::{Capability, require};
+use agent::{Ear, Figure, Options, bench};
+use ferroxy_lab::{Capability, Namespace, require};
 use serde_json::Value;
 
 #[test]
@@ -55,6 +57,36 @@ fn every_figure_is_measured_of_both_binaries() {
         assert!(runs[0][binary]["connect_ratio"].as_f64().is_some());
     }
     assert_well_formed(&folder.path().join("figures.svg"));
+}
+
+/// kube-proxy writes endpoints into rules and into the maps of rules, not into sets of its own as we do.
+#[test]
+fn an_address_is_heard_of_wherever_it_is_written() {
+    if !require(&[Capability::NfTables, Capability::NftTool]) {
+        return;
+    }
+    let node = Namespace::new("node").unwrap();
+    let nft = |command: &str| {
+        let status = node.run(|| Command::new("nft").arg(command).status()).unwrap().unwrap();
+        assert!(status.success(), "{command}");
+    };
+    nft("add table ip t; add chain ip t service; add set ip t s { type ipv4_addr; }");
+    let ear = Ear::open(&node).unwrap();
+    for (address, command) in [
+        ("10.192.0.1", "add rule ip t service meta l4proto tcp dnat to 10.192.0.1:8080"),
+        (
+            "10.192.0.2",
+            "add rule ip t service meta l4proto tcp \
+             dnat ip addr . port to numgen random mod 2 map { 0 : 10.192.0.2 . 8080, 1 : 10.1.1.1 . 8080 }",
+        ),
+        ("10.192.0.3", "add element ip t s { 10.192.0.3 }"),
+    ] {
+        nft(command);
+        let heard = ear.wait_for(address.parse().unwrap(), Duration::from_secs(60));
+        assert!(heard.is_some(), "{command}");
+    }
+    assert_eq!(ear.arrival("10.192.0.4".parse().unwrap()), None);
+    assert_eq!(ear.announced().transactions, 3);
 }
 
 #[test]
