@@ -22,8 +22,7 @@ test: ## Everything CI checks: tools, lint, a short fuzz run, all tests
 test-fast: ## The tests that need no privileges (ring 0)
 	scripts/test --fast
 
-test-vm: ## The tests that need a kernel with IPVS, in an emulated machine (x86-64, Debian; minutes)
-	scripts/ensure-tools vm
+test-vm: ## Only the tests that run in an emulated machine with Linux 6.1 (ring 3; x86-64, Debian; minutes)
 	scripts/test --vm
 
 lint: ## Formatting, clippy, the dependency policy (deny.toml)
@@ -52,6 +51,11 @@ bench: ## Measure nftables mode against nft on the same kernel, the agent's memo
 	cargo bench --locked --package ferroxy --bench dataplane
 	cargo bench --locked --package ferroxy --bench iptables
 
+bench-agent: ## Measure whole proxies at scale: ours, and PEER=/path/to/kube-proxy (SIZES=1000x10,… MODE=nftables OUTPUT=text; 10 minutes each)
+	cargo bench --locked --package ferroxy --bench agent -- --mode=$(or $(MODE),nftables) --output=$(or $(OUTPUT),text) \
+		--folder="$(CURDIR)/target/bench-agent" $(if $(SIZES),--sizes="$(SIZES)") $(if $(PEER),--peer="$(abspath $(PEER))") \
+		$(if $(KUBEBUILDER_ASSETS),--assets="$(abspath $(KUBEBUILDER_ASSETS))")
+
 fuzz: ## Fuzz every target for FUZZ_SECONDS=60
 	scripts/fuzz --seconds $(FUZZ_SECONDS)
 
@@ -62,4 +66,4 @@ clean: ## Remove everything that was built
 	cargo clean
 	rm -rf fuzz/target fuzz/corpus fuzz/artifacts
 
-.PHONY: help demo test test-fast test-vm lint fmt build release install image-check bench fuzz doc clean
+.PHONY: help demo test test-fast test-vm lint fmt build release install image-check bench bench-agent fuzz doc clean

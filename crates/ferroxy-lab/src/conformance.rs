@@ -51,6 +51,17 @@ pub enum Mode {
     Ipvs,
 }
 
+/// A probe that Ferroxy answers as the original did not, on purpose.
+#[derive(Debug, Deserialize)]
+struct Difference {
+    case: String,
+    #[serde(flatten)]
+    probe: Probe,
+    seen: BTreeSet<String>,
+    #[allow(dead_code, reason = "for who reads the file; it must be there")]
+    reason: String,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Mismatch {
     #[error("{probe}: expected {expected:?}, saw {seen:?}")]
@@ -88,6 +99,34 @@ pub fn case(name: &str) -> Result<Case> {
     let traffic: Traffic = serde_json::from_slice(&text).map_err(|source| LabError::Json { path, source })?;
     let (probes, health_checks) = (traffic.probes, traffic.health_check_node_ports);
     Ok(Case { name: name.to_owned(), folder, probes, health_checks })
+}
+
+/// All cases as Ferroxy is to answer them in ipvs mode: as recorded, but for what `ipvs-differences.json` lists. What was not
+/// recorded in that mode is as in iptables mode.
+pub fn ipvs_cases() -> Result<Vec<Case>> {
+    let path = corpus().join("ipvs-differences.json");
+    let text = fs::read(&path).map_err(|e| LabError::file(&path, e))?;
+    let differences: Vec<Difference> =
+        serde_json::from_slice(&text).map_err(|source| LabError::Json { path, source })?;
+    let mut cases = cases()?;
+    for probe in cases.iter_mut().flat_map(|case| &mut case.probes) {
+        if let (None, Some(seen)) = (probe.recorded(Mode::Ipvs), probe.recorded(Mode::Iptables)) {
+            probe.seen.insert(Mode::Ipvs, seen.clone());
+        }
+    }
+    for difference in differences {
+        let case = cases.iter_mut().find(|case| case.name == difference.case);
+        let probes = case.into_iter().flat_map(|case| &mut case.probes);
+        let probe = probes.into_iter().find(|probe| probe.probe() == difference.probe);
+        let answers: Seen = difference.seen.into_iter().map(|answer| (answer, 1)).collect();
+        match probe {
+            Some(probe) if probe.compare(Mode::Ipvs, &answers).is_err() => {
+                probe.seen.insert(Mode::Ipvs, answers);
+            }
+            _ => return Err(LabError::NoDifference(format!("{}: {}", difference.case, difference.probe))),
+        }
+    }
+    Ok(cases)
 }
 
 /// `conformance/` of the repository this was built from.
@@ -198,6 +237,20 @@ mod tests {
         let health = &case("lb-local").unwrap().health_checks[&32000];
         assert_eq!(health.code, 200);
         assert!(health.headers.contains(&"X-Load-Balancing-Endpoint-Weight: 1".to_owned()));
+    }
+
+    #[test]
+    fn what_differs_in_ipvs_mode_is_expected_there() {
+        let answers = |cases: &[Case], name: &str, from: &str| -> Vec<String> {
+            let case = cases.iter().find(|case| case.name == name).unwrap();
+            let probe = case.probes.iter().find(|probe| probe.from == from).unwrap();
+            probe.recorded(Mode::Ipvs).into_iter().flat_map(Seen::keys).cloned().collect()
+        };
+        let (recorded, expected) = (cases().unwrap(), ipvs_cases().unwrap());
+        assert_eq!(answers(&recorded, "lb-local-none", "ka"), ["timeout"]);
+        assert_eq!(answers(&expected, "lb-local-none", "ka"), ["b1:80 172.18.0.2"]);
+        assert!(answers(&recorded, "large-cluster", "a1").is_empty());
+        assert!(!answers(&expected, "large-cluster", "a1").is_empty());
     }
 
     #[test]

@@ -35,6 +35,8 @@ pub enum LabError {
     #[cfg(feature = "api")]
     #[error(transparent)]
     Certificate(#[from] crate::api::CertificateError),
+    #[error("listed as a difference from the recording, and is none: {0}")]
+    NoDifference(String),
     #[error("{path}: {source}", path = path.display())]
     Json { path: PathBuf, source: serde_json::Error },
 }

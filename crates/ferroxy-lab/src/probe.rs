@@ -40,11 +40,13 @@ pub enum Answer {
 pub type Seen = BTreeMap<String, usize>;
 
 /// A question to ask several times.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Probe {
     /// The namespace it is asked from.
     pub from: String,
+    #[serde(rename = "proto")]
     pub protocol: Protocol,
+    #[serde(rename = "dst")]
     pub address: IpAddr,
     pub port: u16,
 }

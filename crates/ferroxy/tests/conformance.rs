@@ -1,16 +1,16 @@
 //! The conformance corpus as real packets: `ferroxy run` on each case's folder must give the traffic that the original gave
-//! in the same mode, survive its own end, and leave nothing after `cleanup`.
+//! in the same mode, survive its own end, and leave nothing after `cleanup`. (ipvs mode, and an older kernel: `conformance_vm.rs`.)
 
 #![allow(clippy::unwrap_used, reason = "the functions that tests share are tests too; clippy does not know")]
 
 mod support;
 
 use std::collections::BTreeSet;
-use std::ffi::OsString;
 
-use ferroxy_lab::conformance::{Case, Mismatch, Mode, RecordedProbe, case, cases};
+use ferroxy_lab::conformance::{Case, Mode, RecordedProbe, case, cases};
 use ferroxy_lab::{Effort, Network, Probe, Seen};
 
+use support::corpus::{command, judge};
 use support::{Agent, Iptables, configured, ferroxy, ferroxy_with, nft, run_arguments};
 use tempfile::TempDir;
 
@@ -149,10 +149,6 @@ fn configured_case(name: &str, mode: &str) -> (Case, TempDir) {
     (case(name).unwrap(), folder)
 }
 
-fn command(word: &str, arguments: &[OsString]) -> Vec<OsString> {
-    std::iter::once(word.into()).chain(arguments.iter().cloned()).collect()
-}
-
 fn compare_all(case: &Case, mode: Mode, network: &Network) {
     let probes: Vec<Probe> = case.probes.iter().map(RecordedProbe::probe).collect();
     let all_seen = Probe::run_all(&probes, network, &Effort::default()).unwrap();
@@ -168,12 +164,5 @@ fn compare_first(case: &Case, mode: Mode, network: &Network) {
 }
 
 fn compare(case: &Case, mode: Mode, recorded: &RecordedProbe, seen: &Seen) {
-    let judged: Result<(), Mismatch> = match case.name.as_str() {
-        "clusterip-affinity" => {
-            let pods = BTreeSet::from(["a1", "a2", "b1", "b2"].map(str::to_owned));
-            recorded.compare_with_affinity(mode, &pods, seen)
-        }
-        _ => recorded.compare(mode, seen),
-    };
-    assert_eq!(judged, Ok(()), "{}", case.name);
+    assert_eq!(judge(case, mode, recorded, seen), Ok(()), "{}", case.name);
 }

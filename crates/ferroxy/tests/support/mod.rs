@@ -12,6 +12,7 @@
 
 mod agent;
 mod cluster;
+pub mod corpus;
 mod iptables;
 mod recorded;
 pub mod repository;
@@ -32,8 +33,8 @@ pub use recorded::{RecordedIpvs, restore};
 pub use stage::{Setting, Stage};
 pub use traffic::{Traffic, web_service};
 
-/// Far more than anything here takes: only a test that fails waits this long.
-pub const DEADLINE: Duration = Duration::from_secs(60);
+/// Far more than anything here takes, in an emulated machine too: only a test that fails waits this long.
+pub const DEADLINE: Duration = Duration::from_secs(180);
 
 pub const FERROXY: &str = env!("CARGO_BIN_EXE_ferroxy");
 

@@ -1,0 +1,191 @@
+//! The conformance corpus as real packets on the kernel of the virtual machine, in every mode. One agent for each mode goes from
+//! case to case, as a cluster changes, and ends as it should: there a start costs more than all else. (`conformance.rs` plays
+//! each case by itself, on the kernel at hand.)
+
+#![allow(clippy::unwrap_used, reason = "the functions that tests share are tests too; clippy does not know")]
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fs;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ferroxy_lab::conformance::{Case, Mode, RecordedProbe, cases, ipvs_cases};
+use ferroxy_lab::{Answer, Namespace, Network, Seen, ask};
+use tempfile::TempDir;
+
+use support::corpus::{command, has_affinity, judge};
+use support::{Agent, Done, Iptables, configured, ferroxy_with, nft, run_arguments};
+
+#[test]
+#[ignore = "the kernel at hand plays it in conformance.rs: make test-vm"]
+fn nftables() {
+    let left = |ka: &Namespace| assert_eq!(nft(ka, &["list", "ruleset"]), "");
+    play("nftables", Mode::Nftables, &Iptables::nft(), cases().unwrap(), left);
+}
+
+#[test]
+#[ignore = "the kernel at hand plays it in conformance.rs: make test-vm"]
+fn iptables() {
+    play("iptables", Mode::Iptables, &Iptables::nft(), cases().unwrap(), |_| ());
+}
+
+#[test]
+#[ignore = "the kernel at hand plays it in conformance.rs: make test-vm"]
+fn iptables_legacy() {
+    play("iptables", Mode::Iptables, &Iptables::legacy(), cases().unwrap(), |_| ());
+}
+
+#[test]
+#[ignore = "needs IPVS: make test-vm"]
+fn ipvs() {
+    let left = |ka: &Namespace| {
+        assert_eq!(printed(ka, "ipvsadm -Sn"), "");
+        assert_eq!(printed(ka, "ipset list -n"), "");
+        assert!(!printed(ka, "ip -o link").contains("kube-ipvs0"));
+    };
+    play("ipvs", Mode::Ipvs, &Iptables::nft(), ipvs_cases().unwrap(), left);
+}
+
+/// All cases, those with the same configuration one after another. What differs from the recording is told of all of them.
+fn play(mode: &str, recorded_as: Mode, tools: &Iptables, mut cases: Vec<Case>, is_left: impl Fn(&Namespace)) {
+    let Some(network) = support::network() else { return };
+    let ka = network.namespace("ka").unwrap();
+    let before = tools.rules(ka);
+    cases.sort_by_key(|case| configured(&case.name, mode));
+    let mut node = Node::new(ka, tools);
+    let (mut faults, mut probes) = (Vec::new(), 0);
+    for case in &cases {
+        node.show(case, &configured(&case.name, mode));
+        probes += case.probes.len();
+        faults.extend(differences(case, recorded_as, &network));
+    }
+    assert!(faults.is_empty(), "{mode}: {} of {probes} probes:\n{}", faults.len(), faults.join("\n"));
+    node.stop_and_start_again();
+    let cleanup = ferroxy_with(ka, tools, &["cleanup"]);
+    assert_eq!(cleanup.code, 0, "{cleanup:?}");
+    assert_eq!(tools.rules(ka), before);
+    is_left(ka);
+    let told = format!("{mode}: {} cases and {probes} probes as recorded\n", cases.len());
+    // Not println!, whose output the test harness keeps to itself.
+    std::io::stderr().write_all(told.as_bytes()).unwrap();
+}
+
+/// The node under test: an agent, and the files it follows.
+struct Node<'a> {
+    ka: &'a Namespace,
+    tools: &'a Iptables,
+    folder: TempDir,
+    running: Option<(String, Agent)>,
+}
+
+impl<'a> Node<'a> {
+    fn new(ka: &'a Namespace, tools: &'a Iptables) -> Node<'a> {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("manifests")).unwrap();
+        Node { ka, tools, folder, running: None }
+    }
+
+    /// Makes this the cluster, and waits until the kernel has it. The agent is started again for another configuration only.
+    fn show(&mut self, case: &Case, config: &str) {
+        let (new, file) = (self.folder.path().join("new"), self.folder.path().join("manifests/objects.yaml"));
+        fs::copy(case.folder.join("objects.yaml"), &new).unwrap();
+        if let Some((_, agent)) = self.running.take_if(|(running, _)| running != config) {
+            agent.terminate();
+        }
+        match &self.running {
+            Some((_, agent)) => {
+                let changes = agent.said(" changed: ");
+                fs::rename(new, file).unwrap();
+                // `diff`, which judges below, takes longer than to look at the log. But some cases ask for the same.
+                let end = Instant::now() + Duration::from_secs(2);
+                while agent.said(" changed: ") == changes && Instant::now() < end {
+                    thread::sleep(Duration::from_millis(50));
+                }
+            }
+            None => {
+                fs::rename(new, file).unwrap();
+                fs::write(self.folder.path().join("config.yaml"), config).unwrap();
+                let agent = Agent::start_using(self.ka, self.tools, self.arguments());
+                self.running = Some((config.to_owned(), agent));
+            }
+        }
+        let (_, agent) = self.running.as_ref().unwrap();
+        agent.settle(self.ka);
+    }
+
+    fn stop_and_start_again(&mut self) {
+        let (_, agent) = self.running.take().unwrap();
+        let log = agent.terminate();
+        assert!(log.contains("the rules stay in place") && !log.contains("drift"), "{log}");
+        let agent = Agent::start_using(self.ka, self.tools, self.arguments());
+        let diff = ferroxy_with(self.ka, self.tools, &command("diff", &self.arguments()));
+        assert_eq!(
+            (diff.code, diff.stdout.as_str()),
+            (0, "the kernel has exactly this\n"),
+            "{}",
+            diff.stderr
+        );
+        let log = agent.terminate();
+        assert!(log.contains("nothing to send"), "a restart sent something:\n{log}");
+    }
+
+    fn arguments(&self) -> Vec<OsString> {
+        let folder = self.folder.path();
+        let mut arguments = run_arguments(&folder.join("manifests"), &folder.join("config.yaml")).to_vec();
+        // What changes is in the log from here on.
+        arguments.push("-v=2".into());
+        arguments
+    }
+}
+
+/// What is not as recorded, in words. All probes at once, each from its own thread.
+fn differences(case: &Case, mode: Mode, network: &Network) -> Vec<String> {
+    thread::scope(|scope| {
+        let ask_one = |recorded| move || judge(case, mode, recorded, &answers(case, mode, recorded, network));
+        let asked: Vec<_> = case.probes.iter().map(|recorded| scope.spawn(ask_one(recorded))).collect();
+        let judged = asked.into_iter().map(|thread| thread.join().unwrap());
+        judged.filter_map(|judged| Some(format!("{}: {}", case.name, judged.err()?))).collect()
+    })
+}
+
+/// Asks until every expected answer has come, and some times more for one that is not. The emulated machine may take seconds
+/// for an answer, so it gets them where one must come.
+fn answers(case: &Case, mode: Mode, recorded: &RecordedProbe, network: &Network) -> Seen {
+    const REPLIES: std::ops::Range<usize> = 8..60;
+    const FAILURES: usize = 2;
+    let mut expected: BTreeSet<&str> =
+        recorded.recorded(mode).into_iter().flat_map(Seen::keys).map(String::as_str).collect();
+    let silent = expected.contains(Answer::Timeout.to_string().as_str())
+        || recorded.from == "ext" && expected.contains(Answer::Refused.to_string().as_str());
+    let timeout = Duration::from_secs(if silent { 1 } else { 20 });
+    if has_affinity(case) {
+        expected.clear();
+    }
+    let target = SocketAddr::new(recorded.address, recorded.port);
+    let mut seen = Seen::new();
+    let ask_enough = || {
+        let (mut replies, mut failures) = (0, 0);
+        let all = |seen: &Seen| expected.iter().all(|answer| seen.contains_key(*answer));
+        while failures < FAILURES && replies < REPLIES.end && !(replies >= REPLIES.start && all(&seen)) {
+            let answer = ask(recorded.protocol, target, timeout).unwrap();
+            *(if matches!(answer, Answer::Reply(_)) { &mut replies } else { &mut failures }) += 1;
+            *seen.entry(answer.to_string()).or_default() += 1;
+        }
+    };
+    network.namespace(&recorded.from).unwrap().run(ask_enough).unwrap();
+    seen
+}
+
+fn printed(node: &Namespace, command: &str) -> String {
+    let mut words = command.split(' ');
+    let mut program = Command::new(words.next().unwrap());
+    let done = Done::of(node.run(|| program.args(words).output()).unwrap().unwrap());
+    assert_eq!(done.code, 0, "{command}: {}", done.stderr);
+    done.stdout
+}
