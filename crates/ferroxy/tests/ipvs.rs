@@ -163,6 +163,23 @@ fn services_come_change_and_go() {
     assert_eq!(listing(ka), before);
 }
 
+/// New connections, datagrams and connections that stay open, on every way in.
+#[test]
+#[ignore = "needs IPVS: make test-vm"]
+fn a_restart_disturbs_nobody() {
+    let Some(network) = support::network() else { return };
+    let ka = network.namespace("ka").unwrap();
+    let cluster = Cluster::in_mode("ipvs");
+    cluster.write_service(&web_service());
+    let agent = Agent::start(ka, &cluster);
+    let traffic = Traffic::every_way(&network);
+    agent.terminate();
+    let agent = Agent::start(ka, &cluster);
+    traffic.was_undisturbed();
+    assert_eq!(agent.said("nothing to send"), 1, "{}", agent.log());
+    assert_eq!(agent.said("stale UDP connections"), 0, "{}", agent.log());
+}
+
 #[test]
 #[ignore = "needs IPVS: make test-vm"]
 fn foreign_hands_are_noticed_and_undone() {
