@@ -29,6 +29,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 const MOVED: (u32, u32) = (0x0ac0_0000, 0xffc0_0000);
 
 /// Listens until dropped.
+#[derive(Debug)]
 pub struct Ear {
     heard: Arc<Heard>,
     stop: Arc<AtomicBool>,
@@ -45,13 +46,13 @@ pub struct Announced {
     pub lost: bool,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Heard {
     state: Mutex<State>,
     grew: Condvar,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct State {
     announced: Announced,
     /// When each address was first announced.

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use super::figures::{Figures, Results, Run};
+use super::figures::{Figure, Figures, Results, Run};
 use super::kernel::Ear;
 use super::options::{MOST_CHURN, Options, Size};
 use super::proxy::Proxy;
@@ -20,7 +20,7 @@ use super::{Result, progress};
 
 /// Every size, and before them one Service, for the time a connection takes.
 pub fn all(options: &Options) -> Result<Results> {
-    let mut results = Results { setting: setting(options)?, runs: Vec::new() };
+    let mut results = Results { mode: options.mode, setting: setting(options)?, runs: Vec::new() };
     for size in std::iter::once(Size::ONE).chain(options.sizes.iter().copied()) {
         progress(&format!("{size}: making the cluster"));
         let names: Vec<&str> = options.binaries().iter().map(|(name, _)| *name).collect();
