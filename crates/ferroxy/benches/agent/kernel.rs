@@ -62,8 +62,11 @@ struct State {
 impl Ear {
     pub fn open(node: &Namespace) -> Result<Ear> {
         let socket = node.run(|| Socket::open(Protocol::Netfilter))??;
-        set_socket_recv_buffer_size_force(&socket, QUEUE)
-            .map_err(|errno| format!("a queue for announcements (as root only): {errno}"))?;
+        match set_socket_recv_buffer_size_force(&socket, QUEUE) {
+            // Not in a user namespace: the queue is the shorter one the socket has already, and what it loses is told.
+            Ok(()) | Err(Errno::PERM) => {}
+            Err(errno) => return Err(format!("a queue for announcements: {errno}").into()),
+        }
         socket.join(GROUP)?;
         let (heard, stop) = (Arc::new(Heard::default()), Arc::new(AtomicBool::new(false)));
         let (its_heard, its_stop) = (Arc::clone(&heard), Arc::clone(&stop));
