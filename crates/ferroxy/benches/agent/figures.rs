@@ -9,6 +9,7 @@ use super::options::{Mode, Size};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Figure {
     FirstPacket,
+    Waited,
     Cpu,
     PeakMemory,
     SteadyMemory,
@@ -45,8 +46,9 @@ pub enum Unit {
 }
 
 impl Figure {
-    pub const ALL: [Figure; 22] = [
+    pub const ALL: [Figure; 23] = [
         Figure::FirstPacket,
+        Figure::Waited,
         Figure::Cpu,
         Figure::PeakMemory,
         Figure::SteadyMemory,
@@ -89,6 +91,11 @@ impl Figure {
             Figure::FirstPacket => (
                 "first_packet_seconds",
                 "start: exec to first packet through the last Service",
+                Unit::Seconds,
+            ),
+            Figure::Waited => (
+                "start_waited_seconds",
+                "start: (its threads waited for a processor until then)",
                 Unit::Seconds,
             ),
             Figure::Cpu => ("start_cpu_seconds", "start: CPU, children included", Unit::Seconds),
@@ -147,7 +154,8 @@ impl Figure {
     pub fn is_of_the_proxy(self) -> bool {
         !matches!(
             self,
-            Figure::ServerCpu
+            Figure::Waited
+                | Figure::ServerCpu
                 | Figure::ChurnRate
                 | Figure::ChurnServerCores
                 | Figure::ConnectDirect

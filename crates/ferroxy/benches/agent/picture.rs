@@ -30,7 +30,7 @@ pub fn svg(results: &Results) -> String {
     let setting: Vec<String> = results
         .setting
         .iter()
-        .filter(|(word, _)| ["mode", "kernel", "processors", "churn"].contains(word))
+        .filter(|(word, _)| ["mode", "kernel", "processors", "load before", "churn"].contains(word))
         .map(|(word, says)| format!("{word}: {says}"))
         .collect();
     let other =

@@ -38,6 +38,7 @@ pub fn text(results: &Results) -> String {
 const NOTES: &str = "\
 messages: what the kernel announces of its rules, one message for each element, rule, chain or set that came or went;
   a number with + is too small, because more was announced than could be counted
+load before: the load average; where it is not near zero, times are too long, and CPU, memory and messages still good
 API to kernel: from the API's answer to a change until the kernel announces it; p99 of few is the longest of them
 ";
 const PUBLISHED: &str = "\

@@ -24,7 +24,7 @@ pub fn all(options: &Options) -> Result<Results> {
     for size in std::iter::once(Size::ONE).chain(options.sizes.iter().copied()) {
         progress(&format!("{size}: making the cluster"));
         let names: Vec<&str> = options.binaries().iter().map(|(name, _)| *name).collect();
-        let stage = Stage::new(size, &names, options.assets.as_deref())?;
+        let stage = Stage::new(size, &names, options)?;
         let mut run = Run { size, ours: Figures::default(), peer: None };
         for (index, (name, program)) in options.binaries().into_iter().enumerate() {
             let first_change = index * CHANGES;

@@ -23,6 +23,7 @@ pub(super) fn measure(subject: &Subject<'_>, figures: &mut Figures) -> Result<Pr
     let mut proxy = subject.start()?;
     let connected = first_connection(subject, &mut proxy)?;
     figures.set_time(Figure::FirstPacket, connected - proxy.started());
+    figures.set_time(Figure::Waited, proxy.waited()?);
     proxy.settle(subject.patience())?;
     let memory = proxy.memory()?;
     figures.set_time(Figure::Cpu, proxy.cpu()?);
