@@ -51,6 +51,11 @@ bench: ## Measure nftables mode against nft on the same kernel, the agent's memo
 	cargo bench --locked --package ferroxy --bench dataplane
 	cargo bench --locked --package ferroxy --bench iptables
 
+bench-agent: ## Measure whole proxies at scale: ours, and PEER=/path/to/kube-proxy (SIZES=1000x10,… MODE=nftables OUTPUT=text; 10 minutes each)
+	cargo bench --locked --package ferroxy --bench agent -- --mode=$(or $(MODE),nftables) --output=$(or $(OUTPUT),text) \
+		--folder="$(CURDIR)/target/bench-agent" $(if $(SIZES),--sizes="$(SIZES)") $(if $(PEER),--peer="$(abspath $(PEER))") \
+		$(if $(KUBEBUILDER_ASSETS),--assets="$(abspath $(KUBEBUILDER_ASSETS))")
+
 fuzz: ## Fuzz every target for FUZZ_SECONDS=60
 	scripts/fuzz --seconds $(FUZZ_SECONDS)
 
@@ -61,4 +66,4 @@ clean: ## Remove everything that was built
 	cargo clean
 	rm -rf fuzz/target fuzz/corpus fuzz/artifacts
 
-.PHONY: help demo test test-fast test-vm lint fmt build release install image-check bench fuzz doc clean
+.PHONY: help demo test test-fast test-vm lint fmt build release install image-check bench bench-agent fuzz doc clean

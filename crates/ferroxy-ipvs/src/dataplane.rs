@@ -4,9 +4,7 @@
 //! not relied upon, and the next attempt, of whatever it is, reads the kernel and sends the difference. It has no queue
 //! and no clock: when to try again, and when to look after endpoints on their way out, is the agent's business.
 
-use std::collections::BTreeSet;
-use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ferroxy_core::{Family, Intent, NodeIntent, ServiceIntent, ServiceName};
@@ -20,6 +18,7 @@ use crate::apply::{Applied, apply, place, server};
 use crate::diff::{diff, keeping_the_unknown};
 use crate::doors::{Doors, Error};
 use crate::drain::Drains;
+use crate::expected::Expected;
 use crate::ledger::{Change, Ledger, Settlement};
 use crate::observe::observe;
 use crate::plan::{Op, Plan};
@@ -54,39 +53,6 @@ pub struct Dataplane {
     is_certain: bool,
     /// Not all of the cluster can be seen: what is there and not asked for may be asked for by what is unseen.
     keep_unknown: bool,
-}
-
-/// The addresses that our device has if nobody else changed it, for whoever hears that it was changed.
-#[derive(Debug, Clone, Default)]
-pub struct Expected(Arc<Mutex<BTreeSet<IpAddr>>>);
-
-impl Expected {
-    pub fn contains(&self, ip: IpAddr) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(&ip)
-    }
-
-    fn replace(&self, addresses: BTreeSet<IpAddr>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = addresses;
-    }
-
-    /// Before it is carried out: the kernel tells of it while it is.
-    fn follow(&self, plan: &Plan) {
-        let mut addresses = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        for op in plan.ops() {
-            match op {
-                Op::AddAddress(ip) => drop(addresses.insert(*ip)),
-                Op::RemoveAddress(ip) => drop(addresses.remove(ip)),
-                Op::RemoveDevice => addresses.clear(),
-                _ => {}
-            }
-        }
-    }
-}
-
-impl FromIterator<IpAddr> for Expected {
-    fn from_iter<T: IntoIterator<Item = IpAddr>>(addresses: T) -> Expected {
-        Expected(Arc::new(Mutex::new(addresses.into_iter().collect())))
-    }
 }
 
 /// What came of an attempt.

@@ -12,6 +12,7 @@ pub mod dataplane;
 pub mod diff;
 pub mod doors;
 pub mod drain;
+pub mod expected;
 pub mod interpret;
 pub mod ledger;
 pub mod observe;

@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use rustix::net::sockopt::set_socket_linger;
+
 use crate::error::{LabError, Result};
 use crate::namespace::Namespace;
 use crate::probe::{Answer, Protocol, ask};
@@ -90,6 +92,7 @@ impl LoadReport {
 pub struct LongConnection {
     greeting: String,
     worker: Worker<LongReport>,
+    stream: TcpStream,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -112,10 +115,10 @@ impl LongConnection {
         let failed = |e| LabError::system(format!("hold a connection to {target}"), e);
         let stream = from.run(|| TcpStream::connect_timeout(&target, patience))?.map_err(failed)?;
         stream.set_read_timeout(Some(patience)).map_err(failed)?;
-        let mut lines = BufReader::new(stream);
+        let mut lines = BufReader::new(stream.try_clone().map_err(failed)?);
         let greeting = read_line(&mut lines).map_err(failed)?;
         let worker = Worker::start(from, move |stop| echo(lines, interval, stop))?;
-        Ok(LongConnection { greeting, worker })
+        Ok(LongConnection { greeting, worker, stream })
     }
 
     /// The line the pod sent first: who it is, and whom it saw.
@@ -127,6 +130,15 @@ impl LongConnection {
     pub fn close(mut self) -> Result<LongReport> {
         self.worker.stop.store(true, Ordering::Relaxed);
         self.worker.join()
+    }
+
+    /// The same, but it ends with a reset: whoever tracks connections on the way forgets it soon, and not minutes later.
+    pub fn reset(mut self) -> Result<LongReport> {
+        self.worker.stop.store(true, Ordering::Relaxed);
+        let report = self.worker.join()?;
+        set_socket_linger(&self.stream, Some(Duration::ZERO))
+            .map_err(|errno| LabError::system("make a connection end with a reset", errno))?;
+        Ok(report)
     }
 }
 

@@ -49,8 +49,7 @@ fn wrong_flags_are_refused_in_one_line() {
     let Some(node) = support::lonely_node() else { return };
     let cluster = with_web();
     for (flag, words) in [
-        ("--proxy-mode=ipvs", &["--proxy-mode", "ipvs"][..]),
-        ("--proxy-mode=fast", &["--proxy-mode", "fast", "nftables"]),
+        ("--proxy-mode=fast", &["--proxy-mode", "fast", "nftables"][..]),
         ("--nodeport-addresses=10.0.0.0/33", &["--nodeport-addresses", "10.0.0.0/33"]),
         ("--cluster-cidr=10.0.0.0", &["--cluster-cidr", "10.0.0.0"]),
         ("--iptables-sync-period=soon", &["--iptables-sync-period", "soon"]),
@@ -77,7 +76,6 @@ fn missing_and_broken_files_are_refused_in_one_line() {
         ("mode: [".to_owned(), &["--config", "line 1"][..]),
         ("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: Proxy".to_owned(), &["kind", "Proxy"]),
         ("apiVersion: v1\nkind: KubeProxyConfiguration".to_owned(), &["apiVersion", "v1"]),
-        (format!("{head}mode: ipvs"), &["mode", "ipvs"]),
         (format!("{head}nodePortAddresses: [10.0.0.0/33]"), &["nodePortAddresses", "10.0.0.0/33"]),
         (format!("{head}nftables: {{syncPeriod: soon}}"), &["nftables.syncPeriod", "soon"]),
     ] {

@@ -16,7 +16,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use ferroxy::config::Mode;
-use ferroxy::takeover::{Report, remove_leftovers};
+use ferroxy::takeover::{Established, Report, remove_leftovers};
 use ferroxy_lab::load::LoadPlan;
 use ferroxy_lab::pod::ECHO_PORT;
 use ferroxy_lab::{Load, LongConnection, Namespace, Network, Protocol, conformance};
@@ -392,13 +392,13 @@ fn a_set_that_somebody_else_uses_stays() {
 fn sets_of_ipvs_mode_stay_while_it_is_in_force() {
     let Some(node) = support::lonely_node() else { return };
     restore(&node, "ipset", "create KUBE-CLUSTER-IP hash:ip,port\ncreate KUBE-DROPPED hash:ip,port\n");
-    let report = node.run(|| remove_leftovers(Some(Mode::Ipvs))).unwrap();
+    let report = node.run(|| remove_leftovers(Some(Mode::Ipvs), Established::End)).unwrap();
     assert_eq!(report, Report::default());
     assert_eq!(sets(&node).len(), 2);
-    let report = node.run(|| remove_leftovers(Some(Mode::Nftables))).unwrap();
+    let report = node.run(|| remove_leftovers(Some(Mode::Nftables), Established::End)).unwrap();
     assert_eq!(report.removed, ["2 sets"]);
     assert_eq!(sets(&node), [""; 0]);
-    assert_eq!(node.run(|| remove_leftovers(None)).unwrap(), Report::default());
+    assert_eq!(node.run(|| remove_leftovers(None, Established::End)).unwrap(), Report::default());
 }
 
 /// The names of all sets.

@@ -10,12 +10,19 @@
 mod support;
 
 use std::fs;
+use std::net::UdpSocket;
 use std::process::Command;
+use std::time::Duration;
 
+use ferroxy::config::Mode;
+use ferroxy::takeover::{Established, remove_leftovers};
 use ferroxy_lab::conformance::{self, Case};
-use ferroxy_lab::{Namespace, Network, Protocol};
+use ferroxy_lab::{Answer, LongConnection, Namespace, Network, Protocol};
 
-use support::{Agent, Done, RecordedIpvs, configured, ferroxy, pod_from, restore, run_arguments};
+use support::{
+    Agent, Cluster, DEADLINE, Done, RecordedIpvs, Service, ask_from, configured, ferroxy, pod_from, restore,
+    run_arguments, wait_until,
+};
 
 /// What is not kube-proxy's, and must stay: servers by address and by mark, one of them on a port of this host that is no
 /// node port; sets and a device with names of their own.
@@ -37,7 +44,24 @@ const IPV6_SERVERS: &str = "\
 ";
 const IPV6_SETS: &str = "\
 create KUBE-6-NODE-PORT-TCP bitmap:port range 0-65535
+create KUBE-6-IPVS-IPS hash:ip family inet6
+create KUBE-6-CLUSTER-IP hash:ip,port family inet6
 add KUBE-6-NODE-PORT-TCP 30080
+add KUBE-6-IPVS-IPS fd00:10:96::80
+add KUBE-6-CLUSTER-IP fd00:10:96::80,tcp:80
+";
+const IPV6_RULES: &str = "\
+*filter
+-A KUBE-IPVS-FILTER -m set --match-set KUBE-6-CLUSTER-IP dst,dst -j RETURN
+-A KUBE-IPVS-FILTER -m conntrack --ctstate NEW -m set --match-set KUBE-6-IPVS-IPS dst -j REJECT
+COMMIT
+*nat
+-A KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000
+-A KUBE-NODE-PORT -p tcp -m set --match-set KUBE-6-NODE-PORT-TCP dst -j KUBE-MARK-MASQ
+-A KUBE-SERVICES -m addrtype --dst-type LOCAL -j KUBE-NODE-PORT
+-A KUBE-POSTROUTING -m mark ! --mark 0x4000/0x4000 -j RETURN
+-A KUBE-POSTROUTING -j MASQUERADE --random-fully
+COMMIT
 ";
 const IPV6_ADDRESS: &str = "fd00:10:96::80/128";
 
@@ -105,6 +129,15 @@ fn load_ipvs(node: &Namespace) {
     node.run(|| ferroxy_netlink::ipvs::Connection::open().map(drop)).unwrap().unwrap();
 }
 
+fn recorded_in_both_families(case: &Case) -> RecordedIpvs {
+    let mut recorded = RecordedIpvs::read(&case.folder).unwrap();
+    recorded.ipvsadm.push_str(IPV6_SERVERS);
+    recorded.sets.push_str(IPV6_SETS);
+    recorded.ip6tables.push_str(IPV6_RULES);
+    recorded.addresses.push(IPV6_ADDRESS.into());
+    recorded
+}
+
 /// In nftables mode, until it is in sync; what it said.
 fn run_agent(node: &Namespace, case: &Case) -> String {
     let folder = tempfile::tempdir().unwrap();
@@ -119,16 +152,12 @@ fn from_ipvs_mode() {
     let Some(network) = support::network() else { return };
     let ka = network.namespace("ka").unwrap();
     let case = conformance::case("dual-stack").unwrap();
-    let mut recorded = RecordedIpvs::read(&case.folder).unwrap();
-    recorded.ipvsadm.push_str(IPV6_SERVERS);
-    recorded.sets.push_str(IPV6_SETS);
-    recorded.addresses.push(IPV6_ADDRESS.into());
+    let recorded = recorded_in_both_families(&case);
     load_ipvs(ka);
     install_foreign(ka);
     let before = listing(ka);
     install(ka, &recorded);
     assert!(listing(ka).len() > before.len() + 80);
-    expect_traffic(&network, &IPV4_WAYS);
 
     let log = run_agent(ka, &case);
     assert_eq!(log.matches("taken over from kube-proxy").count(), 1, "{log}");
@@ -168,4 +197,204 @@ fn everything_recorded_in_ipvs_mode_goes() {
         seen += 1;
     }
     assert!(seen > 20, "only {seen} cases");
+}
+
+/// The Service of the case, as kube-proxy had it: at an echo port, with one endpoint on the other node.
+fn echoing(mut recorded: RecordedIpvs) -> RecordedIpvs {
+    let is_its = |line: &&str| line.starts_with("-A") || line.contains("10.244.2.5:") || line.contains('[');
+    recorded.ipvsadm.push_str(&format!("-A -t {GONE} -s rr\n-a -t {GONE} -r 10.244.2.5:80 -m -w 1\n"));
+    recorded.ipvsadm.push_str(&format!("-A -u {DNS} -s rr\n-a -u {DNS} -r 10.244.2.5:53 -m -w 1\n"));
+    recorded.sets.push_str(
+        "add KUBE-CLUSTER-IP 10.96.0.90,tcp:80\nadd KUBE-IPVS-IPS 10.96.0.90\n\
+         add KUBE-CLUSTER-IP 10.96.0.53,udp:53\nadd KUBE-IPVS-IPS 10.96.0.53\n",
+    );
+    recorded.addresses.extend(["10.96.0.90/32".into(), "10.96.0.53/32".into()]);
+    let servers = recorded.ipvsadm.lines().filter(is_its).map(|line| format!("{line}\n"));
+    recorded.ipvsadm = servers
+        .collect::<String>()
+        .replace("10.244.2.5:80", "10.244.2.5:7")
+        .replace("[fd00:10:244:1::5]:80", "[fd00:10:244:2::5]:7");
+    recorded
+}
+
+/// The same Service as it is by now: its one endpoint is another.
+fn moved(case: &Case, mode: &str) -> Cluster {
+    let mut objects = fs::read_to_string(case.folder.join("objects.yaml")).unwrap();
+    for gone in ["10.244.2.5", "'fd00:10:244:2::5'"] {
+        let endpoint = format!(
+            "- addresses: [{gone}]\n  conditions: {{ready: true, serving: true, terminating: false}}\n  nodeName: kb\n  zone: z2\n"
+        );
+        assert!(objects.contains(&endpoint), "{objects}");
+        objects = objects.replace(&endpoint, "");
+    }
+    let objects = objects
+        .replace("protocol: TCP, port: 80}", "protocol: TCP, port: 7}")
+        .replace("[10.244.1.5]", "[10.244.1.6]")
+        .replace("['fd00:10:244:1::5']", "['fd00:10:244:1::6']");
+    let dns = Service::new("dns", &["10.96.0.53"]).port(Protocol::Udp, 53, 53).endpoints(&["b1"]);
+    let cluster = Cluster::in_mode(mode);
+    cluster.write_service(&dns);
+    fs::write(cluster.config(), configured(&case.name, mode)).unwrap();
+    cluster.write_text("cluster.yaml", &objects);
+    cluster
+}
+
+/// A Service that a client talks to from one socket, all the time.
+const DNS: &str = "10.96.0.53:53";
+
+/// Who answers a datagram from this socket, if somebody does.
+fn ask_again(socket: &UdpSocket) -> Option<String> {
+    let mut answer = [0; 512];
+    socket.send(b"who\n").ok()?;
+    let length = socket.recv(&mut answer).ok()?;
+    Some(support::pod_of(std::str::from_utf8(&answer[..length]).unwrap()).to_owned())
+}
+
+/// What `ipvsadm` says of kube-proxy's servers that are there.
+fn its_servers(node: &Namespace, foreign: &str) -> Vec<String> {
+    let all = run(node, "ipvsadm -Sn");
+    let is_its = |line: &&str| !foreign.lines().any(|it| it.trim_end() == line.trim_end());
+    all.lines().filter(is_its).map(|line| line.trim_end().to_owned()).collect()
+}
+
+fn addresses(node: &Namespace) -> String {
+    run(node, "ip -brief address show kube-ipvs0")
+}
+
+/// A Service that Ferroxy does not know: it went when kube-proxy did.
+const GONE: &str = "10.96.0.90:80";
+
+/// Who is connected before Ferroxy comes: a pod, this host and a stranger, in both families.
+const HELD: [(&str, &str); 6] = [
+    ("a1", GONE),
+    ("a1", "10.96.0.80:80"),
+    ("a1", "[fd00:10:96::80]:80"),
+    ("ka", "10.96.0.80:80"),
+    ("ext", "172.18.0.2:30080"),
+    ("ext", "[fd00:172:18::2]:30080"),
+];
+
+fn connect(network: &Network, from: &str, target: &str) -> LongConnection {
+    let from = network.namespace(from).unwrap();
+    LongConnection::open(from, target.parse().unwrap(), Duration::from_millis(100), Duration::from_secs(10))
+        .unwrap()
+}
+
+/// Connections that IPVS carries go on with data flowing, across the takeover and a restart; new ones are ours; when the old
+/// ones end, what was there for them goes.
+fn connections_go_on(mode: &str) {
+    let Some(network) = support::network() else { return };
+    let ka = network.namespace("ka").unwrap();
+    let case = conformance::case("dual-stack").unwrap();
+    load_ipvs(ka);
+    install_foreign(ka);
+    let (before, foreign) = (listing(ka), run(ka, "ipvsadm -Sn"));
+    install(ka, &echoing(recorded_in_both_families(&case)));
+    let mut held: Vec<LongConnection> =
+        HELD.iter().map(|(from, target)| connect(&network, from, target)).collect();
+    assert!(held.iter().all(|it| it.greeting().starts_with("b1:7 ")), "{held:?}");
+    let datagrams = network.namespace("a1").unwrap().run(|| UdpSocket::bind("0.0.0.0:0").unwrap()).unwrap();
+    datagrams.connect(DNS).unwrap();
+    datagrams.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+    assert_eq!(ask_again(&datagrams).as_deref(), Some("b1"));
+
+    let cluster = moved(&case, mode);
+    let agent = Agent::start(ka, &cluster);
+    agent.wait_for("6 connections go through kube-proxy's IPVS");
+    let carried = [
+        "-A -t 10.96.0.90:80 -s rr",
+        "-a -t 10.96.0.90:80 -r 10.244.2.5:7 -m -w 0",
+        "-A -t 172.18.0.2:30080 -s rr",
+        "-a -t 172.18.0.2:30080 -r 10.244.2.5:7 -m -w 0",
+        "-A -t 10.96.0.80:80 -s rr",
+        "-a -t 10.96.0.80:80 -r 10.244.2.5:7 -m -w 0",
+        "-A -t [fd00:172:18::2]:30080 -s rr",
+        "-a -t [fd00:172:18::2]:30080 -r [fd00:10:244:2::5]:7 -m -w 0",
+        "-A -t [fd00:10:96::80]:80 -s rr",
+        "-a -t [fd00:10:96::80]:80 -r [fd00:10:244:2::5]:7 -m -w 0",
+    ];
+    let expect_carried = |carried: &[&str]| {
+        let mut found = its_servers(ka, &foreign);
+        let mut carried: Vec<String> = carried.iter().map(ToString::to_string).collect();
+        found.sort();
+        carried.sort();
+        assert_eq!(found, carried);
+    };
+    expect_carried(&carried);
+    let kept = addresses(ka);
+    assert!(kept.contains("10.96.0.80/32") && kept.contains("fd00:10:96::80/128"), "{kept}");
+    assert!(!kept.contains("10.96.0.1/32"), "{kept}");
+    for (from, target) in HELD.into_iter().filter(|(_, target)| *target != GONE) {
+        assert_eq!(pod_from(&network, from, Protocol::Tcp, target), "a2", "{from} -> {target}");
+    }
+    // UDP is not waited for: its virtual server has gone, and the same socket is served by our rules.
+    wait_until("the socket is served", DEADLINE, || ask_again(&datagrams).as_deref() == Some("b1"));
+    // A port of this host (the agent's own) is not to be had by an address that only IPVS needs.
+    for target in ["10.96.0.80:10256", "[fd00:10:96::80]:10256"] {
+        assert_eq!(ask_from(&network, "a1", Protocol::Tcp, target), Answer::Refused, "{target}");
+    }
+    // Nor does a connection to a Service that is no more get through to its endpoints of before.
+    assert_eq!(ask_from(&network, "a1", Protocol::Tcp, GONE), Answer::Refused);
+
+    let log = agent.terminate();
+    assert_eq!(log.matches("go through kube-proxy's IPVS").count(), 1, "{log}");
+    let agent = Agent::start(ka, &cluster);
+    agent.wait_for("6 connections go through kube-proxy's IPVS");
+    expect_carried(&carried);
+
+    // One by one, the last first: what only they needed goes with them.
+    let mut end_one = || {
+        let report = held.pop().unwrap().reset().unwrap();
+        assert!(report.broken.is_none() && report.echoes > 5, "{report:?}");
+    };
+    end_one();
+    end_one();
+    wait_until("the node ports' servers are gone", DEADLINE, || its_servers(ka, &foreign).len() == 6);
+    expect_carried(&[&carried[..2], &carried[4..6], &carried[8..]].concat());
+    for _ in 0..4 {
+        end_one();
+    }
+    agent.wait_for("nothing goes through kube-proxy's IPVS any more: ");
+    let is_ours = |line: &String| mode == "iptables" && (line.starts_with("-A") || line.starts_with(':'));
+    let after: Vec<String> = listing(ka).into_iter().filter(|line| !is_ours(line)).collect();
+    assert_eq!(after, before.into_iter().filter(|line| !is_ours(line)).collect::<Vec<_>>());
+    let log = agent.terminate();
+    assert!(!log.contains("may still be there") && !log.contains("still runs"), "{log}");
+}
+
+#[test]
+#[ignore = "needs IPVS: make test-vm"]
+fn connections_go_on_in_nftables_mode() {
+    connections_go_on("nftables");
+}
+
+#[test]
+#[ignore = "needs IPVS: make test-vm"]
+fn connections_go_on_in_iptables_mode() {
+    connections_go_on("iptables");
+}
+
+/// Connections that are not waited for end with a reset, and not in silence.
+#[test]
+#[ignore = "needs IPVS: make test-vm"]
+fn connections_that_must_end_are_reset() {
+    let Some(network) = support::network() else { return };
+    let ka = network.namespace("ka").unwrap();
+    let case = conformance::case("dual-stack").unwrap();
+    load_ipvs(ka);
+    install(ka, &echoing(recorded_in_both_families(&case)));
+    let held = ["10.96.0.80:80", "[fd00:10:96::80]:80"].map(|target| connect(&network, "a1", target));
+    let cluster = moved(&case, "nftables");
+    let agent = Agent::start(ka, &cluster);
+    agent.wait_for("2 connections go through kube-proxy's IPVS");
+    let report = ka.run(|| remove_leftovers(Some(Mode::Nftables), Established::End)).unwrap();
+    assert!(
+        report.removed.contains(&"device kube-ipvs0".to_owned()) && report.failed.is_empty(),
+        "{report:?}"
+    );
+    for connection in held {
+        let report = connection.close().unwrap();
+        let broken = report.broken.as_deref().unwrap_or_default();
+        assert!(broken.contains("reset"), "{report:?}");
+    }
 }

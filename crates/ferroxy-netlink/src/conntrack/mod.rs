@@ -48,7 +48,7 @@ pub mod status {
     pub const ASSURED: u32 = 1 << 2;
     pub const CONFIRMED: u32 = 1 << 3;
     pub const SRC_NAT: u32 = 1 << 4;
-    /// Its destination was translated: the reply's source is not the original's destination.
+    /// Netfilter has translated its destination: the reply's source is not the original's destination.
     pub const DST_NAT: u32 = 1 << 5;
 }
 
@@ -66,8 +66,9 @@ pub struct Filter {
 }
 
 impl Entry {
+    /// By netfilter, which notes it, or by IPVS, which only changes what the answer will look like.
     pub fn is_destination_translated(&self) -> bool {
-        self.status & status::DST_NAT != 0
+        self.status & status::DST_NAT != 0 || self.reply.source != self.original.destination
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use ::kube::client::Client;
 use ferroxy_core::{Diagnostic, Object};
-use tokio::task::spawn_blocking;
+use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
 use tracing::info;
 
@@ -24,7 +24,7 @@ const RUN_AGAIN_AFTER: Duration = Duration::from_secs(60);
 const READ_LIMIT: Duration = Duration::from_secs(30);
 
 pub(super) async fn keep(options: Options, access: Access, link: Rc<Link>, hub: Rc<Hub>) {
-    let mut keeper = Keeper { options, access, link, hub, supplied: None };
+    let mut keeper = Keeper { options, access, link, hub, reading: Reading::default(), supplied: None };
     loop {
         keeper.look().await;
         // Elapsed or called, it is looked again.
@@ -37,6 +37,7 @@ struct Keeper {
     access: Access,
     link: Rc<Link>,
     hub: Rc<Hub>,
+    reading: Reading,
     supplied: Option<Instant>,
 }
 
@@ -65,7 +66,7 @@ impl Keeper {
     }
 
     async fn renew(&mut self, why: Why) {
-        match fresh(self.options.clone()).await {
+        match self.reading.fresh(&self.options, READ_LIMIT).await {
             Ok((access, client)) => {
                 let moved = self.supplied.is_some() && access.server() != self.access.server();
                 let why = if moved { Why::Move } else { why };
@@ -101,18 +102,78 @@ impl Keeper {
     }
 }
 
-/// Reads everything anew. On a thread of its own: it may run a program.
-async fn fresh(options: Options) -> Result<(Access, Client), String> {
-    let read = move || {
-        let access = Access::read(&options).map_err(|error| error.to_string())?;
-        let client = access.client()?;
-        Ok((access, client))
-    };
-    match timeout(READ_LIMIT, spawn_blocking(read)).await {
-        Ok(Ok(fresh)) => fresh,
-        Ok(Err(error)) => Err(error.to_string()),
-        Err(_) => {
-            Err(format!("the program that makes them has not ended after {} seconds", READ_LIMIT.as_secs()))
+type Fresh = Result<(Access, Client), String>;
+
+/// Reads everything anew, on a thread of its own: it may run a program. One that does not end is waited for again the
+/// next time, not run a second time beside itself.
+#[derive(Default)]
+struct Reading(Option<JoinHandle<Fresh>>);
+
+impl Reading {
+    async fn fresh(&mut self, options: &Options, limit: Duration) -> Fresh {
+        let options = options.clone();
+        let read = move || {
+            let access = Access::read(&options).map_err(|error| error.to_string())?;
+            let client = access.client()?;
+            Ok((access, client))
+        };
+        let mut reading = self.0.take().unwrap_or_else(|| spawn_blocking(read));
+        match timeout(limit, &mut reading).await {
+            Ok(Ok(fresh)) => fresh,
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(_) => {
+                self.0 = Some(reading);
+                Err(format!("the program that makes them has not ended after {limit:?}"))
+            }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// Credentials from a program that waits for a file.
+    const KUBECONFIG: &str = r#"
+apiVersion: v1
+kind: Config
+current-context: it
+contexts: [{name: it, context: {cluster: it, user: it}}]
+clusters: [{name: it, cluster: {server: "http://127.0.0.1:1"}}]
+users:
+- name: it
+  user:
+    exec:
+      apiVersion: client.authentication.k8s.io/v1
+      interactiveMode: Never
+      command: sh
+      args:
+      - -c
+      - |
+        echo run >>DIRECTORY/runs
+        for i in $(seq 600); do [ -e DIRECTORY/go ] && break; sleep 0.1; done
+        echo '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":"t"}}'
+"#;
+
+    #[test]
+    fn a_program_that_does_not_end_is_not_run_beside_itself() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("kubeconfig");
+        let text = KUBECONFIG.replace("DIRECTORY", directory.path().to_str().unwrap());
+        fs::write(&path, text).unwrap();
+        let options = Options { kubeconfig: Some(path), ..Options::for_node("node") };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let mut reading = Reading::default();
+            for _ in 0..3 {
+                let error = reading.fresh(&options, Duration::from_millis(50)).await.err().unwrap();
+                assert_eq!(error, "the program that makes them has not ended after 50ms");
+            }
+            fs::write(directory.path().join("go"), "").unwrap();
+            reading.fresh(&options, Duration::from_secs(60)).await.unwrap();
+        });
+        assert_eq!(fs::read_to_string(directory.path().join("runs")).unwrap(), "run\n");
     }
 }

@@ -237,10 +237,17 @@ impl Agent {
 
     fn next_deadline(&self) -> Instant {
         let node = self.node_due.map(|(due, _)| due);
-        [self.queue.next_due(), node, self.verify_due, self.tidy_due, self.heart.next_beat()]
-            .into_iter()
-            .flatten()
-            .fold(self.next_period, Instant::min)
+        [
+            self.queue.next_due(),
+            node,
+            self.verify_due,
+            self.tidy_due,
+            self.takeover.due(),
+            self.heart.next_beat(),
+        ]
+        .into_iter()
+        .flatten()
+        .fold(self.next_period, Instant::min)
     }
 
     fn work(&mut self, now: Instant) {
@@ -250,6 +257,9 @@ impl Agent {
         }
         if self.verify_due.is_some_and(|due| due <= now) {
             self.verify();
+        }
+        if self.takeover.due().is_some_and(|due| due <= now) {
+            self.take_over(&[]);
         }
         if let Some((_, failures)) = self.node_due.filter(|(due, _)| *due <= now) {
             self.change_node(failures);

@@ -126,7 +126,12 @@ impl Agent {
         self.verify_due = None;
         let began = Instant::now();
         self.take_over(&[]);
-        match self.dataplane.verify() {
+        let verified = self.dataplane.verify();
+        // It reads the kernel's whole ruleset into memory.
+        if self.facts.counts().services > MANY {
+            give_memory_back();
+        }
+        match verified {
             Ok(repair) if repair.unmended.is_some() => self.not_mended(repair.unmended),
             Ok(repair) => {
                 self.unmended = None;
@@ -168,7 +173,7 @@ impl Agent {
     /// What kube-proxy left may belong to what we cannot see yet.
     pub(super) fn take_over(&mut self, replaced: &[Family]) {
         if self.source_was_whole {
-            self.takeover.look(replaced);
+            self.takeover.look(replaced, Instant::now());
         }
     }
 
@@ -199,9 +204,14 @@ impl Agent {
 }
 
 pub(super) fn describe(outcome: &Outcome) -> String {
-    match outcome.operations {
-        0 => "nothing to send".into(),
-        n if outcome.receipt.bytes == 0 => format!("{n} operations, {} messages", outcome.receipt.messages),
-        n => format!("{n} operations, {} bytes", outcome.receipt.bytes),
+    let Receipt { messages, bytes, .. } = outcome.receipt;
+    let operations = match outcome.operations {
+        0 => return "nothing to send".into(),
+        1 => "1 operation".into(),
+        n => format!("{n} operations"),
+    };
+    match bytes {
+        0 => format!("{operations}, {messages} messages"),
+        _ => format!("{operations}, {bytes} bytes"),
     }
 }

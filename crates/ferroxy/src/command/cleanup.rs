@@ -8,7 +8,7 @@ use ferroxy_iptables::counters;
 use super::Answer;
 use crate::dataplane::{Dataplane, Nftables};
 use crate::host;
-use crate::takeover::{self, Report};
+use crate::takeover::{self, Established, Report};
 
 #[derive(Debug, Args)]
 pub struct Cleanup {
@@ -38,7 +38,7 @@ pub fn cleanup(only_ours: bool) -> anyhow::Result<Answer> {
         return Ok(Answer::Yes);
     }
     // Chains of iptables mode are kube-proxy's by name, whoever made them.
-    let report = takeover::remove_leftovers(None);
+    let report = takeover::remove_leftovers(None, Established::End);
     counters::remove()?;
     for removed in &report.removed {
         println!("removed what kube-proxy or iptables mode left: {removed}");

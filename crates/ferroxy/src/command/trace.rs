@@ -36,9 +36,14 @@ impl Trace {
     pub fn run(self) -> anyhow::Result<Answer> {
         let (settings, cluster) = self.input.look()?;
         let (intent, _) = resolve::all(&cluster.facts);
-        let packet = self.packet(&cluster.facts, &intent)?;
+        let mut packet = self.packet(&cluster.facts, &intent)?;
         let balancing = balancing(&settings.config.ipvs, &cluster.facts);
-        let path = Ruleset::of(settings.mode, &intent, &balancing).trace(&packet);
+        let ruleset = Ruleset::of(settings.mode, &intent, &balancing);
+        // The node speaks to an address of its own from that very address.
+        if self.from == "node" && ruleset.makes_local(packet.destination) {
+            packet.source = packet.destination;
+        }
+        let path = ruleset.trace(&packet);
         let mut out = io::stdout().lock();
         match self.output {
             Output::Text => {

@@ -332,6 +332,18 @@ fn settings_of_other_modes_do_not_matter() {
 }
 
 #[test]
+fn what_cannot_be_read_matters_in_every_mode() {
+    let lines = "mode: nftables\niptables: {syncPeriod: 1x}\nipvs: {udpTimeout: soon, tcpTimeout: -1s}";
+    assert_eq!(
+        from_file(lines).unwrap_err(),
+        [
+            "iptables.syncPeriod: \"1x\" is not a duration such as 30s or 1h30m",
+            "ipvs.udpTimeout: \"soon\" is not a duration such as 30s or 1h30m"
+        ]
+    );
+}
+
+#[test]
 fn with_a_file_only_a_few_flags_count() {
     let args = [
         "--proxy-mode=nftables",

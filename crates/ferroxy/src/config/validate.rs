@@ -20,6 +20,8 @@ pub(super) struct Problem {
     /// In the file's spelling: `nodePortAddresses[0]`.
     pub(super) field: String,
     pub(super) reason: String,
+    /// It is not a matter of values: it could not even be read.
+    is_unreadable: bool,
 }
 
 /// Expects a file that the defaults have filled.
@@ -76,15 +78,17 @@ impl Check {
     }
 
     fn problem(&mut self, field: impl Into<String>, reason: impl Into<String>) {
-        self.problems.push(Problem { field: field.into(), reason: reason.into() });
+        self.problems.push(Problem { field: field.into(), reason: reason.into(), is_unreadable: false });
     }
 
-    /// Forgets what is found wrong with settings that nobody will look at, as the original does.
+    /// Forgets what is found wrong with settings that nobody will look at, as the original does. What it cannot read it
+    /// refuses all the same.
     fn only_if<T>(&mut self, matters: bool, check: impl FnOnce(&mut Check) -> T) -> T {
         let before = self.problems.len();
         let checked = check(self);
         if !matters {
-            self.problems.truncate(before);
+            let found = self.problems.split_off(before);
+            self.problems.extend(found.into_iter().filter(|problem| problem.is_unreadable));
         }
         checked
     }
@@ -106,7 +110,9 @@ impl Check {
         match duration::parse(&text).map(u64::try_from) {
             Ok(Ok(nanoseconds)) => return Duration::from_nanos(nanoseconds),
             Ok(Err(_)) => self.problem(field, format!("{text} is negative")),
-            Err(reason) => self.problem(field, reason),
+            Err(reason) => {
+                self.problems.push(Problem { field: field.to_owned(), reason, is_unreadable: true });
+            }
         }
         Duration::ZERO
     }

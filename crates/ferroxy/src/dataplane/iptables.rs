@@ -6,27 +6,24 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use ferroxy_core::{Family, Intent, NodeIntent, ServiceIntent, ServiceName};
 use ferroxy_iptables::dataplane as crate_side;
 use ferroxy_iptables::ledger::Ledger;
-use ferroxy_iptables::program::{is_builtin, owns};
+use ferroxy_iptables::program::owns;
 use ferroxy_iptables::text::tool;
 use ferroxy_iptables::tool::{Error, Fingerprint, Limits, Variant, fingerprint, sysctl};
 use ferroxy_iptables::{Op, Plan, TableName, apply};
-use ferroxy_netlink::nftables::{Monitor, Notice};
 use tracing::{info, warn};
 
 use super::{
     Acknowledged, Change, Dataplane, Failure, Outcome, Pace, Preview, Programmed, Receipt, Repair, RuleCount,
+    chains,
 };
 use crate::agent::Input;
 use crate::host::notify::Heart;
 
-/// After an error of the watched socket, so that a broken one does not take a core.
-const PAUSE: Duration = Duration::from_secs(1);
 /// A look at a very large legacy table does not see a rule that was replaced by one of the same size: so often all is compared.
 const LOOKS_BEFORE_COMPARISON: u32 = 20;
 
@@ -126,11 +123,12 @@ impl Dataplane for Iptables {
 
     fn watch(&mut self, inputs: Sender<Input>) -> anyhow::Result<()> {
         if self.variant_is(Variant::NfTables) {
-            let mut monitor = Monitor::open()?;
-            self.inner.hide_from(monitor.ignorer()?);
             let generation = Arc::clone(&self.generation);
-            let follow = move || follow(&mut monitor, &inputs, &generation);
-            thread::Builder::new().name("rules".into()).spawn(follow)?;
+            // Commits come in order, and ours are not told of: up to this one, all were noticed.
+            let noticed = move |id| {
+                generation.fetch_max(id, Ordering::Relaxed);
+            };
+            self.inner.hide_from(chains::watch(owns, noticed, inputs)?);
         }
         Ok(())
     }
@@ -252,39 +250,6 @@ fn words((family, table, op): (Family, TableName, &Op)) -> String {
     format!("{} {table}: {text}", tool(family))
 }
 
-/// Says `Drift` when somebody who is not us changes chains of ours, or chains that our jumps are in.
-fn follow(monitor: &mut Monitor, inputs: &Sender<Input>, generation: &AtomicU32) {
-    loop {
-        let input = match monitor.next(None) {
-            Ok(Some(Notice::Changed { family: Some(_), table, what, chain, .. })) => {
-                concerns_us(&table, what, chain.as_deref()).then_some(Input::Drift(
-                    "our chains, or chains that lead to them, were changed by somebody else",
-                ))
-            }
-            Ok(Some(Notice::Generation { id, .. })) => {
-                // Commits come in order, and ours are not told of: up to this one, all were noticed.
-                generation.fetch_max(id, Ordering::Relaxed);
-                None
-            }
-            Ok(Some(Notice::Lost)) => Some(Input::Drift("notifications of the kernel were lost")),
-            Ok(Some(Notice::Changed { .. }) | None) => None,
-            Err(error) => {
-                warn!("cannot follow changes of the kernel's rules: {error}");
-                thread::sleep(PAUSE);
-                Some(Input::Drift("changes of the kernel's rules may have been missed"))
-            }
-        };
-        if input.is_some_and(|input| inputs.send(input).is_err()) {
-            return;
-        }
-    }
-}
-
-fn concerns_us(table: &str, what: &str, chain: Option<&str>) -> bool {
-    let Some(table) = TableName::parse(table) else { return false };
-    chain.map_or(what == "table", |chain| owns(table, chain) || is_builtin(chain))
-}
-
 impl Acknowledged for Ledger {
     fn node(&self) -> &NodeIntent {
         Ledger::node(self)
@@ -303,26 +268,5 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         // The next attempt looks at the kernel by itself.
         Failure { cause: error.into(), drift: false }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn chains_of_others_are_none_of_our_business() {
-        for (table, what, chain, expected) in [
-            ("nat", "rule", Some("KUBE-SERVICES"), true),
-            ("nat", "rule", Some("PREROUTING"), true),
-            ("nat", "chain", Some("KUBE-SVC-LOLE4ISW44XBNF3G"), true),
-            ("filter", "table", None, true),
-            ("nat", "rule", Some("CNI-DN-0123456789"), false),
-            ("nat", "set", None, false),
-            ("raw", "table", None, false),
-            ("mine", "rule", Some("PREROUTING"), false),
-        ] {
-            assert_eq!(concerns_us(table, what, chain), expected, "{table} {what} {chain:?}");
-        }
     }
 }

@@ -11,21 +11,21 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ferroxy_core::{Facts, Family, Intent, NodeIntent, ServiceIntent, ServiceName, resolve};
-use ferroxy_iptables::TableName;
-use ferroxy_iptables::program::is_builtin;
 use ferroxy_iptables::tool::Variant;
-use ferroxy_ipvs::dataplane::{self as crate_side, Expected, Options};
+use ferroxy_ipvs::dataplane::{self as crate_side, Options};
+use ferroxy_ipvs::expected::Expected;
 use ferroxy_ipvs::ledger::Ledger;
 use ferroxy_ipvs::program::owns;
 use ferroxy_ipvs::state::DEVICE;
 use ferroxy_ipvs::{Error, Plan};
 use ferroxy_netlink::ipvs::Timeouts;
-use ferroxy_netlink::nftables::{Monitor, Notice};
-use ferroxy_netlink::route::{AddressMonitor, Connection, Moved, Notice as AddressNotice};
+use ferroxy_netlink::route::{AddressMonitor, Connection, Moved, Notice};
 use rustix::io::Errno;
 use tracing::warn;
 
-use super::{Acknowledged, Change, Dataplane, Failure, Outcome, Preview, Programmed, Receipt, Repair};
+use super::{
+    Acknowledged, Change, Dataplane, Failure, Outcome, Preview, Programmed, Receipt, Repair, chains,
+};
 use crate::agent::Input;
 use crate::config;
 use crate::host::notify::Heart;
@@ -100,10 +100,7 @@ impl Dataplane for Ipvs {
 
     fn watch(&mut self, inputs: Sender<Input>) -> anyhow::Result<()> {
         if self.inner.tools().iter().any(|tools| tools.variant == Variant::NfTables) {
-            let mut monitor = Monitor::open()?;
-            self.inner.hide_from(monitor.ignorer()?);
-            let inputs = inputs.clone();
-            thread::Builder::new().name("rules".into()).spawn(move || follow(&mut monitor, &inputs))?;
+            self.inner.hide_from(chains::watch(owns, |_| {}, inputs.clone())?);
         }
         let (mut monitor, expected) = (AddressMonitor::open()?, self.inner.on_device());
         let follow = move || follow_device(&mut monitor, &expected, &inputs);
@@ -196,34 +193,6 @@ fn some(plan: &Plan) -> Vec<String> {
     plan.ops().iter().take(3).map(ToString::to_string).collect()
 }
 
-/// Says `Drift` when somebody who is not us changes chains of ours, or chains that our jumps are in.
-fn follow(monitor: &mut Monitor, inputs: &Sender<Input>) {
-    loop {
-        let input = match monitor.next(None) {
-            Ok(Some(Notice::Changed { family: Some(_), table, what, chain, .. })) => {
-                concerns_us(&table, what, chain.as_deref()).then_some(Input::Drift(
-                    "our chains, or chains that lead to them, were changed by somebody else",
-                ))
-            }
-            Ok(Some(Notice::Lost)) => Some(Input::Drift("notifications of the kernel were lost")),
-            Ok(Some(Notice::Changed { .. } | Notice::Generation { .. }) | None) => None,
-            Err(error) => {
-                warn!("cannot follow changes of the kernel's rules: {error}");
-                thread::sleep(PAUSE);
-                Some(Input::Drift("changes of the kernel's rules may have been missed"))
-            }
-        };
-        if input.is_some_and(|input| inputs.send(input).is_err()) {
-            return;
-        }
-    }
-}
-
-fn concerns_us(table: &str, what: &str, chain: Option<&str>) -> bool {
-    let Some(table) = TableName::parse(table) else { return false };
-    chain.map_or(what == "table", |chain| owns(table, chain) || is_builtin(chain))
-}
-
 /// Says `Drift` when somebody who is not us changes the addresses of our device.
 fn follow_device(monitor: &mut AddressMonitor, expected: &Expected, inputs: &Sender<Input>) {
     loop {
@@ -243,13 +212,10 @@ fn follow_device(monitor: &mut AddressMonitor, expected: &Expected, inputs: &Sen
 }
 
 /// A notice does not say whose doing it was (for IPv6 not even the port id does): what is as it should be was ours.
-fn is_foreign(
-    notice: Option<AddressNotice>,
-    expected: &Expected,
-) -> Result<bool, ferroxy_netlink::error::Error> {
+fn is_foreign(notice: Option<Notice>, expected: &Expected) -> Result<bool, ferroxy_netlink::error::Error> {
     let moved = match notice {
-        Some(AddressNotice::Changed(moved)) => moved,
-        Some(AddressNotice::Lost) => return Ok(true),
+        Some(Notice::Changed(moved)) => moved,
+        Some(Notice::Lost) => return Ok(true),
         None => return Ok(false),
     };
     let is_wrong = |it: &&Moved| it.came != expected.contains(it.address.ip);
@@ -316,27 +282,11 @@ mod tests {
     fn what_is_as_it_should_be_was_our_own_doing() {
         let expected: Expected = ["10.96.0.80".parse().unwrap()].into_iter().collect();
         let is_foreign =
-            |moves: &[Moved]| is_foreign(Some(AddressNotice::Changed(moves.to_vec())), &expected).unwrap();
+            |moves: &[Moved]| is_foreign(Some(Notice::Changed(moves.to_vec())), &expected).unwrap();
         assert!(!is_foreign(&[moved("10.96.0.80", true), moved("10.96.0.81", false)]));
         assert!(is_foreign(&[moved("10.96.0.81", false), moved("10.96.0.80", false)]));
         // An address of another device: this machine has no device of Services.
         assert!(!is_foreign(&[moved("192.0.2.1", true)]));
-        assert!(super::is_foreign(Some(AddressNotice::Lost), &expected).unwrap());
-    }
-
-    #[test]
-    fn chains_of_others_are_none_of_our_business() {
-        for (table, what, chain, expected) in [
-            ("nat", "rule", Some("KUBE-SERVICES"), true),
-            ("filter", "rule", Some("KUBE-IPVS-FILTER"), true),
-            ("nat", "rule", Some("PREROUTING"), true),
-            ("filter", "table", None, true),
-            ("nat", "chain", Some("KUBE-SVC-LOLE4ISW44XBNF3G"), false),
-            ("nat", "rule", Some("CNI-DN-0123456789"), false),
-            ("mangle", "rule", Some("KUBE-PROXY-CANARY"), false),
-            ("mine", "rule", Some("PREROUTING"), false),
-        ] {
-            assert_eq!(concerns_us(table, what, chain), expected, "{table} {what} {chain:?}");
-        }
+        assert!(super::is_foreign(Some(Notice::Lost), &expected).unwrap());
     }
 }

@@ -1,5 +1,6 @@
 //! What the agent and the commands ask of a dataplane, whatever its kind. One file for each kind adapts its crate.
 
+mod chains;
 mod iptables;
 mod ipvs;
 mod nftables;

@@ -2,6 +2,7 @@
 //! Touches no kernel.
 
 use std::fmt;
+use std::net::IpAddr;
 
 use ferroxy_core::{Family, Intent, Packet, Verdict};
 use ferroxy_iptables::Settings;
@@ -80,6 +81,14 @@ impl Ruleset {
                 };
                 Path { verdict: trace.verdict, steps: trace.steps.into_iter().map(step).collect() }
             }
+        }
+    }
+
+    /// Whether an address is the node's own because of this ruleset: ipvs mode's device has those of Services.
+    pub fn makes_local(&self, ip: IpAddr) -> bool {
+        match self {
+            Ruleset::Ipvs(state) => state.device.as_ref().is_some_and(|device| device.contains(&ip)),
+            Ruleset::Nftables(_) | Ruleset::Iptables(_) => false,
         }
     }
 

@@ -15,19 +15,18 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
 use super::Report;
-use super::names::{self, TABLES};
+use super::names::{self, Spared, TABLES};
 use super::removal::{Jump, Removal, plan};
-use crate::config::Mode;
 
 /// A table that changes between reading and replacing is read again, this often.
 const ATTEMPTS: usize = 5;
 
-pub(super) fn remove(in_force: Option<Mode>, report: &mut Report) {
+pub(super) fn remove(spared: Spared, report: &mut Report) {
     for (family, word) in [(Family::Ip, "ip"), (Family::Ip6, "ip6")] {
         match xtables::tables(family) {
             Ok(present) => {
                 for table in TABLES.into_iter().filter(|table| present.iter().any(|it| it == table)) {
-                    if let Err(error) = remove_from(family, word, table, in_force, report) {
+                    if let Err(error) = remove_from(family, word, table, spared, report) {
                         report.failed(&error);
                     }
                 }
@@ -52,14 +51,14 @@ fn remove_from(
     family: Family,
     word: &str,
     table: &str,
-    in_force: Option<Mode>,
+    spared: Spared,
     report: &mut Report,
 ) -> Result<(), Error> {
     let connection = Connection::open(family)?;
     let mut lock = None;
     for attempt in 1.. {
         let read = connection.read(table)?;
-        let removal = look(&read, table, in_force);
+        let removal = look(&read, table, spared);
         if !removal.is_empty() && lock.is_none() {
             // Usually there is nothing to do and nobody to wait for. Now there is: look again with the lock held.
             lock = Some(take_iptables_lock());
@@ -84,7 +83,7 @@ fn remove_from(
     Ok(())
 }
 
-fn look(read: &Table, table: &str, in_force: Option<Mode>) -> Removal {
+fn look(read: &Table, table: &str, spared: Spared) -> Removal {
     // Which of the built-in chains it is does not matter.
     const BUILT_IN: &str = names::BUILT_IN[0];
     let mut jumps: BTreeMap<String, Vec<Jump>> = BTreeMap::new();
@@ -94,7 +93,7 @@ fn look(read: &Table, table: &str, in_force: Option<Mode>) -> Removal {
     }
     let chains: Vec<String> = iter::once(BUILT_IN).chain(read.chains()).map(str::to_owned).collect();
     let jumps_of = |chain: &str| Ok(jumps.get(chain).cloned().unwrap_or_default());
-    let Ok(removal) = plan::<Infallible>(table, &chains, in_force, jumps_of);
+    let Ok(removal) = plan::<Infallible>(table, &chains, spared, jumps_of);
     removal
 }
 

@@ -5,18 +5,17 @@ use ferroxy_netlink::error::Error;
 use ferroxy_netlink::nftables::{Batch, CommitError, Connection, Expr, Family, ObservedRule, Verdict};
 
 use super::Report;
-use super::names::TABLES;
+use super::names::{Spared, TABLES};
 use super::removal::{Jump, Removal, plan};
-use crate::config::Mode;
 
-pub(super) fn remove(in_force: Option<Mode>, report: &mut Report) {
+pub(super) fn remove(spared: Spared, report: &mut Report) {
     let mut connection = match Connection::open() {
         Ok(connection) => connection,
         Err(error) => return report.failed(&error),
     };
     for (family, word) in [(Family::Ip, "ip"), (Family::Ip6, "ip6")] {
         for table in TABLES {
-            remove_from(&mut connection, (family, word), table, in_force, report);
+            remove_from(&mut connection, (family, word), table, spared, report);
         }
     }
 }
@@ -25,10 +24,10 @@ fn remove_from(
     connection: &mut Connection,
     (family, word): (Family, &str),
     table: &str,
-    in_force: Option<Mode>,
+    spared: Spared,
     report: &mut Report,
 ) {
-    let removal = match look(connection, family, table, in_force) {
+    let removal = match look(connection, family, table, spared) {
         Ok(removal) => removal,
         Err(error) => return report.failed(&error),
     };
@@ -44,18 +43,13 @@ fn remove_from(
     }
 }
 
-fn look(
-    connection: &mut Connection,
-    family: Family,
-    table: &str,
-    in_force: Option<Mode>,
-) -> Result<Removal, Error> {
+fn look(connection: &mut Connection, family: Family, table: &str, spared: Spared) -> Result<Removal, Error> {
     let chains = connection.chains(family, table)?.into_iter().map(|chain| chain.name);
     let jumps_of = |chain: &str| {
         let rules = connection.rules_of(family, table, chain)?;
         Ok(rules.into_iter().filter_map(jump).collect())
     };
-    plan(table, &chains.collect::<Vec<_>>(), in_force, jumps_of)
+    plan(table, &chains.collect::<Vec<_>>(), spared, jumps_of)
 }
 
 fn jump(observed: ObservedRule) -> Option<Jump> {

@@ -1,121 +1,159 @@
 //! What kube-proxy's ipvs mode left beside its chains: virtual servers, the device that makes their addresses the host's,
 //! and the sets that its rules asked. Virtual servers, sets and devices of others stay.
 //!
-//! Connections that IPVS has established end with its virtual servers: only IPVS knows how they are translated. New ones have
-//! been ours since our rules came, which see them first.
+//! Connections that IPVS has established depend on it: only IPVS knows how they are translated. New ones are ours from the
+//! moment our rules are there, because those see them first (PREROUTING and OUTPUT, before IPVS's LOCAL_IN). So the virtual
+//! servers that carry connections stay until those have ended, with what they need:
+//!
+//! ```text
+//! the address on kube-ipvs0    packets must come to LOCAL_IN, where IPVS takes them
+//! the chain KUBE-IPVS-FILTER   keeps that address's other ports from the host's own programs (`names::Spared`)
+//! the sets                     that chain asks them; and they tell whose a virtual server is, after a restart too
+//! ```
+//! Its other chains are not needed: they decided, at a connection's first packet, whether its source is translated, and
+//! connection tracking remembers. A virtual server that stays has weight 0 everywhere: what our rules do not
+//! take (a Service that is no more, a node port on another address) does not get through by way of it.
 
-use std::collections::BTreeSet;
+mod evidence;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use ferroxy_netlink::conntrack::{self, Entry, Filter};
 use ferroxy_netlink::error::Error;
 use ferroxy_netlink::ipset::{self, Member};
-use ferroxy_netlink::ipvs::{self, Change};
+use ferroxy_netlink::ipvs::{self, Change, Destination, Found};
+use ferroxy_netlink::requests::Refused;
 use ferroxy_netlink::route;
 use rustix::io::Errno;
 
-use super::Report;
-use super::names::{DEVICE, is_set, node_port_protocol};
+use super::names::{DEVICE, is_set};
+use super::{Established, Report};
 use crate::config::Mode;
+use evidence::Evidence;
 
-/// Runs after the chains have gone: their rules use the sets.
-pub(super) fn remove(in_force: Option<Mode>, report: &mut Report) {
-    if in_force == Some(Mode::Ipvs) {
-        return;
-    }
-    if let Err(error) = Leftovers::look().and_then(|left| left.remove(report)) {
-        report.failed(&error);
-    }
-}
-
-#[derive(Default)]
-struct Leftovers {
+/// What there is, and what of it can go.
+#[derive(Debug, Default)]
+pub(super) struct Leftovers {
     /// By name.
     sets: Vec<String>,
     has_device: bool,
-    servers: Vec<ipvs::Address>,
+    /// Of the device.
+    addresses: Vec<route::Address>,
+    going: Vec<Server>,
+    staying: Vec<Server>,
+}
+
+/// A virtual server and who gets its connections.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Server {
+    address: ipvs::Address,
+    destinations: Vec<Found>,
 }
 
 impl Leftovers {
-    fn look() -> Result<Leftovers, Error> {
+    pub(super) fn look(in_force: Option<Mode>, established: Established) -> Result<Leftovers, Error> {
+        if in_force == Some(Mode::Ipvs) {
+            return Ok(Leftovers::default());
+        }
         let mut links = route::Connection::open()?;
         let device = find_device(&mut links)?;
         let sets = read_sets()?;
-        let mut left = Leftovers { has_device: device.is_some(), ..Leftovers::default() };
-        left.sets = sets.iter().map(|(name, _)| name.clone()).collect();
-        if left.has_device || !left.sets.is_empty() {
-            let evidence = Evidence::gather(device, &sets, &mut links)?;
-            left.servers = find_servers(&evidence)?;
+        if device.is_none() && sets.is_empty() {
+            return Ok(Leftovers::default());
         }
-        Ok(left)
+        let mut addresses = links.addresses()?;
+        let evidence = Evidence::gather(&addresses, device, &sets);
+        addresses.retain(|address| device == Some(address.link));
+        let servers = find_servers(&evidence)?;
+        let (staying, going) = match established {
+            Established::GoOn => part(servers, &evidence.on_device),
+            Established::End => (Vec::new(), servers),
+        };
+        let sets = sets.into_iter().map(|(name, _)| name).collect();
+        Ok(Leftovers { sets, has_device: device.is_some(), addresses, going, staying })
+    }
+
+    /// Whether something stays, for connections that IPVS carries.
+    pub(super) fn are_needed(&self) -> bool {
+        !self.staying.is_empty()
+    }
+
+    /// Runs after the chains have gone: their rules use the sets.
+    pub(super) fn remove(self, report: &mut Report) {
+        report.connections = self.staying.iter().map(Server::connections).sum();
+        if let Err(error) = self.try_remove(report) {
+            report.failed(&error);
+        }
     }
 
     /// In this order, and each step only when the one before succeeded: the device and the sets tell whose the virtual
     /// servers are, for the next time.
-    fn remove(self, report: &mut Report) -> Result<(), Error> {
-        remove_servers(&self.servers, report)?;
+    fn try_remove(&self, report: &mut Report) -> Result<(), Error> {
+        send_nothing_new(&self.staying)?;
+        remove_servers(&self.going, report)?;
+        let quiet = self.staying.iter().filter(|server| server.is_udp() && server.is_open());
+        forget_connections(self.going.iter().chain(quiet))?;
+        if self.are_needed() {
+            return self.remove_unused_addresses(report);
+        }
         if self.has_device {
             route::Connection::open()?.delete_link_named(DEVICE)?;
             report.removed.push(format!("device {DEVICE}"));
         }
         remove_sets(&self.sets, report)
     }
+
+    fn remove_unused_addresses(&self, report: &mut Report) -> Result<(), Error> {
+        let used: BTreeSet<IpAddr> = self.staying.iter().map(|server| server.address.ip).collect();
+        // The kernel gives the device a link-local address by itself.
+        let is_unused = |it: &&route::Address| !used.contains(&it.ip) && !is_link_local(it.ip);
+        let unused: Vec<route::Address> = self.addresses.iter().filter(is_unused).copied().collect();
+        if unused.is_empty() {
+            return Ok(());
+        }
+        let refused = route::Connection::open()?.remove_addresses(&unused)?;
+        let gone = conclude(unused.len(), refused, Errno::ADDRNOTAVAIL)?;
+        report.removed.push(format!("{gone} addresses of {DEVICE}"));
+        Ok(())
+    }
 }
 
-/// By what a virtual server is known to be kube-proxy's.
-#[derive(Debug, Default)]
-struct Evidence {
-    /// On its device: Services' addresses.
-    on_device: BTreeSet<IpAddr>,
-    /// On the other devices.
-    of_host: BTreeSet<IpAddr>,
-    /// Node ports, by protocol. Whether IPv6: each family has sets of its own.
-    node_ports: BTreeSet<(bool, u8, u16)>,
-    /// Addresses with ports that it has written down one by one; some are on other devices than its own.
-    written_down: BTreeSet<(IpAddr, u8, u16)>,
+impl Server {
+    /// That it carries, and that would break without it. UDP has none: a client that keeps its socket begins anew, with
+    /// our rules ([`forget_connections`]).
+    fn connections(&self) -> u64 {
+        if self.is_udp() { 0 } else { self.remembered() }
+    }
+
+    /// Those in the middle of their end may still have data to bring, so they count, too.
+    fn remembered(&self) -> u64 {
+        self.destinations.iter().map(|found| u64::from(found.active) + u64::from(found.inactive)).sum()
+    }
+
+    fn is_udp(&self) -> bool {
+        i32::from(self.address.protocol) == libc::IPPROTO_UDP
+    }
+
+    /// Nobody has seen to it that it gets no new connections.
+    fn is_open(&self) -> bool {
+        self.destinations.iter().any(|found| found.destination.weight > 0)
+    }
 }
 
-impl Evidence {
-    fn gather(
-        device: Option<u32>,
-        sets: &[(String, Vec<Member>)],
-        links: &mut route::Connection,
-    ) -> Result<Evidence, Error> {
-        let mut evidence = Evidence::default();
-        for address in links.addresses()? {
-            let on_device = device == Some(address.link);
-            if on_device { &mut evidence.on_device } else { &mut evidence.of_host }.insert(address.ip);
-        }
-        for (name, members) in sets {
-            evidence.read(name, members);
-        }
-        Ok(evidence)
-    }
+/// Those that stay, and those that go. An address of the device stays or goes as a whole: where it stays, a port without a
+/// virtual server would be the host's own.
+fn part(servers: Vec<Server>, on_device: &BTreeSet<IpAddr>) -> (Vec<Server>, Vec<Server>) {
+    let busy = servers.iter().filter(|server| server.connections() > 0).map(|server| server.address.ip);
+    let held: BTreeSet<IpAddr> = busy.filter(|ip| on_device.contains(ip)).collect();
+    servers.into_iter().partition(|it| it.connections() > 0 || held.contains(&it.address.ip))
+}
 
-    fn read(&mut self, set: &str, members: &[Member]) {
-        for member in members {
-            match *member {
-                Member::Port(port) => {
-                    self.node_ports
-                        .extend(node_port_protocol(set).map(|(six, protocol)| (six, protocol, port)));
-                }
-                Member::IpPort(ipset::Address { ip, protocol, port }) => {
-                    self.written_down.insert((ip, protocol, port));
-                }
-                // Of endpoints and clients, not of servers; and the device's addresses once more.
-                Member::Ip(_) | Member::IpPortIp(..) | Member::IpPortNet(..) => {}
-            }
-        }
-    }
-
-    fn shows(&self, server: &ipvs::Address) -> bool {
-        let ipvs::Address { ip, protocol, port } = *server;
-        let is_node_port =
-            self.of_host.contains(&ip) && self.node_ports.contains(&(ip.is_ipv6(), protocol, port));
-        is_node_port || self.on_device.contains(&ip) || self.written_down.contains(&(ip, protocol, port))
-    }
+fn is_link_local(ip: IpAddr) -> bool {
+    matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
 }
 
 /// A device of another kind only has the name.
@@ -141,25 +179,79 @@ fn read_sets() -> Result<Vec<(String, Vec<Member>)>, Error> {
     Ok(sets)
 }
 
-fn find_servers(evidence: &Evidence) -> Result<Vec<ipvs::Address>, Error> {
+fn find_servers(evidence: &Evidence) -> Result<Vec<Server>, Error> {
     let Some(mut connection) = ipvs::Connection::open_if_loaded()? else { return Ok(Vec::new()) };
     let addresses = connection.servers()?.into_iter().map(|server| server.address);
-    Ok(addresses.filter(|address| evidence.shows(address)).collect())
+    let its: Vec<ipvs::Address> = addresses.filter(|address| evidence.shows(address)).collect();
+    let count = |address| Ok(Server { address, destinations: connection.destinations(&address)? });
+    its.into_iter().map(count).collect()
 }
 
-fn remove_servers(servers: &[ipvs::Address], report: &mut Report) -> Result<(), Error> {
+/// Weight 0: connections go on, and there are no new ones.
+fn send_nothing_new(servers: &[Server]) -> Result<(), Error> {
+    let mut changes = Vec::new();
+    for server in servers {
+        for Found { destination, .. } in server.destinations.iter().filter(|it| it.destination.weight > 0) {
+            changes.push(Change::SetDestination(server.address, Destination { weight: 0, ..*destination }));
+        }
+    }
+    if changes.is_empty() {
+        return Ok(());
+    }
+    let refused = ipvs::Connection::open()?.change(&changes)?;
+    conclude(changes.len(), refused, Errno::NOENT).map(drop)
+}
+
+fn remove_servers(servers: &[Server], report: &mut Report) -> Result<(), Error> {
     if servers.is_empty() {
         return Ok(());
     }
-    let changes: Vec<Change> = servers.iter().copied().map(Change::RemoveServer).collect();
-    let mut refused = ipvs::Connection::open()?.change(&changes)?;
-    // Gone by itself.
-    refused.retain(|it| it.error.errno != Errno::SRCH);
-    let count = servers.len() - refused.len();
-    if count > 0 {
-        report.removed.push(format!("{count} virtual servers"));
+    let changes: Vec<Change> = servers.iter().map(|server| Change::RemoveServer(server.address)).collect();
+    let refused = ipvs::Connection::open()?.change(&changes)?;
+    let gone = conclude(changes.len(), refused, Errno::SRCH)?;
+    report.removed.push(format!("{gone} virtual servers"));
+    Ok(())
+}
+
+/// How many were done, when none was refused but those that had gone by themselves (`gone`).
+fn conclude(count: usize, mut refused: Vec<Refused>, gone: Errno) -> Result<usize, Error> {
+    refused.retain(|it| it.error.errno != gone);
+    refused.into_iter().next().map_or(Ok(count), |first| Err(first.error))
+}
+
+/// Connections whose virtual server is gone go nowhere, as long as connection tracking remembers them: it has seen them and asks
+/// no rule. Forgotten, their next packet is a new connection's to our rules. UDP goes on with that; and a TCP endpoint that
+/// gets it answers with a reset: better than silence.
+fn forget_connections<'s>(ended: impl Iterator<Item = &'s Server>) -> Result<(), Error> {
+    let mut places: BTreeMap<(bool, u8), BTreeSet<(IpAddr, u16)>> = BTreeMap::new();
+    for server in ended.filter(|server| server.remembered() > 0) {
+        let ipvs::Address { ip, protocol, port } = server.address;
+        places.entry((ip.is_ipv6(), protocol)).or_default().insert((ip, port));
     }
-    refused.into_iter().next().map_or(Ok(()), |first| Err(first.error))
+    if places.is_empty() {
+        return Ok(());
+    }
+    let mut connection = conntrack::Connection::open()?;
+    for ((six, protocol), places) in places {
+        let family = if six { conntrack::Family::V6 } else { conntrack::Family::V4 };
+        let filter = Filter { protocol: Some(protocol), ..Filter::all(family) };
+        let mut stranded: Vec<Entry> = Vec::new();
+        let listed = connection.entries(filter, &mut |entry| {
+            let to = entry.original.destination;
+            // One that netfilter has translated is our rules'. (IPVS leaves no such sign.)
+            let is_ours = entry.status & conntrack::status::DST_NAT != 0;
+            if !is_ours && places.contains(&(to.ip(), to.port())) {
+                stranded.push(entry);
+            }
+        });
+        match listed {
+            // Without it they end after a while.
+            Err(error) if conntrack::is_missing(&error) => return Ok(()),
+            other => other?,
+        }
+        connection.delete(&stranded)?;
+    }
+    Ok(())
 }
 
 fn remove_sets(names: &[String], report: &mut Report) -> Result<(), Error> {
@@ -201,45 +293,43 @@ fn destroy_when_free(connection: &mut ipset::Connection, name: &str, deadline: I
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
+    use ferroxy_netlink::ipvs::Forwarding;
+
     use super::*;
 
     const TCP: u8 = libc::IPPROTO_TCP as u8;
     const UDP: u8 = libc::IPPROTO_UDP as u8;
-    const SCTP: u8 = libc::IPPROTO_SCTP as u8;
 
-    fn at(ip: &str, protocol: u8, port: u16) -> ipvs::Address {
-        ipvs::Address { ip: ip.parse().unwrap(), protocol, port }
-    }
-
-    fn member(ip: &str, protocol: u8, port: u16) -> Member {
-        Member::IpPort(ipset::Address { ip: ip.parse().unwrap(), protocol, port })
+    fn server(ip: &str, protocol: u8, port: u16, connections: [u32; 2]) -> Server {
+        let ip: IpAddr = ip.parse().unwrap();
+        let [active, inactive] = connections;
+        let to = SocketAddr::new([10, 244, 1, 5].into(), 80);
+        let destination = Destination { address: to, forwarding: Forwarding::Masquerade, weight: 1 };
+        let found = Found { destination, active, inactive, persistent: 7 };
+        Server { address: ipvs::Address { ip, protocol, port }, destinations: vec![found] }
     }
 
     #[test]
-    fn a_server_is_known_by_its_address_or_its_node_port() {
-        let mut evidence = Evidence {
-            on_device: ["10.96.0.80".parse().unwrap()].into(),
-            of_host: ["172.18.0.2", "fd00:172:18::2"].map(|ip| ip.parse().unwrap()).into(),
-            ..Evidence::default()
-        };
-        evidence.read("KUBE-NODE-PORT-TCP", &[Member::Port(30080)]);
-        evidence.read("KUBE-6-NODE-PORT-LOCAL-UDP", &[Member::Port(30053)]);
-        evidence.read("KUBE-HEALTH-CHECK-NODE-PORT", &[Member::Port(32000)]);
-        evidence.read("KUBE-NODE-PORT-SCTP-HASH", &[member("172.18.0.2", SCTP, 30077)]);
-        evidence.read("KUBE-EXTERNAL-IP", &[member("172.18.0.2", TCP, 8080)]);
-        for (server, its) in [
-            (at("10.96.0.80", TCP, 80), true),
-            (at("10.96.0.81", TCP, 80), false),
-            (at("172.18.0.2", TCP, 30080), true),
-            (at("172.18.0.2", UDP, 30080), false),
-            (at("172.18.0.3", TCP, 30080), false),
-            (at("fd00:172:18::2", UDP, 30053), true),
-            (at("fd00:172:18::2", TCP, 30080), false),
-            (at("172.18.0.2", TCP, 32000), false),
-            (at("172.18.0.2", SCTP, 30077), true),
-            (at("172.18.0.2", TCP, 8080), true),
-        ] {
-            assert_eq!(evidence.shows(&server), its, "{server}");
+    fn a_server_stays_with_its_connections_or_for_its_address() {
+        let on_device = BTreeSet::from(["10.96.0.80", "10.96.0.81"].map(|ip| ip.parse().unwrap()));
+        let cases = [
+            (server("10.96.0.80", TCP, 80, [1, 0]), true),
+            (server("10.96.0.80", TCP, 443, [0, 0]), true),
+            (server("10.96.0.80", UDP, 80, [0, 9]), true),
+            (server("10.96.0.81", TCP, 80, [0, 0]), false),
+            (server("10.96.0.81", UDP, 80, [0, 9]), false),
+            (server("172.18.0.2", TCP, 30080, [0, 1]), true),
+            (server("172.18.0.2", TCP, 30081, [0, 0]), false),
+        ];
+        let (staying, going) = part(cases.iter().map(|(server, _)| server.clone()).collect(), &on_device);
+        for (server, stays) in &cases {
+            assert_eq!(staying.contains(server), *stays, "{}", server.address);
+            assert_eq!(going.contains(server), !stays, "{}", server.address);
         }
+        let left = Leftovers { staying, ..Leftovers::default() };
+        assert!(left.are_needed());
+        assert_eq!(left.staying.iter().map(Server::connections).sum::<u64>(), 2);
     }
 }

@@ -66,12 +66,28 @@ const SETS: [&str; 17] = [
 /// Those that Ferroxy's own ipvs mode makes besides. The last is there for the moment only in which one set replaces another.
 const OWN_SETS: [&str; 3] = ["NONE-LOCAL", "DROPPED", "REPLACEMENT"];
 
+/// The chain of ipvs mode that keeps what is sent to addresses of [`DEVICE`], at ports without a virtual server, from reaching
+/// whatever the host itself runs there.
+const GUARD: (&str, &str) = ("filter", "KUBE-IPVS-FILTER");
+
+/// What stays, of all that has kube-proxy's names.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Spared {
+    /// What this mode makes itself.
+    pub(super) in_force: Option<Mode>,
+    /// The chain that guards the addresses of [`DEVICE`]: as long as it has any.
+    pub(super) guard: bool,
+}
+
 /// The longest name that a set can have. kube-proxy cuts the two that are longer.
 const LONGEST_SET_NAME: usize = 31;
 
-/// Whether a chain is kube-proxy's, and not one that the mode in force makes itself.
-pub(super) fn is_leftover(table: &str, chain: &str, in_force: Option<Mode>) -> bool {
-    let unused = |modes: &[Mode]| in_force.is_none_or(|mode| !modes.contains(&mode));
+/// Whether a chain is kube-proxy's, and can go.
+pub(super) fn is_leftover(table: &str, chain: &str, spared: Spared) -> bool {
+    if spared.guard && (table, chain) == GUARD {
+        return false;
+    }
+    let unused = |modes: &[Mode]| spared.in_force.is_none_or(|mode| !modes.contains(&mode));
     let named = CHAINS.iter().any(|(of, name, modes)| *of == table && *name == chain && unused(modes));
     named || table == "nat" && is_of_a_service(chain) && unused(&[Iptables])
 }
@@ -107,6 +123,18 @@ fn is_of_a_service(chain: &str) -> bool {
 mod tests {
     use super::*;
 
+    fn in_force(mode: Mode) -> Spared {
+        Spared { in_force: Some(mode), guard: false }
+    }
+
+    #[test]
+    fn the_guard_stays_while_there_is_something_to_guard() {
+        let guarding = Spared { guard: true, ..in_force(Mode::Nftables) };
+        assert!(!is_leftover("filter", "KUBE-IPVS-FILTER", guarding));
+        assert!(is_leftover("filter", "KUBE-IPVS-FILTER", in_force(Mode::Nftables)));
+        assert!(is_leftover("filter", "KUBE-IPVS-OUT-FILTER", guarding));
+    }
+
     #[test]
     fn the_chains_of_each_mode_are_left_by_the_others() {
         let cases = [
@@ -121,9 +149,9 @@ mod tests {
         ];
         for (table, chain, expected) in cases {
             let modes = [Mode::Nftables, Mode::Iptables, Mode::Ipvs];
-            let found = modes.map(|mode| is_leftover(table, chain, Some(mode)));
+            let found = modes.map(|mode| is_leftover(table, chain, in_force(mode)));
             assert_eq!(found, expected, "{table} {chain}");
-            assert!(is_leftover(table, chain, None), "{table} {chain}");
+            assert!(is_leftover(table, chain, Spared::default()), "{table} {chain}");
         }
     }
 
@@ -145,7 +173,7 @@ mod tests {
             ("raw", "KUBE-SERVICES"),
         ];
         for (table, chain) in others {
-            assert!(!is_leftover(table, chain, None), "{table} {chain}");
+            assert!(!is_leftover(table, chain, Spared::default()), "{table} {chain}");
         }
     }
 
@@ -199,7 +227,7 @@ mod tests {
                     } else if let Some(chain) = line.strip_prefix(':').and_then(|it| it.split(' ').next()) {
                         let is_ours = !BUILT_IN.contains(&chain) && chain != "KUBE-FIREWALL";
                         assert_eq!(
-                            is_leftover(&table, chain, None),
+                            is_leftover(&table, chain, Spared::default()),
                             is_ours,
                             "{}: {table} {chain}",
                             case.name

@@ -2,8 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::names::{BUILT_IN, is_leftover};
-use crate::config::Mode;
+use super::names::{BUILT_IN, Spared, is_leftover};
 
 /// A rule that leads to a chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,12 +36,12 @@ impl Removal {
 pub(super) fn plan<E>(
     table: &str,
     chains: &[String],
-    in_force: Option<Mode>,
+    spared: Spared,
     mut jumps_of: impl FnMut(&str) -> Result<Vec<Jump>, E>,
 ) -> Result<Removal, E> {
     let names = chains.iter().map(String::as_str);
     let (left, others): (BTreeSet<&str>, BTreeSet<&str>) =
-        names.partition(|chain| is_leftover(table, chain, in_force));
+        names.partition(|chain| is_leftover(table, chain, spared));
     let mut removal = Removal::default();
     if left.is_empty() {
         return Ok(removal);
@@ -75,6 +74,7 @@ mod tests {
     use std::convert::Infallible;
 
     use super::*;
+    use crate::config::Mode;
 
     const SVC: &str = "KUBE-SVC-LOLE4ISW44XBNF3G";
 
@@ -84,7 +84,7 @@ mod tests {
             let of_chain = (0..).zip(jumps).filter(|(_, jump)| jump.0 == from);
             Ok::<_, Infallible>(of_chain.map(|(rule, (_, to))| Jump { rule, to: (*to).into() }).collect())
         };
-        super::plan("nat", &chains, in_force, jumps_of).unwrap()
+        super::plan("nat", &chains, Spared { in_force, guard: false }, jumps_of).unwrap()
     }
 
     fn names(names: &[&str]) -> BTreeSet<String> {

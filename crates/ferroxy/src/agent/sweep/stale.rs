@@ -76,7 +76,8 @@ pub(super) fn filters(frontends: &Frontends) -> Vec<Filter> {
     [of(Family::V4), of(Family::V6)].concat()
 }
 
-/// Only translated connections can be stale, but where a frontend appeared.
+/// Only translated connections can be stale, but where a frontend appeared. (IPVS sets no status; it ends its own connections to
+/// an endpoint that is gone itself: `net.ipv4.vs.expire_nodest_conn`.)
 fn needed_status<'f>(expectations: impl IntoIterator<Item = &'f Expectation>) -> u32 {
     let unblocks = |it: &Expectation| matches!(&it.rule, Rule::HeldBy { appeared: true, endpoints } if !endpoints.is_empty());
     if expectations.into_iter().any(unblocks) { 0 } else { status::DST_NAT }
@@ -138,6 +139,14 @@ mod tests {
             assert!(is_stale(&rule, "10.244.1.5:54"), "another port of the same pod");
         }
         assert!(is_stale(&held_by(&[], false), "10.244.1.5:53"), "scaled to nothing");
+    }
+
+    /// They carry no sign of translation but their answer's address. (Those of an endpoint that is gone end by themselves.)
+    #[test]
+    fn connections_that_ipvs_balances_are_translated() {
+        let rule = held_by(&["10.244.1.5:53"], true);
+        let balanced = Entry { status: 0, ..entry(Protocol::Udp, FRONTEND, "10.244.1.5:53") };
+        assert_eq!(stale(&expecting(&[(FRONTEND, rule)]), &balanced), None);
     }
 
     #[test]

@@ -1,0 +1,110 @@
+//! How long it takes from the API's answer to an endpoint change until the kernel has it: one change at a time, and many
+//! each second. And what the kernel announces for one of them.
+
+use std::collections::HashMap;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::{Change, Ear, Figure, Figures, Proxy, Result, Subject, quantile};
+
+/// Longer than kube-proxy keeps changes back after a sync (a second), so that each is met by a proxy at rest.
+const REST: Duration = Duration::from_millis(1_200);
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Which changes are made when: no two have the same number.
+pub(super) const FIRST_ALONE: usize = 0;
+const FIRST_CHURN: usize = 10_000;
+pub(super) const FIRST_RESTART: usize = 9_000;
+
+pub(super) fn alone(
+    subject: &Subject<'_>,
+    ear: &Ear,
+    proxy: &mut Proxy,
+    figures: &mut Figures,
+) -> Result<()> {
+    let count = subject.options.changes as usize;
+    let mut times = Vec::new();
+    let before = ear.announced();
+    for number in FIRST_ALONE..FIRST_ALONE + count {
+        let change = subject.change(number);
+        let told = subject.stage.make(&change)?;
+        let arrived =
+            ear.wait_for(change.address, PATIENCE).ok_or("a change was never announced by the kernel")?;
+        times.push(arrived.saturating_duration_since(told));
+        thread::sleep(REST);
+        proxy.check()?;
+    }
+    let announced = ear.announced().since(before);
+    figures.set_time(Figure::Change50, quantile(&mut times, 0.5));
+    figures.set_time(Figure::Change99, quantile(&mut times, 0.99));
+    figures.set(Figure::ChangeMessages, announced.messages as f64 / count as f64);
+    figures.set(Figure::ChangeBytes, announced.bytes as f64 / count as f64);
+    if announced.lost {
+        figures.at_least.extend([Figure::ChangeMessages, Figure::ChangeBytes]);
+    }
+    Ok(())
+}
+
+pub(super) fn churn(
+    subject: &Subject<'_>,
+    ear: &Ear,
+    proxy: &mut Proxy,
+    figures: &mut Figures,
+) -> Result<()> {
+    let (rate, seconds) = (subject.options.churn_rate, subject.options.churn_seconds);
+    // Made before, so that this costs nothing while it is measured.
+    let numbers = FIRST_CHURN..FIRST_CHURN + (rate * seconds) as usize;
+    let changes: Vec<Change> = numbers.map(|number| subject.change(number)).collect();
+    let (cpu_before, server_before) = (proxy.cpu()?, subject.stage.api_cpu());
+    let begun = Instant::now();
+    let told = make_all(subject, &changes, Duration::from_secs(1) / rate)?;
+    figures.set(Figure::ChurnRate, changes.len() as f64 / begun.elapsed().as_secs_f64());
+    // What it takes to catch up counts as well. Who never does has changes that are not seen.
+    if let Some(last) = changes.last() {
+        ear.wait_for(last.address, PATIENCE);
+    }
+    let took = begun.elapsed().as_secs_f64();
+    proxy.check()?;
+    figures.set(Figure::ChurnCores, (proxy.cpu()? - cpu_before).as_secs_f64() / took);
+    if let (Some(before), Some(after)) = (server_before, subject.stage.api_cpu()) {
+        figures.set(Figure::ChurnServerCores, (after - before).as_secs_f64() / took);
+    }
+    // The last need not be the last to arrive.
+    thread::sleep(REST);
+    let (mut times, unseen) = delays(&changes, &told, ear);
+    if !times.is_empty() {
+        figures.set_time(Figure::Churn50, quantile(&mut times, 0.5));
+        figures.set_time(Figure::Churn99, quantile(&mut times, 0.99));
+    }
+    figures.set(Figure::ChurnUnseen, unseen as f64);
+    Ok(())
+}
+
+/// At an even pace; says when the API's answer to each came.
+fn make_all(subject: &Subject<'_>, changes: &[Change], pace: Duration) -> Result<Vec<Instant>> {
+    let begun = Instant::now();
+    let mut told = Vec::with_capacity(changes.len());
+    for (due, change) in (0u32..).map(|turn| pace * turn).zip(changes) {
+        thread::sleep(due.saturating_sub(begun.elapsed()));
+        told.push(subject.stage.make(change)?);
+    }
+    Ok(told)
+}
+
+/// From each answer until the kernel had that change, or a later one of the same Service: when several come close
+/// together a proxy may leave out all but the last. And how many neither came nor were overtaken.
+fn delays(changes: &[Change], told: &[Instant], ear: &Ear) -> (Vec<Duration>, usize) {
+    let (mut later, mut times, mut unseen) = (HashMap::new(), Vec::new(), 0);
+    for (change, told) in changes.iter().zip(told).rev() {
+        let own = ear.arrival(change.address);
+        let arrived = own.into_iter().chain(later.get(&change.service).copied()).min();
+        match arrived {
+            Some(arrived) => {
+                times.push(arrived.saturating_duration_since(*told));
+                later.insert(change.service, arrived);
+            }
+            None => unseen += 1,
+        }
+    }
+    (times, unseen)
+}

@@ -1,0 +1,137 @@
+//! What is done with a proxy to come by its figures, in the order in which it is done: start, connections, changes,
+//! restarts. One proxy at a time, so that they do not take the processors from each other.
+
+mod change;
+mod connect;
+mod restart;
+mod start;
+
+use std::fs;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use super::figures::{Figure, Figures, Results, Run};
+use super::kernel::Ear;
+use super::options::{MOST_CHURN, Options, Size};
+use super::proxy::Proxy;
+use super::stage::{Change, POD_RANGE, Stage};
+use super::{Result, progress};
+
+/// Every size, and before them one Service, for the time a connection takes.
+pub fn all(options: &Options) -> Result<Results> {
+    let mut results = Results { mode: options.mode, setting: setting(options)?, runs: Vec::new() };
+    for size in std::iter::once(Size::ONE).chain(options.sizes.iter().copied()) {
+        progress(&format!("{size}: making the cluster"));
+        let names: Vec<&str> = options.binaries().iter().map(|(name, _)| *name).collect();
+        let stage = Stage::new(size, &names, options)?;
+        let mut run = Run { size, ours: Figures::default(), peer: None };
+        for (index, (name, program)) in options.binaries().into_iter().enumerate() {
+            let first_change = index * CHANGES;
+            let subject = Subject { name, program, stage: &stage, options, first_change };
+            let mut figures = Figures::default();
+            let measured =
+                subject.measure(size, &mut figures).map_err(|error| format!("{size}: {name}: {error}"));
+            if name == "ours" {
+                measured?;
+                run.ours = figures;
+            } else {
+                // What the peer cannot do is no reason to forget the rest: it has the figures until there.
+                measured.unwrap_or_else(|error| progress(&error));
+                run.peer = Some(figures);
+            }
+        }
+        results.runs.push(run);
+    }
+    Ok(results)
+}
+
+/// A binary on its node.
+#[derive(Clone, Copy)]
+struct Subject<'a> {
+    name: &'a str,
+    program: &'a Path,
+    stage: &'a Stage,
+    options: &'a Options,
+    first_change: usize,
+}
+
+/// Numbers of changes for each binary: the API server is the same, and what was changed for one is so for the next.
+const CHANGES: usize = MOST_CHURN as usize + 20_000;
+
+impl Subject<'_> {
+    fn measure(&self, size: Size, figures: &mut Figures) -> Result<()> {
+        connect::warm_up(self)?;
+        self.announce(size, "starting");
+        let mut proxy = start::measure(self, figures)?;
+        self.announce(size, "connecting");
+        connect::measure(self, figures)?;
+        if size != Size::ONE {
+            // Not earlier: when somebody listens, it costs whoever changes something.
+            let ear = Ear::open(self.stage.node(self.name)?)?;
+            self.announce(size, "changing one endpoint at a time");
+            change::alone(self, &ear, &mut proxy, figures)?;
+            self.announce(size, "churning");
+            change::churn(self, &ear, &mut proxy, figures)?;
+            self.announce(size, "restarting");
+            proxy = restart::measure(self, &ear, proxy, figures)?;
+        }
+        proxy.stop()
+    }
+
+    /// As kube-proxy is started; conntrack's settings belong to the host and are left alone.
+    fn start(&self) -> Result<Proxy> {
+        let stage = self.stage;
+        let arguments = [
+            format!("--kubeconfig={}", stage.kubeconfig()?.display()),
+            format!("--hostname-override={}", stage.node_name()),
+            format!("--proxy-mode={}", self.options.mode.name()),
+            format!("--cluster-cidr={POD_RANGE}"),
+            "--conntrack-max-per-core=0".to_owned(),
+            "--conntrack-tcp-timeout-established=0s".to_owned(),
+            "--conntrack-tcp-timeout-close-wait=0s".to_owned(),
+        ];
+        let log = stage.folder().join(format!("{}.log", self.name));
+        Proxy::start(self.program, &arguments, stage.node(self.name)?, log)
+    }
+
+    /// For what takes long in a large cluster.
+    fn patience(&self) -> Duration {
+        Duration::from_secs(self.options.patience.into())
+    }
+
+    fn change(&self, number: usize) -> Change {
+        self.stage.change(self.first_change + number)
+    }
+
+    fn announce(&self, size: Size, what: &str) {
+        progress(&format!("{size}: {}: {what}", self.name));
+    }
+}
+
+fn setting(options: &Options) -> Result<Vec<(&'static str, String)>> {
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease")?;
+    let load = fs::read_to_string("/proc/loadavg")?;
+    let cores = thread::available_parallelism().map_or(0, usize::from);
+    let server = if options.assets.is_some() { "kube-apiserver" } else { "ferroxy-lab's, TLS, JSON" };
+    let mut setting = vec![
+        ("mode", options.mode.name().to_owned()),
+        ("kernel", format!("Linux {}", kernel.trim())),
+        ("processors", cores.to_string()),
+        ("load before", load.split_whitespace().next().unwrap_or("?").to_owned()),
+        ("API server", server.to_owned()),
+        ("changes alone", options.changes.to_string()),
+        ("churn", format!("{} changes/s for {} s", options.churn_rate, options.churn_seconds)),
+    ];
+    if let Some(peer) = &options.peer {
+        setting.push(("peer", peer.display().to_string()));
+    }
+    Ok(setting)
+}
+
+/// The smallest that is not less than `share` of them.
+fn quantile(times: &mut [Duration], share: f64) -> Duration {
+    times.sort_unstable();
+    let rank = (times.len() as f64 * share).ceil() as usize;
+    times.get(rank.saturating_sub(1)).copied().unwrap_or_default()
+}

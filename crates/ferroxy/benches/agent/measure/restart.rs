@@ -1,0 +1,69 @@
+//! A restart with the rules in place, twice: once when nothing has changed, for what is said to the kernel for nothing;
+//! once when an endpoint has moved meanwhile, for how long the proxy takes to be up to date again. All the time somebody
+//! makes connections through the Service that does not change.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ferroxy_lab::Protocol;
+use ferroxy_lab::load::{Load, LoadPlan};
+
+use super::change::FIRST_RESTART;
+use super::{Ear, Figure, Figures, Proxy, Result, Subject};
+
+const PACE: Duration = Duration::from_millis(5);
+
+pub(super) fn measure(
+    subject: &Subject<'_>,
+    ear: &Ear,
+    mut proxy: Proxy,
+    figures: &mut Figures,
+) -> Result<Proxy> {
+    let patience = subject.patience();
+    // What is left to tidy up after the churn must not be taken for the restart's.
+    wait_for_silence(ear, &mut proxy, patience)?;
+    let plan = LoadPlan {
+        interval: PACE,
+        max_time: patience * 2,
+        ..LoadPlan::back_to_back(Protocol::Tcp, subject.stage.service())
+    };
+    let load = Load::start(subject.stage.client(subject.name)?, plan)?;
+
+    let before = ear.announced();
+    proxy.stop()?;
+    let mut proxy = subject.start()?;
+    wait_for_silence(ear, &mut proxy, patience)?;
+    let announced = ear.announced().since(before);
+    figures.set(Figure::RestartMessages, announced.messages as f64);
+    if announced.lost {
+        figures.at_least.push(Figure::RestartMessages);
+    }
+
+    let change = subject.change(FIRST_RESTART);
+    proxy.stop()?;
+    subject.stage.make(&change)?;
+    let mut proxy = subject.start()?;
+    let arrived = ear.wait_for(change.address, patience).ok_or("what changed meanwhile never arrived")?;
+    figures.set_time(Figure::RestartCurrent, arrived - proxy.started());
+    proxy.check()?;
+    let report = load.stop()?;
+    if report.successes() == 0 {
+        return Err("no connection was made during the restarts".into());
+    }
+    figures.set(Figure::RestartFailures, report.failures.len() as f64);
+    Ok(proxy)
+}
+
+/// Idle, and the kernel has announced nothing for some seconds.
+fn wait_for_silence(ear: &Ear, proxy: &mut Proxy, patience: Duration) -> Result<()> {
+    let deadline = Instant::now() + patience;
+    while Instant::now() < deadline {
+        let before = ear.announced();
+        proxy.settle(patience)?;
+        thread::sleep(Duration::from_secs(2));
+        if ear.announced() == before {
+            return Ok(());
+        }
+    }
+    Err("the kernel's rules change all the time, and nobody has changed anything".into())
+}

@@ -1,0 +1,262 @@
+//! The cluster a proxy is measured in: client, node and endpoint on two cables, an API server on a third, and objects for
+//! all of it. One Service is real, the last in every order; the endpoints of all others are addresses only.
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use ferroxy_lab::api::cluster::{Cluster, cluster_ip, node_name};
+use ferroxy_lab::api::{Access, ApiHost, Assets, ControlPlane, Login, Options as ApiOptions, Server};
+use ferroxy_lab::{Namespace, Network, PodServer, prefixes};
+use ferroxy_netlink::route::Route;
+use serde_json::{Value, json};
+
+use super::options::{Options, Size};
+use super::{Result, progress};
+
+/// For all binaries at one size: the API server, and a node with its neighbours for each of them.
+pub struct Stage {
+    network: Network,
+    api: Api,
+    cluster: Cluster,
+    _pods: Vec<PodServer>,
+    /// Last, because the API server must have ended before they go.
+    files: Files,
+}
+
+/// A folder for the kubeconfig and for logs, removed when dropped.
+struct Files(PathBuf);
+
+/// A pod that asks, and one that answers; both are routed by the node, so that the way through a Service is no longer
+/// than the direct one.
+const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 244, 1, 2);
+const ENDPOINT: Ipv4Addr = Ipv4Addr::new(10, 244, 2, 2);
+const ENDPOINT_PORT: u16 = 8080;
+const SERVICE_PORT: u16 = 80;
+/// Both of them.
+pub const POD_RANGE: &str = "10.244.0.0/16";
+/// Which of the cluster's nodes the proxy's is. Endpoints of other Services are said to be there, too.
+const NODE: usize = 1;
+const API_ADDRESS: Ipv4Addr = Ipv4Addr::new(172, 18, 255, 1);
+
+/// Moved endpoints get addresses from here on, each its own.
+const MOVED: Ipv4Addr = Ipv4Addr::new(10, 192, 0, 1);
+
+enum Api {
+    Test(Server),
+    Real(Box<ControlPlane>),
+}
+
+/// One endpoint of one Service in a new place.
+#[derive(Debug, Clone)]
+pub struct Change {
+    pub service: usize,
+    /// No other change has the same, nor has anything else.
+    pub address: Ipv4Addr,
+    /// The slice after it.
+    slice: String,
+}
+
+impl Stage {
+    /// `binaries` are the names of what will be measured.
+    pub fn new(size: Size, binaries: &[&str], options: &Options) -> Result<Stage> {
+        let files = Files::new(options.folder.join("files"))?;
+        let mut network = Network::new()?;
+        network.add_client("api", &prefixes(["172.18.255.1/16"])?)?;
+        let mut pods = Vec::new();
+        for (index, binary) in binaries.iter().enumerate() {
+            let address = format!("172.18.254.{}/16", index + 1);
+            pods.push(add_node(&mut network, binary, &address)?);
+        }
+        let api = network.namespace("api")?.run(|| Api::start(options.assets.as_deref(), &files.0))??;
+        let stage = Stage { network, api, cluster: size.cluster(), _pods: pods, files };
+        stage.load()?;
+        Ok(stage)
+    }
+
+    pub fn node(&self, binary: &str) -> Result<&Namespace> {
+        Ok(self.network.namespace(binary)?)
+    }
+
+    pub fn client(&self, binary: &str) -> Result<&Namespace> {
+        Ok(self.network.namespace(&client_name(binary))?)
+    }
+
+    pub fn folder(&self) -> &Path {
+        &self.files.0
+    }
+
+    pub fn node_name(&self) -> String {
+        node_name(NODE)
+    }
+
+    pub fn kubeconfig(&self) -> Result<PathBuf> {
+        Ok(self.api.host().kubeconfig(self.folder(), Login::Token)?)
+    }
+
+    /// Where the real Service is.
+    pub fn service(&self) -> SocketAddr {
+        (cluster_ip(self.last()), SERVICE_PORT).into()
+    }
+
+    /// Where its endpoint is.
+    pub fn endpoint(&self) -> SocketAddr {
+        (ENDPOINT, ENDPOINT_PORT).into()
+    }
+
+    /// CPU time of the API server so far. Not known of a real one.
+    pub fn api_cpu(&self) -> Option<Duration> {
+        match &self.api {
+            Api::Test(_) => thread_cpu("api-server"),
+            Api::Real(_) => None,
+        }
+    }
+
+    /// The change of that number; the same number is the same change. Services take turns, so that two in a row are never
+    /// of the same one (but in the smallest of clusters). It is always the same endpoint of a Service that moves on.
+    pub fn change(&self, number: usize) -> Change {
+        // Not the last, whose endpoint is real.
+        let service = number % self.last().max(1);
+        let endpoint = service % self.cluster.endpoints;
+        let place = service * self.cluster.endpoints + endpoint;
+        // `moved` counts from the endpoint's place on: with this the sum is another for each number.
+        let all = self.cluster.services * self.cluster.endpoints;
+        let slice = self.cluster.moved(service, endpoint, all + number - place);
+        let address = Ipv4Addr::from_bits(MOVED.to_bits() + (all + number) as u32);
+        Change { service, address, slice }
+    }
+
+    /// Tells the API server, and says when its answer came. Our own has no answer to wait for: there it is the moment
+    /// before it is told, so that what it takes to send the event is in the measurement.
+    pub fn make(&self, change: &Change) -> Result<Instant> {
+        match &self.api {
+            Api::Test(server) => {
+                let told = Instant::now();
+                server.put_raw(change.slice.as_bytes())?;
+                Ok(told)
+            }
+            Api::Real(real) => {
+                real.put(&serde_json::from_str(&change.slice)?)?;
+                Ok(Instant::now())
+            }
+        }
+    }
+
+    fn last(&self) -> usize {
+        self.cluster.services - 1
+    }
+
+    fn load(&self) -> Result<()> {
+        let others = Cluster { services: self.last(), ..self.cluster }.objects();
+        let real = [self.cluster.service(self.last()), self.real_slice()?];
+        let objects = others.chain(real);
+        match &self.api {
+            Api::Test(server) => drop(server.put_all(objects)?),
+            Api::Real(server) => load_one_by_one(server, objects)?,
+        }
+        Ok(())
+    }
+
+    fn real_slice(&self) -> Result<String> {
+        let slices = Cluster { endpoints: 1, ..self.cluster }.slices(self.last());
+        let mut slice: Value = serde_json::from_str(slices.first().ok_or("a Service without endpoints")?)?;
+        slice["endpoints"][0]["addresses"] = json!([ENDPOINT]);
+        slice["endpoints"][0]["nodeName"] = json!(node_name(NODE));
+        Ok(slice.to_string())
+    }
+}
+
+impl Files {
+    /// An empty folder. What an interrupted run has left in it goes.
+    fn new(folder: PathBuf) -> Result<Files> {
+        if folder.exists() {
+            fs::remove_dir_all(&folder)?;
+        }
+        fs::create_dir(&folder)?;
+        Ok(Files(folder))
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.0) {
+            eprintln!("bench-agent: {}: {error}", self.0.display());
+        }
+    }
+}
+
+impl Api {
+    fn start(assets: Option<&Path>, folder: &Path) -> Result<Api> {
+        match assets {
+            None => {
+                let address = (API_ADDRESS, 6443).into();
+                let options =
+                    ApiOptions { address, tls: true, access: Access::Token, ..ApiOptions::default() };
+                Ok(Api::Test(Server::start(options)?))
+            }
+            Some(assets) => {
+                progress("starting etcd and kube-apiserver");
+                let (assets, folder) = (Assets::of(assets)?, folder.join("control-plane"));
+                fs::create_dir(&folder)?;
+                Ok(Api::Real(Box::new(ControlPlane::start(&assets, &folder, API_ADDRESS)?)))
+            }
+        }
+    }
+
+    fn host(&self) -> &dyn ApiHost {
+        match self {
+            Api::Test(server) => server,
+            Api::Real(server) => &**server,
+        }
+    }
+}
+
+fn load_one_by_one(server: &ControlPlane, objects: impl Iterator<Item = String>) -> Result<()> {
+    for (number, object) in objects.enumerate() {
+        let object: Value = serde_json::from_str(&object)?;
+        // A real server has made its own range of Services, which cannot be replaced.
+        if object["kind"] != "ServiceCIDR" {
+            ApiHost::put(server, &object)?;
+        }
+        if number > 0 && number % 5_000 == 0 {
+            progress(&format!("the API server has {number} objects"));
+        }
+    }
+    Ok(())
+}
+
+/// A node called as the binary that will run there, with a client and an endpoint of its own.
+fn add_node(network: &mut Network, name: &str, address: &str) -> Result<PodServer> {
+    let (client, endpoint) = (client_name(name), format!("{name}-pod"));
+    network.add_client(name, &prefixes([address])?)?;
+    network.namespace(name)?.set_sysctl("net/ipv4/ip_forward", "1")?;
+    for (pod, link, address) in [(&client, "client", CLIENT), (&endpoint, "endpoint", ENDPOINT)] {
+        let [a, b, c, d] = address.octets();
+        let (near, far) = (format!("{a}.{b}.{c}.{}/24", d - 1), format!("{address}/24"));
+        network.add_direct_client(pod, &prefixes([&far])?, name, link, &prefixes([&near])?)?;
+        let route = Route {
+            destination: Ipv4Addr::UNSPECIFIED.into(),
+            prefix_length: 0,
+            gateway: Some(IpAddr::from([a, b, c, d - 1])),
+            link: None,
+        };
+        network.namespace(pod)?.connection()?.add_route(route)?;
+    }
+    Ok(PodServer::start(network.namespace(&endpoint)?)?)
+}
+
+fn client_name(binary: &str) -> String {
+    format!("{binary}-client")
+}
+
+/// Of the thread of this name in this process.
+fn thread_cpu(name: &str) -> Option<Duration> {
+    let threads = fs::read_dir("/proc/self/task").ok()?;
+    let mut folders = threads.filter_map(|thread| Some(thread.ok()?.path()));
+    let named =
+        |folder: &PathBuf| fs::read_to_string(folder.join("comm")).is_ok_and(|comm| comm.trim_end() == name);
+    let schedstat = fs::read_to_string(folders.find(named)?.join("schedstat")).ok()?;
+    // Nanoseconds on a processor, nanoseconds waiting for one, turns.
+    Some(Duration::from_nanos(schedstat.split_whitespace().next()?.parse().ok()?))
+}
