@@ -310,28 +310,27 @@ fn a_service_chooses_its_scheduler() {
     assert_eq!(agent.warned("cannot"), 0, "{}", agent.log());
 }
 
-/// A module of the kernel that is not there for a while.
+/// A module of the kernel that cannot be loaded for a while.
 struct Hidden {
-    there: PathBuf,
-    aside: PathBuf,
+    setting: PathBuf,
 }
 
 impl Hidden {
     fn module(name: &str) -> Hidden {
         let node = Namespace::new("any").unwrap();
-        let there = PathBuf::from(run(&node, &format!("modinfo -n {name}")).trim());
         // It may not have been loaded.
         try_run(&node, &format!("rmmod {name}"));
-        let aside = there.with_extension("hidden");
-        fs::rename(&there, &aside).unwrap();
         assert!(!Path::new("/sys/module").join(name).exists(), "{name} is in use");
-        Hidden { there, aside }
+        fs::create_dir_all("/run/modprobe.d").unwrap();
+        let setting = Path::new("/run/modprobe.d").join(format!("{name}.conf"));
+        fs::write(&setting, format!("install {name} /bin/false\n")).unwrap();
+        Hidden { setting }
     }
 }
 
 impl Drop for Hidden {
     fn drop(&mut self) {
-        fs::rename(&self.aside, &self.there).unwrap();
+        fs::remove_file(&self.setting).unwrap();
     }
 }
 
