@@ -105,8 +105,7 @@ impl Socket {
 
     /// Starts receiving the notifications of a multicast group.
     pub fn join(&self, group: u32) -> Result<(), Error> {
-        set_flag(&self.fd, libc::NETLINK_ADD_MEMBERSHIP, group)
-            .map_err(|errno| Error::refused("join netlink group", group.to_string(), errno))
+        join(&self.fd, group)
     }
 
     /// See [`ignore_originator`].
@@ -409,7 +408,18 @@ fn open(protocol: Protocol) -> Result<Socket, Errno> {
     })
 }
 
-/// An option of netlink sockets.
+/// Starts receiving the notifications of a multicast group.
+pub(crate) fn join(fd: &OwnedFd, group: u32) -> Result<(), Error> {
+    set_flag(fd, libc::NETLINK_ADD_MEMBERSHIP, group)
+        .map_err(|errno| Error::refused("join netlink group", group.to_string(), errno))
+}
+
+/// Stops receiving them. What is in the queue stays there.
+pub(crate) fn leave(fd: &OwnedFd, group: u32) -> Result<(), Error> {
+    set_flag(fd, libc::NETLINK_DROP_MEMBERSHIP, group)
+        .map_err(|errno| Error::refused("leave netlink group", group.to_string(), errno))
+}
+
 /// Drops, inside the kernel, what is said to a socket about changes made by the one with this port, and answers to it. The
 /// last one named counts.
 pub(crate) fn ignore_originator(fd: &OwnedFd, port_id: u32) -> Result<(), Errno> {
@@ -430,6 +440,7 @@ pub(crate) fn ignore_originator(fd: &OwnedFd, port_id: u32) -> Result<(), Errno>
     set_option(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
 }
 
+/// An option of netlink sockets.
 fn set_flag(fd: &OwnedFd, option: libc::c_int, value: u32) -> Result<(), Errno> {
     set_option(fd, libc::SOL_NETLINK, option, &value)
 }

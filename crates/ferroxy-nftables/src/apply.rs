@@ -81,8 +81,8 @@ fn explain(ops: &[Op], error: CommitError) -> ApplyError {
 }
 
 /// One transaction. Within it order matters only to the kernel's bookkeeping: objects, removals, additions.
-/// Operations are tagged with their place in `ops`.
-fn encode(ops: &[Op], table: &str) -> Batch {
+/// Operations are tagged with their place in `ops`. Pure.
+pub fn encode(ops: &[Op], table: &str) -> Batch {
     let mut batch = Batch::new();
     let tagged = || (0u32..).zip(ops);
     for (tag, op) in tagged() {

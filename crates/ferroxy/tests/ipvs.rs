@@ -397,12 +397,10 @@ fn modes_follow_each_other() {
     for mode in ["ipvs", "nftables", "ipvs", "iptables"] {
         agent.terminate();
         cluster.configure(&format!("mode: {before}\n"), &format!("mode: {mode}\n"));
-        // Connections through IPVS are the business of tests that take over from it.
-        let traffic = (before != "ipvs").then(|| Traffic::every_way(&network));
+        // Connections through IPVS are the hard ones: every kind of them. Emulation has no time for the rest.
+        let traffic = if before == "ipvs" { Traffic::every_way } else { Traffic::light }(&network);
         agent = Agent::start(ka, &cluster);
-        if let Some(traffic) = traffic {
-            traffic.was_undisturbed();
-        }
+        traffic.was_undisturbed();
         answers(&network, &WAYS);
         assert_eq!(agent.differences(ka), [""; 0], "{mode} after {before}");
         let own = run(ka, "nft list tables").contains("table ip ferroxy");

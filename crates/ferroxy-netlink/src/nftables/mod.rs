@@ -18,7 +18,7 @@ pub use connection::{CommitError, Connection, Failure, Receipt};
 #[doc(hidden)]
 pub use decode::read_everything;
 pub use expr::{Base, CmpOp, CtDirection, CtKey, DynsetOp, Expr, FibAddress, MetaKey, register};
-pub use monitor::{Ignorer, Monitor, Notice};
+pub use monitor::{Ear, Ignorer, Monitor, Notice};
 pub use types::{
     Chain, ChainType, Counter, Data, DataRef, Datatype, Element, ElementRef, Family, Hook, HookPoint,
     ObservedRule, Rule, Set, SetData, Table, Verdict, VerdictRef,

@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use ferroxy_core::Event;
 use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
@@ -81,6 +82,15 @@ pub(super) fn line(kind: Kind, bytes: &[u8]) -> serde_json::Result<Line> {
             Envelope::Opened(line) => Ok(line),
             Envelope::TypeCameLast(_) => Err(serde_json::Error::custom("the object is missing")),
         },
+    }
+}
+
+/// The object of a line that says an object is there, as the event it makes. What becomes of lines is decided in
+/// `list_watch.rs`; this is for whoever measures reading alone.
+pub fn event_of(kind: Kind, bytes: &[u8]) -> Option<Event> {
+    match line(kind, bytes).ok()? {
+        Line::Changed(Item { content: Content::Object(object, _), .. }) => Some(object.into()),
+        _ => None,
     }
 }
 

@@ -31,6 +31,7 @@ use std::path::PathBuf;
 use ferroxy_core::{Diagnostic, Event};
 
 pub use access::OpenError;
+pub use decode::event_of;
 pub use liveness::{Liveness, ResourceLiveness};
 pub use observer::{Observation, Observer};
 pub use recorder::{Occurrence, Recorder, Regarding};

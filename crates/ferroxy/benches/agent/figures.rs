@@ -4,11 +4,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::options::Size;
+use super::options::{Mode, Size};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Figure {
     FirstPacket,
+    Waited,
     Cpu,
     PeakMemory,
     SteadyMemory,
@@ -45,8 +46,9 @@ pub enum Unit {
 }
 
 impl Figure {
-    pub const ALL: [Figure; 22] = [
+    pub const ALL: [Figure; 23] = [
         Figure::FirstPacket,
+        Figure::Waited,
         Figure::Cpu,
         Figure::PeakMemory,
         Figure::SteadyMemory,
@@ -70,76 +72,81 @@ impl Figure {
         Figure::ConnectRatio,
     ];
 
-    /// In the table.
-    pub fn title(self) -> &'static str {
-        match self {
-            Figure::FirstPacket => "start: exec to first packet through the last Service",
-            Figure::Cpu => "start: CPU, children included",
-            Figure::PeakMemory => "start: peak memory",
-            Figure::SteadyMemory => "start: memory when settled",
-            Figure::ChildrenMemory => "start: peak memory of children",
-            Figure::ServerCpu => "start: (CPU of the API server)",
-            Figure::Change50 => "one change: API to kernel, p50",
-            Figure::Change99 => "one change: API to kernel, p99",
-            Figure::ChangeMessages => "one change: messages of the kernel",
-            Figure::ChangeBytes => "one change: their bytes",
-            Figure::ChurnRate => "churn: (changes made each second)",
-            Figure::Churn50 => "churn: API to kernel, p50",
-            Figure::Churn99 => "churn: API to kernel, p99",
-            Figure::ChurnCores => "churn: CPU, children included",
-            Figure::ChurnUnseen => "churn: changes that never arrived",
-            Figure::ChurnServerCores => "churn: (CPU of the API server)",
-            Figure::RestartMessages => "restart: messages of the kernel",
-            Figure::RestartCurrent => "restart: exec to kernel has what changed meanwhile",
-            Figure::RestartFailures => "restart: failed connections",
-            Figure::ConnectDirect => "connect: direct, median",
-            Figure::ConnectService => "connect: through a Service, median",
-            Figure::ConnectRatio => "connect: Service / direct",
-        }
-    }
-
     /// In the JSON.
     pub fn key(self) -> &'static str {
-        match self {
-            Figure::FirstPacket => "first_packet_seconds",
-            Figure::Cpu => "start_cpu_seconds",
-            Figure::PeakMemory => "peak_memory_megabytes",
-            Figure::SteadyMemory => "steady_memory_megabytes",
-            Figure::ChildrenMemory => "children_peak_memory_megabytes",
-            Figure::ServerCpu => "start_api_server_cpu_seconds",
-            Figure::Change50 => "change_p50_milliseconds",
-            Figure::Change99 => "change_p99_milliseconds",
-            Figure::ChangeMessages => "change_kernel_messages",
-            Figure::ChangeBytes => "change_kernel_bytes",
-            Figure::ChurnRate => "churn_changes_per_second",
-            Figure::Churn50 => "churn_p50_milliseconds",
-            Figure::Churn99 => "churn_p99_milliseconds",
-            Figure::ChurnCores => "churn_cpu_cores",
-            Figure::ChurnUnseen => "churn_changes_unseen",
-            Figure::ChurnServerCores => "churn_api_server_cpu_cores",
-            Figure::RestartMessages => "restart_kernel_messages",
-            Figure::RestartCurrent => "restart_current_seconds",
-            Figure::RestartFailures => "restart_failed_connections",
-            Figure::ConnectDirect => "connect_direct_microseconds",
-            Figure::ConnectService => "connect_service_microseconds",
-            Figure::ConnectRatio => "connect_ratio",
-        }
+        self.description().0
+    }
+
+    /// In the table.
+    pub fn title(self) -> &'static str {
+        self.description().1
     }
 
     pub fn unit(self) -> Unit {
+        self.description().2
+    }
+
+    fn description(self) -> (&'static str, &'static str, Unit) {
         match self {
-            Figure::FirstPacket | Figure::Cpu | Figure::ServerCpu | Figure::RestartCurrent => Unit::Seconds,
-            Figure::PeakMemory | Figure::SteadyMemory | Figure::ChildrenMemory => Unit::Megabytes,
-            Figure::Change50 | Figure::Change99 | Figure::Churn50 | Figure::Churn99 => Unit::Milliseconds,
-            Figure::ChurnCores | Figure::ChurnServerCores => Unit::Cores,
-            Figure::ChangeMessages
-            | Figure::ChurnRate
-            | Figure::ChurnUnseen
-            | Figure::RestartMessages
-            | Figure::RestartFailures => Unit::Count,
-            Figure::ChangeBytes => Unit::Bytes,
-            Figure::ConnectDirect | Figure::ConnectService => Unit::Microseconds,
-            Figure::ConnectRatio => Unit::Ratio,
+            Figure::FirstPacket => (
+                "first_packet_seconds",
+                "start: exec to first packet through the last Service",
+                Unit::Seconds,
+            ),
+            Figure::Waited => (
+                "start_waited_seconds",
+                "start: (its threads waited for a processor until then)",
+                Unit::Seconds,
+            ),
+            Figure::Cpu => ("start_cpu_seconds", "start: CPU, children included", Unit::Seconds),
+            Figure::PeakMemory => ("peak_memory_megabytes", "start: peak memory", Unit::Megabytes),
+            Figure::SteadyMemory => {
+                ("steady_memory_megabytes", "start: memory when settled", Unit::Megabytes)
+            }
+            Figure::ChildrenMemory => {
+                ("children_peak_memory_megabytes", "start: peak memory of children", Unit::Megabytes)
+            }
+            Figure::ServerCpu => {
+                ("start_api_server_cpu_seconds", "start: (CPU of the API server)", Unit::Seconds)
+            }
+            Figure::Change50 => {
+                ("change_p50_milliseconds", "one change: API to kernel, p50", Unit::Milliseconds)
+            }
+            Figure::Change99 => {
+                ("change_p99_milliseconds", "one change: API to kernel, p99", Unit::Milliseconds)
+            }
+            Figure::ChangeMessages => {
+                ("change_kernel_messages", "one change: messages of the kernel", Unit::Count)
+            }
+            Figure::ChangeBytes => ("change_kernel_bytes", "one change: their bytes", Unit::Bytes),
+            Figure::ChurnRate => {
+                ("churn_changes_per_second", "churn: (changes made each second)", Unit::Count)
+            }
+            Figure::Churn50 => ("churn_p50_milliseconds", "churn: API to kernel, p50", Unit::Milliseconds),
+            Figure::Churn99 => ("churn_p99_milliseconds", "churn: API to kernel, p99", Unit::Milliseconds),
+            Figure::ChurnCores => ("churn_cpu_cores", "churn: CPU, children included", Unit::Cores),
+            Figure::ChurnUnseen => ("churn_changes_unseen", "churn: changes that never arrived", Unit::Count),
+            Figure::ChurnServerCores => {
+                ("churn_api_server_cpu_cores", "churn: (CPU of the API server)", Unit::Cores)
+            }
+            Figure::RestartMessages => {
+                ("restart_kernel_messages", "restart: messages of the kernel", Unit::Count)
+            }
+            Figure::RestartCurrent => (
+                "restart_current_seconds",
+                "restart: exec to kernel has what changed meanwhile",
+                Unit::Seconds,
+            ),
+            Figure::RestartFailures => {
+                ("restart_failed_connections", "restart: failed connections", Unit::Count)
+            }
+            Figure::ConnectDirect => {
+                ("connect_direct_microseconds", "connect: direct, median", Unit::Microseconds)
+            }
+            Figure::ConnectService => {
+                ("connect_service_microseconds", "connect: through a Service, median", Unit::Microseconds)
+            }
+            Figure::ConnectRatio => ("connect_ratio", "connect: Service / direct", Unit::Ratio),
         }
     }
 
@@ -147,7 +154,8 @@ impl Figure {
     pub fn is_of_the_proxy(self) -> bool {
         !matches!(
             self,
-            Figure::ServerCpu
+            Figure::Waited
+                | Figure::ServerCpu
                 | Figure::ChurnRate
                 | Figure::ChurnServerCores
                 | Figure::ConnectDirect
@@ -156,8 +164,8 @@ impl Figure {
         )
     }
 
-    /// At most this.
-    pub fn goal(self, size: Size) -> Option<f64> {
+    /// At most this, in nftables mode.
+    fn goal(self, size: Size) -> Option<f64> {
         match (self, (size.services, size.endpoints)) {
             // A twentieth of what is published, below, and a tenth of its CPU.
             (Figure::FirstPacket, (10_000, 10)) => Some(1.65),
@@ -175,7 +183,7 @@ impl Figure {
 
     /// Of kube-proxy 1.37 in nftables mode on a machine with two cores and a real API server; the starts at the two
     /// other sizes are what its users have reported (13 and 16 minutes).
-    pub fn published(self, size: Size) -> Option<f64> {
+    fn published(self, size: Size) -> Option<f64> {
         match (self, (size.services, size.endpoints)) {
             (Figure::FirstPacket, (10_000, 10)) => Some(33.0),
             (Figure::FirstPacket, (5_000, 50)) => Some(13.0 * 60.0),
@@ -226,6 +234,7 @@ pub struct Run {
 /// All of it, with where it was measured.
 #[derive(Debug, Clone)]
 pub struct Results {
+    pub mode: Mode,
     /// The word, and what it says.
     pub setting: Vec<(&'static str, String)>,
     pub runs: Vec<Run>,
@@ -234,5 +243,21 @@ pub struct Results {
 impl Results {
     pub fn has_peer(&self) -> bool {
         self.runs.iter().any(|run| run.peer.is_some())
+    }
+
+    /// The peer's; without one, what is published.
+    pub fn other(&self, run: &Run, figure: Figure) -> Option<f64> {
+        match &run.peer {
+            Some(peer) => peer.get(figure),
+            None => self.published(run, figure),
+        }
+    }
+
+    pub fn published(&self, run: &Run, figure: Figure) -> Option<f64> {
+        figure.published(run.size).filter(|_| self.mode == Mode::Nftables)
+    }
+
+    pub fn goal(&self, run: &Run, figure: Figure) -> Option<f64> {
+        figure.goal(run.size).filter(|_| self.mode == Mode::Nftables)
     }
 }

@@ -29,6 +29,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 const MOVED: (u32, u32) = (0x0ac0_0000, 0xffc0_0000);
 
 /// Listens until dropped.
+#[derive(Debug)]
 pub struct Ear {
     heard: Arc<Heard>,
     stop: Arc<AtomicBool>,
@@ -45,13 +46,13 @@ pub struct Announced {
     pub lost: bool,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Heard {
     state: Mutex<State>,
     grew: Condvar,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct State {
     announced: Announced,
     /// When each address was first announced.
@@ -61,8 +62,11 @@ struct State {
 impl Ear {
     pub fn open(node: &Namespace) -> Result<Ear> {
         let socket = node.run(|| Socket::open(Protocol::Netfilter))??;
-        set_socket_recv_buffer_size_force(&socket, QUEUE)
-            .map_err(|errno| format!("a queue for announcements (as root only): {errno}"))?;
+        match set_socket_recv_buffer_size_force(&socket, QUEUE) {
+            // Not in a user namespace: the queue is the shorter one the socket has already, and what it loses is told.
+            Ok(()) | Err(Errno::PERM) => {}
+            Err(errno) => return Err(format!("a queue for announcements: {errno}").into()),
+        }
         socket.join(GROUP)?;
         let (heard, stop) = (Arc::new(Heard::default()), Arc::new(AtomicBool::new(false)));
         let (its_heard, its_stop) = (Arc::clone(&heard), Arc::clone(&stop));

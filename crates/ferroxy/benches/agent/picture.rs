@@ -1,7 +1,7 @@
 //! The figures people ask for first, as bars in an SVG: hand-written, with colours for light and for dark pages.
 
 use super::figures::{Figure, Results, Run};
-use super::report::{other, show};
+use super::report::show;
 
 const PANELS: [Figure; 5] =
     [Figure::FirstPacket, Figure::Cpu, Figure::SteadyMemory, Figure::Change50, Figure::Churn99];
@@ -23,23 +23,23 @@ pub fn svg(results: &Results) -> String {
     let mut at = HEAD;
     let mut panels = String::new();
     for figure in PANELS {
-        panels.push_str(&panel(figure, &runs, at, results.has_peer()));
+        panels.push_str(&panel(figure, &runs, at, results));
         at += TITLE + ROW * runs.len() as f64 + 8.0;
     }
     let height = at + MARGIN;
     let setting: Vec<String> = results
         .setting
         .iter()
-        .filter(|(word, _)| ["mode", "kernel", "processors", "churn"].contains(word))
+        .filter(|(word, _)| ["mode", "kernel", "processors", "load before", "churn"].contains(word))
         .map(|(word, says)| format!("{word}: {says}"))
         .collect();
     let other =
-        if results.has_peer() { "kube-proxy (peer), same run" } else { "kube-proxy 1.37, as published" };
+        if results.has_peer() { "peer, same run" } else { "kube-proxy 1.37, as published (not of this run)" };
     format!(
         r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" role="img">
 <title>Ferroxy beside kube-proxy: start, CPU, memory, changes</title>
 <style>
-text {{ font: 13px system-ui, sans-serif; fill: #1f2328 }}
+text {{ font: 13px system-ui, 'DejaVu Sans', sans-serif; fill: #1f2328 }}
 .title {{ font-weight: 600 }}
 .faint {{ fill: #59636e; font-size: 12px }}
 .ours {{ fill: #0969da }}
@@ -61,8 +61,8 @@ text {{ fill: #f0f6fc }}
 }
 
 /// One figure: for each size a bar of ours, and below it the other's if there is one. All to one scale, from zero.
-fn panel(figure: Figure, runs: &[&Run], top: f64, has_peer: bool) -> String {
-    let values = |run: &Run| [run.ours.get(figure), other(run, figure)];
+fn panel(figure: Figure, runs: &[&Run], top: f64, results: &Results) -> String {
+    let values = |run: &Run| [run.ours.get(figure), results.other(run, figure)];
     let largest = runs.iter().flat_map(|run| values(run)).flatten().fold(f64::MIN_POSITIVE, f64::max);
     let scale = (WIDTH - 2.0 * MARGIN - LABEL - VALUE) / largest;
     let title = figure.title();
@@ -73,20 +73,15 @@ fn panel(figure: Figure, runs: &[&Run], top: f64, has_peer: bool) -> String {
         text.push_str(&format!("<text class=\"faint\" x=\"{MARGIN}\" y=\"{middle}\">{size}</text>\n"));
         let [ours, theirs] = values(run);
         if let Some(ours) = ours {
-            let ratio = theirs.filter(|_| ours > 0.0).map(|theirs| theirs / ours);
-            let less = ratio.filter(|ratio| *ratio >= 1.5).map(|ratio| match ratio {
-                ..10.0 => format!("  ({ratio:.1}x less)"),
-                _ => format!("  ({ratio:.0}x less)"),
-            });
+            // Of two that were measured side by side only: what is published is of other machines.
+            let ratio = theirs.filter(|_| results.has_peer() && ours > 0.0).map(|theirs| theirs / ours);
+            let less = ratio.filter(|ratio| *ratio >= 1.5).map(|ratio| format!("  ({ratio:.1}x less)"));
             let label = show(figure, ours) + &less.unwrap_or_default();
             text.push_str(&bar("ours", y, ours * scale, &label));
         }
-        let label = match (theirs, has_peer) {
-            (Some(theirs), _) => show(figure, theirs),
-            (None, true) => "not known".to_owned(),
-            (None, false) => "nothing published".to_owned(),
-        };
-        text.push_str(&bar("other", y + BAR + 2.0, theirs.unwrap_or(0.0) * scale, &label));
+        if let Some(theirs) = theirs {
+            text.push_str(&bar("other", y + BAR + 2.0, theirs * scale, &show(figure, theirs)));
+        }
     }
     text
 }

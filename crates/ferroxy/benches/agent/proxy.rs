@@ -79,6 +79,17 @@ impl Proxy {
         Ok(Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64))
     }
 
+    /// How long its threads were ready to run, and others ran: on a machine with other work, what times are too long by.
+    pub fn waited(&self) -> Result<Duration> {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.child.id()))?;
+        // Nanoseconds on a processor, nanoseconds waiting for one, turns. A thread that has just ended tells nothing.
+        let waited = threads.filter_map(|thread| {
+            let schedstat = fs::read_to_string(thread.ok()?.path().join("schedstat")).ok()?;
+            schedstat.split_whitespace().nth(1)?.parse::<u64>().ok()
+        });
+        Ok(Duration::from_nanos(waited.sum()))
+    }
+
     pub fn memory(&self) -> Result<Memory> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
         let field =

@@ -22,7 +22,7 @@ pub fn text(results: &Results) -> String {
         table.row([size.as_str(), "ours", other, &format!("ours / {other}"), "goal", ""]);
         for figure in Figure::ALL {
             if let Some(ours) = run.ours.get(figure) {
-                table.row(row(run, figure, ours));
+                table.row(row(results, run, figure, ours));
             }
         }
         table.row([""; 6]);
@@ -38,6 +38,7 @@ pub fn text(results: &Results) -> String {
 const NOTES: &str = "\
 messages: what the kernel announces of its rules, one message for each element, rule, chain or set that came or went;
   a number with + is too small, because more was announced than could be counted
+load before: the load average; where it is not near zero, times are too long, and CPU, memory and messages still good
 API to kernel: from the API's answer to a change until the kernel announces it; p99 of few is the longest of them
 ";
 const PUBLISHED: &str = "\
@@ -45,10 +46,10 @@ published: kube-proxy 1.37 in nftables mode on a machine with two cores (10000 x
   of other machines (13 minutes at 5000 x 50, 16 minutes at 44000 Services). PEER=/path/to/kube-proxy measures it here
 ";
 
-fn row(run: &Run, figure: Figure, ours: f64) -> [String; 6] {
-    let other = other(run, figure);
+fn row(results: &Results, run: &Run, figure: Figure, ours: f64) -> [String; 6] {
+    let other = results.other(run, figure);
     let ratio = other.filter(|other| *other > 0.0 && figure.is_of_the_proxy()).map(|other| ours / other);
-    let goal = figure.goal(run.size);
+    let goal = results.goal(run, figure);
     let verdict = goal.map(|goal| if ours <= goal { "met" } else { "MISSED" });
     let at_least = |figures: &Figures| if figures.at_least.contains(&figure) { "+" } else { "" };
     [
@@ -59,14 +60,6 @@ fn row(run: &Run, figure: Figure, ours: f64) -> [String; 6] {
         goal.map(|goal| format!("<= {}", show(figure, goal))).unwrap_or_default(),
         verdict.unwrap_or_default().to_owned(),
     ]
-}
-
-/// The peer's, or what is published.
-pub fn other(run: &Run, figure: Figure) -> Option<f64> {
-    match &run.peer {
-        Some(peer) => peer.get(figure),
-        None => figure.published(run.size),
-    }
 }
 
 /// With its unit, and as many digits as mean something.
@@ -93,16 +86,16 @@ fn show_ratio(ratio: f64) -> String {
 pub fn json(results: &Results) -> Result<String> {
     let setting: Map<String, Value> =
         results.setting.iter().map(|(word, says)| (word.replace(' ', "_"), json!(says))).collect();
-    let runs: Vec<Value> = results.runs.iter().map(run_as_json).collect();
+    let runs: Vec<Value> = results.runs.iter().map(|run| run_as_json(results, run)).collect();
     let mut text = serde_json::to_string_pretty(&json!({ "setting": setting, "runs": runs }))?;
     writeln!(text)?;
     Ok(text)
 }
 
-fn run_as_json(run: &Run) -> Value {
+fn run_as_json(results: &Results, run: &Run) -> Value {
     let published: Map<String, Value> = Figure::ALL
         .into_iter()
-        .filter_map(|figure| Some((figure.key().to_owned(), json!(figure.published(run.size)?))))
+        .filter_map(|figure| Some((figure.key().to_owned(), json!(results.published(run, figure)?))))
         .collect();
     json!({
         "services": run.size.services,

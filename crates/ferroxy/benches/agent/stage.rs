@@ -11,9 +11,8 @@ use ferroxy_lab::api::{Access, ApiHost, Assets, ControlPlane, Login, Options as 
 use ferroxy_lab::{Namespace, Network, PodServer, prefixes};
 use ferroxy_netlink::route::Route;
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
-use super::options::Size;
+use super::options::{Options, Size};
 use super::{Result, progress};
 
 /// For all binaries at one size: the API server, and a node with its neighbours for each of them.
@@ -21,9 +20,13 @@ pub struct Stage {
     network: Network,
     api: Api,
     cluster: Cluster,
-    folder: TempDir,
     _pods: Vec<PodServer>,
+    /// Last, because the API server must have ended before they go.
+    files: Files,
 }
+
+/// A folder for the kubeconfig and for logs, removed when dropped.
+struct Files(PathBuf);
 
 /// A pod that asks, and one that answers; both are routed by the node, so that the way through a Service is no longer
 /// than the direct one.
@@ -57,8 +60,8 @@ pub struct Change {
 
 impl Stage {
     /// `binaries` are the names of what will be measured.
-    pub fn new(size: Size, binaries: &[&str], assets: Option<&Path>) -> Result<Stage> {
-        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
+    pub fn new(size: Size, binaries: &[&str], options: &Options) -> Result<Stage> {
+        let files = Files::new(options.folder.join("files"))?;
         let mut network = Network::new()?;
         network.add_client("api", &prefixes(["172.18.255.1/16"])?)?;
         let mut pods = Vec::new();
@@ -66,8 +69,8 @@ impl Stage {
             let address = format!("172.18.254.{}/16", index + 1);
             pods.push(add_node(&mut network, binary, &address)?);
         }
-        let api = network.namespace("api")?.run(|| Api::start(assets, folder.path()))??;
-        let stage = Stage { network, api, cluster: size.cluster(), folder, _pods: pods };
+        let api = network.namespace("api")?.run(|| Api::start(options.assets.as_deref(), &files.0))??;
+        let stage = Stage { network, api, cluster: size.cluster(), _pods: pods, files };
         stage.load()?;
         Ok(stage)
     }
@@ -81,7 +84,7 @@ impl Stage {
     }
 
     pub fn folder(&self) -> &Path {
-        self.folder.path()
+        &self.files.0
     }
 
     pub fn node_name(&self) -> String {
@@ -161,6 +164,25 @@ impl Stage {
         slice["endpoints"][0]["addresses"] = json!([ENDPOINT]);
         slice["endpoints"][0]["nodeName"] = json!(node_name(NODE));
         Ok(slice.to_string())
+    }
+}
+
+impl Files {
+    /// An empty folder. What an interrupted run has left in it goes.
+    fn new(folder: PathBuf) -> Result<Files> {
+        if folder.exists() {
+            fs::remove_dir_all(&folder)?;
+        }
+        fs::create_dir(&folder)?;
+        Ok(Files(folder))
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.0) {
+            eprintln!("bench-agent: {}: {error}", self.0.display());
+        }
     }
 }
 

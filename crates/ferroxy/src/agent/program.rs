@@ -126,7 +126,12 @@ impl Agent {
         self.verify_due = None;
         let began = Instant::now();
         self.take_over(&[]);
-        match self.dataplane.verify() {
+        let verified = self.dataplane.verify();
+        // It reads the kernel's whole ruleset into memory.
+        if self.facts.counts().services > MANY {
+            give_memory_back();
+        }
+        match verified {
             Ok(repair) if repair.unmended.is_some() => self.not_mended(repair.unmended),
             Ok(repair) => {
                 self.unmended = None;

@@ -95,7 +95,8 @@ impl Leftovers {
     fn try_remove(&self, report: &mut Report) -> Result<(), Error> {
         send_nothing_new(&self.staying)?;
         remove_servers(&self.going, report)?;
-        forget_connections(&self.going)?;
+        let quiet = self.staying.iter().filter(|server| server.is_udp() && server.is_open());
+        forget_connections(self.going.iter().chain(quiet))?;
         if self.are_needed() {
             return self.remove_unused_addresses(report);
         }
@@ -122,13 +123,24 @@ impl Leftovers {
 }
 
 impl Server {
-    /// That it carries. Those in the middle of their end may still have data to bring, so they count, too. UDP has none: the
-    /// agent's sweep makes clients that keep their socket begin anew, with our rules (`agent/sweep.rs`).
+    /// That it carries, and that would break without it. UDP has none: a client that keeps its socket begins anew, with
+    /// our rules ([`forget_connections`]).
     fn connections(&self) -> u64 {
-        if i32::from(self.address.protocol) == libc::IPPROTO_UDP {
-            return 0;
-        }
+        if self.is_udp() { 0 } else { self.remembered() }
+    }
+
+    /// Those in the middle of their end may still have data to bring, so they count, too.
+    fn remembered(&self) -> u64 {
         self.destinations.iter().map(|found| u64::from(found.active) + u64::from(found.inactive)).sum()
+    }
+
+    fn is_udp(&self) -> bool {
+        i32::from(self.address.protocol) == libc::IPPROTO_UDP
+    }
+
+    /// Nobody has seen to it that it gets no new connections.
+    fn is_open(&self) -> bool {
+        self.destinations.iter().any(|found| found.destination.weight > 0)
     }
 }
 
@@ -208,13 +220,12 @@ fn conclude(count: usize, mut refused: Vec<Refused>, gone: Errno) -> Result<usiz
 }
 
 /// Connections whose virtual server is gone go nowhere, as long as connection tracking remembers them: it has seen them and asks
-/// no rule. Forgotten, their next packet is a new connection's to our rules, and the endpoint that gets it answers with
-/// a reset: better than silence.
-fn forget_connections(ended: &[Server]) -> Result<(), Error> {
+/// no rule. Forgotten, their next packet is a new connection's to our rules. UDP goes on with that; and a TCP endpoint that
+/// gets it answers with a reset: better than silence.
+fn forget_connections<'s>(ended: impl Iterator<Item = &'s Server>) -> Result<(), Error> {
     let mut places: BTreeMap<(bool, u8), BTreeSet<(IpAddr, u16)>> = BTreeMap::new();
-    for ipvs::Address { ip, protocol, port } in
-        ended.iter().filter(|server| server.connections() > 0).map(|server| server.address)
-    {
+    for server in ended.filter(|server| server.remembered() > 0) {
+        let ipvs::Address { ip, protocol, port } = server.address;
         places.entry((ip.is_ipv6(), protocol)).or_default().insert((ip, port));
     }
     if places.is_empty() {
@@ -227,8 +238,9 @@ fn forget_connections(ended: &[Server]) -> Result<(), Error> {
         let mut stranded: Vec<Entry> = Vec::new();
         let listed = connection.entries(filter, &mut |entry| {
             let to = entry.original.destination;
-            // One that netfilter has translated is ours.
-            if !entry.is_destination_translated() && places.contains(&(to.ip(), to.port())) {
+            // One that netfilter has translated is our rules'. (IPVS leaves no such sign.)
+            let is_ours = entry.status & conntrack::status::DST_NAT != 0;
+            if !is_ours && places.contains(&(to.ip(), to.port())) {
                 stranded.push(entry);
             }
         });

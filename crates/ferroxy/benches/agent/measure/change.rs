@@ -5,12 +5,7 @@ use std::collections::HashMap;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::super::Result;
-use super::super::figures::{Figure, Figures};
-use super::super::kernel::Ear;
-use super::super::proxy::Proxy;
-use super::super::stage::Change;
-use super::{Subject, quantile};
+use super::{Change, Ear, Figure, Figures, Proxy, Result, Subject, quantile};
 
 /// Longer than kube-proxy keeps changes back after a sync (a second), so that each is met by a proxy at rest.
 const REST: Duration = Duration::from_millis(1_200);

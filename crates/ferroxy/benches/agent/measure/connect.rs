@@ -6,9 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::set_socket_linger;
 
-use super::super::Result;
-use super::super::figures::{Figure, Figures};
-use super::{Subject, quantile};
+use super::{Figure, Figures, Result, Subject, quantile};
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 

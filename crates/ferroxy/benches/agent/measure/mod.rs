@@ -11,7 +11,7 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use super::figures::{Figures, Results, Run};
+use super::figures::{Figure, Figures, Results, Run};
 use super::kernel::Ear;
 use super::options::{MOST_CHURN, Options, Size};
 use super::proxy::Proxy;
@@ -20,11 +20,11 @@ use super::{Result, progress};
 
 /// Every size, and before them one Service, for the time a connection takes.
 pub fn all(options: &Options) -> Result<Results> {
-    let mut results = Results { setting: setting(options)?, runs: Vec::new() };
+    let mut results = Results { mode: options.mode, setting: setting(options)?, runs: Vec::new() };
     for size in std::iter::once(Size::ONE).chain(options.sizes.iter().copied()) {
         progress(&format!("{size}: making the cluster"));
         let names: Vec<&str> = options.binaries().iter().map(|(name, _)| *name).collect();
-        let stage = Stage::new(size, &names, options.assets.as_deref())?;
+        let stage = Stage::new(size, &names, options)?;
         let mut run = Run { size, ours: Figures::default(), peer: None };
         for (index, (name, program)) in options.binaries().into_iter().enumerate() {
             let first_change = index * CHANGES;

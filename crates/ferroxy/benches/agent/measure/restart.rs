@@ -8,12 +8,8 @@ use std::time::{Duration, Instant};
 use ferroxy_lab::Protocol;
 use ferroxy_lab::load::{Load, LoadPlan};
 
-use super::super::Result;
-use super::super::figures::{Figure, Figures};
-use super::super::kernel::Ear;
-use super::super::proxy::Proxy;
-use super::Subject;
 use super::change::FIRST_RESTART;
+use super::{Ear, Figure, Figures, Proxy, Result, Subject};
 
 const PACE: Duration = Duration::from_millis(5);
 

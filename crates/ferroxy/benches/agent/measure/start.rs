@@ -10,10 +10,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt::socket_error;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
 
-use super::super::Result;
-use super::super::figures::{Figure, Figures};
-use super::super::proxy::Proxy;
-use super::Subject;
+use super::{Figure, Figures, Proxy, Result, Subject};
 
 /// From one attempt to the next: as exact as the time of the first packet is.
 const PACE: Duration = Duration::from_millis(4);
@@ -26,6 +23,7 @@ pub(super) fn measure(subject: &Subject<'_>, figures: &mut Figures) -> Result<Pr
     let mut proxy = subject.start()?;
     let connected = first_connection(subject, &mut proxy)?;
     figures.set_time(Figure::FirstPacket, connected - proxy.started());
+    figures.set_time(Figure::Waited, proxy.waited()?);
     proxy.settle(subject.patience())?;
     let memory = proxy.memory()?;
     figures.set_time(Figure::Cpu, proxy.cpu()?);

@@ -1,0 +1,58 @@
+//! An allocator that counts what the calling thread does. It allocates nothing itself and asks the system for all of it.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counted {
+    pub allocations: u64,
+    pub bytes: u64,
+    pub freed: u64,
+}
+
+thread_local! {
+    static SO_FAR: Cell<Counted> = const { Cell::new(Counted { allocations: 0, bytes: 0, freed: 0 }) };
+}
+
+/// What `work` returns, and what it took on this thread.
+pub fn counted<T>(work: impl FnOnce() -> T) -> (T, Counted) {
+    let before = SO_FAR.get();
+    let result = work();
+    let after = SO_FAR.get();
+    let counted = Counted {
+        allocations: after.allocations - before.allocations,
+        bytes: after.bytes - before.bytes,
+        freed: after.freed - before.freed,
+    };
+    (result, counted)
+}
+
+fn count(allocated: usize, freed: usize) {
+    let before = SO_FAR.get();
+    SO_FAR.set(Counted {
+        allocations: before.allocations + u64::from(allocated > 0),
+        bytes: before.bytes + allocated as u64,
+        freed: before.freed + freed as u64,
+    });
+}
+
+struct Counting;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+// SAFETY: every call is passed on unchanged to the system's allocator, which keeps the contract. Growing and shrinking
+// are a new allocation and a release, as the trait has it where nothing else is said: so they are counted.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout.size(), 0);
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        count(0, layout.size());
+        // SAFETY: `memory` came from `alloc` above with this layout.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}

@@ -1,0 +1,109 @@
+//! What a start and a change cost, counted and not timed: allocations, memory, operations, bytes, instructions. Fails when
+//! a count grows beyond its budget (`budgets.txt`), or when the cost of one change depends on the size of the cluster.
+//!
+//! `UPDATE_COSTS=1 cargo test --test cost` writes what was counted as the new budgets: say in the commit why they grew.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "the functions that tests share are tests too; clippy does not know"
+)]
+
+mod budgets;
+mod counting;
+mod instructions;
+mod work;
+
+use ferroxy_lab::api::cluster::Cluster;
+
+use budgets::Costs;
+use counting::{Counted, counted};
+use work::{Node, Sent, lines_of, moves};
+
+/// Enough for what is paid once to disappear beside what each Service takes.
+const SERVICES: usize = 400;
+const ENDPOINTS: usize = 10;
+
+/// One test: what one counts must not be written down while another does.
+#[test]
+fn nothing_costs_more_than_it_did() {
+    let mut costs = Costs::read();
+    start(&mut costs);
+    change(&mut costs);
+    instructions(&mut costs);
+    costs.judge();
+}
+
+fn start(costs: &mut Costs) {
+    let lines = lines_of(Cluster::new(SERVICES, ENDPOINTS));
+    let each = |count: u64| count / SERVICES as u64;
+
+    let (events, decoding) = counted(|| work::decode(&lines));
+    costs.found("decoding a Service and its slice: allocations", each(decoding.allocations));
+    costs.found("decoding a Service and its slice: bytes allocated", each(decoding.bytes));
+
+    let (node, starting) = counted(|| Node::start(events));
+    costs.found("starting with a Service: allocations", each(starting.allocations));
+    costs.found("starting with a Service: bytes allocated", each(starting.bytes));
+    costs.found("starting with a Service: bytes sent", each(node.sent.bytes as u64));
+    costs.found("starting with any number of Services: messages", node.sent.messages as u64);
+
+    let ((), ending) = counted(|| drop(node));
+    costs.found("keeping a Service: bytes", each(ending.freed));
+}
+
+fn change(costs: &mut Costs) {
+    let (sent, counted) = one_change_among(SERVICES);
+    costs.found("one endpoint that moves: allocations", counted.allocations);
+    costs.found("one endpoint that moves: bytes allocated", counted.bytes);
+    costs.found("one endpoint that moves: operations", sent.operations as u64);
+    costs.found("one endpoint that moves: messages", sent.messages as u64);
+    costs.found("one endpoint that moves: bytes sent", sent.bytes as u64);
+
+    let (few, many) = (one_change_among(20), one_change_among(20 * SERVICES / 4));
+    assert_eq!(few, many, "the cost of a change is the size of the change, not that of the cluster");
+}
+
+fn one_change_among(services: usize) -> (Sent, Counted) {
+    let cluster = Cluster::new(services, ENDPOINTS);
+    let mut node = Node::start(work::decode(&lines_of(cluster)));
+    let mut moves = moves(cluster, 3).into_iter();
+    // The first ones make room that stays.
+    for line in moves.by_ref().take(2) {
+        node.change(&line);
+    }
+    let line = moves.next().unwrap();
+    counted(|| node.change(&line))
+}
+
+/// Of a whole process each time: what is paid once, by reading the files say, goes away in a difference.
+fn instructions(costs: &mut Costs) {
+    const MOVES: usize = 100;
+    if !instructions::can_be_counted() {
+        return;
+    }
+    let few = Cluster::new(SERVICES / 4, ENDPOINTS);
+    let many = Cluster::new(SERVICES, ENDPOINTS);
+    let idle = instructions::of(few, 0);
+    let started = instructions::of(many, 0);
+    let each = started.saturating_sub(idle) / (many.services - few.services) as u64;
+    costs.found("starting with a Service: instructions", each);
+
+    let among_few = instructions::of(few, MOVES).saturating_sub(idle) / MOVES as u64;
+    let among_many = instructions::of(many, MOVES).saturating_sub(started) / MOVES as u64;
+    costs.found("one endpoint that moves: instructions", among_many);
+    // Trees are a little deeper.
+    assert!(
+        among_many * 100 < among_few * 115,
+        "a change among {} Services takes {among_few} instructions, among {} it takes {among_many}",
+        few.services,
+        many.services,
+    );
+}
+
+#[test]
+#[ignore = "run by the other test, under valgrind"]
+fn what_is_counted() {
+    instructions::work();
+}
