@@ -13,6 +13,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 
 pub use claims::Claim;
 pub(crate) use claims::Claims;
@@ -37,8 +38,8 @@ pub struct Facts {
     services: BTreeMap<ServiceName, Box<Service>>,
     /// By `namespace/name` of the slice.
     slices: BTreeMap<Arc<str>, Box<Slice>>,
-    /// The slices that name a Service, whether it exists or not.
-    slices_of: FxHashMap<ServiceName, BTreeSet<Arc<str>>>,
+    /// The slices that name a Service, whether it exists or not. Sorted; most have one.
+    slices_of: FxHashMap<ServiceName, SmallVec<[Arc<str>; 1]>>,
     places: Interner<Place>,
     nodes: BTreeMap<String, Node>,
     service_cidrs: BTreeMap<String, ServiceCidr>,
@@ -183,7 +184,10 @@ impl Facts {
         }
         if let Some(new) = new {
             if let Some(service) = &new.service {
-                self.slices_of.entry(service.clone()).or_default().insert(name.clone());
+                let slices = self.slices_of.entry(service.clone()).or_default();
+                if let Err(place) = slices.binary_search(name) {
+                    slices.insert(place, name.clone());
+                }
                 concerned.insert(service.clone());
             }
             self.slices.insert(name.clone(), new);
@@ -194,7 +198,7 @@ impl Facts {
 
     fn unlink(&mut self, service: &ServiceName, slice: &Arc<str>) {
         if let Some(slices) = self.slices_of.get_mut(service) {
-            slices.remove(slice);
+            slices.retain(|known| known != slice);
             if slices.is_empty() {
                 self.slices_of.remove(service);
             }

@@ -166,9 +166,10 @@ fn ours(facts: &Facts, service: &Service, diagnostics: &mut Vec<Diagnostic>) -> 
     );
     let health_check = health_check::resolve(facts, service, &ports, diagnostics);
     let scheduler = scheduler::chosen(service, facts.policy(), diagnostics);
-    let mut ports: Vec<PortIntent> = ports.into_iter().map(|port| port.intent).collect();
-    // Collected in place, where the steps of four ports had room: that is most of what an Intent would weigh.
-    ports.shrink_to_fit();
+    // Not collected: that would be in place, where the steps of four ports have room, most of what an Intent would weigh.
+    let mut intents = Vec::with_capacity(ports.len());
+    intents.extend(ports.into_iter().map(|port| port.intent));
+    let ports: Vec<PortIntent> = intents;
     (!ports.is_empty()).then(|| ServiceIntent {
         name: service.name.clone(),
         cluster_ips: live_cluster_ips(service, &ports),

@@ -318,12 +318,14 @@ struct Hidden {
 impl Hidden {
     fn module(name: &str) -> Hidden {
         let node = Namespace::new("any").unwrap();
-        // It may not have been loaded.
-        try_run(&node, &format!("rmmod {name}"));
-        assert!(!Path::new("/sys/module").join(name).exists(), "{name} is in use");
         fs::create_dir_all("/run/modprobe.d").unwrap();
         let setting = Path::new("/run/modprobe.d").join(format!("{name}.conf"));
         fs::write(&setting, format!("install {name} /bin/false\n")).unwrap();
+        // It may have been loaded, and in use in a namespace that is just going.
+        wait_until("the module is gone", DEADLINE, || {
+            !Path::new("/sys/module").join(name).exists()
+                || try_run(&node, &format!("rmmod {name}")).code == 0
+        });
         Hidden { setting }
     }
 }

@@ -59,15 +59,15 @@ pub struct Change {
 }
 
 impl Stage {
-    /// `binaries` are the names of what will be measured.
-    pub fn new(size: Size, binaries: &[&str], options: &Options) -> Result<Stage> {
+    /// `nodes` are the names of what will be measured, each on a node of its own.
+    pub fn new(size: Size, nodes: &[&str], options: &Options) -> Result<Stage> {
         let files = Files::new(options.folder.join("files"))?;
         let mut network = Network::new()?;
         network.add_client("api", &prefixes(["172.18.255.1/16"])?)?;
         let mut pods = Vec::new();
-        for (index, binary) in binaries.iter().enumerate() {
+        for (index, node) in nodes.iter().enumerate() {
             let address = format!("172.18.254.{}/16", index + 1);
-            pods.push(add_node(&mut network, binary, &address)?);
+            pods.push(add_node(&mut network, node, &address)?);
         }
         let api = network.namespace("api")?.run(|| Api::start(options.assets.as_deref(), &files.0))??;
         let stage = Stage { network, api, cluster: size.cluster(), _pods: pods, files };

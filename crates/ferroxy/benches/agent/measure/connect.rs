@@ -2,35 +2,72 @@
 //! cables and through the same node.
 
 use std::net::{SocketAddr, TcpStream};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
+use ferroxy_lab::Namespace;
 use rustix::net::sockopt::set_socket_linger;
 
-use super::{Figure, Figures, Result, Subject, quantile};
+use super::{Figure, Figures, Options, Result, Stage, Subject, quantile};
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 
+/// The node with no proxy.
+pub(super) const DNAT_ALONE: &str = "dnat";
+
 pub(super) fn measure(subject: &Subject<'_>, figures: &mut Figures) -> Result<()> {
-    let (endpoint, service) = (subject.stage.endpoint(), subject.stage.service());
-    let (mut direct, mut through) = subject.stage.client(subject.name)?.run(|| -> Result<_> {
-        let (mut direct, mut through) = (Vec::new(), Vec::new());
-        for round in 0..subject.options.connections {
-            // The first of a pair is sometimes the slower one.
-            if round % 2 == 0 {
-                direct.push(connect(endpoint)?);
-                through.push(connect(service)?);
-            } else {
-                through.push(connect(service)?);
-                direct.push(connect(endpoint)?);
-            }
-        }
-        Ok((direct, through))
-    })??;
-    let (direct, through) = (quantile(&mut direct, 0.5), quantile(&mut through, 0.5));
+    let (stage, count) = (subject.stage, subject.options.connections);
+    let client = stage.client(subject.name)?;
+    let (direct, through) = medians(client, stage.endpoint(), stage.service(), count)?;
     figures.set_time(Figure::ConnectDirect, direct);
     figures.set_time(Figure::ConnectService, through);
     figures.set(Figure::ConnectRatio, through.as_secs_f64() / direct.as_secs_f64());
     Ok(())
+}
+
+/// The same ratio where a single rule, written by hand, stands for the Service: what the kernel takes for rewriting an
+/// address, and no proxy that has it rewrite addresses can be faster.
+pub(super) fn of_dnat_alone(stage: &Stage, options: &Options) -> Result<f64> {
+    let (service, endpoint) = (stage.service(), stage.endpoint());
+    let (address, port) = (service.ip(), service.port());
+    let rules = format!(
+        "add table ip alone\n\
+         add chain ip alone before {{ type nat hook prerouting priority -100; }}\n\
+         add chain ip alone after {{ type nat hook postrouting priority 100; }}\n\
+         add rule ip alone before ip daddr {address} tcp dport {port} dnat to {endpoint}"
+    );
+    let made = stage.node(DNAT_ALONE)?.run(|| Command::new("nft").arg(rules).output())?;
+    let made = made.map_err(|error| format!("nft: {error}"))?;
+    if !made.status.success() {
+        return Err(format!("nft: {}", String::from_utf8_lossy(&made.stderr).trim()).into());
+    }
+    let client = stage.client(DNAT_ALONE)?;
+    let (direct, through) = medians(client, endpoint, service, options.connections)?;
+    Ok(through.as_secs_f64() / direct.as_secs_f64())
+}
+
+/// Of so many connections to each.
+fn medians(
+    client: &Namespace,
+    direct: SocketAddr,
+    service: SocketAddr,
+    count: u32,
+) -> Result<(Duration, Duration)> {
+    let (mut to_direct, mut to_service) = client.run(|| -> Result<_> {
+        let (mut to_direct, mut to_service) = (Vec::new(), Vec::new());
+        for round in 0..count {
+            // The first of a pair is sometimes the slower one.
+            if round % 2 == 0 {
+                to_direct.push(connect(direct)?);
+                to_service.push(connect(service)?);
+            } else {
+                to_service.push(connect(service)?);
+                to_direct.push(connect(direct)?);
+            }
+        }
+        Ok((to_direct, to_service))
+    })??;
+    Ok((quantile(&mut to_direct, 0.5), quantile(&mut to_service, 0.5)))
 }
 
 /// Makes the neighbours known to each other before anything is measured.

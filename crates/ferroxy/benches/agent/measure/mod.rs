@@ -23,8 +23,17 @@ pub fn all(options: &Options) -> Result<Results> {
     let mut results = Results { mode: options.mode, setting: setting(options)?, runs: Vec::new() };
     for size in std::iter::once(Size::ONE).chain(options.sizes.iter().copied()) {
         progress(&format!("{size}: making the cluster"));
-        let names: Vec<&str> = options.binaries().iter().map(|(name, _)| *name).collect();
-        let stage = Stage::new(size, &names, options)?;
+        let binaries = options.binaries().into_iter().map(|(name, _)| name);
+        let alone = (size == Size::ONE).then_some(connect::DNAT_ALONE);
+        let nodes: Vec<&str> = binaries.chain(alone).collect();
+        let stage = Stage::new(size, &nodes, options)?;
+        if size == Size::ONE {
+            let ratio = match connect::of_dnat_alone(&stage, options) {
+                Ok(ratio) => format!("connecting through one DNAT rule, no proxy: {ratio:.3} of direct"),
+                Err(error) => format!("not known: {error}"),
+            };
+            results.setting.push(("DNAT alone", ratio));
+        }
         let mut run = Run { size, ours: Figures::default(), peer: None };
         for (index, (name, program)) in options.binaries().into_iter().enumerate() {
             let first_change = index * CHANGES;
