@@ -108,10 +108,10 @@ impl Ignorer {
 
 /// Opens and closes the ear of a [`Monitor`].
 ///
-/// While anybody in the namespace listens, the kernel makes a notification of each element of a commit, with pages of
-/// memory of its own, whether it is ignored later or not: more than half of the time of a large commit (6.18). What
-/// happens while the ear is closed is not told later; [`Connection::generation`](super::Connection::generation) tells
-/// whether anything did.
+/// While anybody listens, in whatever namespace of the machine, the kernel makes a notification of each element of a
+/// commit, with pages of memory of its own, whether it is ignored later or not: more than half of the time of a large
+/// commit (6.18). What happens while the ear is closed is not told later;
+/// [`Connection::generation`](super::Connection::generation) tells whether anything did.
 #[derive(Debug)]
 pub struct Ear(OwnedFd);
 
