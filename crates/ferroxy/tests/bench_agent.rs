@@ -14,7 +14,8 @@ mod agent;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use agent::{Ear, Figure, Options, bench};
 use ferroxy_lab::{Capability, Namespace, require};
@@ -86,6 +87,11 @@ fn an_address_is_heard_of_wherever_it_is_written() {
         assert!(heard.is_some(), "{command}");
     }
     assert_eq!(ear.arrival("10.192.0.4".parse().unwrap()), None);
+    // The end of a transaction is announced after what is in it.
+    let end = Instant::now() + Duration::from_secs(60);
+    while ear.announced().transactions < 3 && Instant::now() < end {
+        thread::sleep(Duration::from_millis(1));
+    }
     assert_eq!(ear.announced().transactions, 3);
 }
 
