@@ -8,7 +8,7 @@ use tracing::{debug, info, warn};
 
 use super::queue::backoff;
 use super::{Agent, MANY, nanoseconds_since_1970};
-use crate::dataplane::{Outcome, Receipt};
+use crate::dataplane::{Changed, Outcome, Receipt};
 use crate::memory::give_memory_back;
 use crate::serve::health::Step;
 
@@ -115,9 +115,10 @@ impl Agent {
     }
 
     pub(super) fn look_for_drift(&mut self) {
-        match self.dataplane.may_have_drifted() {
-            Ok(false) => {}
-            Ok(true) => self.verify_due = Some(Instant::now()),
+        match self.dataplane.changed_by_others() {
+            Ok(Changed::Nothing) => {}
+            Ok(Changed::Elsewhere) => self.take_over(&[]),
+            Ok(Changed::Ours) => self.verify_due = Some(Instant::now()),
             Err(error) => warn!("cannot ask the kernel whether rules were changed: {error}"),
         }
     }

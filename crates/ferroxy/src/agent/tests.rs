@@ -8,7 +8,7 @@ use ferroxy_core::event::{EndpointSlice, Node, Service, ServicePort, SliceEndpoi
 use ferroxy_core::{Family, Intent, NodeIntent, ServiceIntent, ServiceName};
 
 use super::*;
-use crate::dataplane::{Acknowledged, Change, Failure, Outcome, Preview, Programmed, Repair};
+use crate::dataplane::{Acknowledged, Change, Changed, Failure, Outcome, Preview, Programmed, Repair};
 
 /// What was asked for, one line each.
 type Journal = Arc<Mutex<Vec<String>>>;
@@ -108,8 +108,8 @@ impl Dataplane for Kernel {
         (self.untidy > 0).then_some(Duration::from_secs(5))
     }
 
-    fn may_have_drifted(&mut self) -> Result<bool, Failure> {
-        Ok(false)
+    fn changed_by_others(&mut self) -> Result<Changed, Failure> {
+        Ok(Changed::Nothing)
     }
 
     fn verify(&mut self) -> Result<Repair, Failure> {

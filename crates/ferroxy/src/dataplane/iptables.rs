@@ -18,8 +18,8 @@ use ferroxy_iptables::{Op, Plan, TableName, apply};
 use tracing::{info, warn};
 
 use super::{
-    Acknowledged, Change, Dataplane, Failure, Outcome, Pace, Preview, Programmed, Receipt, Repair, RuleCount,
-    chains,
+    Acknowledged, Change, Changed, Dataplane, Failure, Outcome, Pace, Preview, Programmed, Receipt, Repair,
+    RuleCount, chains,
 };
 use crate::agent::Input;
 use crate::host::notify::Heart;
@@ -180,14 +180,15 @@ impl Dataplane for Iptables {
         Ok(Outcome::default())
     }
 
-    fn may_have_drifted(&mut self) -> Result<bool, Failure> {
+    fn changed_by_others(&mut self) -> Result<Changed, Failure> {
         self.looks += 1;
         let is_time = self.looks >= LOOKS_BEFORE_COMPARISON && !self.inner.sees_every_drift();
         let legacy = self.variant_is(Variant::Legacy) && (is_time || self.inner.may_have_drifted()?);
         // A notification can be lost; the generation counts every change anybody made.
         let missed = self.variant_is(Variant::NfTables)
             && self.kernels_generation()? != self.generation.load(Ordering::Relaxed);
-        Ok(legacy || missed || self.is_unmended)
+        let ours = legacy || missed || self.is_unmended;
+        Ok(if ours { Changed::Ours } else { Changed::Nothing })
     }
 
     fn verify(&mut self) -> Result<Repair, Failure> {

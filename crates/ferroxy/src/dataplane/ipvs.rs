@@ -24,7 +24,7 @@ use rustix::io::Errno;
 use tracing::warn;
 
 use super::{
-    Acknowledged, Change, Dataplane, Failure, Outcome, Preview, Programmed, Receipt, Repair, chains,
+    Acknowledged, Change, Changed, Dataplane, Failure, Outcome, Preview, Programmed, Receipt, Repair, chains,
 };
 use crate::agent::Input;
 use crate::config;
@@ -150,8 +150,8 @@ impl Dataplane for Ipvs {
         (self.inner.draining() > 0).then_some(LOOK_AT_DRAINS)
     }
 
-    fn may_have_drifted(&mut self) -> Result<bool, Failure> {
-        Ok(true)
+    fn changed_by_others(&mut self) -> Result<Changed, Failure> {
+        Ok(Changed::Ours)
     }
 
     fn verify(&mut self) -> Result<Repair, Failure> {

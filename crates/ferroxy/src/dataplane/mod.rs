@@ -70,8 +70,8 @@ pub trait Dataplane: Debug + Send {
         None
     }
 
-    /// A cheap look: has anybody else changed rules since we last did? If so, `verify`.
-    fn may_have_drifted(&mut self) -> Result<bool, Failure>;
+    /// A cheap look at what others have done since the last one.
+    fn changed_by_others(&mut self) -> Result<Changed, Failure>;
 
     /// Compares the kernel with what it should have, and mends what differs.
     fn verify(&mut self) -> Result<Repair, Failure>;
@@ -102,6 +102,16 @@ pub fn open(mode: Mode, config: &Config, families: &[Family]) -> anyhow::Result<
         Mode::Ipvs => Ok(Box::new(ipvs::Ipvs::open(families, &config.ipvs)?)),
         Mode::Unset => anyhow::bail!("no proxy mode is chosen"),
     }
+}
+
+/// What a cheap look tells of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Changed {
+    Nothing,
+    /// Rules that are certainly not ours. They may be kube-proxy's, come back.
+    Elsewhere,
+    /// Perhaps ours: `verify`.
+    Ours,
 }
 
 /// Whether one restless Service must let others wait.

@@ -14,7 +14,9 @@ use ferroxy_nftables::dataplane::{self as crate_side, suggests_drift};
 use ferroxy_nftables::ledger::Ledger;
 use tracing::warn;
 
-use super::{Acknowledged, Change, Dataplane, Failure, Outcome, Preview, Programmed, Receipt, Repair};
+use super::{
+    Acknowledged, Change, Changed, Dataplane, Failure, Outcome, Preview, Programmed, Receipt, Repair,
+};
 use crate::agent::Input;
 use crate::host;
 
@@ -33,6 +35,8 @@ pub struct Nftables {
     elsewhere: Arc<AtomicU32>,
     /// How many of those are in `generation`.
     counted: u32,
+    /// How many of those the agent has been told of.
+    told: u32,
     /// Of the watch, once there is one.
     ear: Option<Ear>,
 }
@@ -40,7 +44,7 @@ pub struct Nftables {
 impl Nftables {
     pub fn open(families: &[Family]) -> Result<Nftables, Error> {
         let inner = crate_side::Dataplane::open(families)?;
-        Ok(Nftables { inner, generation: 0, elsewhere: Arc::default(), counted: 0, ear: None })
+        Ok(Nftables { inner, generation: 0, elsewhere: Arc::default(), counted: 0, told: 0, ear: None })
     }
 
     /// Each transaction of ours moves the generation by one.
@@ -133,11 +137,16 @@ impl Dataplane for Nftables {
     /// Notifications can be lost; the generation counts every change anybody made. Those that the watch has heard of, and
     /// knows to be elsewhere, are no reason to look: on a node where others write rules all the time it would be done
     /// every period, and listing a large table is not cheap.
-    fn may_have_drifted(&mut self) -> Result<bool, Failure> {
-        let generation = self.inner.generation()?;
-        let elsewhere = self.heard().wrapping_sub(self.counted);
+    fn changed_by_others(&mut self) -> Result<Changed, Failure> {
+        let (generation, heard) = (self.inner.generation()?, self.heard());
+        let elsewhere = heard.wrapping_sub(self.counted);
+        let told = std::mem::replace(&mut self.told, heard);
         // A commit that is in the one and not yet in the other makes us look once for nothing.
-        Ok(generation != self.generation.wrapping_add(elsewhere))
+        Ok(match generation == self.generation.wrapping_add(elsewhere) {
+            false => Changed::Ours,
+            true if heard != told => Changed::Elsewhere,
+            true => Changed::Nothing,
+        })
     }
 
     fn verify(&mut self) -> Result<Repair, Failure> {
@@ -266,7 +275,7 @@ mod tests {
                 dataplane
             })
             .unwrap();
-        assert!(!dataplane.may_have_drifted().unwrap());
+        assert_eq!(dataplane.changed_by_others().unwrap(), Changed::Nothing);
 
         for script in ["add table ip other", "add chain ip other ferroxy", "delete table ip other"] {
             nft(&namespace, script);
@@ -275,13 +284,14 @@ mod tests {
         while dataplane.heard() < 3 && Instant::now() < end {
             thread::sleep(Duration::from_millis(1));
         }
-        assert!(!dataplane.may_have_drifted().unwrap(), "commits elsewhere are known of");
+        assert_eq!(dataplane.changed_by_others().unwrap(), Changed::Elsewhere);
+        assert_eq!(dataplane.changed_by_others().unwrap(), Changed::Nothing, "it has been told");
         assert!(inputs.try_recv().is_err(), "and nobody is told");
 
         nft(&namespace, "add chain ip ferroxy strange");
         assert!(matches!(inputs.recv_timeout(DEADLINE), Ok(Input::Drift(_))));
-        assert!(dataplane.may_have_drifted().unwrap());
+        assert_eq!(dataplane.changed_by_others().unwrap(), Changed::Ours);
         assert!(dataplane.verify().unwrap().operations > 0);
-        assert!(!dataplane.may_have_drifted().unwrap());
+        assert_eq!(dataplane.changed_by_others().unwrap(), Changed::Nothing);
     }
 }
