@@ -374,6 +374,44 @@ fn connections_go_on_in_iptables_mode() {
     connections_go_on("iptables");
 }
 
+/// Our own ipvs mode goes on with what is there: same names, same device, the difference is sent.
+#[test]
+#[ignore = "needs IPVS: make test-vm"]
+fn connections_go_on_in_ipvs_mode() {
+    let Some(network) = support::network() else { return };
+    let ka = network.namespace("ka").unwrap();
+    let case = conformance::case("dual-stack").unwrap();
+    load_ipvs(ka);
+    install_foreign(ka);
+    let (before, foreign) = (listing(ka), run(ka, "ipvsadm -Sn"));
+    install(ka, &echoing(recorded_in_both_families(&case)));
+    let ways: Vec<(&str, &str)> = HELD.into_iter().filter(|(_, target)| *target != GONE).collect();
+    let held: Vec<LongConnection> =
+        ways.iter().map(|(from, target)| connect(&network, from, target)).collect();
+
+    let cluster = moved(&case, "ipvs");
+    let agent = Agent::start(ka, &cluster);
+    for (from, target) in &ways {
+        assert_eq!(pod_from(&network, from, Protocol::Tcp, target), "a2", "{from} -> {target}");
+    }
+    assert!(!its_servers(ka, &foreign).iter().any(|line| line.contains(GONE)), "a Service that is no more");
+    let old = |line: &String| line.contains("10.244.2.5:7") || line.contains("[fd00:10:244:2::5]:7");
+    let leaving: Vec<String> = its_servers(ka, &foreign).into_iter().filter(old).collect();
+    assert_eq!(leaving.len(), 4, "an endpoint that left keeps its connections: {leaving:?}");
+    assert!(leaving.iter().all(|line| line.ends_with("-w 0")), "{leaving:?}");
+
+    for connection in held {
+        let report = connection.reset().unwrap();
+        assert!(report.broken.is_none() && report.echoes > 5, "{report:?}");
+    }
+    wait_until("the old endpoints are gone", DEADLINE, || !its_servers(ka, &foreign).iter().any(old));
+    let log = agent.terminate();
+    assert!(!log.contains("drift") && !log.contains("cannot"), "{log}");
+    let cleanup = ferroxy(ka, &["cleanup"]);
+    assert_eq!(cleanup.code, 0, "{cleanup:?}");
+    assert_eq!(listing(ka), before);
+}
+
 /// Connections that are not waited for end with a reset, and not in silence.
 #[test]
 #[ignore = "needs IPVS: make test-vm"]
