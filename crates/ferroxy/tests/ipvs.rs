@@ -117,6 +117,40 @@ fn a_kernel_that_cannot_is_refused_in_one_line_and_nothing_is_changed() {
     }
 }
 
+/// What the configuration says of the mode is what the kernel has; and what the mode needs of the host.
+#[test]
+#[ignore = "needs IPVS: make test-vm"]
+fn settings_reach_the_kernel() {
+    let Some(network) = support::network() else { return };
+    let ka = network.namespace("ka").unwrap();
+    let sysctl = |key: &str| {
+        let text = ka.run(|| std::fs::read_to_string(format!("/proc/sys/net/ipv4/{key}"))).unwrap();
+        text.unwrap().trim().to_owned()
+    };
+    assert_eq!((sysctl("conf/all/arp_ignore"), sysctl("conf/all/arp_announce")), ("0".into(), "0".into()));
+    let cluster = cluster();
+    cluster.configure(
+        "ipvs: {}",
+        "ipvs: {scheduler: wrr, strictARP: true, tcpTimeout: 901s, tcpFinTimeout: 121s, udpTimeout: 301s}",
+    );
+    let agent = Agent::start(ka, &cluster);
+    assert!(has(ka, "-A -t 10.96.0.80:80 -s wrr"), "{:?}", listing(ka));
+    let timeouts = run(ka, "ipvsadm -L --timeout");
+    assert!(timeouts.contains("901 121 301"), "{timeouts}");
+    for (key, value) in [
+        ("vs/conntrack", "1"),
+        ("vs/expire_nodest_conn", "1"),
+        ("vs/expire_quiescent_template", "1"),
+        ("ip_forward", "1"),
+        ("conf/all/arp_ignore", "1"),
+        ("conf/all/arp_announce", "2"),
+    ] {
+        assert_eq!(sysctl(key), value, "{key}");
+    }
+    let log = agent.terminate();
+    assert!(!log.contains("remembered as long as before"), "{log}");
+}
+
 /// Every way in, in both families; what the tools list; what an endpoint costs; and a restart, which costs nothing.
 #[test]
 #[ignore = "needs IPVS: make test-vm"]
