@@ -190,7 +190,10 @@ fn commands_speak_of_iptables() {
         assert!(traced.stdout.contains("session affinity"), "{traced:?}");
         drop(agent.terminate());
         let cleanup = ferroxy_with(&node, &tools, &["cleanup"]);
-        assert!(cleanup.stdout.contains("removed what kube-proxy or iptables mode left: "), "{cleanup:?}");
+        assert!(
+            cleanup.stdout.contains("removed what kube-proxy, iptables or ipvs mode left: "),
+            "{cleanup:?}"
+        );
         assert!(tools.rules(&node).is_empty());
     }
 }

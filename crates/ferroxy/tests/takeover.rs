@@ -323,7 +323,7 @@ fn every_recorded_ruleset_goes() {
             let cleanup = ferroxy(&node, &["cleanup"]);
             assert_eq!(cleanup.code, 0, "{}: {cleanup:?}", case.name);
             assert!(
-                cleanup.stdout.contains("removed what kube-proxy or iptables mode left: "),
+                cleanup.stdout.contains("removed what kube-proxy, iptables or ipvs mode left: "),
                 "{cleanup:?}"
             );
             assert_eq!(without_kubelets(saved(&node, variant)), before, "{} {variant:?}", case.name);
@@ -379,10 +379,11 @@ fn a_set_that_somebody_else_uses_stays() {
         let cleanup = ferroxy(&node, &["cleanup"]);
         assert_eq!(cleanup.code, 0, "{cleanup:?}");
         assert!(
-            cleanup.stdout.contains("removed what kube-proxy or iptables mode left: 1 sets"),
+            cleanup.stdout.contains("removed what kube-proxy, iptables or ipvs mode left: 1 sets"),
             "{cleanup:?}"
         );
-        let words = "left by kube-proxy or iptables mode, and stays: set KUBE-CLUSTER-IP (a rule uses it)";
+        let words =
+            "left by kube-proxy, iptables or ipvs mode, and stays: set KUBE-CLUSTER-IP (a rule uses it)";
         assert!(cleanup.stdout.contains(words), "{cleanup:?}");
         assert_eq!(sets(&node), ["KUBE-CLUSTER-IP"]);
     }
@@ -440,7 +441,7 @@ fn a_chain_that_somebody_else_uses_stays() {
         restore(&node, variant[0], "*nat\n:CNI-DN - [0:0]\n-A CNI-DN -j KUBE-MARK-MASQ\nCOMMIT\n");
         let cleanup = ferroxy(&node, &["cleanup"]);
         assert_eq!(cleanup.code, 0, "{cleanup:?}");
-        let words = "left by kube-proxy or iptables mode, and stays: chain KUBE-MARK-MASQ of";
+        let words = "left by kube-proxy, iptables or ipvs mode, and stays: chain KUBE-MARK-MASQ of";
         assert_eq!(cleanup.stdout.matches(words).count(), 1, "{cleanup:?}");
         let expected = [
             ":CNI-DN -",
@@ -545,8 +546,8 @@ fn cleanup_says_what_it_removed() {
     let cleanup = ferroxy(&node, &["cleanup"]);
     assert_eq!(cleanup.code, 0, "{cleanup:?}");
     for words in [
-        "removed what kube-proxy or iptables mode left: table ip kube-proxy",
-        "removed what kube-proxy or iptables mode left: table ip6 kube-proxy",
+        "removed what kube-proxy, iptables or ipvs mode left: table ip kube-proxy",
+        "removed what kube-proxy, iptables or ipvs mode left: table ip6 kube-proxy",
         "chains of ip nat",
         "chains of ip6 filter",
         "chains of ip mangle",

@@ -41,17 +41,17 @@ pub fn cleanup(only_ours: bool) -> anyhow::Result<Answer> {
     let report = takeover::remove_leftovers(None, Established::End);
     counters::remove()?;
     for removed in &report.removed {
-        println!("removed what kube-proxy or iptables mode left: {removed}");
+        println!("removed what kube-proxy, iptables or ipvs mode left: {removed}");
     }
     for kept in &report.kept {
-        println!("left by kube-proxy or iptables mode, and stays: {kept}");
+        println!("left by kube-proxy, iptables or ipvs mode, and stays: {kept}");
     }
     if !tables && report == Report::default() {
         println!("nothing of Ferroxy was there");
     }
     if !report.failed.is_empty() {
         bail!(
-            "not all of what kube-proxy or iptables mode left could be removed: {}",
+            "not all of what kube-proxy, iptables or ipvs mode left could be removed: {}",
             report.failed.join("; ")
         );
     }
