@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use ferroxy_core::{Family, Origin, Packet, Verdict};
 use ipnet::IpNet;
 
-use crate::rule::words;
+use crate::matching::{Target, came_in_on, mark_and_mask, target_if};
 use crate::state::{Rules, State, Table, TableName};
 
 /// Where a packet's path led.
@@ -165,7 +165,7 @@ impl<'a> Run<'a> {
             return Flow::End(End::Drop);
         }
         for rule in rules.iter() {
-            let Some(target) = self.matches(rule) else { continue };
+            let Some(target) = target_if(rule, |option, words| self.holds(option, words)) else { continue };
             let flow = match table.chains.get_key_value(target.name) {
                 Some((next, rules)) => {
                     self.note(name, rule, format!("jump {next}"));
@@ -183,31 +183,8 @@ impl<'a> Run<'a> {
         Flow::Next
     }
 
-    /// The target, if all that the rule asks for is true of the packet.
-    fn matches<'r>(&mut self, rule: &'r str) -> Option<Target<'r>> {
-        let mut words = words(rule);
-        let mut negated = false;
-        while let Some(word) = words.next() {
-            let holds = match word {
-                "!" => {
-                    negated = true;
-                    continue;
-                }
-                "-j" => {
-                    return Some(Target { name: words.next()?, option: words.next(), value: words.next() });
-                }
-                _ => self.holds(word, &mut words)?,
-            };
-            if holds == negated {
-                return None;
-            }
-            negated = false;
-        }
-        None
-    }
-
     /// Whether one condition holds; `None` for what is not known here.
-    fn holds<'r>(&mut self, option: &str, words: &mut impl Iterator<Item = &'r str>) -> Option<bool> {
+    fn holds(&mut self, option: &str, words: &mut dyn Iterator<Item = &str>) -> Option<bool> {
         // Options without a value, then those with one.
         match option {
             "--rsource" | "--reap" | "--set" => return Some(true),
@@ -220,7 +197,7 @@ impl<'a> Run<'a> {
             "-m" | "--comment" | "--nfacct-name" | "--seconds" | "--name" | "--mask" | "--mode" => true,
             "-s" => range(value)?.contains(&self.packet.source),
             "-d" => range(value)?.contains(&self.destination),
-            "-i" => self.came_in_on(value),
+            "-i" => came_in_on(self.packet, value),
             "-p" => self.packet.protocol.lowercase() == value,
             "--dport" => value.parse() == Ok(self.port),
             "--src-type" => value == "LOCAL" && self.packet.origin == Origin::Host,
@@ -241,14 +218,6 @@ impl<'a> Run<'a> {
             }
             _ => return None,
         })
-    }
-
-    fn came_in_on(&self, wanted: &str) -> bool {
-        match (&self.packet.origin, wanted.strip_suffix('+')) {
-            (Origin::Host, _) => false,
-            (Origin::Interface(name), Some(prefix)) => name.starts_with(prefix),
-            (Origin::Interface(name), None) => name == wanted,
-        }
     }
 
     fn act(&mut self, chain: &str, rule: &str, target: Target<'_>) -> Flow {
@@ -283,23 +252,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// What follows `-j`.
-struct Target<'r> {
-    name: &'r str,
-    option: Option<&'r str>,
-    value: Option<&'r str>,
-}
-
 /// An address without a length is a range of one.
 fn range(text: &str) -> Option<IpNet> {
     text.parse().ok().or_else(|| text.parse().ok().map(|address: IpAddr| address.into()))
-}
-
-/// `0x4000/0x4000`
-fn mark_and_mask(text: &str) -> Option<(u32, u32)> {
-    let number = |text: &str| u32::from_str_radix(text.strip_prefix("0x")?, 16).ok();
-    match text.split_once('/') {
-        Some((mark, mask)) => Some((number(mark)?, number(mask)?)),
-        None => Some((number(text)?, u32::MAX)),
-    }
 }

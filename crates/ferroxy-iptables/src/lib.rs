@@ -13,6 +13,7 @@ pub mod dataplane;
 pub mod diff;
 pub mod interpret;
 pub mod ledger;
+pub mod matching;
 pub mod name;
 pub mod observe;
 pub mod plan;

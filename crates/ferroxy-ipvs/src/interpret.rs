@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use ferroxy_core::{Family, Origin, Packet, Verdict};
 use ferroxy_iptables::TableName;
-use ferroxy_iptables::rule::words;
+use ferroxy_iptables::matching::{Target, came_in_on, mark_and_mask, target_if};
 use ferroxy_iptables::state::{Rules, Table};
 use ipnet::IpNet;
 
@@ -173,7 +173,7 @@ impl<'a> Run<'a> {
             return Flow::End(Verdict::Drop);
         }
         for rule in rules.iter() {
-            let Some(target) = self.matches(rule) else { continue };
+            let Some(target) = target_if(rule, |option, words| self.holds(option, words)) else { continue };
             let flow = match table.chains.get(target.name) {
                 Some(rules) => match self.chain(table, target.name, rules, depth + 1) {
                     Flow::Return => Flow::Next,
@@ -188,31 +188,8 @@ impl<'a> Run<'a> {
         Flow::Next
     }
 
-    /// The target, if all that the rule asks for is true of the packet.
-    fn matches<'r>(&self, rule: &'r str) -> Option<Target<'r>> {
-        let mut words = words(rule);
-        let mut negated = false;
-        while let Some(word) = words.next() {
-            let holds = match word {
-                "!" => {
-                    negated = true;
-                    continue;
-                }
-                "-j" => {
-                    return Some(Target { name: words.next()?, option: words.next(), value: words.next() });
-                }
-                _ => self.holds(word, &mut words)?,
-            };
-            if holds == negated {
-                return None;
-            }
-            negated = false;
-        }
-        None
-    }
-
     /// Whether one condition holds; `None` for what is not known here.
-    fn holds<'r>(&self, option: &str, words: &mut impl Iterator<Item = &'r str>) -> Option<bool> {
+    fn holds(&self, option: &str, words: &mut dyn Iterator<Item = &str>) -> Option<bool> {
         if option == "--physdev-is-in" {
             // Whether it came in by a bridge port: what pods send does.
             return Some(matches!(&self.packet.origin, Origin::Interface(name) if name.starts_with("cbr")));
@@ -221,7 +198,7 @@ impl<'a> Run<'a> {
         Some(match option {
             "-m" | "--comment" => true,
             "-s" => value.parse::<IpNet>().ok()?.contains(&self.packet.source),
-            "-i" => self.came_in_on(value),
+            "-i" => came_in_on(self.packet, value),
             "-p" => self.packet.protocol.lowercase() == value,
             "--match-set" => self.is_in(SetName::parse(value)?, words.next()?)?,
             "--src-type" => value == "LOCAL" && self.packet.origin == Origin::Host,
@@ -237,14 +214,6 @@ impl<'a> Run<'a> {
             "--vproto" => self.to.is_some() && value.parse() == Ok(self.packet.protocol.number()),
             _ => return None,
         })
-    }
-
-    fn came_in_on(&self, wanted: &str) -> bool {
-        match (&self.packet.origin, wanted.strip_suffix('+')) {
-            (Origin::Host, _) => false,
-            (Origin::Interface(name), Some(prefix)) => name.starts_with(prefix),
-            (Origin::Interface(name), None) => name == wanted,
-        }
     }
 
     fn is_in(&self, name: SetName, flags: &str) -> Option<bool> {
@@ -297,21 +266,5 @@ impl<'a> Run<'a> {
 
     fn note(&mut self, place: &str, rule: &str, effect: String) {
         self.steps.push(Step { place: place.into(), rule: rule.into(), effect, is_sticky: false });
-    }
-}
-
-/// What follows `-j`.
-struct Target<'r> {
-    name: &'r str,
-    option: Option<&'r str>,
-    value: Option<&'r str>,
-}
-
-/// `0x4000/0x4000`
-fn mark_and_mask(text: &str) -> Option<(u32, u32)> {
-    let number = |text: &str| u32::from_str_radix(text.strip_prefix("0x")?, 16).ok();
-    match text.split_once('/') {
-        Some((mark, mask)) => Some((number(mark)?, number(mask)?)),
-        None => Some((number(text)?, u32::MAX)),
     }
 }

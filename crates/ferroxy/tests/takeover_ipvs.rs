@@ -274,6 +274,25 @@ const HELD: [(&str, &str); 6] = [
     ("ext", "[fd00:172:18::2]:30080"),
 ];
 
+/// What Ferroxy finds.
+struct Found {
+    case: Case,
+    /// Everything there was before kube-proxy.
+    before: Vec<String>,
+    /// The virtual servers among it.
+    foreign: String,
+}
+
+/// kube-proxy's ipvs mode, on a host where IPVS has other users.
+fn install_among_others(node: &Namespace) -> Found {
+    let case = conformance::case("dual-stack").unwrap();
+    load_ipvs(node);
+    install_foreign(node);
+    let (before, foreign) = (listing(node), run(node, "ipvsadm -Sn"));
+    install(node, &echoing(recorded_in_both_families(&case)));
+    Found { case, before, foreign }
+}
+
 fn connect(network: &Network, from: &str, target: &str) -> LongConnection {
     let from = network.namespace(from).unwrap();
     LongConnection::open(from, target.parse().unwrap(), Duration::from_millis(100), Duration::from_secs(10))
@@ -285,11 +304,7 @@ fn connect(network: &Network, from: &str, target: &str) -> LongConnection {
 fn connections_go_on(mode: &str) {
     let Some(network) = support::network() else { return };
     let ka = network.namespace("ka").unwrap();
-    let case = conformance::case("dual-stack").unwrap();
-    load_ipvs(ka);
-    install_foreign(ka);
-    let (before, foreign) = (listing(ka), run(ka, "ipvsadm -Sn"));
-    install(ka, &echoing(recorded_in_both_families(&case)));
+    let Found { case, before, foreign } = install_among_others(ka);
     let mut held: Vec<LongConnection> =
         HELD.iter().map(|(from, target)| connect(&network, from, target)).collect();
     assert!(held.iter().all(|it| it.greeting().starts_with("b1:7 ")), "{held:?}");
@@ -380,11 +395,7 @@ fn connections_go_on_in_iptables_mode() {
 fn connections_go_on_in_ipvs_mode() {
     let Some(network) = support::network() else { return };
     let ka = network.namespace("ka").unwrap();
-    let case = conformance::case("dual-stack").unwrap();
-    load_ipvs(ka);
-    install_foreign(ka);
-    let (before, foreign) = (listing(ka), run(ka, "ipvsadm -Sn"));
-    install(ka, &echoing(recorded_in_both_families(&case)));
+    let Found { case, before, foreign } = install_among_others(ka);
     let ways: Vec<(&str, &str)> = HELD.into_iter().filter(|(_, target)| *target != GONE).collect();
     let held: Vec<LongConnection> =
         ways.iter().map(|(from, target)| connect(&network, from, target)).collect();
