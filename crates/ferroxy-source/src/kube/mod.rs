@@ -5,7 +5,7 @@
 //!                                                            │ framer ─▶ list_watch (the rules; pure), inventory ─▶ outlet
 //! ```
 //!
-//! Objects are decoded straight into events and never kept; what is remembered of each is its name and version.
+//! Objects are decoded straight into events and never kept; what is remembered of each is its name.
 //! While the server is away nothing is said to be gone, and when it is back the watches continue where they were.
 
 mod access;
