@@ -59,13 +59,17 @@ pub struct Effort {
     pub replies: usize,
     /// Failed attempts (the same again is all that is to be learned) before it stops.
     pub failures: usize,
-    /// For each attempt. Less than the second after which TCP repeats a SYN, so that an attempt is one packet.
+    /// For each attempt. More than the second after which a question is repeated: one packet lost on a busy machine
+    /// is no answer, and a rule that drops drops the second one, too.
     pub timeout: Duration,
 }
 
+/// After this time TCP repeats a SYN, and so do we a UDP question, from the same port.
+const REPEAT: Duration = Duration::from_secs(1);
+
 impl Default for Effort {
     fn default() -> Effort {
-        Effort { replies: 24, failures: 2, timeout: Duration::from_millis(700) }
+        Effort { replies: 24, failures: 2, timeout: Duration::from_millis(1500) }
     }
 }
 
@@ -90,11 +94,16 @@ impl Probe {
     }
 }
 
-/// One attempt from the namespace the calling thread is in.
+/// One attempt from the namespace the calling thread is in. A UDP question is sent once.
 pub fn ask(protocol: Protocol, target: SocketAddr, timeout: Duration) -> Result<Answer> {
+    attempt(protocol, target, &[timeout])
+}
+
+/// `waits`: how long for an answer to each sending of a UDP question. TCP repeats by itself in their sum.
+fn attempt(protocol: Protocol, target: SocketAddr, waits: &[Duration]) -> Result<Answer> {
     let outcome = match protocol {
-        Protocol::Tcp => ask_tcp(target, timeout),
-        Protocol::Udp => ask_udp(target, timeout),
+        Protocol::Tcp => ask_tcp(target, waits.iter().sum()),
+        Protocol::Udp => ask_udp(target, waits),
     };
     outcome.or_else(|error| {
         answer_of_error(&error).ok_or_else(|| LabError::system(format!("ask {target}"), error))
@@ -104,8 +113,10 @@ pub fn ask(protocol: Protocol, target: SocketAddr, timeout: Duration) -> Result<
 fn ask_repeatedly(protocol: Protocol, target: SocketAddr, effort: &Effort) -> Result<Seen> {
     let mut seen = Seen::new();
     let (mut replies, mut failures) = (0, 0);
+    let first = effort.timeout.min(REPEAT);
+    let waits = [first, effort.timeout - first];
     while replies < effort.replies && failures < effort.failures {
-        let answer = ask(protocol, target, effort.timeout)?;
+        let answer = attempt(protocol, target, &waits)?;
         match answer {
             Answer::Reply(_) => replies += 1,
             _ => failures += 1,
@@ -145,15 +156,23 @@ fn read_line(stream: &mut TcpStream, deadline: Instant) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&line).trim_end().to_owned())
 }
 
-fn ask_udp(target: SocketAddr, timeout: Duration) -> io::Result<Answer> {
+fn ask_udp(target: SocketAddr, waits: &[Duration]) -> io::Result<Answer> {
     let socket = bind_fresh_port(target.is_ipv6())?;
     // Connected, so that only an answer from the address we asked counts, and ICMP errors reach us.
     socket.connect(target)?;
-    socket.set_read_timeout(Some(timeout))?;
-    socket.send(b"who\n")?;
-    let mut answer = [0; 512];
-    let length = socket.recv(&mut answer)?;
-    Ok(Answer::Reply(String::from_utf8_lossy(&answer[..length]).trim_end().to_owned()))
+    for wait in waits.iter().filter(|wait| !wait.is_zero()) {
+        socket.set_read_timeout(Some(*wait))?;
+        socket.send(b"who\n")?;
+        let mut answer = [0; 512];
+        match socket.recv(&mut answer) {
+            Ok(length) => {
+                return Ok(Answer::Reply(String::from_utf8_lossy(&answer[..length]).trim_end().to_owned()));
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(Answer::Timeout)
 }
 
 /// A source port not used lately: conntrack would send a port it remembers to the endpoint it remembers. The

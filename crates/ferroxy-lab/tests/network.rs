@@ -204,6 +204,21 @@ fn a_pod_answers_hundreds_of_clients_at_once() {
 }
 
 #[test]
+fn every_refusal_is_heard() {
+    if !require(&NEEDS) {
+        return;
+    }
+    let network = Network::conformance().unwrap();
+    // Less than the time after which a question is repeated: every packet must have its answer.
+    let effort = Effort { failures: 20, timeout: Duration::from_millis(900), ..Effort::default() };
+    for address in ["10.244.1.5", "fd00:10:244:1::5"] {
+        // Nobody listens there: each answer is one ICMP error, of which the kernel would send six at once.
+        let seen = probe("b1", Protocol::Udp, address, 9).run(&network, &effort).unwrap();
+        assert_eq!(seen, Seen::from([("refused".to_owned(), 20)]), "{address}");
+    }
+}
+
+#[test]
 fn asking_needs_no_network_object() {
     if !require(&NEEDS) {
         return;
