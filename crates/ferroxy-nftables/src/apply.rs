@@ -142,7 +142,7 @@ fn encode_element(
     write: ElementWriter,
 ) {
     let family = kernel_family(op.family);
-    element.with_data(op.family, |data, key_end| {
+    element.with_data(|data, key_end| {
         let encoded = ElementRef {
             key: element.key.as_bytes(),
             key_end,

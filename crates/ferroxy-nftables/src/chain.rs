@@ -3,9 +3,6 @@
 //! What is in them is in `program.rs`; when one is needed follows from the elements that lead to it.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-
-use ferroxy_core::Family;
 
 use crate::element::{Element, Key, Scope, SetId, Value};
 
@@ -31,8 +28,8 @@ pub enum Pool {
     Local,
 }
 
-/// What is done to a new connection. Also the value of a frontend's element, as a number the kernel takes for an
-/// address: see [`Treatment::code`].
+/// What is done to a new connection. Also the value of a frontend's element, as a number the kernel takes for a
+/// packet's priority: see [`Treatment::code`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Treatment {
     pub kind: Kind,
@@ -53,6 +50,10 @@ pub enum Kind {
     StickyExternal,
     StickyExternalLocal,
 }
+
+/// Where the kinds begin in codes: those of addresses, and from there on those of node ports.
+const FIRST_KIND: u32 = 1;
+const NODE_PORT_KINDS: u32 = 0x10;
 
 impl Kind {
     const ALL: [Kind; 8] = [
@@ -90,30 +91,21 @@ impl Treatment {
         Treatment { kind, ..self }
     }
 
-    /// `240.KIND.COUNT` (`::240.KIND.COUNT` for IPv6): an address no host can have, so it never means one.
-    pub fn code(self, family: Family) -> IpAddr {
-        let kind = Kind::ALL.iter().position(|kind| *kind == self.kind).unwrap_or(0) as u8;
-        let scope = if self.scope == Scope::Address { 0 } else { 100 };
-        let [high, low] = self.count.to_be_bytes();
-        let v4 = Ipv4Addr::new(240, scope + kind, high, low);
-        match family {
-            Family::V4 => v4.into(),
-            Family::V6 => Ipv6Addr::from_bits(v4.to_bits().into()).into(),
-        }
+    /// `KIND:COUNT`, as `nft` writes a priority (both in hexadecimal): `1:a` is `pick-10`.
+    pub fn code(self) -> u32 {
+        let kind = Kind::ALL.iter().position(|kind| *kind == self.kind).unwrap_or(0) as u32;
+        let scope = if self.scope == Scope::Address { 0 } else { NODE_PORT_KINDS };
+        (FIRST_KIND + scope + kind) << 16 | u32::from(self.count)
     }
 
-    pub fn from_code(code: IpAddr) -> Option<Treatment> {
-        let bits = match code {
-            IpAddr::V4(v4) => v4.to_bits(),
-            IpAddr::V6(v6) => u32::try_from(v6.to_bits()).ok()?,
-        };
-        let [240, kind, high, low] = bits.to_be_bytes() else { return None };
+    pub fn from_code(code: u32) -> Option<Treatment> {
+        let kind = (code >> 16).checked_sub(FIRST_KIND)?;
         let (scope, kind) = match kind {
-            0..100 => (Scope::Address, kind),
-            _ => (Scope::NodePort, kind - 100),
+            0..NODE_PORT_KINDS => (Scope::Address, kind),
+            _ => (Scope::NodePort, kind - NODE_PORT_KINDS),
         };
-        let kind = *Kind::ALL.get(usize::from(kind))?;
-        Some(Treatment { kind, scope, count: u16::from_be_bytes([high, low]) })
+        let kind = *Kind::ALL.get(kind as usize)?;
+        Some(Treatment { kind, scope, count: code as u16 })
     }
 }
 
@@ -150,9 +142,9 @@ impl ChainId {
     }
 
     /// The element by which a treatment's chain is found.
-    pub fn element(self, family: Family) -> Option<Element> {
+    pub fn element(self) -> Option<Element> {
         let ChainId::Treat(treatment) = self else { return None };
-        let key = Key::EMPTY.address(treatment.code(family));
+        let key = Key::EMPTY.number(treatment.code());
         // Two maps, because the kernel would see a loop in one: treatments of the local pool are asked for by others.
         let set = match treatment.kind {
             Kind::Pick(Pool::Local) | Kind::Sticky(Pool::Local) => SetId::Treatments(Pool::Local),
@@ -222,16 +214,16 @@ mod tests {
 
     #[test]
     fn every_treatment_is_a_number_of_its_own() {
-        for family in Family::ALL {
-            for scope in Scope::ALL {
-                for (kind, count) in Kind::ALL.into_iter().zip([1, 2, 255, 256, 1000, 65535, 3, 4]) {
-                    let treatment = Treatment { kind, scope, count };
-                    assert_eq!(Treatment::from_code(treatment.code(family)), Some(treatment));
-                }
+        let mut codes = std::collections::BTreeSet::new();
+        for scope in Scope::ALL {
+            for (kind, count) in Kind::ALL.into_iter().zip([1, 2, 255, 256, 1000, 65535, 3, 4]) {
+                let treatment = Treatment { kind, scope, count };
+                assert_eq!(Treatment::from_code(treatment.code()), Some(treatment));
+                assert!(codes.insert(treatment.code()), "{treatment:?}");
             }
         }
-        for foreign in ["10.96.0.80", "240.8.0.1", "240.200.0.1", "fd00::1", "::1"] {
-            assert_eq!(Treatment::from_code(foreign.parse().unwrap()), None, "{foreign}");
+        for foreign in [0, 6, 0x0009_0001, 0x0019_0001, u32::MAX] {
+            assert_eq!(Treatment::from_code(foreign), None, "{foreign:x}");
         }
     }
 

@@ -7,7 +7,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use ferroxy_core::{Family, Protocol};
+use ferroxy_core::Protocol;
 use ferroxy_netlink::nftables::{DataRef, VerdictRef};
 
 use crate::chain::{ChainId, Pool, Treatment};
@@ -64,6 +64,8 @@ pub enum SetId {
     Endpoints(Scope),
     StickyEndpoints(Scope),
     StickyLocalEndpoints(Scope),
+    /// All addresses in those two, of every scope: to ask them first costs the others little.
+    StickyAddresses,
     Affinity(Scope),
     AffinityTimeouts(Scope),
     /// Only there while traffic is counted.
@@ -78,6 +80,7 @@ impl SetId {
             SetId::Firewalled,
             SetId::AllowedSources,
             SetId::Hairpins,
+            SetId::StickyAddresses,
             SetId::Treatments(Pool::Main),
             SetId::Treatments(Pool::Local),
         ];
@@ -120,6 +123,7 @@ impl SetId {
             SetId::StickyEndpoints(NodePort) => "nodeport-sticky-endpoints",
             SetId::StickyLocalEndpoints(Address) => "sticky-local-endpoints",
             SetId::StickyLocalEndpoints(NodePort) => "nodeport-sticky-local-endpoints",
+            SetId::StickyAddresses => "sticky-addresses",
             SetId::AffinityTimeouts(Address) => "affinity-timeouts",
             SetId::AffinityTimeouts(NodePort) => "nodeport-affinity-timeouts",
             SetId::Affinity(Address) => "affinity",
@@ -141,7 +145,7 @@ impl SetId {
 
     /// Several Services may need the same element; it goes when the last of them goes.
     pub fn is_shared(self) -> bool {
-        matches!(self, SetId::ClusterIps | SetId::Hairpins)
+        matches!(self, SetId::ClusterIps | SetId::Hairpins | SetId::StickyAddresses)
     }
 }
 
@@ -182,9 +186,9 @@ impl Key {
         self.field(&port.to_be_bytes())
     }
 
-    /// A slot: `numgen` writes it in the host's byte order.
-    pub fn slot(self, slot: u32) -> Key {
-        self.field(&slot.to_ne_bytes())
+    /// A slot or a treatment: numbers are in the host's byte order.
+    pub fn number(self, number: u32) -> Key {
+        self.field(&number.to_ne_bytes())
     }
 
     pub fn then(self, other: &Key) -> Key {
@@ -235,11 +239,11 @@ pub struct Element {
 
 impl Element {
     /// Hands the element to `write` in the kernel's form, without allocating for the common kinds.
-    pub fn with_data<R>(&self, family: Family, write: impl FnOnce(DataRef<'_>, Option<&[u8]>) -> R) -> R {
+    pub fn with_data<R>(&self, write: impl FnOnce(DataRef<'_>, Option<&[u8]>) -> R) -> R {
         match self.value {
             Value::Member | Value::Foreign => write(DataRef::None, None),
             Value::Treatment(treatment) => {
-                write(DataRef::Value(Key::EMPTY.address(treatment.code(family)).as_bytes()), None)
+                write(DataRef::Value(&treatment.code().to_ne_bytes()), None)
             }
             Value::Goto(chain) => write(DataRef::Verdict(VerdictRef::Goto(&chain.to_string())), None),
             Value::Endpoint(address, port) => {

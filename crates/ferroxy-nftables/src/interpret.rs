@@ -98,6 +98,7 @@ struct Run<'a> {
     destination: IpAddr,
     port: u16,
     mark: u32,
+    priority: u32,
     translated: Option<SocketAddr>,
     masqueraded: bool,
     end: Option<End>,
@@ -115,6 +116,7 @@ impl<'a> Run<'a> {
             destination: packet.destination,
             port: packet.port,
             mark: 0,
+            priority: 0,
             translated: None,
             masqueraded: false,
             end: None,
@@ -224,6 +226,10 @@ impl<'a> Run<'a> {
                 self.mark = u32::from_ne_bytes(self.array(*sreg));
                 Effect::Did(format!("mark is 0x{:x}", self.mark))
             }
+            Expr::MetaSet { key: nl::MetaKey::Priority, sreg } => {
+                self.priority = u32::from_ne_bytes(self.array(*sreg));
+                Effect::On
+            }
             Expr::MetaSet { .. } | Expr::Counter => Effect::On,
             Expr::Ct { key, direction, dreg } => self.load_ct(*key, *direction, *dreg),
             Expr::Cmp { sreg, op, data } => {
@@ -287,6 +293,7 @@ impl<'a> Run<'a> {
         match key {
             nl::MetaKey::L4proto => self.store(dreg, &[self.packet.protocol.number()]),
             nl::MetaKey::Mark => self.store(dreg, &self.mark.to_ne_bytes()),
+            nl::MetaKey::Priority => self.store(dreg, &self.priority.to_ne_bytes()),
             nl::MetaKey::Iifname => {
                 // The kernel gives the empty name where there is no incoming interface.
                 let mut name = match &self.packet.origin {
@@ -337,8 +344,7 @@ impl<'a> Run<'a> {
             (None, _) | (_, None) => Effect::Break,
             (Some(0), Some(Value::Goto(chain))) => Effect::Verdict(nl::Verdict::Goto(chain.to_string())),
             (Some(dreg), Some(Value::Treatment(treatment))) => {
-                let number = treatment.code(Family::of(self.packet.destination));
-                self.store(dreg, &octets(number))
+                self.store(dreg, &treatment.code().to_ne_bytes())
             }
             (Some(dreg), Some(Value::Endpoint(address, port))) => {
                 let bytes = Key::EMPTY.address(address).port(port);

@@ -197,7 +197,7 @@ impl Ledger {
         // Backwards: whoever leads to a chain comes after it in their order.
         for (family, chain) in self.idle.iter().rev() {
             let op = |action| Op { family: *family, action };
-            plan.changes.extend(chain.element(*family).map(|element| op(Action::Remove(element))));
+            plan.changes.extend(chain.element().map(|element| op(Action::Remove(element))));
             plan.tidy.push(op(Action::RemoveChain(chain.to_string())));
         }
         plan
@@ -215,7 +215,7 @@ fn chain_ops(family: Family, chain: ChainId, node: &NodeIntent) -> impl Iterator
         .rules
         .into_iter()
         .map(move |rule| Action::AddRule { chain: name.clone(), rule: Box::new(rule) });
-    let found_by = chain.element(family).map(Action::Add);
+    let found_by = chain.element().map(Action::Add);
     std::iter::once(add).chain(rules).chain(found_by).map(move |action| Op { family, action })
 }
 

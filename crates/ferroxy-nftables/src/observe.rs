@@ -71,7 +71,7 @@ fn decode(set: SetId, family: Family, element: nl::Element) -> Option<Element> {
 }
 
 fn treatment(bytes: &[u8]) -> Option<Value> {
-    Treatment::from_code(address_from(bytes)?).map(Value::Treatment)
+    Treatment::from_code(u32::from_ne_bytes(bytes.try_into().ok()?)).map(Value::Treatment)
 }
 
 fn endpoint(bytes: &[u8]) -> Option<Value> {

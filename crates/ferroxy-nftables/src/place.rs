@@ -61,7 +61,7 @@ pub fn onto_kernel(seen: &State, service: &Arc<ServiceIntent>) -> Arc<ServiceInt
 fn kernel_pool(seen: &State, port: &PortIntent, frontend: &Frontend, first_slot: u32) -> Vec<Endpoint> {
     let Some(table) = seen.tables.get(&port.family) else { return Vec::new() };
     let (scope, key) = frontend_key(port, frontend);
-    let at = |slot: u32| match table.get(SetId::Endpoints(scope), &Key::EMPTY.slot(slot).then(&key))?.value {
+    let at = |slot: u32| match table.get(SetId::Endpoints(scope), &Key::EMPTY.number(slot).then(&key))?.value {
         Value::Endpoint(ip, port) => Some(Endpoint { ip, port, is_local: false }),
         _ => None,
     };

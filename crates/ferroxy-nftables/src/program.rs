@@ -4,7 +4,7 @@
 //!   prerouting, output  -110   firewall ────────── source ranges: drop
 //!   prerouting, output  -100   services ─┬─ frontends ─┐ cluster IPs, external and load-balancer IPs
 //!                                        └─ nodeports ─┤ node ports (the same again, prefixed "nodeport-")
-//!                                          treatments ◀┘
+//!                                          treatments ◀┘ the number of a treatment : its chain
 //!            ┌─────────────────────────────────┘
 //!            ├─▶ pick-N                          one of N endpoints        (cluster IPs)
 //!            ├─▶ external-N       ─▶ pick-N                                (policy Cluster: masquerade)
@@ -21,21 +21,24 @@
 //! A Service is elements of the maps named here; `render.rs` writes them. Chains that come and go: one for each
 //! treatment and *number* of endpoints in use, and for affinity one for each timeout and endpoint port in use.
 //!
-//! **The destination address is our register.** The obvious form is a verdict map, `frontend : goto pick-2`. But the
+//! **The packet's priority is our register.** The obvious form is a verdict map, `frontend : goto pick-2`. But the
 //! kernel validates a table from its hooks down, every element of every reachable verdict map, whenever an element
 //! with a `goto` is added: at 44,000 Services that made one endpoint change 6 ms instead of 30 µs (Linux 6.18). So
-//! the map of frontends holds plain data, the number of a treatment (`240.0.0.2`), which is written over the packet's
-//! destination address; a second, tiny map leads from numbers to chains. `ct original` still knows the real
-//! destination, translation puts the endpoint's in place of the number, and whoever leaves untranslated restores
-//! it. Nobody else sees the number: all of it happens within one hook, for the first packet of a connection.
+//! the map of frontends holds plain data, the number of a treatment (`1:2`), and a second, tiny map leads from numbers
+//! to chains. The kernel could look up one with what the other said, but `nft` has no words for that; it has for
+//! writing the number into the packet's priority and looking that up, which costs next to nothing (an address, which
+//! we used before, has checksums). Nobody else sees the number: all of it happens within one hook, for the first packet
+//! of a connection, and whoever leaves, translated or not, takes it out. What it costs is the priority that this first
+//! packet came with (`SO_PRIORITY` of a local sender; what is forwarded gets a new one from its TOS anyway, in IPv4).
 //!
-//! **Session affinity** uses the same register. A client's endpoint address is learnt after translation (`learn`),
-//! where the packet's own destination is the endpoint. A new connection of a known client gets that address
-//! written into the packet (`ip daddr set … map @affinity jump recall`), and then only `sticky-endpoints`, which
-//! holds a frontend's endpoints of this moment, lets it be translated to that address (`to-P`, with the endpoint's
-//! port). So an endpoint that has left gets no new connection from the commit that removed it, with no clean-up of
-//! client entries: the stale one is deleted by the first packet that meets it, which goes on to a fresh pick. (Not
-//! one map with address and port: loading such IPv6 rules, `nft -f` 1.0.6 runs out of registers and aborts.)
+//! **Session affinity** uses the destination address in the same way. A client's endpoint address is learnt after
+//! translation (`learn`; asked only for the addresses of such endpoints), where the packet's own destination is the
+//! endpoint. A new connection of a known client gets that address written into the packet (`ip daddr set … map
+//! @affinity jump recall`), and then only `sticky-endpoints`, which holds a frontend's endpoints of this moment, lets
+//! it be translated to that address (`to-P`, with the endpoint's port). So an endpoint that has left gets no new
+//! connection from the commit that removed it, with no clean-up of client entries: the stale one is deleted by the
+//! first packet that meets it, which gets its own destination back and goes on to a fresh pick. (Not one map with
+//! address and port: loading such IPv6 rules, `nft -f` 1.0.6 runs out of registers and aborts.)
 
 use ferroxy_core::intent::{FamilyIntent, LocalDetector, NodePortAddresses};
 use ferroxy_core::{Family, NodeIntent, Protocol};
@@ -44,13 +47,10 @@ use ferroxy_netlink::nftables::{ChainType, CtDirection, Datatype, Hook, HookPoin
 use crate::chain::{ChainId, Kind, Pool, Treatment};
 use crate::element::{Counted, Scope, SetId};
 use crate::rule::{
-    FLOW_FIELDS, Field, Rule, RuleWriter, frontend_fields, original_frontend_fields, treated_fields,
+    FLOW_FIELDS, Field, Rule, RuleWriter, frontend_fields, original_frontend_fields, recalled_frontend_fields,
 };
 use crate::state::Chain;
 
-/// The chains that do what the number in the destination address says.
-const TREATMENT: &str = "treatment";
-const LOCAL_TREATMENT: &str = "local-treatment";
 const TRAFFIC: &str = "traffic";
 
 /// How many clients' affinity one scope remembers; beyond that a client is balanced like any other.
@@ -75,8 +75,6 @@ pub fn chains(node: &NodeIntent, family: Family) -> Vec<(String, Chain)> {
     let mut chains = program.base_chains();
     chains.extend(program.checks());
     chains.push(("services".into(), program.services()));
-    chains.push((TREATMENT.into(), program.treatment(Pool::Main)));
-    chains.push((LOCAL_TREATMENT.into(), program.treatment(Pool::Local)));
     chains.push(("learn".into(), program.learn()));
     chains.push(("masquerading".into(), program.masquerading()));
     if node.count_traffic {
@@ -99,7 +97,7 @@ pub fn on_demand_chain(chain: ChainId, node: &NodeIntent, family: Family) -> Cha
             let client = [&[Field::OriginalSaddr], original_frontend_fields(scope)].concat();
             for_each_protocol(&|rule| rule.remember(&client, SetId::Affinity(scope), seconds))
         }
-        ChainId::To(port) => for_each_protocol(&|rule| rule.translate_to_port(port)),
+        ChainId::To(port) => for_each_protocol(&|rule| rule.clear_priority().translate_to_port(port)),
     })
 }
 
@@ -120,7 +118,10 @@ impl Program<'_> {
         use HookPoint::{Forward, Input, Output, Postrouting, Prerouting};
         let new = |chain: &str| self.rule().is_new().jump(chain).done();
         let all = |chain: &str| self.rule().jump(chain).done();
-        let learn = || self.rule().is_new().is_translated().jump("learn").done();
+        let learn = || {
+            let translated = self.rule().is_new().is_translated();
+            translated.is_in(&[Field::Daddr], SetId::StickyAddresses).jump("learn").done()
+        };
         let base = |name: &str, kind, point, priority, rules| {
             (name.to_string(), Chain { hook: Some(Hook { kind, point, priority }), rules, comment: None })
         };
@@ -206,18 +207,12 @@ impl Program<'_> {
             rules.push(outside.done_with("masquerade cluster IP traffic that no pod sent"));
         }
         let by_address = frontend_fields(Scope::Address);
-        let address = self.rule().put_destination_from(by_address, SetId::Frontends(Scope::Address));
-        rules.push(address.goto(TREATMENT).done());
-        let by_port = frontend_fields(Scope::NodePort);
-        let node_port = self.to_node_port().put_destination_from(by_port, SetId::Frontends(Scope::NodePort));
-        rules.push(node_port.goto(TREATMENT).done());
+        let treat = |rule: RuleWriter, key, scope| {
+            rule.treat(key, SetId::Frontends(scope), SetId::Treatments(Pool::Main)).done()
+        };
+        rules.push(treat(self.rule(), by_address, Scope::Address));
+        rules.push(treat(self.to_node_port(), frontend_fields(Scope::NodePort), Scope::NodePort));
         Chain::plain(rules)
-    }
-
-    /// From the number in the destination address to the chain it stands for.
-    fn treatment(&self, pool: Pool) -> Chain {
-        let dispatch = self.rule().dispatch(&[Field::Daddr], SetId::Treatments(pool));
-        Chain::plain(vec![dispatch.done(), self.restore()])
     }
 
     fn treat(&self, treatment: Treatment) -> Vec<Rule> {
@@ -225,11 +220,12 @@ impl Program<'_> {
         let masquerade = || self.rule().set_mark(self.node.masquerade_mark).done();
         let goto = |kind| self.rule().goto(&ChainId::Treat(treatment.with(kind)).to_string()).done();
         match kind {
-            Kind::Pick(pool) => vec![self.rule().pick(count, pool, scope).done(), self.restore()],
+            Kind::Pick(pool) => vec![self.rule().clear_priority().pick(count, pool, scope).done()],
             Kind::External => vec![masquerade(), goto(Kind::Pick(Pool::Main))],
             Kind::ExternalLocal => self.near_or_local(treatment.with(Kind::Pick(Pool::Main))),
             Kind::Sticky(pool) => {
-                let known = self.rule().put_destination_from(&client_fields(scope), SetId::Affinity(scope));
+                let client = [&[Field::Saddr], frontend_fields(scope)].concat();
+                let known = self.rule().put_destination_from(&client, SetId::Affinity(scope));
                 let recall = ChainId::Recall(scope, pool).to_string();
                 vec![known.jump(&recall).done(), goto(Kind::Pick(pool))]
             }
@@ -249,29 +245,27 @@ impl Program<'_> {
         let from_host = || self.rule().is_local(Field::Saddr);
         rules.push(from_host().set_mark(self.node.masquerade_mark).done());
         rules.push(from_host().goto(&chain).done_with("this host may go anywhere"));
-        let key = treated_fields(near.scope);
-        let local = self.rule().put_destination_from(key, SetId::LocalFrontends(near.scope));
-        rules.push(local.goto(LOCAL_TREATMENT).done());
-        rules.push(self.restore());
+        let (key, map) = (frontend_fields(near.scope), SetId::LocalFrontends(near.scope));
+        rules.push(self.rule().treat(key, map, SetId::Treatments(Pool::Local)).done());
+        rules.push(self.rule().clear_priority().done());
         rules
     }
 
     /// The destination in the packet is the remembered endpoint now. If it is no endpoint of the frontend any more,
-    /// it is forgotten; the pick that follows needs no destination.
+    /// it is forgotten, and the pick that follows finds the packet as it came.
     fn recall(&self, scope: Scope, pool: Pool) -> Vec<Rule> {
         let endpoints = match pool {
             Pool::Main => SetId::StickyEndpoints(scope),
             Pool::Local => SetId::StickyLocalEndpoints(scope),
         };
-        let remembered = [treated_fields(scope), &[Field::Daddr]].concat();
+        let frontend = recalled_frontend_fields(scope);
+        let remembered = [frontend, &[Field::Daddr]].concat();
+        let client = [&[Field::Saddr], frontend].concat();
         vec![
             self.rule().dispatch(&remembered, endpoints).done(),
-            self.rule().forget(&client_fields(scope), SetId::Affinity(scope)).done(),
+            self.rule().forget(&client, SetId::Affinity(scope)).done(),
+            self.rule().restore_destination().done(),
         ]
-    }
-
-    fn restore(&self) -> Rule {
-        self.rule().restore_destination().done()
     }
 
     /// Which affinity timeout the frontend of this connection has, if any.
@@ -329,11 +323,6 @@ impl Program<'_> {
     }
 }
 
-/// What a client's endpoint is remembered by.
-fn client_fields(scope: Scope) -> Vec<Field> {
-    [&[Field::Saddr], treated_fields(scope)].concat()
-}
-
 fn from_pod(rule: RuleWriter, detector: &LocalDetector) -> RuleWriter {
     match detector {
         LocalDetector::SourceIn(net) => rule.address_in(Field::Saddr, *net),
@@ -359,7 +348,7 @@ fn loopback(family: Family) -> ipnet::IpNet {
 
 /// A set as it must be.
 pub fn declaration(set: SetId, family: Family) -> Set {
-    use Datatype::{InetProto, InetService, Integer32};
+    use Datatype::{InetProto, InetService, Integer32, Priority};
     let address = match family {
         Family::V4 => Datatype::Ipv4Addr,
         Family::V6 => Datatype::Ipv6Addr,
@@ -373,8 +362,7 @@ pub fn declaration(set: SetId, family: Family) -> Set {
     };
     let endpoint = || Some(SetData::Value(vec![address, InetService]));
     let verdict = || Some(SetData::Verdict);
-    // A treatment's number, or an endpoint: either way what is written over the destination.
-    let number = || Some(SetData::Value(vec![address]));
+    let treatment = || Some(SetData::Value(vec![Priority]));
     let (key, data, comment) = match set {
         SetId::ClusterIps => (vec![address], None, "cluster IPs in use"),
         SetId::NodePortIps => (vec![address], None, "addresses of this host that answer on node ports"),
@@ -385,9 +373,11 @@ pub fn declaration(set: SetId, family: Family) -> Set {
         SetId::Hairpins => {
             (vec![address, address, InetProto, InetService], None, "pods here that are endpoints")
         }
-        SetId::Treatments(_) => (vec![address], verdict(), "what a treatment's number stands for"),
-        SetId::Frontends(scope) => (frontend(scope), number(), "how a Service is treated"),
-        SetId::LocalFrontends(scope) => (frontend(scope), number(), "and if endpoints must be on this node"),
+        SetId::Treatments(_) => (vec![Priority], verdict(), "what a treatment's number stands for"),
+        SetId::Frontends(scope) => (frontend(scope), treatment(), "how a Service is treated"),
+        SetId::LocalFrontends(scope) => {
+            (frontend(scope), treatment(), "and if endpoints must be on this node")
+        }
         SetId::NoEndpoints(scope) => (frontend(scope), None, "frontends that lead nowhere"),
         SetId::NoLocalEndpoints(scope) => (frontend(scope), None, "those that do elsewhere"),
         SetId::Endpoints(scope) => {
@@ -397,7 +387,10 @@ pub fn declaration(set: SetId, family: Family) -> Set {
             (around(&[], scope, &[address]), verdict(), "endpoints a client may stick to")
         }
         SetId::AffinityTimeouts(scope) => (frontend(scope), verdict(), "frontends with session affinity"),
-        SetId::Affinity(scope) => (around(&[address], scope, &[]), number(), "client, frontend : endpoint"),
+        SetId::StickyAddresses => (vec![address], None, "where clients may stick"),
+        SetId::Affinity(scope) => {
+            (around(&[address], scope, &[]), Some(SetData::Value(vec![address])), "client, frontend : endpoint")
+        }
         SetId::Traffic(counted) => {
             let comment = match counted {
                 Counted::Connections => "first packets, by frontend and endpoint",

@@ -89,7 +89,7 @@ pub fn add_on_demand_chains(
 ) {
     for chain in wanted {
         table.chains.insert(chain.to_string(), program::on_demand_chain(chain, node, family));
-        chain.element(family).into_iter().for_each(|element| table.insert(element));
+        chain.element().into_iter().for_each(|element| table.insert(element));
     }
 }
 
@@ -181,7 +181,7 @@ impl PortWriter<'_> {
     ) {
         for (slot, endpoint) in (first_slot..).zip(pool) {
             let value = Value::Endpoint(endpoint.ip, endpoint.port);
-            let key = Key::EMPTY.slot(slot).then(&frontend);
+            let key = Key::EMPTY.number(slot).then(&frontend);
             emit(Element { set, key, value, comment: None });
         }
         if self.port.affinity.is_some() {
@@ -198,6 +198,7 @@ impl PortWriter<'_> {
         for endpoint in endpoints {
             let value = Value::Goto(ChainId::To(endpoint.port));
             emit(Element { set, key: frontend.address(endpoint.ip), value, comment: None });
+            emit(member(SetId::StickyAddresses, Key::EMPTY.address(endpoint.ip)));
         }
     }
 

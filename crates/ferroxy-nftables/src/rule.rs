@@ -52,8 +52,8 @@ pub fn frontend_fields(scope: Scope) -> &'static [Field] {
     }
 }
 
-/// The same frontend, found again when something else stands in the packet's destination address.
-pub fn treated_fields(scope: Scope) -> &'static [Field] {
+/// The same frontend, found again when an endpoint stands in the packet's destination address.
+pub fn recalled_frontend_fields(scope: Scope) -> &'static [Field] {
     match scope {
         Scope::Address => &[Field::OriginalDaddr, Field::L4proto, Field::Dport],
         Scope::NodePort => &[Field::L4proto, Field::Dport],
@@ -302,13 +302,35 @@ impl RuleWriter {
         self.say(words)
     }
 
+    /// Looks up which treatment these fields get, and goes to its chain.
+    pub fn treat(mut self, fields: &[Field], map: SetId, treatments: SetId) -> RuleWriter {
+        self.load(fields, 0);
+        self.look_up(map, Some(register(0)), false);
+        self.exprs.push(Expr::MetaSet { key: nl::MetaKey::Priority, sreg: register(0) });
+        self.exprs.push(Expr::Meta { key: nl::MetaKey::Priority, dreg: register(0) });
+        self.look_up(treatments, Some(VERDICT), false);
+        let key = self.spell(fields);
+        self.say(format!(
+            "meta priority set {key} map @{} meta priority vmap @{}",
+            map.name(),
+            treatments.name()
+        ))
+    }
+
+    /// Takes the treatment's number out of the packet.
+    pub fn clear_priority(mut self) -> RuleWriter {
+        self.exprs.push(Expr::ImmediateData { dreg: register(0), data: vec![0; 4] });
+        self.exprs.push(Expr::MetaSet { key: nl::MetaKey::Priority, sreg: register(0) });
+        self.say("meta priority set none".into())
+    }
+
     /// Translates the destination to the endpoint in a random slot of `count`.
     pub fn pick(mut self, count: u16, pool: Pool, scope: Scope) -> RuleWriter {
         let (offset, shift) = match pool {
             Pool::Main => (0, String::new()),
             Pool::Local => (LOCAL_SLOTS, format!(" offset {LOCAL_SLOTS}")),
         };
-        let fields = treated_fields(scope);
+        let fields = frontend_fields(scope);
         self.exprs.push(Expr::Numgen { dreg: register(0), modulus: count.into(), offset });
         self.load(fields, 1);
         let key = format!("numgen random mod {count}{shift} . {}", self.spell(fields));

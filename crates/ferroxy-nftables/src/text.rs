@@ -184,6 +184,8 @@ fn spell_datatype(family: Family, datatype: Datatype, by_example: bool) -> &'sta
         (Datatype::InetProto, false, _) => "inet_proto",
         (Datatype::InetService, true, _) => "th dport",
         (Datatype::InetService, false, _) => "inet_service",
+        (Datatype::Priority, true, _) => "meta priority",
+        (Datatype::Priority, false, _) => "classid",
         (Datatype::Integer32, _, _) => "numgen random mod 65536",
         (Datatype::Unknown(_), _, _) => "(not ours)",
     }
@@ -198,7 +200,7 @@ pub fn element_text(family: Family, element: &Element) -> String {
     match element.value {
         Value::Member | Value::UpTo(_) => {}
         Value::Treatment(treatment) => {
-            let _ = write!(text, " : {}", address_text(treatment.code(family)));
+            let _ = write!(text, " : {}", priority_text(treatment.code()));
         }
         Value::Goto(chain) => {
             let _ = write!(text, " : goto {chain}");
@@ -238,11 +240,17 @@ fn spell_field(datatype: Datatype, bytes: &[u8]) -> String {
             Protocol::from_number(word[0]).map_or_else(|| word[0].to_string(), |p| p.lowercase().to_string())
         }
         Datatype::InetService => u16::from_be_bytes([word[0], word[1]]).to_string(),
+        Datatype::Priority => priority_text(u32::from_ne_bytes(word)),
         Datatype::Integer32 | Datatype::Unknown(_) => u32::from_ne_bytes(word).to_string(),
     }
 }
 
-/// As the C library writes it, and so `nft`: it shows addresses such as `::240.0.0.2` in the old mixed form.
+/// As `nft` writes what traffic control calls a class.
+fn priority_text(priority: u32) -> String {
+    format!("{:x}:{:x}", priority >> 16, priority & 0xffff)
+}
+
+/// As the C library writes it, and so `nft`: it shows addresses such as `::10.0.0.2` in the old mixed form.
 fn address_text(address: IpAddr) -> String {
     match address {
         IpAddr::V6(v6) => match u32::try_from(v6.to_bits()) {

@@ -264,14 +264,14 @@ fn what_the_kernel_refuses_is_named_and_holds_back_nothing_else() {
         let mut dataplane = Dataplane::open(&[Family::V4]).unwrap();
         start(&mut dataplane, &Intent { node: sample().node, services: BTreeMap::new() });
         // A foreign hand has put something else where the second Service must go.
-        nft(&["add", "element", "ip", "ferroxy", "frontends", "{ 10.96.0.2 . tcp . 80 : 240.0.0.9 }"]);
+        nft(&["add", "element", "ip", "ferroxy", "frontends", "{ 10.96.0.2 . tcp . 80 : 1:9 }"]);
         let changes = vec![plain("one", "10.96.0.1"), plain("two", "10.96.0.2"), plain("three", "10.96.0.3")];
 
         let outcome = dataplane.change(changes.clone()).unwrap();
         let [(name, words)] = outcome.failed.as_slice() else { panic!("one fails: {:?}", outcome.failed) };
         assert_eq!(name.as_str(), "default/two");
         let expected = "the kernel refuses `add element ip ferroxy frontends { 10.96.0.2 . tcp . 80 comment \
-                        \"default/two:http\" : 240.0.0.3 }`: File exists";
+                        \"default/two:http\" : 1:3 }`: File exists";
         assert_eq!(words, expected);
         let listed = nft(&["list", "map", "ip", "ferroxy", "frontends"]);
         assert!(listed.contains("10.96.0.1 . tcp") && listed.contains("10.96.0.3 . tcp"), "{listed}");

@@ -179,7 +179,7 @@ fn render_prints_what_nft_reads() {
     let cluster = with_web();
     let done = ferroxy(&node, &cluster.command(&["render"]));
     assert_eq!((done.code, done.stderr.as_str()), (0, ""));
-    assert!(done.stdout.contains(r#"10.96.0.80 . tcp . 80 comment "default/web:tcp-80" : 240.0.0.2"#));
+    assert!(done.stdout.contains(r#"10.96.0.80 . tcp . 80 comment "default/web:tcp-80" : 1:2"#));
     assert_eq!(nft(&node, &["list", "ruleset"]), "", "render only prints");
 
     cluster.write_text("rendered.nft", &done.stdout);

@@ -95,11 +95,28 @@ fn folder_name(test: &str) -> String {
     test.replace('_', "-")
 }
 
+/// Counts what comes from our chains in the same hooks, where a treatment's number must be gone again.
+const LOOKS_BEHIND: &str = "table inet behind {
+    counter seen {}
+    counter numbered {}
+    chain prerouting {
+        type filter hook prerouting priority -99
+        counter name seen
+        meta priority >= 1:0 counter name numbered
+    }
+    chain output {
+        type filter hook output priority -99
+        counter name seen
+        meta priority >= 1:0 counter name numbered
+    }
+}";
+
 fn play_nftables(name: &str) {
     let Some(network) = support::network() else { return };
     let ka = network.namespace("ka").unwrap();
     let (case, folder) = configured_case(name, "nftables");
     let arguments = run_arguments(&case.folder, &folder.path().join("config.yaml"));
+    nft(ka, &[LOOKS_BEHIND]);
 
     let agent = Agent::start_with(ka, arguments.clone());
     // The recordings of health-check node ports (`case.health_checks`) are compared in serve.rs.
@@ -110,6 +127,10 @@ fn play_nftables(name: &str) {
     let log = agent.terminate();
     assert!(log.contains("the rules stay in place"), "{log}");
     compare_first(&case, Mode::Nftables, &network);
+    let seen = nft(ka, &["list", "table", "inet", "behind"]);
+    let count = |name: &str| seen.contains(&format!("counter {name} {{\n\t\tpackets 0 bytes 0\n"));
+    assert!(count("numbered") && !count("seen"), "a treatment's number stayed in a packet:\n{seen}");
+    nft(ka, &["delete", "table", "inet", "behind"]);
 
     let log = Agent::start_with(ka, arguments).terminate();
     assert!(log.contains("nothing to send"), "a restart sent something:\n{log}");

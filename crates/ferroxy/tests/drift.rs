@@ -67,15 +67,15 @@ repaired! {
     a_flushed_map: "flush map ip ferroxy endpoints";
     a_changed_element:
         "delete element ip ferroxy frontends { 10.96.0.80 . tcp . 80 };
-         add element ip ferroxy frontends { 10.96.0.80 . tcp . 80 : 240.0.0.77 }";
+         add element ip ferroxy frontends { 10.96.0.80 . tcp . 80 : 1:4d }";
     an_endpoint_led_elsewhere:
         "delete element ip ferroxy endpoints { 0 . 10.96.0.80 . tcp . 80 };
          add element ip ferroxy endpoints { 0 . 10.96.0.80 . tcp . 80 : 10.244.9.9 . 99 }";
     a_treatment_that_does_something_else:
-        "delete element ip ferroxy treatments { 240.0.0.2 };
-         add element ip ferroxy treatments { 240.0.0.2 : drop }";
+        "delete element ip ferroxy treatments { 1:2 };
+         add element ip ferroxy treatments { 1:2 : drop }";
     a_foreign_element_of_a_set: "add element ip ferroxy cluster-ips { 192.0.2.1 }";
-    a_foreign_element_of_a_map: "add element ip ferroxy frontends { 192.0.2.1 . tcp . 80 : 240.0.0.2 }";
+    a_foreign_element_of_a_map: "add element ip ferroxy frontends { 192.0.2.1 . tcp . 80 : 1:2 }";
     a_foreign_range: "add element ip ferroxy allowed-sources { 10.96.0.80 . tcp . 80 . 192.0.2.0/24 }";
     a_foreign_rule: "insert rule ip ferroxy services ip daddr 192.0.2.1 counter drop";
     a_foreign_rule_with_a_set_of_its_own:
@@ -87,7 +87,7 @@ repaired! {
          insert rule ip ferroxy services jump foreign";
     a_foreign_chain_that_our_map_leads_to:
         "add chain ip ferroxy foreign; add rule ip ferroxy foreign drop;
-         add element ip ferroxy treatments { 240.99.0.1 : goto foreign }";
+         add element ip ferroxy treatments { 99:1 : goto foreign }";
     a_foreign_base_chain:
         "add chain ip ferroxy foreign { type filter hook forward priority 10; policy drop; }";
     a_foreign_set: "add set ip ferroxy foreign { type ipv4_addr; flags interval; };

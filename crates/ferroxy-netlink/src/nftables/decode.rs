@@ -231,6 +231,7 @@ fn read_types(mut number: u32) -> Vec<Datatype> {
             8 => Datatype::Ipv6Addr,
             12 => Datatype::InetProto,
             13 => Datatype::InetService,
+            23 => Datatype::Priority,
             other => Datatype::Unknown(other),
         });
         number >>= 6;

@@ -206,6 +206,7 @@ fn datatype_number(field: Datatype) -> u8 {
         Datatype::Ipv6Addr => 8,
         Datatype::InetProto => 12,
         Datatype::InetService => 13,
+        Datatype::Priority => 23,
         Datatype::Unknown(number) => number,
     }
 }

@@ -79,6 +79,8 @@ pub enum Datatype {
     Ipv6Addr,
     InetProto,
     InetService,
+    /// Of a packet (`nft` says `classid`): 4 bytes in host byte order.
+    Priority,
     /// What `numgen` yields: 4 bytes in host byte order.
     Integer32,
     /// Only ever read: a type of `nft` that this crate does not write, by its number.
@@ -91,7 +93,7 @@ impl Datatype {
         match self {
             Self::InetProto => 1,
             Self::InetService => 2,
-            Self::Ipv4Addr | Self::Integer32 | Self::Unknown(_) => 4,
+            Self::Ipv4Addr | Self::Priority | Self::Integer32 | Self::Unknown(_) => 4,
             Self::Ipv6Addr => 16,
         }
     }

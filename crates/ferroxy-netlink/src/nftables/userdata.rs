@@ -80,6 +80,7 @@ const TH_DPORT: (u32, u32) = (11, 2);
 const IP_DADDR: (u32, u32) = (12, 12);
 const IP6_DADDR: (u32, u32) = (13, 9);
 const META_L4PROTO: u32 = 16;
+const META_PRIORITY: u32 = 2;
 const NUMGEN_RANDOM: u32 = 1;
 /// Any will do: it only tells `nft` that a number of 32 bits is meant.
 const NUMGEN_MODULUS: u32 = 65536;
@@ -87,7 +88,7 @@ const NUMGEN_MODULUS: u32 = 65536;
 /// 0 says nothing, which is what a concatenation says; 1 is host, 2 is big endian.
 fn byteorder(fields: &[Datatype]) -> u32 {
     match fields {
-        [Datatype::Integer32 | Datatype::Unknown(_)] => 1,
+        [Datatype::Priority | Datatype::Integer32 | Datatype::Unknown(_)] => 1,
         [_] => 2,
         _ => 0,
     }
@@ -117,6 +118,9 @@ fn put_field(buffer: &mut Vec<u8>, field: Datatype) {
         Datatype::InetService => put_payload(buffer, TH_DPORT),
         Datatype::InetProto => {
             put_expression(buffer, EXPR_META, |inner| put_u32(inner, 0, META_L4PROTO));
+        }
+        Datatype::Priority => {
+            put_expression(buffer, EXPR_META, |inner| put_u32(inner, 0, META_PRIORITY));
         }
         Datatype::Integer32 | Datatype::Unknown(_) => put_expression(buffer, EXPR_NUMGEN, |inner| {
             put_u32(inner, 0, NUMGEN_RANDOM);

@@ -19,6 +19,7 @@ pub enum Base {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum MetaKey {
     L4proto,
+    Priority,
     Mark,
     Iifname,
 }

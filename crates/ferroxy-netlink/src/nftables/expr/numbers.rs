@@ -119,8 +119,8 @@ pub(super) mod counter {
 
 /// Enums and the kernel's numbers for them, each written down once for both directions.
 pub(super) const BASES: [(Base, u32); 2] = [(Base::Network, 1), (Base::Transport, 2)];
-pub(super) const META_KEYS: [(MetaKey, u32); 3] =
-    [(MetaKey::L4proto, 16), (MetaKey::Mark, 3), (MetaKey::Iifname, 6)];
+pub(super) const META_KEYS: [(MetaKey, u32); 4] =
+    [(MetaKey::L4proto, 16), (MetaKey::Priority, 2), (MetaKey::Mark, 3), (MetaKey::Iifname, 6)];
 pub(super) const CT_KEYS: [(CtKey, u32); 9] = [
     (CtKey::State, 0),
     (CtKey::Direction, 1),
