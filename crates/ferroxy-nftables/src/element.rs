@@ -56,6 +56,8 @@ pub enum SetId {
     Firewalled,
     AllowedSources,
     Hairpins,
+    /// Cluster IPs that lead to one endpoint, with no more to be done: nothing to pick, so no treatment.
+    SoleEndpoints,
     Treatments(Pool),
     Frontends(Scope),
     LocalFrontends(Scope),
@@ -81,6 +83,7 @@ impl SetId {
             SetId::AllowedSources,
             SetId::Hairpins,
             SetId::StickyAddresses,
+            SetId::SoleEndpoints,
             SetId::Treatments(Pool::Main),
             SetId::Treatments(Pool::Local),
         ];
@@ -107,6 +110,7 @@ impl SetId {
             SetId::Firewalled => "firewalled",
             SetId::AllowedSources => "allowed-sources",
             SetId::Hairpins => "hairpins",
+            SetId::SoleEndpoints => "sole-endpoints",
             SetId::Treatments(Pool::Main) => "treatments",
             SetId::Treatments(Pool::Local) => "local-treatments",
             SetId::Frontends(Address) => "frontends",
@@ -242,9 +246,7 @@ impl Element {
     pub fn with_data<R>(&self, write: impl FnOnce(DataRef<'_>, Option<&[u8]>) -> R) -> R {
         match self.value {
             Value::Member | Value::Foreign => write(DataRef::None, None),
-            Value::Treatment(treatment) => {
-                write(DataRef::Value(&treatment.code().to_ne_bytes()), None)
-            }
+            Value::Treatment(treatment) => write(DataRef::Value(&treatment.code().to_ne_bytes()), None),
             Value::Goto(chain) => write(DataRef::Verdict(VerdictRef::Goto(&chain.to_string())), None),
             Value::Endpoint(address, port) => {
                 write(DataRef::Value(Key::EMPTY.address(address).port(port).as_bytes()), None)

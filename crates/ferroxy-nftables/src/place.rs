@@ -61,11 +61,15 @@ pub fn onto_kernel(seen: &State, service: &Arc<ServiceIntent>) -> Arc<ServiceInt
 fn kernel_pool(seen: &State, port: &PortIntent, frontend: &Frontend, first_slot: u32) -> Vec<Endpoint> {
     let Some(table) = seen.tables.get(&port.family) else { return Vec::new() };
     let (scope, key) = frontend_key(port, frontend);
-    let at = |slot: u32| match table.get(SetId::Endpoints(scope), &Key::EMPTY.number(slot).then(&key))?.value {
+    let endpoint = |set: SetId, key: Key| match table.get(set, &key)?.value {
         Value::Endpoint(ip, port) => Some(Endpoint { ip, port, is_local: false }),
         _ => None,
     };
-    (first_slot..).map_while(at).collect()
+    let at = |slot: u32| endpoint(SetId::Endpoints(scope), Key::EMPTY.number(slot).then(&key));
+    match endpoint(SetId::SoleEndpoints, key) {
+        Some(sole) if scope == Scope::Address => vec![sole],
+        _ => (first_slot..).map_while(at).collect(),
+    }
 }
 
 /// What a frontend is found by.

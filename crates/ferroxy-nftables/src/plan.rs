@@ -103,6 +103,10 @@ impl Action {
 fn directs_traffic(set: SetId) -> bool {
     matches!(
         set,
-        SetId::Frontends(_) | SetId::NoEndpoints(_) | SetId::Firewalled | SetId::AffinityTimeouts(_)
+        SetId::SoleEndpoints
+            | SetId::Frontends(_)
+            | SetId::NoEndpoints(_)
+            | SetId::Firewalled
+            | SetId::AffinityTimeouts(_)
     )
 }

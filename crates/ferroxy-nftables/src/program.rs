@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   prerouting, output  -110   firewall ────────── source ranges: drop
-//!   prerouting, output  -100   services ─┬─ frontends ─┐ cluster IPs, external and load-balancer IPs
+//!   prerouting, output  -100   services ─┬─ sole-endpoints     cluster IPs with one endpoint: there
+//!                                        ├─ frontends ─┐ cluster IPs, external and load-balancer IPs
 //!                                        └─ nodeports ─┤ node ports (the same again, prefixed "nodeport-")
 //!                                          treatments ◀┘ the number of a treatment : its chain
 //!            ┌─────────────────────────────────┘
@@ -30,6 +31,9 @@
 //! we used before, has checksums). Nobody else sees the number: all of it happens within one hook, for the first packet
 //! of a connection, and whoever leaves, translated or not, takes it out. What it costs is the priority that this first
 //! packet came with (`SO_PRIORITY` of a local sender; what is forwarded gets a new one from its TOS anyway, in IPv4).
+//!
+//! **One endpoint is nothing to pick.** Most Services have one; their cluster IPs are in `sole-endpoints` and nowhere
+//! else: one lookup instead of three, one element instead of two.
 //!
 //! **Session affinity** uses the destination address in the same way. A client's endpoint address is learnt after
 //! translation (`learn`; asked only for the addresses of such endpoints), where the packet's own destination is the
@@ -197,19 +201,22 @@ impl Program<'_> {
     }
 
     fn services(&self) -> Chain {
-        let to_cluster_ip = || self.rule().is_in(&[Field::Daddr], SetId::ClusterIps);
+        let to_cluster_ip = |rule: RuleWriter| rule.is_in(&[Field::Daddr], SetId::ClusterIps);
         let mark = self.node.masquerade_mark;
         let mut rules = Vec::new();
         if self.node.masquerade_all {
-            rules.push(to_cluster_ip().set_mark(mark).done_with("masquerade all cluster IP traffic"));
+            let all = to_cluster_ip(self.rule()).set_mark(mark);
+            rules.push(all.done_with("masquerade all cluster IP traffic"));
         } else if let Some(detector) = &self.intent.local_detector {
-            let outside = not_from_pod(to_cluster_ip(), detector).set_mark(mark);
+            // Who sent it is asked first: for pods, which send the most, that is all.
+            let outside = to_cluster_ip(not_from_pod(self.rule(), detector)).set_mark(mark);
             rules.push(outside.done_with("masquerade cluster IP traffic that no pod sent"));
         }
         let by_address = frontend_fields(Scope::Address);
         let treat = |rule: RuleWriter, key, scope| {
             rule.treat(key, SetId::Frontends(scope), SetId::Treatments(Pool::Main)).done()
         };
+        rules.push(self.rule().translate_to(by_address, SetId::SoleEndpoints).done());
         rules.push(treat(self.rule(), by_address, Scope::Address));
         rules.push(treat(self.to_node_port(), frontend_fields(Scope::NodePort), Scope::NodePort));
         Chain::plain(rules)
@@ -373,6 +380,7 @@ pub fn declaration(set: SetId, family: Family) -> Set {
         SetId::Hairpins => {
             (vec![address, address, InetProto, InetService], None, "pods here that are endpoints")
         }
+        SetId::SoleEndpoints => (frontend(Scope::Address), endpoint(), "cluster IPs with one endpoint"),
         SetId::Treatments(_) => (vec![Priority], verdict(), "what a treatment's number stands for"),
         SetId::Frontends(scope) => (frontend(scope), treatment(), "how a Service is treated"),
         SetId::LocalFrontends(scope) => {
@@ -388,9 +396,11 @@ pub fn declaration(set: SetId, family: Family) -> Set {
         }
         SetId::AffinityTimeouts(scope) => (frontend(scope), verdict(), "frontends with session affinity"),
         SetId::StickyAddresses => (vec![address], None, "where clients may stick"),
-        SetId::Affinity(scope) => {
-            (around(&[address], scope, &[]), Some(SetData::Value(vec![address])), "client, frontend : endpoint")
-        }
+        SetId::Affinity(scope) => (
+            around(&[address], scope, &[]),
+            Some(SetData::Value(vec![address])),
+            "client, frontend : endpoint",
+        ),
         SetId::Traffic(counted) => {
             let comment = match counted {
                 Counted::Connections => "first packets, by frontend and endpoint",

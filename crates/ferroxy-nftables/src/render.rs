@@ -147,8 +147,13 @@ impl PortWriter<'_> {
     }
 
     fn treated(&self, scope: Scope, key: Key, kind: Kind, pool: &[Endpoint], emit: &mut dyn FnMut(Element)) {
+        let comment = Some(self.comment.clone());
+        if let (Kind::Pick(Pool::Main), Scope::Address, [endpoint]) = (kind, scope, pool) {
+            let value = Value::Endpoint(endpoint.ip, endpoint.port);
+            return emit(Element { set: SetId::SoleEndpoints, key, value, comment });
+        }
         let value = Value::Treatment(Treatment::new(kind, scope, pool.len()));
-        emit(Element { set: SetId::Frontends(scope), key, value, comment: Some(self.comment.clone()) });
+        emit(Element { set: SetId::Frontends(scope), key, value, comment });
         self.endpoints(SetId::Endpoints(scope), SetId::StickyEndpoints(scope), key, 0, pool, emit);
     }
 

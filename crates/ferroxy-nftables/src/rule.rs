@@ -324,6 +324,13 @@ impl RuleWriter {
         self.say("meta priority set none".into())
     }
 
+    /// Translates the destination to what `map` holds for these fields.
+    pub fn translate_to(mut self, fields: &[Field], map: SetId) -> RuleWriter {
+        self.load(fields, 0);
+        let key = self.spell(fields);
+        self.translate(map, key)
+    }
+
     /// Translates the destination to the endpoint in a random slot of `count`.
     pub fn pick(mut self, count: u16, pool: Pool, scope: Scope) -> RuleWriter {
         let (offset, shift) = match pool {

@@ -21,9 +21,9 @@ fn service(name: &str, cluster_ip: &str, endpoint: &str) -> Service {
 
 /// Where the map leads a cluster IP with one endpoint.
 fn endpoint_of(node: &Namespace, cluster_ip: &str) -> Option<String> {
-    let element = format!("0 . {cluster_ip} . tcp . 80 : ");
-    let map = nft(node, &["list", "map", "ip", "ferroxy", "endpoints"]);
-    let (_, rest) = map.split_once(&element)?;
+    let map = nft(node, &["list", "map", "ip", "ferroxy", "sole-endpoints"]);
+    let (_, rest) = map.split_once(&format!("{cluster_ip} . tcp . 80 "))?;
+    let (_, rest) = rest.split_once(" : ")?;
     Some(rest.split([' ', ',']).next().unwrap().to_owned())
 }
 

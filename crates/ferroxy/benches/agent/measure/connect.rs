@@ -18,10 +18,10 @@ pub(super) const DNAT_ALONE: &str = "dnat";
 pub(super) fn measure(subject: &Subject<'_>, figures: &mut Figures) -> Result<()> {
     let (stage, count) = (subject.stage, subject.options.connections);
     let client = stage.client(subject.name)?;
-    let (direct, through) = medians(client, stage.endpoint(), stage.service(), count)?;
-    figures.set_time(Figure::ConnectDirect, direct);
-    figures.set_time(Figure::ConnectService, through);
-    figures.set(Figure::ConnectRatio, through.as_secs_f64() / direct.as_secs_f64());
+    let mut times = Times::take(client, stage.endpoint(), stage.service(), count)?;
+    figures.set(Figure::ConnectRatio, times.ratio());
+    figures.set_time(Figure::ConnectDirect, quantile(&mut times.direct, 0.5));
+    figures.set_time(Figure::ConnectService, quantile(&mut times.service, 0.5));
     Ok(())
 }
 
@@ -41,33 +41,43 @@ pub(super) fn of_dnat_alone(stage: &Stage, options: &Options) -> Result<f64> {
     if !made.status.success() {
         return Err(format!("nft: {}", String::from_utf8_lossy(&made.stderr).trim()).into());
     }
-    let client = stage.client(DNAT_ALONE)?;
-    let (direct, through) = medians(client, endpoint, service, options.connections)?;
-    Ok(through.as_secs_f64() / direct.as_secs_f64())
+    Ok(Times::take(stage.client(DNAT_ALONE)?, endpoint, service, options.connections)?.ratio())
 }
 
-/// Of so many connections to each.
-fn medians(
-    client: &Namespace,
-    direct: SocketAddr,
-    service: SocketAddr,
-    count: u32,
-) -> Result<(Duration, Duration)> {
-    let (mut to_direct, mut to_service) = client.run(|| -> Result<_> {
-        let (mut to_direct, mut to_service) = (Vec::new(), Vec::new());
-        for round in 0..count {
-            // The first of a pair is sometimes the slower one.
-            if round % 2 == 0 {
-                to_direct.push(connect(direct)?);
-                to_service.push(connect(service)?);
-            } else {
-                to_service.push(connect(service)?);
-                to_direct.push(connect(direct)?);
+/// Of connections, in the order in which they were made.
+struct Times {
+    direct: Vec<Duration>,
+    service: Vec<Duration>,
+}
+
+impl Times {
+    fn take(client: &Namespace, direct: SocketAddr, service: SocketAddr, count: u32) -> Result<Times> {
+        client.run(|| {
+            let mut times = Times { direct: Vec::new(), service: Vec::new() };
+            for round in 0..count {
+                // The first of a pair is sometimes the slower one.
+                if round % 2 == 0 {
+                    times.direct.push(connect(direct)?);
+                    times.service.push(connect(service)?);
+                } else {
+                    times.service.push(connect(service)?);
+                    times.direct.push(connect(direct)?);
+                }
             }
-        }
-        Ok((to_direct, to_service))
-    })??;
-    Ok((quantile(&mut to_direct, 0.5), quantile(&mut to_service, 0.5)))
+            Ok(times)
+        })?
+    }
+
+    /// The median, over blocks of connections, of the ratio of the block's medians: the kernel moves processes from one
+    /// processor to the other now and then, and all connections take a third longer or shorter from there on.
+    fn ratio(&self) -> f64 {
+        const BLOCK: usize = 100;
+        let blocks = self.direct.chunks(BLOCK).zip(self.service.chunks(BLOCK));
+        let median = |times: &[Duration]| quantile(&mut times.to_vec(), 0.5).as_secs_f64();
+        let mut ratios: Vec<f64> = blocks.map(|(direct, service)| median(service) / median(direct)).collect();
+        ratios.sort_by(f64::total_cmp);
+        ratios[ratios.len() / 2]
+    }
 }
 
 /// Makes the neighbours known to each other before anything is measured.
