@@ -32,7 +32,7 @@
 //! of a connection, and whoever leaves, translated or not, takes it out. What it costs is the priority that this first
 //! packet came with (`SO_PRIORITY` of a local sender; what is forwarded gets a new one from its TOS anyway, in IPv4).
 //!
-//! **One endpoint is nothing to pick.** Most Services have one; their cluster IPs are in `sole-endpoints` and nowhere
+//! **One endpoint is nothing to pick.** Many Services have one; their cluster IPs are in `sole-endpoints` and nowhere
 //! else: one lookup instead of three, one element instead of two.
 //!
 //! **Session affinity** uses the destination address in the same way. A client's endpoint address is learnt after
