@@ -11,6 +11,7 @@
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::{Command, Stdio};
+use std::sync::{PoisonError, RwLock};
 
 use ferroxy_netlink::ipvs::{
     Address, Change, Connection, Destination, Forwarding, PERSISTENT, Timeouts, VirtualServer, is_missing,
@@ -22,8 +23,16 @@ const TCP: u8 = libc::IPPROTO_TCP as u8;
 const UDP: u8 = libc::IPPROTO_UDP as u8;
 const SCTP: u8 = libc::IPPROTO_SCTP as u8;
 
+/// A long listing is only sure to be whole while no namespace's servers change: whoever makes one takes it for itself.
+static SERVERS_CHANGE: RwLock<()> = RwLock::new(());
+
 /// Runs the test in a thread that has moved to a fresh network namespace; it ends with the thread.
 fn in_namespace(test: impl FnOnce() + Send + 'static) {
+    let _beside_others = SERVERS_CHANGE.read().unwrap_or_else(PoisonError::into_inner);
+    in_namespace_alone(test);
+}
+
+fn in_namespace_alone(test: impl FnOnce() + Send + 'static) {
     let thread = std::thread::spawn(move || {
         // SAFETY: a new network namespace changes nothing that Rust's memory model relies on.
         let moved = unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) };
@@ -212,7 +221,8 @@ fn things_change_and_go_and_refusals_are_told() {
 #[test]
 #[ignore = "needs IPVS: make test-vm"]
 fn a_thousand_servers_at_once() {
-    in_namespace(|| {
+    let _alone = SERVERS_CHANGE.write().unwrap_or_else(PoisonError::into_inner);
+    in_namespace_alone(|| {
         let mut connection = Connection::open().unwrap();
         let servers: Vec<VirtualServer> = (0..1000u16)
             .map(|number| {

@@ -62,7 +62,7 @@ fn every_thread_has_the_privileges_of_its_mode_and_no_others() {
     cluster
         .write_service(&Service::new("new", &["10.96.0.81"]).port(Protocol::Tcp, 80, 80).endpoints(&["b1"]));
     agent.settle(&node);
-    assert!(nft(&node, &["list map ip ferroxy frontends"]).contains("10.96.0.81 . tcp . 80"));
+    assert!(nft(&node, &["list map ip ferroxy sole-endpoints"]).contains("10.96.0.81 . tcp . 80"));
     assert_eq!(agent.said("privileges"), 0, "{}", agent.log());
 }
 

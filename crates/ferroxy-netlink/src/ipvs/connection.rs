@@ -1,5 +1,7 @@
 //! A connection to the kernel's balancer. Decides nothing about it.
 
+use std::collections::HashSet;
+
 use rustix::io::Errno;
 
 use super::decode::{read_destination, read_family, read_server, read_timeouts};
@@ -58,7 +60,9 @@ impl Connection {
         Ok(None)
     }
 
-    /// All virtual servers with an address, whoever made them.
+    /// All virtual servers with an address, whoever made them, each once. The kernel resumes a long listing at a number
+    /// that counts the servers of all network namespaces (Linux 6.1): when another namespace's change meanwhile, it tells
+    /// of one twice, or not of one.
     pub fn servers(&mut self) -> Result<Vec<VirtualServer>, Error> {
         let request = Request { operation: SERVERS, object: "", kind: self.family, flags: 0 };
         let answer = self.socket.dump(request, |out| out.put_raw(&header(command::GET_SERVICE, VERSION)))?;
@@ -66,7 +70,11 @@ impl Connection {
             Ok(message) => read_server(&message).transpose(),
             Err(found) => Some(Err(found)),
         });
-        servers.collect::<Result<_, _>>().map_err(|found| Error::malformed(SERVERS, "", found))
+        let mut servers: Vec<VirtualServer> =
+            servers.collect::<Result<_, _>>().map_err(|found| Error::malformed(SERVERS, "", found))?;
+        let mut known = HashSet::new();
+        servers.retain(|server| known.insert(server.address));
+        Ok(servers)
     }
 
     /// None when there is no such virtual server.
