@@ -35,6 +35,9 @@
 //! **One endpoint is nothing to pick.** Many Services have one; their cluster IPs are in `sole-endpoints` and nowhere
 //! else: one lookup instead of three, one element instead of two.
 //!
+//! **A change can come between two lookups.** A commit is one moment, but each lookup sees the elements of its own moment,
+//! so a packet can find a frontend with three endpoints and then two of them. Hence the rules marked "by now".
+//!
 //! **Session affinity** uses the destination address in the same way. A client's endpoint address is learnt after
 //! translation (`learn`; asked only for the addresses of such endpoints), where the packet's own destination is the
 //! endpoint. A new connection of a known client gets that address written into the packet (`ip daddr set … map
@@ -216,8 +219,9 @@ impl Program<'_> {
         let treat = |rule: RuleWriter, key, scope| {
             rule.treat(key, SetId::Frontends(scope), SetId::Treatments(Pool::Main)).done()
         };
-        rules.push(self.rule().translate_to(by_address, SetId::SoleEndpoints).done());
+        rules.push(self.to_sole_endpoint().done());
         rules.push(treat(self.rule(), by_address, Scope::Address));
+        rules.push(self.to_sole_endpoint().done_with("one by now"));
         rules.push(treat(self.to_node_port(), frontend_fields(Scope::NodePort), Scope::NodePort));
         Chain::plain(rules)
     }
@@ -227,7 +231,7 @@ impl Program<'_> {
         let masquerade = || self.rule().set_mark(self.node.masquerade_mark).done();
         let goto = |kind| self.rule().goto(&ChainId::Treat(treatment.with(kind)).to_string()).done();
         match kind {
-            Kind::Pick(pool) => vec![self.rule().clear_priority().pick(count, pool, scope).done()],
+            Kind::Pick(pool) => self.pick(count, pool, scope),
             Kind::External => vec![masquerade(), goto(Kind::Pick(Pool::Main))],
             Kind::ExternalLocal => self.near_or_local(treatment.with(Kind::Pick(Pool::Main))),
             Kind::Sticky(pool) => {
@@ -239,6 +243,22 @@ impl Program<'_> {
             Kind::StickyExternal => vec![masquerade(), goto(Kind::Sticky(Pool::Main))],
             Kind::StickyExternalLocal => self.near_or_local(treatment.with(Kind::Sticky(Pool::Main))),
         }
+    }
+
+    /// One of `count`; and if endpoints have left since the frontend was looked up, one that is there in any case.
+    fn pick(&self, count: u16, pool: Pool, scope: Scope) -> Vec<Rule> {
+        let mut rules = vec![self.rule().clear_priority().pick(count, pool, scope).done()];
+        if count > 1 {
+            rules.push(self.rule().pick(1, pool, scope).done_with("fewer by now"));
+        }
+        if (pool, scope) == (Pool::Main, Scope::Address) {
+            rules.push(self.to_sole_endpoint().done_with("one by now"));
+        }
+        rules
+    }
+
+    fn to_sole_endpoint(&self) -> RuleWriter {
+        self.rule().translate_to(frontend_fields(Scope::Address), SetId::SoleEndpoints)
     }
 
     /// Policy Local does not bind those inside: pods go on as they are, this host masqueraded. All others get the
