@@ -217,8 +217,7 @@ impl Network {
         namespace.set_sysctl("net/ipv4/ip_forward", "0")?;
         namespace.set_sysctl("net/ipv4/conf/all/rp_filter", "0")?;
         namespace.set_sysctl("net/ipv4/conf/default/rp_filter", "0")?;
-        // The kernel sends few ICMP errors per second, and now and then none at all to one of two that ask for the
-        // first time at once (6.18, `icmp_global_allow`): what is refused would look dropped.
+        // The kernel sends only a few ICMP errors at once and per second: what is refused would look dropped.
         namespace.set_sysctl("net/ipv4/icmp_ratemask", "0")?;
         namespace.set_sysctl("net/ipv6/icmp/ratemask", "\n")?;
         Ok(namespace)
