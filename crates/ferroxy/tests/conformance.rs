@@ -128,8 +128,8 @@ fn play_nftables(name: &str) {
     assert!(log.contains("the rules stay in place"), "{log}");
     compare_first(&case, Mode::Nftables, &network);
     let seen = nft(ka, &["list", "table", "inet", "behind"]);
-    let count = |name: &str| seen.contains(&format!("counter {name} {{\n\t\tpackets 0 bytes 0\n"));
-    assert!(count("numbered") && !count("seen"), "a treatment's number stayed in a packet:\n{seen}");
+    let none = |name: &str| seen.contains(&format!("counter {name} {{\n\t\tpackets 0 bytes 0\n"));
+    assert!(none("numbered") && !none("seen"), "a treatment's number stayed in a packet:\n{seen}");
     nft(ka, &["delete", "table", "inet", "behind"]);
 
     let log = Agent::start_with(ka, arguments).terminate();

@@ -54,7 +54,7 @@ impl Times {
     fn take(client: &Namespace, direct: SocketAddr, service: SocketAddr, count: u32) -> Result<Times> {
         client.run(|| {
             let mut times = Times { direct: Vec::new(), service: Vec::new() };
-            // The first ones are slower, and not all alike: the kernel makes room for connections.
+            // Of few connections the ratio is higher, and differs more from run to run.
             let unmeasured = count / 10;
             for _ in 0..unmeasured {
                 connect(direct)?;
@@ -74,8 +74,8 @@ impl Times {
         })?
     }
 
-    /// The median, over blocks of connections, of the ratio of the block's medians: the kernel moves processes from one
-    /// processor to the other now and then, and all connections take a third longer or shorter from there on.
+    /// The median, over blocks of connections, of the ratio of the block's medians: now and then all connections take a
+    /// third longer or shorter from one moment on (presumably a process was moved to another processor).
     fn ratio(&self) -> f64 {
         const BLOCK: usize = 100;
         let blocks = self.direct.chunks(BLOCK).zip(self.service.chunks(BLOCK));
