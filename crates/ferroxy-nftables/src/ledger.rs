@@ -29,14 +29,22 @@ pub struct Ledger {
     services: FxHashMap<ServiceName, Arc<ServiceIntent>>,
     /// How many Services' elements need a shared element, or lead to a chain.
     users: FxHashMap<Shared, i32>,
-    /// Chains in the kernel that nothing leads to any more.
-    idle: BTreeSet<(Family, ChainId)>,
+    /// What is in the kernel and has no user any more, until it is tidied away.
+    idle: BTreeSet<Shared>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Shared {
     Element(Family, SetId, Key),
     Chain(Family, ChainId),
+}
+
+impl Shared {
+    /// Whether it outlives its last user for a moment. Chains may be wanted again soon; and whether a pod reached itself is
+    /// asked last of all, when the change that made it leave may have come after the packet was sent there.
+    fn lingers(self) -> bool {
+        matches!(self, Shared::Chain(..) | Shared::Element(_, SetId::Hairpins, _))
+    }
 }
 
 /// What to enter once a Plan has been carried out.
@@ -67,19 +75,22 @@ impl Ledger {
         self.services.iter()
     }
 
-    /// The ruleset the kernel should have, idle chains included: those are ours until they are tidied away, and no
-    /// drift. Walks everything: for starts, verification and people.
+    /// The ruleset the kernel should have, what is idle included: that is ours until it is tidied away, and no drift.
+    /// Walks everything: for starts, verification and people.
     pub fn state(&self) -> State {
         let services = self.services.iter().map(|(name, service)| (name.clone(), service.clone())).collect();
         let mut state = render(&Intent { node: self.node.clone(), services }, &self.families);
         for (family, table) in &mut state.tables {
-            add_on_demand_chains(table, self.idle_in(*family), &self.node, *family);
+            add_on_demand_chains(table, chains_among(&self.idle, *family), &self.node, *family);
+            for shared in &self.idle {
+                if let Shared::Element(of, set, key) = *shared
+                    && of == *family
+                {
+                    table.insert(member(set, key));
+                }
+            }
         }
         state
-    }
-
-    fn idle_in(&self, family: Family) -> impl Iterator<Item = ChainId> {
-        self.idle.iter().filter(move |(of, _)| *of == family).map(|(_, chain)| *chain)
     }
 
     /// The program, for a kernel that has nothing of ours.
@@ -100,11 +111,9 @@ impl Ledger {
     fn program(&self, node: &NodeIntent) -> State {
         let table = |family: &Family| {
             let mut table = empty_table(node, *family);
-            let used = self.users.keys().filter_map(|shared| match shared {
-                Shared::Chain(of, chain) if of == family => Some(*chain),
-                _ => None,
-            });
-            add_on_demand_chains(&mut table, used.chain(self.idle_in(*family)), node, *family);
+            let used = chains_among(self.users.keys(), *family);
+            let idle = chains_among(&self.idle, *family);
+            add_on_demand_chains(&mut table, used.chain(idle), node, *family);
             (*family, table)
         };
         State { tables: self.families.iter().map(table).collect() }
@@ -151,14 +160,15 @@ impl Ledger {
         users.sort_unstable();
         for (shared, change) in users {
             let before = self.users.get(shared).copied().unwrap_or(0);
-            let (used, will_be) = (before > 0, before + change > 0);
+            let is_there = before > 0 || self.idle.contains(shared);
+            let will_be = before + change > 0 || (is_there && shared.lingers());
             match *shared {
-                Shared::Element(family, set, key) if used != will_be => {
-                    let element = Element { set, key, value: Value::Member, comment: None };
+                Shared::Element(family, set, key) if is_there != will_be => {
+                    let element = member(set, key);
                     let action = if will_be { Action::Add(element) } else { Action::Remove(element) };
                     plan.changes.push(Op { family, action });
                 }
-                Shared::Chain(family, chain) if !used && will_be && !self.idle.contains(&(family, chain)) => {
+                Shared::Chain(family, chain) if is_there != will_be => {
                     plan.changes.extend(chain_ops(family, chain, &self.node));
                 }
                 _ => {}
@@ -181,24 +191,29 @@ impl Ledger {
             } else {
                 self.users.remove(&shared);
             }
-            if let Shared::Chain(family, chain) = shared {
-                match (before > 0, after > 0) {
-                    (true, false) => drop(self.idle.insert((family, chain))),
-                    (false, true) => drop(self.idle.remove(&(family, chain))),
-                    _ => {}
-                }
+            match (before > 0, after > 0) {
+                (true, false) if shared.lingers() => drop(self.idle.insert(shared)),
+                (false, true) => drop(self.idle.remove(&shared)),
+                _ => {}
             }
         }
     }
 
-    /// Removes the chains that nothing leads to any more. Not part of a change: they may be wanted again soon.
+    /// Removes what has no user any more.
     pub fn plan_tidy(&self) -> Plan {
         let mut plan = Plan::default();
         // Backwards: whoever leads to a chain comes after it in their order.
-        for (family, chain) in self.idle.iter().rev() {
-            let op = |action| Op { family: *family, action };
-            plan.changes.extend(chain.element().map(|element| op(Action::Remove(element))));
-            plan.tidy.push(op(Action::RemoveChain(chain.to_string())));
+        for shared in self.idle.iter().rev() {
+            match *shared {
+                Shared::Element(family, set, key) => {
+                    plan.changes.push(Op { family, action: Action::Remove(member(set, key)) });
+                }
+                Shared::Chain(family, chain) => {
+                    let found_by = chain.element().map(Action::Remove);
+                    plan.changes.extend(found_by.map(|action| Op { family, action }));
+                    plan.tidy.push(Op { family, action: Action::RemoveChain(chain.to_string()) });
+                }
+            }
         }
         plan
     }
@@ -206,6 +221,20 @@ impl Ledger {
     pub fn settle_tidy(&mut self) {
         self.idle.clear();
     }
+}
+
+fn chains_among<'a>(
+    shared: impl IntoIterator<Item = &'a Shared>,
+    family: Family,
+) -> impl Iterator<Item = ChainId> {
+    shared.into_iter().filter_map(move |shared| match shared {
+        Shared::Chain(of, chain) if *of == family => Some(*chain),
+        _ => None,
+    })
+}
+
+fn member(set: SetId, key: Key) -> Element {
+    Element { set, key, value: Value::Member, comment: None }
 }
 
 fn chain_ops(family: Family, chain: ChainId, node: &NodeIntent) -> impl Iterator<Item = Op> + use<> {

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   prerouting, output  -110   firewall ────────── source ranges: drop
-//!   prerouting, output  -100   services ─┬─ sole-endpoints     cluster IPs with one endpoint: there
-//!                                        ├─ frontends ─┐ cluster IPs, external and load-balancer IPs
+//!   prerouting, output  -100   services ─┬─ frontends ─┐ cluster IPs, external and load-balancer IPs
+//!                                        ├─ sole-endpoints: cluster IPs with one endpoint, at once there
 //!                                        └─ nodeports ─┤ node ports (the same again, prefixed "nodeport-")
 //!                                          treatments ◀┘ the number of a treatment : its chain
 //!            ┌─────────────────────────────────┘
@@ -14,8 +14,8 @@
 //!            └─▶ sticky…: the same with session affinity
 //!   input, postrouting      0  learn ───────────── session affinity: who went where
 //!   input, postrouting      0  traffic ─────────── counts, for each frontend and endpoint, if asked for
-//!   input, forward, output  0  no-endpoints-check  reject or drop what found no endpoint
-//!   forward, output         0  cluster-ips-check ─ unused ports: reject; unallocated addresses: drop
+//!   forward, output         0  unserved ────────── what was not translated and should have been: frontends without
+//!   input                   0  unserved-here       endpoints, unused ports, unallocated cluster IPs: reject or drop
 //!   postrouting            100 masquerading ────── marked packets, and pods that reached themselves
 //! ```
 //!
@@ -33,10 +33,14 @@
 //! packet came with (`SO_PRIORITY` of a local sender; what is forwarded gets a new one from its TOS anyway, in IPv4).
 //!
 //! **One endpoint is nothing to pick.** Many Services have one; their cluster IPs are in `sole-endpoints` and nowhere
-//! else: one lookup instead of three, one element instead of two.
+//! else: two lookups instead of three, one of which misses, and one element instead of two.
 //!
 //! **A change can come between two lookups.** A commit is one moment, but each lookup sees the elements of its own moment,
-//! so a packet can find a frontend with three endpoints and then two of them. Hence the rules marked "by now".
+//! so a packet can find a frontend with three endpoints and then two of them. Hence the rules marked "by now", and pods
+//! that are endpoints no longer stay in `hairpins` for a second: a packet on its way to one will be asked there.
+//!
+//! **What is translated is not asked again.** The checks behind translation are for packets that found no endpoint; for
+//! those that did they would cost more than all else we do behind it.
 //!
 //! **Session affinity** uses the destination address in the same way. A client's endpoint address is learnt after
 //! translation (`learn`; asked only for the addresses of such endpoints), where the packet's own destination is the
@@ -132,8 +136,8 @@ impl Program<'_> {
         let base = |name: &str, kind, point, priority, rules| {
             (name.to_string(), Chain { hook: Some(Hook { kind, point, priority }), rules, comment: None })
         };
-        let checks = || vec![new("no-endpoints-check"), new("cluster-ips-check")];
-        let mut input = vec![new("nodeport-no-endpoints-check"), new("no-endpoints-check"), learn()];
+        let unserved = |chain: &str| self.rule().is_new().is_untranslated().jump(chain).done();
+        let mut input = vec![unserved("unserved-here"), learn()];
         let mut postrouting = vec![learn()];
         if self.node.count_traffic {
             // Every packet that leaves us alive passes one of these hooks. What this host sends itself passes both.
@@ -146,8 +150,8 @@ impl Program<'_> {
             base("nat-prerouting", Nat, Prerouting, -100, vec![all("services")]),
             base("nat-output", Nat, Output, -100, vec![all("services")]),
             base("filter-input", Filter, Input, 0, input),
-            base("filter-forward", Filter, Forward, 0, checks()),
-            base("filter-output", Filter, Output, 0, checks()),
+            base("filter-forward", Filter, Forward, 0, vec![unserved("unserved")]),
+            base("filter-output", Filter, Output, 0, vec![unserved("unserved")]),
             // Not in a nat chain: the kernel leaves those out once another table's has decided on the source.
             base("filter-postrouting", Filter, Postrouting, 0, postrouting),
             base("nat-postrouting", Nat, Postrouting, 100, vec![all("masquerading")]),
@@ -168,7 +172,7 @@ impl Program<'_> {
         ];
         let by_port = frontend_fields(Scope::NodePort);
         let no_endpoints =
-            self.rule().is_in(frontend, SetId::NoEndpoints(Scope::Address)).goto("no-endpoints").done();
+            || self.rule().is_in(frontend, SetId::NoEndpoints(Scope::Address)).goto("no-endpoints").done();
         let nodeport_no_endpoints = self
             .to_node_port()
             .is_in(by_port, SetId::NoEndpoints(Scope::NodePort))
@@ -181,7 +185,8 @@ impl Program<'_> {
                 self.rule().reject().done(),
             ]
         };
-        let mut cluster_ips = vec![
+        let mut unserved = vec![
+            no_endpoints(),
             self.rule()
                 .is_in(&[Field::Daddr], SetId::ClusterIps)
                 .reject()
@@ -189,15 +194,14 @@ impl Program<'_> {
         ];
         for cidr in &self.intent.service_cidrs {
             let rule = self.rule().address_in(Field::Daddr, *cidr).drop();
-            cluster_ips.push(rule.done_with("a cluster IP no Service has"));
+            unserved.push(rule.done_with("a cluster IP no Service has"));
         }
         [
             ("firewall", firewall),
-            ("no-endpoints-check", vec![no_endpoints]),
-            ("nodeport-no-endpoints-check", vec![nodeport_no_endpoints]),
+            ("unserved", unserved),
+            ("unserved-here", vec![nodeport_no_endpoints, no_endpoints()]),
             ("no-endpoints", refuse(frontend, Scope::Address)),
             ("nodeport-no-endpoints", refuse(by_port, Scope::NodePort)),
-            ("cluster-ips-check", cluster_ips),
         ]
         .map(|(name, rules)| (name.to_string(), Chain::plain(rules)))
         .into()
@@ -217,12 +221,12 @@ impl Program<'_> {
         }
         let by_address = frontend_fields(Scope::Address);
         let treat = |rule: RuleWriter, key, scope| {
-            rule.treat(key, SetId::Frontends(scope), SetId::Treatments(Pool::Main)).done()
+            rule.treat(key, SetId::Frontends(scope), SetId::Treatments(Pool::Main))
         };
+        rules.push(treat(self.rule(), by_address, Scope::Address).done());
         rules.push(self.to_sole_endpoint().done());
-        rules.push(treat(self.rule(), by_address, Scope::Address));
-        rules.push(self.to_sole_endpoint().done_with("one by now"));
-        rules.push(treat(self.to_node_port(), frontend_fields(Scope::NodePort), Scope::NodePort));
+        rules.push(treat(self.rule(), by_address, Scope::Address).done_with("several by now"));
+        rules.push(treat(self.to_node_port(), frontend_fields(Scope::NodePort), Scope::NodePort).done());
         Chain::plain(rules)
     }
 

@@ -72,6 +72,9 @@ pub fn original_frontend_fields(scope: Scope) -> &'static [Field] {
 pub const FLOW_FIELDS: [Field; 5] =
     [Field::L4proto, Field::OriginalDaddr, Field::OriginalDport, Field::ReplySaddr, Field::ReplySport];
 
+/// Of a connection's status: its destination is another than the client asked for.
+const IPS_DST_NAT: u32 = 0x20;
+
 /// The register whose content is what to do next.
 const VERDICT: u32 = 0;
 
@@ -191,33 +194,28 @@ impl RuleWriter {
 
     pub fn is_new(self) -> RuleWriter {
         const NF_CT_STATE_NEW: u32 = 8;
-        self.ct_bit(nl::CtKey::State, NF_CT_STATE_NEW, "ct state new")
+        self.ct_bits(nl::CtKey::State, NF_CT_STATE_NEW, CmpOp::Neq, "ct state new")
     }
 
     pub fn is_translated(self) -> RuleWriter {
-        const IPS_DST_NAT: u32 = 0x20;
-        self.ct_bit(nl::CtKey::Status, IPS_DST_NAT, "ct status dnat")
+        self.ct_bits(nl::CtKey::Status, IPS_DST_NAT, CmpOp::Neq, "ct status dnat")
     }
 
-    fn ct_bit(mut self, key: nl::CtKey, bit: u32, words: &str) -> RuleWriter {
+    pub fn is_untranslated(self) -> RuleWriter {
+        self.ct_bits(nl::CtKey::Status, IPS_DST_NAT, CmpOp::Eq, "ct status ! dnat")
+    }
+
+    fn ct_bits(mut self, key: nl::CtKey, bits: u32, op: CmpOp, words: &str) -> RuleWriter {
         self.exprs.push(Expr::Ct { key, direction: None, dreg: register(0) });
-        self.bits_set(bit);
+        self.compare_bits(bits, op);
         self.say(words.into())
     }
 
     /// A connection is confirmed when its first packet has come through; no other packet of it meets this.
     /// (`ct state new` is also true of every UDP packet until somebody answers, and of repeated SYNs.)
-    pub fn begins_connection(mut self) -> RuleWriter {
+    pub fn begins_connection(self) -> RuleWriter {
         const IPS_CONFIRMED: u32 = 8;
-        self.exprs.push(Expr::Ct { key: nl::CtKey::Status, direction: None, dreg: register(0) });
-        self.exprs.push(Expr::Bitwise {
-            sreg: register(0),
-            dreg: register(0),
-            mask: IPS_CONFIRMED.to_ne_bytes().to_vec(),
-            xor: vec![0; 4],
-        });
-        self.exprs.push(Expr::Cmp { sreg: register(0), op: CmpOp::Eq, data: vec![0; 4] });
-        self.say("ct status ! confirmed".into())
+        self.ct_bits(nl::CtKey::Status, IPS_CONFIRMED, CmpOp::Eq, "ct status ! confirmed")
     }
 
     pub fn goes(mut self, direction: nl::CtDirection) -> RuleWriter {
@@ -232,18 +230,19 @@ impl RuleWriter {
 
     pub fn has_mark(mut self, mark: u32) -> RuleWriter {
         self.exprs.push(Expr::Meta { key: nl::MetaKey::Mark, dreg: register(0) });
-        self.bits_set(mark);
+        self.compare_bits(mark, CmpOp::Neq);
         self.say(format!("meta mark & 0x{mark:08x} != 0x00000000"))
     }
 
-    fn bits_set(&mut self, bits: u32) {
+    /// Compares these bits of what was loaded with zero.
+    fn compare_bits(&mut self, bits: u32, op: CmpOp) {
         self.exprs.push(Expr::Bitwise {
             sreg: register(0),
             dreg: register(0),
             mask: bits.to_ne_bytes().to_vec(),
             xor: vec![0; 4],
         });
-        self.exprs.push(Expr::Cmp { sreg: register(0), op: CmpOp::Neq, data: vec![0; 4] });
+        self.exprs.push(Expr::Cmp { sreg: register(0), op, data: vec![0; 4] });
     }
 
     // === statements ===

@@ -135,6 +135,7 @@ mod one_endpoint {
     };
     use ferroxy_nftables::element::{Scope, SetId};
     use ferroxy_nftables::ledger::Ledger;
+    use ferroxy_nftables::plan::{Op, Plan};
     use ferroxy_nftables::{interpret, render};
 
     fn service(number: u16, endpoints: impl Iterator<Item = u16>) -> (ServiceName, Arc<ServiceIntent>) {
@@ -184,21 +185,60 @@ mod one_endpoint {
             protocol: Protocol::Tcp,
             to_this_host: false,
         };
-        for count in 2..5 {
-            let (mut between, mut after) = (state(count), state(count - 1));
+        let found_late = |before: u16, after: u16, late: &[SetId]| {
+            let (mut between, mut after) = (state(before), state(after));
             let old = between.tables.get_mut(&Family::V4).unwrap();
             let new = after.tables.get_mut(&Family::V4).unwrap();
-            for set in [SetId::Endpoints(Scope::Address), SetId::SoleEndpoints] {
-                old.elements.insert(set, new.elements.get(&set).cloned().unwrap_or_default());
+            for set in late {
+                old.elements.insert(*set, new.elements.get(set).cloned().unwrap_or_default());
             }
-            // It has passed the first lookup for a single endpoint, which found none.
-            old.chains.get_mut("services").unwrap().rules.remove(0);
+            (between, after)
+        };
+        for count in 2..5 {
+            let late = [SetId::Endpoints(Scope::Address), SetId::SoleEndpoints];
+            let (between, after) = found_late(count, count - 1, &late);
             assert_eq!(interpret(&between, &packet), interpret(&after, &packet), "{count} endpoints before");
         }
-        // And the frontend of several endpoints is gone, too, when it is asked for.
-        let mut alone = state(1);
-        alone.tables.get_mut(&Family::V4).unwrap().chains.get_mut("services").unwrap().rules.remove(0);
-        assert_eq!(interpret(&alone, &packet), interpret(&state(1), &packet));
+        // One endpoint becomes two: it was not among the frontends when these were asked, and is nothing else by now.
+        let (mut between, after) = (state(2), state(2));
+        between.tables.get_mut(&Family::V4).unwrap().chains.get_mut("services").unwrap().rules.remove(0);
+        assert_eq!(interpret(&between, &packet), interpret(&after, &packet));
+    }
+
+    /// Whether a pod reached itself is asked after its endpoint was picked: the change that made it leave may have come in
+    /// between.
+    #[test]
+    fn that_leaves_is_known_as_a_hairpin_for_a_while() {
+        let (name, with) = service(1, 0..2);
+        let mut with = ServiceIntent::clone(&with);
+        with.ports[0].cluster[0].is_local = true;
+        let mut without = with.clone();
+        without.ports[0].cluster.remove(0);
+        let mut ledger = Ledger::new(&[Family::V4], NodeIntent::default());
+        let about_hairpins = |plan: Plan| -> Vec<String> {
+            plan.ops().map(Op::to_string).filter(|op| op.contains(" hairpins ")).collect()
+        };
+        let change = |ledger: &mut Ledger, service: &ServiceIntent| {
+            let (plan, settlement) = ledger.plan(&[(name.clone(), Some(Arc::new(service.clone())))]);
+            ledger.settle(settlement);
+            about_hairpins(plan)
+        };
+        let known = |ledger: &Ledger| {
+            ledger.state().tables[&Family::V4].elements.get(&SetId::Hairpins).map_or(0, |all| all.len())
+        };
+        let hairpin = "element ip ferroxy hairpins { 10.244.0.0 . 10.244.0.0 . tcp . 80 }";
+        let (comes, goes) = ([format!("add {hairpin}")], [format!("delete {hairpin}")]);
+        let nothing: [String; 0] = [];
+
+        assert_eq!(change(&mut ledger, &with), comes);
+        assert_eq!((change(&mut ledger, &without).as_slice(), known(&ledger)), (nothing.as_slice(), 1));
+        assert_eq!(about_hairpins(ledger.plan_tidy()), goes);
+        assert_eq!(change(&mut ledger, &with), nothing, "back before it was tidied away");
+        assert_eq!(about_hairpins(ledger.plan_tidy()), nothing);
+        assert_eq!(change(&mut ledger, &without), nothing);
+        ledger.settle_tidy();
+        assert_eq!((about_hairpins(ledger.plan_tidy()).as_slice(), known(&ledger)), (nothing.as_slice(), 0));
+        assert_eq!(change(&mut ledger, &with), comes);
     }
 
     /// Operations for each departure and each return of one endpoint out of many.

@@ -23,7 +23,7 @@ use serde_json::Value;
 
 #[test]
 fn every_figure_is_measured_of_both_binaries() {
-    if !require(&[Capability::Bridges, Capability::NfTables]) {
+    if !require(&[Capability::Bridges, Capability::NfTables, Capability::NftTool]) {
         return;
     }
     let folder = tempfile::tempdir().unwrap();

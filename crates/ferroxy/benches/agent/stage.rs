@@ -1,8 +1,9 @@
 //! The cluster a proxy is measured in: client, node and endpoint on two cables, an API server on a third, and objects for
-//! all of it. One Service is real, the last in every order; the endpoints of all others are addresses only.
+//! all of it. One Service is real, the last in every order, with as many endpoints as the others have; the endpoints of
+//! those are addresses only.
 
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -10,6 +11,7 @@ use ferroxy_lab::api::cluster::{Cluster, cluster_ip, node_name};
 use ferroxy_lab::api::{Access, ApiHost, Assets, ControlPlane, Login, Options as ApiOptions, Server};
 use ferroxy_lab::{Namespace, Network, PodServer, prefixes};
 use ferroxy_netlink::route::Route;
+use ipnet::IpNet;
 use serde_json::{Value, json};
 
 use super::options::{Options, Size};
@@ -28,11 +30,17 @@ pub struct Stage {
 /// A folder for the kubeconfig and for logs, removed when dropped.
 struct Files(PathBuf);
 
-/// A pod that asks, and one that answers; both are routed by the node, so that the way through a Service is no longer
-/// than the direct one.
+/// A pod that asks, and one that answers, by as many addresses as the Service has endpoints; both are routed by the node,
+/// so that the way through a Service is no longer than the direct one.
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 244, 1, 2);
-const ENDPOINT: Ipv4Addr = Ipv4Addr::new(10, 244, 2, 2);
+const FIRST_ENDPOINT: Ipv4Addr = Ipv4Addr::new(10, 244, 2, 2);
+const MOST_REAL_ENDPOINTS: usize = 250;
 const ENDPOINT_PORT: u16 = 8080;
+/// Another than the Service's: were it the same, connections from the same port of the client would be the same to the
+/// endpoint both ways, and the kernel, which keeps them for seconds, would have to find another port for the second.
+const DIRECT_PORT: u16 = 9090;
+/// As many as there are, so that for 32,000 connections (the kernel takes every second port first) none is used again.
+const CLIENT_PORTS: &str = "1024 65535";
 const SERVICE_PORT: u16 = 80;
 /// Both of them.
 pub const POD_RANGE: &str = "10.244.0.0/16";
@@ -67,7 +75,7 @@ impl Stage {
         let mut pods = Vec::new();
         for (index, node) in nodes.iter().enumerate() {
             let address = format!("172.18.254.{}/16", index + 1);
-            pods.push(add_node(&mut network, node, &address)?);
+            pods.push(add_node(&mut network, node, &address, real_endpoints(size.endpoints))?);
         }
         let api = network.namespace("api")?.run(|| Api::start(options.assets.as_deref(), &files.0))??;
         let stage = Stage { network, api, cluster: size.cluster(), _pods: pods, files };
@@ -100,9 +108,18 @@ impl Stage {
         (cluster_ip(self.last()), SERVICE_PORT).into()
     }
 
-    /// Where its endpoint is.
-    pub fn endpoint(&self) -> SocketAddr {
-        (ENDPOINT, ENDPOINT_PORT).into()
+    /// Where its endpoints are.
+    pub fn endpoints(&self) -> Vec<SocketAddr> {
+        self.at_each_endpoint(ENDPOINT_PORT)
+    }
+
+    /// The same pod, and no Service leads there.
+    pub fn direct(&self) -> Vec<SocketAddr> {
+        self.at_each_endpoint(DIRECT_PORT)
+    }
+
+    fn at_each_endpoint(&self, port: u16) -> Vec<SocketAddr> {
+        real_endpoints(self.cluster.endpoints).map(|address| (address, port).into()).collect()
     }
 
     /// CPU time of the API server so far. Not known of a real one.
@@ -116,7 +133,7 @@ impl Stage {
     /// The change of that number; the same number is the same change. Services take turns, so that two in a row are never
     /// of the same one (but in the smallest of clusters). It is always the same endpoint of a Service that moves on.
     pub fn change(&self, number: usize) -> Change {
-        // Not the last, whose endpoint is real.
+        // Not the last, whose endpoints are real.
         let service = number % self.last().max(1);
         let endpoint = service % self.cluster.endpoints;
         let place = service * self.cluster.endpoints + endpoint;
@@ -161,10 +178,20 @@ impl Stage {
     fn real_slice(&self) -> Result<String> {
         let slices = Cluster { endpoints: 1, ..self.cluster }.slices(self.last());
         let mut slice: Value = serde_json::from_str(slices.first().ok_or("a Service without endpoints")?)?;
-        slice["endpoints"][0]["addresses"] = json!([ENDPOINT]);
-        slice["endpoints"][0]["nodeName"] = json!(node_name(NODE));
+        let model = slice["endpoints"][0].take();
+        let endpoint = |address| {
+            let mut endpoint = model.clone();
+            endpoint["addresses"] = json!([address]);
+            endpoint["nodeName"] = json!(node_name(NODE));
+            endpoint
+        };
+        slice["endpoints"] = real_endpoints(self.cluster.endpoints).map(endpoint).collect();
         Ok(slice.to_string())
     }
+}
+
+fn real_endpoints(count: usize) -> impl Iterator<Item = Ipv4Addr> {
+    (FIRST_ENDPOINT.to_bits()..).take(count.min(MOST_REAL_ENDPOINTS)).map(Ipv4Addr::from_bits)
 }
 
 impl Files {
@@ -226,24 +253,42 @@ fn load_one_by_one(server: &ControlPlane, objects: impl Iterator<Item = String>)
     Ok(())
 }
 
-/// A node called as the binary that will run there, with a client and an endpoint of its own.
-fn add_node(network: &mut Network, name: &str, address: &str) -> Result<PodServer> {
-    let (client, endpoint) = (client_name(name), format!("{name}-pod"));
+/// A node called as the binary that will run there, with a client and a pod of endpoints of its own.
+fn add_node(
+    network: &mut Network,
+    name: &str,
+    address: &str,
+    endpoints: impl Iterator<Item = Ipv4Addr>,
+) -> Result<PodServer> {
+    let (client, pod) = (client_name(name), format!("{name}-pod"));
     network.add_client(name, &prefixes([address])?)?;
     network.namespace(name)?.set_sysctl("net/ipv4/ip_forward", "1")?;
-    for (pod, link, address) in [(&client, "client", CLIENT), (&endpoint, "endpoint", ENDPOINT)] {
-        let [a, b, c, d] = address.octets();
-        let (near, far) = (format!("{a}.{b}.{c}.{}/24", d - 1), format!("{address}/24"));
-        network.add_direct_client(pod, &prefixes([&far])?, name, link, &prefixes([&near])?)?;
-        let route = Route {
-            destination: Ipv4Addr::UNSPECIFIED.into(),
-            prefix_length: 0,
-            gateway: Some(IpAddr::from([a, b, c, d - 1])),
-            link: None,
-        };
-        network.namespace(pod)?.connection()?.add_route(route)?;
-    }
-    Ok(PodServer::start(network.namespace(&endpoint)?)?)
+    add_neighbour(network, name, (&client, "client"), &[CLIENT])?;
+    network.namespace(&client)?.set_sysctl("net/ipv4/ip_local_port_range", CLIENT_PORTS)?;
+    add_neighbour(network, name, (&pod, "endpoint"), &endpoints.collect::<Vec<_>>())?;
+    Ok(PodServer::start(network.namespace(&pod)?)?)
+}
+
+/// On a cable of its own to the node, which is the address before its first.
+fn add_neighbour(
+    network: &mut Network,
+    node: &str,
+    (name, link): (&str, &str),
+    addresses: &[Ipv4Addr],
+) -> Result<()> {
+    let first = addresses.first().ok_or("a host needs an address")?;
+    let gateway = Ipv4Addr::from_bits(first.to_bits() - 1);
+    let on_cable = |address: &Ipv4Addr| Ok(IpNet::new((*address).into(), 24)?);
+    let far = addresses.iter().map(on_cable).collect::<Result<Vec<IpNet>>>()?;
+    network.add_direct_client(name, &far, node, link, &[on_cable(&gateway)?])?;
+    let everywhere = Route {
+        destination: Ipv4Addr::UNSPECIFIED.into(),
+        prefix_length: 0,
+        gateway: Some(gateway.into()),
+        link: None,
+    };
+    network.namespace(name)?.connection()?.add_route(everywhere)?;
+    Ok(())
 }
 
 fn client_name(binary: &str) -> String {

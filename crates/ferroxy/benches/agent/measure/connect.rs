@@ -1,4 +1,4 @@
-//! How long a TCP connection takes to be made: to the endpoint itself and through its Service, by turns, over the same
+//! How long a TCP connection takes to be made: to an endpoint itself and through its Service, by turns, over the same
 //! cables and through the same node.
 
 use std::net::{SocketAddr, TcpStream};
@@ -13,12 +13,12 @@ use super::{Figure, Figures, Options, Result, Stage, Subject, quantile};
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The node with no proxy.
-pub(super) const DNAT_ALONE: &str = "dnat";
+pub(super) const BY_HAND: &str = "by-hand";
 
 pub(super) fn measure(subject: &Subject<'_>, figures: &mut Figures) -> Result<()> {
     let (stage, count) = (subject.stage, subject.options.connections);
     let client = stage.client(subject.name)?;
-    let mut times = Times::take(client, stage.endpoint(), stage.service(), count)?;
+    let mut times = Times::take(client, &stage.direct(), stage.service(), count)?;
     figures.set(Figure::ConnectRatio, times.ratio());
     figures.set_time(Figure::ConnectDirect, quantile(&mut times.direct, 0.5));
     figures.set_time(Figure::ConnectService, quantile(&mut times.service, 0.5));
@@ -26,22 +26,32 @@ pub(super) fn measure(subject: &Subject<'_>, figures: &mut Figures) -> Result<()
 }
 
 /// The same ratio where a single rule, written by hand, stands for the Service: what the kernel takes for rewriting an
-/// address, and no proxy that has it rewrite addresses can be faster.
-pub(super) fn of_dnat_alone(stage: &Stage, options: &Options) -> Result<f64> {
-    let (service, endpoint) = (stage.service(), stage.endpoint());
-    let (address, port) = (service.ip(), service.port());
+/// address, and no proxy that has it rewrite addresses can be much faster.
+pub(super) fn by_hand(stage: &Stage, options: &Options) -> Result<f64> {
+    let service = stage.service();
+    let to = match stage.endpoints().as_slice() {
+        [sole] => format!("dnat to {sole}"),
+        several => {
+            let slots = several.iter().enumerate();
+            let slots = slots.map(|(slot, to)| format!("{slot} : {} . {}", to.ip(), to.port()));
+            let slots = slots.collect::<Vec<_>>().join(", ");
+            format!("dnat ip to numgen random mod {} map {{ {slots} }}", several.len())
+        }
+    };
     let rules = format!(
         "add table ip alone\n\
          add chain ip alone before {{ type nat hook prerouting priority -100; }}\n\
          add chain ip alone after {{ type nat hook postrouting priority 100; }}\n\
-         add rule ip alone before ip daddr {address} tcp dport {port} dnat to {endpoint}"
+         add rule ip alone before ip daddr {} tcp dport {} {to}",
+        service.ip(),
+        service.port()
     );
-    let made = stage.node(DNAT_ALONE)?.run(|| Command::new("nft").arg(rules).output())?;
+    let made = stage.node(BY_HAND)?.run(|| Command::new("nft").arg(rules).output())?;
     let made = made.map_err(|error| format!("nft: {error}"))?;
     if !made.status.success() {
         return Err(format!("nft: {}", String::from_utf8_lossy(&made.stderr).trim()).into());
     }
-    Ok(Times::take(stage.client(DNAT_ALONE)?, endpoint, service, options.connections)?.ratio())
+    Ok(Times::take(stage.client(BY_HAND)?, &stage.direct(), service, options.connections)?.ratio())
 }
 
 /// Of connections, in the order in which they were made.
@@ -51,23 +61,26 @@ struct Times {
 }
 
 impl Times {
-    fn take(client: &Namespace, direct: SocketAddr, service: SocketAddr, count: u32) -> Result<Times> {
+    /// Directly each of the endpoints in turn, as often as a Service leads to each.
+    fn take(client: &Namespace, direct: &[SocketAddr], service: SocketAddr, count: u32) -> Result<Times> {
         client.run(|| {
             let mut times = Times { direct: Vec::new(), service: Vec::new() };
             // Of few connections the ratio is higher, and differs more from run to run.
             let unmeasured = count / 10;
+            let mut endpoints = direct.iter().cycle();
+            let mut next = || endpoints.next().copied().ok_or("a Service without endpoints");
             for _ in 0..unmeasured {
-                connect(direct)?;
+                connect(next()?)?;
                 connect(service)?;
             }
             for round in 0..count {
                 // The first of a pair is sometimes the slower one.
                 if round % 2 == 0 {
-                    times.direct.push(connect(direct)?);
+                    times.direct.push(connect(next()?)?);
                     times.service.push(connect(service)?);
                 } else {
                     times.service.push(connect(service)?);
-                    times.direct.push(connect(direct)?);
+                    times.direct.push(connect(next()?)?);
                 }
             }
             Ok(times)
@@ -88,9 +101,10 @@ impl Times {
 
 /// Makes the neighbours known to each other before anything is measured.
 pub(super) fn warm_up(subject: &Subject<'_>) -> Result<()> {
-    let endpoint = subject.stage.endpoint();
-    subject.stage.client(subject.name)?.run(|| connect(endpoint))??;
-    Ok(())
+    subject
+        .stage
+        .client(subject.name)?
+        .run(|| subject.stage.direct().into_iter().try_for_each(|endpoint| connect(endpoint).map(drop)))?
 }
 
 fn connect(target: SocketAddr) -> Result<Duration> {

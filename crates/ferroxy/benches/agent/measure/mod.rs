@@ -24,21 +24,20 @@ pub fn all(options: &Options) -> Result<Results> {
     for size in std::iter::once(Size::ONE).chain(options.sizes.iter().copied()) {
         progress(&format!("{size}: making the cluster"));
         let binaries = options.binaries().into_iter().map(|(name, _)| name);
-        let alone = (size == Size::ONE).then_some(connect::DNAT_ALONE);
-        let nodes: Vec<&str> = binaries.chain(alone).collect();
+        let nodes: Vec<&str> = binaries.chain([connect::BY_HAND]).collect();
         let stage = Stage::new(size, &nodes, options)?;
-        if size == Size::ONE {
-            let ratio = match connect::of_dnat_alone(&stage, options) {
-                Ok(ratio) => format!("connecting through one DNAT rule, no proxy: {ratio:.3} of direct"),
-                Err(error) => format!("not known: {error}"),
-            };
-            results.setting.push(("DNAT alone", ratio));
-        }
+        progress(&format!("{size}: a rule by hand: connecting"));
+        let by_hand = connect::by_hand(&stage, options)
+            .inspect_err(|error| progress(&format!("{size}: a rule by hand: {error}")))
+            .ok();
         let mut run = Run { size, ours: Figures::default(), peer: None };
         for (index, (name, program)) in options.binaries().into_iter().enumerate() {
             let first_change = index * CHANGES;
             let subject = Subject { name, program, stage: &stage, options, first_change };
             let mut figures = Figures::default();
+            if let Some(ratio) = by_hand {
+                figures.set(Figure::ConnectByHand, ratio);
+            }
             let measured =
                 subject.measure(size, &mut figures).map_err(|error| format!("{size}: {name}: {error}"));
             if name == "ours" {
