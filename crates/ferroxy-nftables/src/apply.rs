@@ -3,6 +3,8 @@
 //! A Plan is one transaction wherever the socket can carry it. Where it cannot (in user namespaces the send buffer is
 //! small) it is cut; a Plan's order makes every cut safe.
 
+use std::ops::AddAssign;
+
 use ferroxy_netlink::error::Error;
 use ferroxy_netlink::nftables::{self as nl, Batch, CommitError, Connection, ElementRef};
 use thiserror::Error as ThisError;
@@ -20,6 +22,14 @@ pub struct Receipt {
     pub transactions: usize,
     pub messages: usize,
     pub bytes: usize,
+}
+
+impl AddAssign for Receipt {
+    fn add_assign(&mut self, other: Receipt) {
+        self.transactions += other.transactions;
+        self.messages += other.messages;
+        self.bytes += other.bytes;
+    }
 }
 
 /// The kernel did not take it. Nothing of the failing transaction is in force.
@@ -46,13 +56,18 @@ impl ApplyError {
 /// Sends a Plan to the kernel.
 pub fn apply(connection: &mut Connection, plan: &Plan) -> Result<Receipt, ApplyError> {
     let mut receipt = Receipt::default();
-    for ops in [&plan.changes, &plan.tidy] {
-        for part in ops.chunks(ops_per_transaction(connection)) {
-            let sent = connection.commit(&encode(part, TABLE)).map_err(|error| explain(part, error))?;
-            receipt.transactions += 1;
-            receipt.messages += sent.messages;
-            receipt.bytes += sent.bytes;
-        }
+    for ops in [&plan.chains, &plan.changes, &plan.tidy] {
+        receipt += commit(connection, ops)?;
+    }
+    Ok(receipt)
+}
+
+/// Sends these operations: in one transaction, if it can be.
+pub fn commit(connection: &mut Connection, ops: &[Op]) -> Result<Receipt, ApplyError> {
+    let mut receipt = Receipt::default();
+    for part in ops.chunks(ops_per_transaction(connection)) {
+        let sent = connection.commit(&encode(part, TABLE)).map_err(|error| explain(part, error))?;
+        receipt += Receipt { transactions: 1, messages: sent.messages, bytes: sent.bytes };
     }
     Ok(receipt)
 }

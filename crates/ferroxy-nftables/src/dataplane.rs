@@ -11,7 +11,7 @@ use ferroxy_netlink::nftables::Connection;
 use rustix::io::Errno;
 
 use crate::TABLE;
-use crate::apply::{ApplyError, Receipt, apply, check};
+use crate::apply::{ApplyError, Receipt, apply, check, commit};
 use crate::diff::{diff, keeping_the_unknown};
 use crate::ledger::{Change, Ledger, Settlement};
 use crate::observe::observe;
@@ -47,9 +47,7 @@ pub struct Outcome {
 
 impl Outcome {
     fn add(&mut self, other: Outcome) {
-        self.receipt.transactions += other.receipt.transactions;
-        self.receipt.messages += other.receipt.messages;
-        self.receipt.bytes += other.receipt.bytes;
+        self.receipt += other.receipt;
         self.operations += other.operations;
         self.failed.extend(other.failed);
         self.drift |= other.drift;
@@ -166,8 +164,7 @@ impl Dataplane {
                 plan = difference(seen, render(&wanted, ledger.families()), keep_unknown);
             }
             plan.changes.extend(predecessor::removal(replaced));
-            plan.sort();
-            (plan, settlement)
+            (plan.at_once(), settlement)
         })
     }
 
@@ -204,7 +201,7 @@ impl Dataplane {
         let mut outcome = Outcome::default();
         loop {
             let (plan, settlement) = plan(&self.ledger, &changes);
-            let error = match apply(&mut self.connection, &plan) {
+            let error = match self.carry_out(&plan, &settlement) {
                 Ok(receipt) => {
                     self.ledger.settle(settlement);
                     return Ok(Outcome { receipt, operations: plan.len(), ..outcome });
@@ -219,6 +216,16 @@ impl Dataplane {
             outcome.drift |= suggests_drift(&error);
             outcome.failed.extend(guilty);
         }
+    }
+
+    fn carry_out(&mut self, plan: &Plan, settlement: &Settlement) -> Result<Receipt, ApplyError> {
+        let mut receipt = commit(&mut self.connection, &plan.chains)?;
+        if !plan.chains.is_empty() {
+            self.ledger.settle_chains(settlement);
+        }
+        receipt += commit(&mut self.connection, &plan.changes)?;
+        receipt += commit(&mut self.connection, &plan.tidy)?;
+        Ok(receipt)
     }
 
     /// Changes the parameters of the program.

@@ -141,7 +141,7 @@ impl Ledger {
                 comparison.after(placed);
             }
         }
-        let mut plan = Plan { changes: comparison.ops, tidy: Vec::new() };
+        let mut plan = Plan { changes: comparison.ops, ..Plan::default() };
         // By key, for the map has no order that means anything.
         let mut leaving: Vec<_> = comparison.leaving.into_iter().collect();
         leaving.sort_unstable_by_key(|(key, _)| *key);
@@ -169,9 +169,18 @@ impl Ledger {
                     plan.changes.push(Op { family, action });
                 }
                 Shared::Chain(family, chain) if is_there != will_be => {
-                    plan.changes.extend(chain_ops(family, chain, &self.node));
+                    plan.chains.extend(chain_ops(family, chain, &self.node));
                 }
                 _ => {}
+            }
+        }
+    }
+
+    /// Enters the Plan's chains, which are in the kernel now; the rest may still be refused.
+    pub fn settle_chains(&mut self, settlement: &Settlement) {
+        for (shared, change) in &settlement.users {
+            if matches!(shared, Shared::Chain(..)) && *change > 0 && !self.users.contains_key(shared) {
+                self.idle.insert(*shared);
             }
         }
     }

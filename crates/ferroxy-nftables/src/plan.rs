@@ -1,4 +1,5 @@
-//! What to do to the kernel, in order: first what should be one transaction, then what it left unused.
+//! What to do to the kernel, in order: chains that will be led to, then what should be one transaction, then what it left
+//! unused.
 //!
 //! The order is safe at every point, not only as a whole: what is referred to exists, a frontend appears after its
 //! endpoints and goes before them. So a Plan too large for one transaction can be cut anywhere.
@@ -11,6 +12,9 @@ use crate::rule::Rule;
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Plan {
+    /// A transaction of its own, before `changes`: a packet sees elements as they are when it asks for them, but chains
+    /// as they were when it came. Those that came with the element that leads there would be empty to it.
+    pub chains: Vec<Op>,
     pub changes: Vec<Op>,
     /// A transaction of its own, after `changes`: kernels before 6.2 count a chain as used until the transaction
     /// that removed its last user is over.
@@ -52,20 +56,29 @@ pub enum Action {
 
 impl Plan {
     pub fn is_empty(&self) -> bool {
-        self.changes.is_empty() && self.tidy.is_empty()
+        self.len() == 0
     }
 
     pub fn len(&self) -> usize {
-        self.changes.len() + self.tidy.len()
+        self.ops().count()
     }
 
     pub fn ops(&self) -> impl Iterator<Item = &Op> {
-        self.changes.iter().chain(&self.tidy)
+        self.chains.iter().chain(&self.changes).chain(&self.tidy)
+    }
+
+    /// The same with its chains among the changes: for a start, which must be one transaction.
+    pub fn at_once(mut self) -> Plan {
+        self.changes.append(&mut self.chains);
+        self.sort();
+        self
     }
 
     /// Brings the operations into the safe order; those of one rank and one set stay together, as they were.
     pub fn sort(&mut self) {
-        self.changes.sort_by_key(|op| (op.action.rank(), op.family, op.action.element().map(|e| e.set)));
+        for ops in [&mut self.chains, &mut self.changes] {
+            ops.sort_by_key(|op| (op.action.rank(), op.family, op.action.element().map(|e| e.set)));
+        }
     }
 }
 

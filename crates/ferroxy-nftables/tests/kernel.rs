@@ -285,6 +285,32 @@ fn what_the_kernel_refuses_is_named_and_holds_back_nothing_else() {
     });
 }
 
+/// Chains are made before the elements that lead to them, in a transaction of its own, which stays when the other fails.
+#[test]
+fn chains_of_a_change_that_was_refused_are_known() {
+    in_namespace(|| {
+        let mut dataplane = Dataplane::open(&[Family::V4]).unwrap();
+        start(&mut dataplane, &Intent { node: sample().node, services: BTreeMap::new() });
+        let obstacle = "{ 10.96.0.2 . tcp . 80 : 1:9 }";
+        nft(&["add", "element", "ip", "ferroxy", "frontends", obstacle]);
+        let rules = || nft(&["list", "chain", "ip", "ferroxy", "pick-3"]).matches("dnat").count();
+
+        let changes = vec![plain("two", "10.96.0.2")];
+        assert_eq!(dataplane.change(changes.clone()).unwrap().failed.len(), 1);
+        let made = rules();
+        assert!(made > 0, "the chain is there");
+        assert_eq!(dataplane.change(changes.clone()).unwrap().failed.len(), 1);
+        assert_eq!(rules(), made, "and is not made again");
+        nft(&["delete", "element", "ip", "ferroxy", "frontends", obstacle]);
+        assert!(dataplane.verify().unwrap().plan.is_empty(), "nor is it drift");
+        dataplane.tidy().unwrap();
+        assert!(!nft(&["list", "ruleset"]).contains("pick-3"), "it goes when nothing has come to need it");
+        assert_eq!(dataplane.change(changes).unwrap().failed, []);
+        assert_eq!(rules(), made);
+        assert!(dataplane.verify().unwrap().plan.is_empty());
+    });
+}
+
 #[test]
 fn a_table_that_was_switched_off_is_made_anew() {
     in_namespace(|| {

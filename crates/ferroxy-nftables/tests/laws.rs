@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use ferroxy_core::testing::{Cluster, clusters, events, interesting_packets};
 use ferroxy_core::{Facts, Family, Intent, Packet, Verdict, oracle, resolve};
 use ferroxy_nftables::ledger::{Change, Ledger};
+use ferroxy_nftables::plan::{Action, Op};
 use ferroxy_nftables::{Plan, State, diff, interpret, render};
 use proptest::prelude::*;
 
@@ -86,6 +87,8 @@ proptest! {
             kernel = carried_out(kernel, &ledger.plan_node(&intent.node))?;
             ledger.settle_node(intent.node.clone());
             let (plan, settlement) = ledger.plan(&changes(&before, &intent));
+            let makes_rules = |op: &Op| matches!(op.action, Action::AddChain { .. } | Action::AddRule { .. });
+            prop_assert!(!plan.changes.iter().any(makes_rules), "chains are there before they are led to");
             kernel = carried_out(kernel, &plan)?;
             ledger.settle(settlement);
             prop_assert_eq!(meaning(&intent, &kernel), meaning(&intent, &render(&intent, &Family::ALL)));

@@ -86,7 +86,7 @@ impl Node {
     fn program(&mut self, changes: Vec<Change>, with: Plan) -> Sent {
         let (mut plan, settlement) = self.ledger.plan(&changes);
         plan.changes.extend(with.changes);
-        plan.sort();
+        let plan = plan.at_once();
         let batch = encode(&plan.changes, TABLE);
         self.ledger.settle(settlement);
         Sent { operations: plan.len(), messages: batch.messages(), bytes: batch.bytes() }
