@@ -36,8 +36,8 @@
 //! else: two lookups instead of three, one of which misses, and one element instead of two.
 //!
 //! **A change can come between two lookups.** A commit is one moment, but each lookup sees the elements of its own moment,
-//! so a packet can find a frontend with three endpoints and then two of them. Hence the rules marked "by now", and pods
-//! that are endpoints no longer stay in `hairpins` for a second: a packet on its way to one will be asked there.
+//! so a packet can find a frontend with three endpoints and then two of them. Hence the rules marked "by now"; and pods
+//! that are endpoints no longer stay in `hairpins` until it is tidied: a packet on its way to one will be asked there.
 //!
 //! **What is translated is not asked again.** The checks behind translation are for packets that found no endpoint; for
 //! those that did they would cost more than all else we do behind it.

@@ -22,6 +22,8 @@ fn cluster() -> Cluster {
     cluster.write_service(&web);
     cluster.write_service(&sticky.endpoints(&["a1", "b1"]));
     cluster
+        .write_service(&Service::new("sole", &["10.96.0.82"]).port(Protocol::Tcp, 80, 80).endpoints(&["a1"]));
+    cluster
 }
 
 /// The edit is repaired: the tables are as before, and the log counts one more.
@@ -71,6 +73,10 @@ repaired! {
     an_endpoint_led_elsewhere:
         "delete element ip ferroxy endpoints { 0 . 10.96.0.80 . tcp . 80 };
          add element ip ferroxy endpoints { 0 . 10.96.0.80 . tcp . 80 : 10.244.9.9 . 99 }";
+    a_sole_endpoint_led_elsewhere:
+        "delete element ip ferroxy sole-endpoints { 10.96.0.82 . tcp . 80 };
+         add element ip ferroxy sole-endpoints { 10.96.0.82 . tcp . 80 : 10.244.9.9 . 99 }";
+    a_forgotten_hairpin: "flush set ip ferroxy hairpins";
     a_treatment_that_does_something_else:
         "delete element ip ferroxy treatments { 1:2 };
          add element ip ferroxy treatments { 1:2 : drop }";
