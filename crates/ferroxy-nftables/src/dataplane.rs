@@ -45,16 +45,6 @@ pub struct Outcome {
     pub replaced: Vec<Family>,
 }
 
-impl Outcome {
-    fn add(&mut self, other: Outcome) {
-        self.receipt += other.receipt;
-        self.operations += other.operations;
-        self.failed.extend(other.failed);
-        self.drift |= other.drift;
-        self.replaced.extend(other.replaced);
-    }
-}
-
 /// How much of a Service the kernel has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Programmed {
@@ -152,7 +142,8 @@ impl Dataplane {
         replaced: &[Family],
     ) -> Result<Outcome, ApplyError> {
         let keep_unknown = self.keep_unknown;
-        self.attempt(changes, |ledger, changes| {
+        let mut outcome = Outcome::default();
+        let plan = |ledger: &Ledger, changes: &[Change]| {
             let (mut plan, settlement) = ledger.plan(changes);
             if seen.is_empty() {
                 // The usual first start: what is planned for the Services is all there is to do.
@@ -165,30 +156,32 @@ impl Dataplane {
             }
             plan.changes.extend(predecessor::removal(replaced));
             (plan.at_once(), settlement)
-        })
+        };
+        self.attempt(changes, plan, &mut outcome)?;
+        Ok(outcome)
     }
 
     /// Changes some Services. Those the kernel refuses are named; the others are in force.
     pub fn change(&mut self, changes: Vec<Change>) -> Result<Outcome, ApplyError> {
-        match self.attempt(changes.clone(), Ledger::plan) {
+        let mut outcome = Outcome::default();
+        match self.attempt(changes.clone(), Ledger::plan, &mut outcome) {
             Err(error) if changes.len() > 1 && is_refusal(&error) && !suggests_drift(&error) => {
-                Ok(self.one_by_one(changes))
+                outcome.failed.clear();
+                self.one_by_one(changes, &mut outcome);
+                Ok(outcome)
             }
-            result => result,
+            result => result.map(|()| outcome),
         }
     }
 
     /// The kernel refused something and did not say what (before 5.16 it names no element): find out by trying.
-    fn one_by_one(&mut self, changes: Vec<Change>) -> Outcome {
-        let mut total = Outcome::default();
+    fn one_by_one(&mut self, changes: Vec<Change>, outcome: &mut Outcome) {
         for change in changes {
             let name = change.0.clone();
-            match self.attempt(vec![change], Ledger::plan) {
-                Ok(outcome) => total.add(outcome),
-                Err(error) => total.failed.push((name, error.to_string())),
+            if let Err(error) = self.attempt(vec![change], Ledger::plan, outcome) {
+                outcome.failed.push((name, error.to_string()));
             }
         }
-        total
     }
 
     /// Carries out what `plan` says for these changes. Services whose elements the kernel refuses are left out and
@@ -197,14 +190,14 @@ impl Dataplane {
         &mut self,
         mut changes: Vec<Change>,
         plan: impl Fn(&Ledger, &[Change]) -> (Plan, Settlement),
-    ) -> Result<Outcome, ApplyError> {
-        let mut outcome = Outcome::default();
+        outcome: &mut Outcome,
+    ) -> Result<(), ApplyError> {
         loop {
             let (plan, settlement) = plan(&self.ledger, &changes);
-            let error = match self.carry_out(&plan, &settlement) {
-                Ok(receipt) => {
+            let error = match self.carry_out(&plan, &settlement, outcome) {
+                Ok(()) => {
                     self.ledger.settle(settlement);
-                    return Ok(Outcome { receipt, operations: plan.len(), ..outcome });
+                    return Ok(());
                 }
                 Err(error) => error,
             };
@@ -218,14 +211,25 @@ impl Dataplane {
         }
     }
 
-    fn carry_out(&mut self, plan: &Plan, settlement: &Settlement) -> Result<Receipt, ApplyError> {
-        let mut receipt = commit(&mut self.connection, &plan.chains)?;
+    /// What the kernel has taken when it refuses the rest is in `outcome`, too.
+    fn carry_out(
+        &mut self,
+        plan: &Plan,
+        settlement: &Settlement,
+        outcome: &mut Outcome,
+    ) -> Result<(), ApplyError> {
         if !plan.chains.is_empty() {
+            self.commit(&plan.chains, outcome)?;
             self.ledger.settle_chains(settlement);
         }
-        receipt += commit(&mut self.connection, &plan.changes)?;
-        receipt += commit(&mut self.connection, &plan.tidy)?;
-        Ok(receipt)
+        self.commit(&plan.changes, outcome)?;
+        self.commit(&plan.tidy, outcome)
+    }
+
+    fn commit(&mut self, ops: &[Op], outcome: &mut Outcome) -> Result<(), ApplyError> {
+        outcome.receipt += commit(&mut self.connection, ops)?;
+        outcome.operations += ops.len();
+        Ok(())
     }
 
     /// Changes the parameters of the program.
@@ -236,12 +240,18 @@ impl Dataplane {
         Ok(Outcome { receipt, operations: plan.len(), ..Outcome::default() })
     }
 
-    /// Removes what changes have left unused.
+    /// Removes what changes have left unused. Not while there may be Services we do not know of: they may use it.
     pub fn tidy(&mut self) -> Result<Outcome, ApplyError> {
+        let mut outcome = Outcome::default();
+        if self.keep_unknown {
+            return Ok(outcome);
+        }
         let plan = self.ledger.plan_tidy();
-        let receipt = apply(&mut self.connection, &plan)?;
+        self.commit(&plan.changes, &mut outcome)?;
+        // Nothing leads to the chains any more: whatever becomes of them, none can be used again as it is.
         self.ledger.settle_tidy();
-        Ok(Outcome { receipt, operations: plan.len(), ..Outcome::default() })
+        self.commit(&plan.tidy, &mut outcome)?;
+        Ok(outcome)
     }
 
     /// Compares the kernel with what it should have, and mends what differs.

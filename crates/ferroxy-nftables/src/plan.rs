@@ -12,8 +12,8 @@ use crate::rule::Rule;
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Plan {
-    /// A transaction of its own, before `changes`: a packet sees elements as they are when it asks for them, but chains
-    /// as they were when it came. Those that came with the element that leads there would be empty to it.
+    /// Of a change, a transaction of its own, before `changes`: a packet sees elements as they are when it asks for them,
+    /// but chains as they were when it came. Those that came with the element that leads there would be empty to it.
     pub chains: Vec<Op>,
     pub changes: Vec<Op>,
     /// A transaction of its own, after `changes`: kernels before 6.2 count a chain as used until the transaction
@@ -67,7 +67,7 @@ impl Plan {
         self.chains.iter().chain(&self.changes).chain(&self.tidy)
     }
 
-    /// The same with its chains among the changes: for a start, which must be one transaction.
+    /// The same with its chains among the changes: for a start, which is one transaction, that it may replace others' rules.
     pub fn at_once(mut self) -> Plan {
         self.changes.append(&mut self.chains);
         self.sort();

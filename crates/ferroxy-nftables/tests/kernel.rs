@@ -311,6 +311,67 @@ fn chains_of_a_change_that_was_refused_are_known() {
     });
 }
 
+/// The agent knows what others did by counting: the kernel counts every transaction, ours among them.
+#[test]
+fn what_was_taken_of_a_refused_change_is_counted() {
+    in_namespace(|| {
+        let mut dataplane = Dataplane::open(&[Family::V4]).unwrap();
+        start(&mut dataplane, &Intent { node: sample().node, services: BTreeMap::new() });
+        nft(&["add", "element", "ip", "ferroxy", "frontends", "{ 10.96.0.2 . tcp . 80 : 1:9 }"]);
+        let before = dataplane.generation().unwrap();
+        let outcome = dataplane.change(vec![plain("two", "10.96.0.2")]).unwrap();
+        assert_eq!((outcome.failed.len(), outcome.receipt.transactions), (1, 1), "its chains");
+        assert!(outcome.operations > 0, "so that they will be tidied away");
+        let both = vec![plain("one", "10.96.0.1"), plain("two", "10.96.0.2")];
+        let transactions =
+            outcome.receipt.transactions + dataplane.change(both).unwrap().receipt.transactions;
+        assert_eq!(dataplane.generation().unwrap() - before, transactions as u32);
+    });
+}
+
+#[test]
+fn nothing_is_tidied_while_there_may_be_services_unknown() {
+    in_namespace(|| {
+        let node = sample().node;
+        let of = |changes: &[(ServiceName, Option<Arc<ServiceIntent>>)]| Intent {
+            node: node.clone(),
+            services: changes
+                .iter()
+                .map(|(name, service)| (name.clone(), service.clone().unwrap()))
+                .collect(),
+        };
+        let (seen, unseen) = (plain("seen", "10.96.0.1"), plain("unseen", "10.96.0.2"));
+        start(&mut Dataplane::open(&[Family::V4]).unwrap(), &of(&[seen.clone(), unseen]));
+        let mut dataplane = Dataplane::open(&[Family::V4]).unwrap();
+        dataplane.keep_unknown(true);
+        start(&mut dataplane, &of(std::slice::from_ref(&seen)));
+        dataplane.change(vec![(seen.0, None)]).unwrap();
+        assert_eq!(dataplane.tidy().unwrap().operations, 0);
+        let listed = nft(&["list", "table", "ip", "ferroxy"]);
+        assert!(listed.contains("1:3 : goto pick-3") && listed.contains("chain pick-3"), "{listed}");
+    });
+}
+
+/// Somebody has led a rule of theirs to a chain that should go.
+#[test]
+fn a_tidying_that_fails_halfway_takes_nothing_from_who_comes_next() {
+    in_namespace(|| {
+        let mut dataplane = Dataplane::open(&[Family::V4]).unwrap();
+        start(&mut dataplane, &Intent { node: sample().node, services: BTreeMap::new() });
+        let service = plain("one", "10.96.0.1");
+        dataplane.change(vec![service.clone()]).unwrap();
+        dataplane.change(vec![(service.0.clone(), None)]).unwrap();
+        nft(&["add", "chain", "ip", "ferroxy", "theirs"]);
+        nft(&["add", "rule", "ip", "ferroxy", "theirs", "goto", "pick-3"]);
+        assert!(dataplane.tidy().is_err());
+        assert_eq!(dataplane.change(vec![service]).unwrap().failed, []);
+        let treatments = nft(&["list", "map", "ip", "ferroxy", "treatments"]);
+        assert!(treatments.contains("1:3 : goto pick-3"), "{treatments}");
+        dataplane.verify().unwrap();
+        assert!(dataplane.verify().unwrap().plan.is_empty(), "one verification puts the rest right");
+    });
+}
+
 #[test]
 fn a_table_that_was_switched_off_is_made_anew() {
     in_namespace(|| {

@@ -182,7 +182,7 @@ impl Figure {
             (Figure::Churn99, _) => Some(50.0),
             (Figure::ChurnCores, _) => Some(0.25),
             (Figure::ChurnUnseen | Figure::RestartMessages | Figure::RestartFailures, _) => Some(0.0),
-            (Figure::ConnectRatio, (1 | 44_000, 1)) => Some(1.03),
+            (Figure::ConnectRatio, _) => Some(1.03),
             _ => None,
         }
     }

@@ -39,7 +39,7 @@ pub struct Options {
     #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub churn_rate: u32,
     /// Connections of each sort whose time is taken
-    #[arg(long, default_value_t = 28_000, value_parser = clap::value_parser!(u32).range(100..=1_000_000))]
+    #[arg(long, default_value_t = 27_500, value_parser = clap::value_parser!(u32).range(100..=1_000_000))]
     pub connections: u32,
     /// How long a start may take, in seconds
     #[arg(long, default_value_t = 1_800, value_parser = clap::value_parser!(u32).range(1..=36_000))]

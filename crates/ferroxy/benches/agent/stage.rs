@@ -30,19 +30,26 @@ pub struct Stage {
 /// A folder for the kubeconfig and for logs, removed when dropped.
 struct Files(PathBuf);
 
-/// A pod that asks, and one that answers, by as many addresses as the Service has endpoints; both are routed by the node,
-/// so that the way through a Service is no longer than the direct one.
-const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 244, 1, 2);
+/// Pods that ask, and one that answers, by as many addresses as the Service has endpoints; all are routed by the node, so
+/// that the way through a Service is no longer than the direct one.
+const CLIENTS: [Ipv4Addr; 5] = [
+    Ipv4Addr::new(10, 244, 1, 2),
+    Ipv4Addr::new(10, 244, 3, 2),
+    Ipv4Addr::new(10, 244, 4, 2),
+    Ipv4Addr::new(10, 244, 5, 2),
+    Ipv4Addr::new(10, 244, 6, 2),
+];
+/// All there are. One client makes some 6,000 connections to the same address before it uses a port again (the kernel takes
+/// each tenth or so).
+const CLIENT_PORTS: &str = "1024 65535";
 const FIRST_ENDPOINT: Ipv4Addr = Ipv4Addr::new(10, 244, 2, 2);
 const MOST_REAL_ENDPOINTS: usize = 250;
 const ENDPOINT_PORT: u16 = 8080;
 /// Another than the Service's: were it the same, connections from the same port of the client would be the same to the
 /// endpoint both ways, and the kernel, which keeps them for seconds, would have to find another port for the second.
 const DIRECT_PORT: u16 = 9090;
-/// As many as there are, so that for 32,000 connections (the kernel takes every second port first) none is used again.
-const CLIENT_PORTS: &str = "1024 65535";
 const SERVICE_PORT: u16 = 80;
-/// Both of them.
+/// All of them.
 pub const POD_RANGE: &str = "10.244.0.0/16";
 /// Which of the cluster's nodes the proxy's is. Endpoints of other Services are said to be there, too.
 const NODE: usize = 1;
@@ -87,8 +94,14 @@ impl Stage {
         Ok(self.network.namespace(binary)?)
     }
 
+    /// One of the clients.
     pub fn client(&self, binary: &str) -> Result<&Namespace> {
-        Ok(self.network.namespace(&client_name(binary))?)
+        Ok(self.network.namespace(&client_name(binary, 0))?)
+    }
+
+    pub fn clients(&self, binary: &str) -> Result<Vec<&Namespace>> {
+        let name = |number| Ok(self.network.namespace(&client_name(binary, number))?);
+        (0..CLIENTS.len()).map(name).collect()
     }
 
     pub fn folder(&self) -> &Path {
@@ -253,18 +266,21 @@ fn load_one_by_one(server: &ControlPlane, objects: impl Iterator<Item = String>)
     Ok(())
 }
 
-/// A node called as the binary that will run there, with a client and a pod of endpoints of its own.
+/// A node called as the binary that will run there, with clients and a pod of endpoints of its own.
 fn add_node(
     network: &mut Network,
     name: &str,
     address: &str,
     endpoints: impl Iterator<Item = Ipv4Addr>,
 ) -> Result<PodServer> {
-    let (client, pod) = (client_name(name), format!("{name}-pod"));
+    let pod = format!("{name}-pod");
     network.add_client(name, &prefixes([address])?)?;
     network.namespace(name)?.set_sysctl("net/ipv4/ip_forward", "1")?;
-    add_neighbour(network, name, (&client, "client"), &[CLIENT])?;
-    network.namespace(&client)?.set_sysctl("net/ipv4/ip_local_port_range", CLIENT_PORTS)?;
+    for (number, address) in CLIENTS.into_iter().enumerate() {
+        let client = client_name(name, number);
+        add_neighbour(network, name, (&client, &format!("client{number}")), &[address])?;
+        network.namespace(&client)?.set_sysctl("net/ipv4/ip_local_port_range", CLIENT_PORTS)?;
+    }
     add_neighbour(network, name, (&pod, "endpoint"), &endpoints.collect::<Vec<_>>())?;
     Ok(PodServer::start(network.namespace(&pod)?)?)
 }
@@ -291,8 +307,8 @@ fn add_neighbour(
     Ok(())
 }
 
-fn client_name(binary: &str) -> String {
-    format!("{binary}-client")
+fn client_name(binary: &str, number: usize) -> String {
+    format!("{binary}-client{number}")
 }
 
 /// Of the thread of this name in this process.

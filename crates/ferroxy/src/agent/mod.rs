@@ -57,7 +57,7 @@ pub struct Periods {
     pub verify: Duration,
     /// `minSyncPeriod`: how often one Service, or all of them together, is programmed if it never rests.
     pub pace: Duration,
-    /// How long after a change what it left unused is removed.
+    /// How long after a change what it, and those after it, left unused is removed.
     pub tidy: Duration,
     /// How long notifications of foreign changes are gathered before they are looked into.
     pub settle: Duration,
@@ -264,10 +264,11 @@ impl Agent {
         if let Some((_, failures)) = self.node_due.filter(|(due, _)| *due <= now) {
             self.change_node(failures);
         }
-        self.change_services(now);
+        // Before the changes: what these leave unused is for the next time.
         if self.tidy_due.is_some_and(|due| due <= now) {
             self.tidy();
         }
+        self.change_services(now);
         self.plan_to_tidy(now);
         self.status.queue_length(self.queue.len());
     }

@@ -198,7 +198,9 @@ impl Agent {
             Err(error) => {
                 self.status.failed(Step::Tidy, &error);
                 debug!("what is unused is still there: {error}");
-                self.tidy_due = Some(Instant::now() + self.periods.tidy);
+                let now = Instant::now();
+                self.tidy_due = Some(now + self.periods.tidy);
+                self.verify_due.get_or_insert(now + self.periods.tidy);
             }
         }
     }

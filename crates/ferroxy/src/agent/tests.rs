@@ -280,6 +280,23 @@ fn a_repair_that_does_not_help_is_told_of_once_and_waits_for_the_period() {
     assert_eq!((failures(&agent), agent.drift_repairs, &agent.unmended), (1, 1, &None));
 }
 
+/// Packets may still need it that were on their way when the change came.
+#[test]
+fn what_a_change_leaves_unused_is_not_tidied_with_it() {
+    let (mut agent, journal) = agent(Kernel { is_warm: true, ..Kernel::default() });
+    assert_eq!(agent.start(&mpsc::channel().1), None);
+    written(&journal);
+    let mut change = |name, millis| {
+        let now = Instant::now() + Duration::from_secs(2) + Duration::from_millis(millis);
+        let touched = agent.apply(service("apps", name, 1, 80).into());
+        agent.touch(touched, now);
+        agent.work(now);
+        written(&journal)
+    };
+    assert_eq!(change("a", 0), ["change apps/a"]);
+    assert_eq!(change("b", 1_500), ["tidy ", "change apps/b"]);
+}
+
 #[test]
 fn what_is_on_its_way_out_is_looked_at_until_it_is_gone() {
     let (mut agent, journal) = agent(Kernel { untidy: 2, ..Kernel::default() });

@@ -17,8 +17,7 @@ pub(super) const BY_HAND: &str = "by-hand";
 
 pub(super) fn measure(subject: &Subject<'_>, figures: &mut Figures) -> Result<()> {
     let (stage, count) = (subject.stage, subject.options.connections);
-    let client = stage.client(subject.name)?;
-    let mut times = Times::take(client, &stage.direct(), stage.service(), count)?;
+    let mut times = Times::of_all(&stage.clients(subject.name)?, stage, count)?;
     figures.set(Figure::ConnectRatio, times.ratio());
     figures.set_time(Figure::ConnectDirect, quantile(&mut times.direct, 0.5));
     figures.set_time(Figure::ConnectService, quantile(&mut times.service, 0.5));
@@ -51,20 +50,34 @@ pub(super) fn by_hand(stage: &Stage, options: &Options) -> Result<f64> {
     if !made.status.success() {
         return Err(format!("nft: {}", String::from_utf8_lossy(&made.stderr).trim()).into());
     }
-    Ok(Times::take(stage.client(BY_HAND)?, &stage.direct(), service, options.connections)?.ratio())
+    Ok(Times::of_all(&stage.clients(BY_HAND)?, stage, options.connections)?.ratio())
 }
 
 /// Of connections, in the order in which they were made.
+#[derive(Default)]
 struct Times {
     direct: Vec<Duration>,
     service: Vec<Duration>,
 }
 
 impl Times {
+    /// Each client makes its share: a single one would soon use its ports again, and the kernel, which keeps closed
+    /// connections for seconds, would have to forget the old one first; through a Service sooner than directly, where there
+    /// are several endpoints and so several addresses.
+    fn of_all(clients: &[&Namespace], stage: &Stage, count: u32) -> Result<Times> {
+        let mut all = Times::default();
+        for client in clients {
+            let times = Times::take(client, &stage.direct(), stage.service(), count / clients.len() as u32)?;
+            all.direct.extend(times.direct);
+            all.service.extend(times.service);
+        }
+        Ok(all)
+    }
+
     /// Directly each of the endpoints in turn, as often as a Service leads to each.
     fn take(client: &Namespace, direct: &[SocketAddr], service: SocketAddr, count: u32) -> Result<Times> {
         client.run(|| {
-            let mut times = Times { direct: Vec::new(), service: Vec::new() };
+            let mut times = Times::default();
             // Of few connections the ratio is higher, and differs more from run to run.
             let unmeasured = count / 10;
             let mut endpoints = direct.iter().cycle();
@@ -101,10 +114,10 @@ impl Times {
 
 /// Makes the neighbours known to each other before anything is measured.
 pub(super) fn warm_up(subject: &Subject<'_>) -> Result<()> {
-    subject
-        .stage
-        .client(subject.name)?
-        .run(|| subject.stage.direct().into_iter().try_for_each(|endpoint| connect(endpoint).map(drop)))?
+    for client in subject.stage.clients(subject.name)? {
+        client.run(|| subject.stage.direct().into_iter().try_for_each(|to| connect(to).map(drop)))??;
+    }
+    Ok(())
 }
 
 fn connect(target: SocketAddr) -> Result<Duration> {
