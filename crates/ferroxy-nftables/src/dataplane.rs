@@ -218,6 +218,7 @@ impl Dataplane {
         settlement: &Settlement,
         outcome: &mut Outcome,
     ) -> Result<(), ApplyError> {
+        // A start has none: its chains are among its changes.
         if !plan.chains.is_empty() {
             self.commit(&plan.chains, outcome)?;
             self.ledger.settle_chains(settlement);

@@ -243,6 +243,12 @@ fn cleanup_leaves_nothing_and_touches_nothing_else() {
 }
 
 /// One Service with one cluster IP and two endpoints.
+fn started_with_no_service() -> Dataplane {
+    let mut dataplane = Dataplane::open(&[Family::V4]).unwrap();
+    start(&mut dataplane, &Intent { node: sample().node, services: BTreeMap::new() });
+    dataplane
+}
+
 fn plain(name: &str, address: &str) -> (ServiceName, Option<Arc<ServiceIntent>>) {
     let name = ServiceName::new("default", name);
     let mut port = port(Family::V4, None, "http", 80);
@@ -261,8 +267,7 @@ fn plain(name: &str, address: &str) -> (ServiceName, Option<Arc<ServiceIntent>>)
 #[test]
 fn what_the_kernel_refuses_is_named_and_holds_back_nothing_else() {
     in_namespace(|| {
-        let mut dataplane = Dataplane::open(&[Family::V4]).unwrap();
-        start(&mut dataplane, &Intent { node: sample().node, services: BTreeMap::new() });
+        let mut dataplane = started_with_no_service();
         // A foreign hand has put something else where the second Service must go.
         nft(&["add", "element", "ip", "ferroxy", "frontends", "{ 10.96.0.2 . tcp . 80 : 1:9 }"]);
         let changes = vec![plain("one", "10.96.0.1"), plain("two", "10.96.0.2"), plain("three", "10.96.0.3")];
@@ -289,8 +294,7 @@ fn what_the_kernel_refuses_is_named_and_holds_back_nothing_else() {
 #[test]
 fn chains_of_a_change_that_was_refused_are_known() {
     in_namespace(|| {
-        let mut dataplane = Dataplane::open(&[Family::V4]).unwrap();
-        start(&mut dataplane, &Intent { node: sample().node, services: BTreeMap::new() });
+        let mut dataplane = started_with_no_service();
         let obstacle = "{ 10.96.0.2 . tcp . 80 : 1:9 }";
         nft(&["add", "element", "ip", "ferroxy", "frontends", obstacle]);
         let rules = || nft(&["list", "chain", "ip", "ferroxy", "pick-3"]).matches("dnat").count();
@@ -315,8 +319,7 @@ fn chains_of_a_change_that_was_refused_are_known() {
 #[test]
 fn what_was_taken_of_a_refused_change_is_counted() {
     in_namespace(|| {
-        let mut dataplane = Dataplane::open(&[Family::V4]).unwrap();
-        start(&mut dataplane, &Intent { node: sample().node, services: BTreeMap::new() });
+        let mut dataplane = started_with_no_service();
         nft(&["add", "element", "ip", "ferroxy", "frontends", "{ 10.96.0.2 . tcp . 80 : 1:9 }"]);
         let before = dataplane.generation().unwrap();
         let outcome = dataplane.change(vec![plain("two", "10.96.0.2")]).unwrap();
@@ -356,8 +359,7 @@ fn nothing_is_tidied_while_there_may_be_services_unknown() {
 #[test]
 fn a_tidying_that_fails_halfway_takes_nothing_from_who_comes_next() {
     in_namespace(|| {
-        let mut dataplane = Dataplane::open(&[Family::V4]).unwrap();
-        start(&mut dataplane, &Intent { node: sample().node, services: BTreeMap::new() });
+        let mut dataplane = started_with_no_service();
         let service = plain("one", "10.96.0.1");
         dataplane.change(vec![service.clone()]).unwrap();
         dataplane.change(vec![(service.0.clone(), None)]).unwrap();

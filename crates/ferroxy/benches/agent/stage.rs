@@ -1,4 +1,4 @@
-//! The cluster a proxy is measured in: client, node and endpoint on two cables, an API server on a third, and objects for
+//! The cluster a proxy is measured in: clients, node and endpoints, an API server, each on a cable of its own, and objects for
 //! all of it. One Service is real, the last in every order, with as many endpoints as the others have; the endpoints of
 //! those are addresses only.
 

@@ -200,7 +200,9 @@ impl Agent {
                 debug!("what is unused is still there: {error}");
                 let now = Instant::now();
                 self.tidy_due = Some(now + self.periods.tidy);
-                self.verify_due.get_or_insert(now + self.periods.tidy);
+                if error.drift {
+                    self.verify_due = Some(now);
+                }
             }
         }
     }

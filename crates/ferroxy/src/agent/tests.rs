@@ -23,6 +23,8 @@ struct Kernel {
     unmended: Option<String>,
     /// How often it must be tidied until nothing is on its way out.
     untidy: usize,
+    /// Tidying finds that things are not as they should be.
+    drifted: bool,
     node: NodeIntent,
     services: BTreeMap<ServiceName, Arc<ServiceIntent>>,
 }
@@ -100,6 +102,9 @@ impl Dataplane for Kernel {
 
     fn tidy(&mut self) -> Result<Outcome, Failure> {
         self.did("tidy", []);
+        if self.drifted {
+            return Err(Failure { cause: anyhow::anyhow!("no"), drift: true });
+        }
         self.untidy = self.untidy.saturating_sub(1);
         Ok(Outcome::default())
     }
@@ -292,6 +297,13 @@ fn what_a_change_leaves_unused_is_not_tidied_with_it() {
     agent.tidy_due = Some(now);
     agent.work(now);
     assert_eq!(written(&journal), ["tidy ", "change apps/a"]);
+}
+
+#[test]
+fn drift_that_tidying_finds_is_looked_into_at_once() {
+    let (mut agent, _) = agent(Kernel { drifted: true, ..Kernel::default() });
+    agent.tidy();
+    assert!(agent.verify_due.is_some_and(|due| due <= Instant::now()));
 }
 
 #[test]

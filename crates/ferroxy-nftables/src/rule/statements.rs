@@ -1,0 +1,229 @@
+//! What is done with a packet.
+
+use ferroxy_core::Family;
+use ferroxy_netlink::nftables as nl;
+use nl::{Expr, Verdict};
+
+use super::{
+    Field, RuleWriter, VERDICT, address_place, address_units, frontend_fields, kernel_family, nft_duration,
+    register,
+};
+use crate::chain::Pool;
+use crate::element::{LOCAL_SLOTS, Scope, SetId};
+
+impl RuleWriter {
+    pub fn set_mark(self, mark: u32) -> RuleWriter {
+        self.change_mark(!mark, mark, format!("meta mark set meta mark | 0x{mark:08x}"))
+    }
+
+    pub fn flip_mark(self, mark: u32) -> RuleWriter {
+        self.change_mark(u32::MAX, mark, format!("meta mark set meta mark ^ 0x{mark:08x}"))
+    }
+
+    fn change_mark(mut self, mask: u32, xor: u32, words: String) -> RuleWriter {
+        self.exprs.push(Expr::Meta { key: nl::MetaKey::Mark, dreg: register(0) });
+        self.exprs.push(Expr::Bitwise {
+            sreg: register(0),
+            dreg: register(0),
+            mask: mask.to_ne_bytes().to_vec(),
+            xor: xor.to_ne_bytes().to_vec(),
+        });
+        self.exprs.push(Expr::MetaSet { key: nl::MetaKey::Mark, sreg: register(0) });
+        self.say(words)
+    }
+
+    pub fn jump(mut self, chain: &str) -> RuleWriter {
+        self.exprs.push(Expr::Immediate(Verdict::Jump(chain.into())));
+        self.say(format!("jump {chain}"))
+    }
+
+    pub fn goto(mut self, chain: &str) -> RuleWriter {
+        self.exprs.push(Expr::Immediate(Verdict::Goto(chain.into())));
+        self.say(format!("goto {chain}"))
+    }
+
+    pub fn drop(mut self) -> RuleWriter {
+        self.exprs.push(Expr::Immediate(Verdict::Drop));
+        self.say("drop".into())
+    }
+
+    /// ICMP port unreachable, for every protocol, as the original does.
+    pub fn reject(mut self) -> RuleWriter {
+        const ICMP_UNREACHABLE: u32 = 0;
+        let code = match self.family {
+            Family::V4 => 3, // ICMP_PORT_UNREACH
+            Family::V6 => 4, // ICMPV6_PORT_UNREACH
+        };
+        self.exprs.push(Expr::Reject { kind: ICMP_UNREACHABLE, code });
+        self.say("reject".into())
+    }
+
+    /// Goes where the element says, or on to the next rule if there is none.
+    pub fn dispatch(mut self, fields: &[Field], map: SetId) -> RuleWriter {
+        self.load(fields, 0);
+        self.look_up(map, Some(VERDICT), false);
+        let words = format!("{} vmap @{}", self.spell(fields), map.name());
+        self.say(words)
+    }
+
+    /// Looks up which treatment these fields get, and goes to its chain.
+    pub fn treat(mut self, fields: &[Field], map: SetId, treatments: SetId) -> RuleWriter {
+        self.load(fields, 0);
+        self.look_up(map, Some(register(0)), false);
+        self.exprs.push(Expr::MetaSet { key: nl::MetaKey::Priority, sreg: register(0) });
+        self.exprs.push(Expr::Meta { key: nl::MetaKey::Priority, dreg: register(0) });
+        self.look_up(treatments, Some(VERDICT), false);
+        let key = self.spell(fields);
+        self.say(format!(
+            "meta priority set {key} map @{} meta priority vmap @{}",
+            map.name(),
+            treatments.name()
+        ))
+    }
+
+    /// Takes the treatment's number out of the packet.
+    pub fn clear_priority(mut self) -> RuleWriter {
+        self.exprs.push(Expr::ImmediateData { dreg: register(0), data: vec![0; 4] });
+        self.exprs.push(Expr::MetaSet { key: nl::MetaKey::Priority, sreg: register(0) });
+        self.say("meta priority set none".into())
+    }
+
+    /// Translates the destination to what `map` holds for these fields.
+    pub fn translate_to(mut self, fields: &[Field], map: SetId) -> RuleWriter {
+        self.load(fields, 0);
+        let key = self.spell(fields);
+        self.translate(map, key)
+    }
+
+    /// Translates the destination to the endpoint in a random slot of `count`.
+    pub fn pick(mut self, count: u16, pool: Pool, scope: Scope) -> RuleWriter {
+        let (offset, shift) = match pool {
+            Pool::Main => (0, String::new()),
+            Pool::Local => (LOCAL_SLOTS, format!(" offset {LOCAL_SLOTS}")),
+        };
+        let fields = frontend_fields(scope);
+        self.exprs.push(Expr::Numgen { dreg: register(0), modulus: count.into(), offset });
+        self.load(fields, 1);
+        let key = format!("numgen random mod {count}{shift} . {}", self.spell(fields));
+        self.translate(SetId::Endpoints(scope), key)
+    }
+
+    /// Translates the destination to the address that stands in the packet, and this port.
+    pub fn translate_to_port(mut self, port: u16) -> RuleWriter {
+        // nft 1.0.6 takes whole registers here, the address being one: so the port is in the next.
+        const PORT_REGISTER: u32 = 2;
+        self.load(&[Field::Daddr], 0);
+        self.exprs.push(Expr::ImmediateData { dreg: PORT_REGISTER, data: port.to_be_bytes().to_vec() });
+        self.exprs.push(Expr::Dnat {
+            family: kernel_family(self.family),
+            address_reg: register(0),
+            port_reg: PORT_REGISTER,
+        });
+        let words = format!("dnat to {}:{port}", self.spell(&[Field::Daddr]));
+        self.say(words)
+    }
+
+    fn translate(mut self, map: SetId, key: String) -> RuleWriter {
+        self.look_up(map, Some(register(0)), false);
+        let family = kernel_family(self.family);
+        let port_reg = register(address_units(self.family));
+        self.exprs.push(Expr::Dnat { family, address_reg: register(0), port_reg });
+        let word = self.ip();
+        self.say(format!("dnat {word} to {key} map @{}", map.name()))
+    }
+
+    pub fn masquerade(mut self) -> RuleWriter {
+        self.exprs.push(Expr::Masquerade { fully_random: true });
+        self.say("masquerade fully-random".into())
+    }
+
+    /// Writes what `map` holds for these fields over the packet's destination address.
+    pub fn put_destination_from(mut self, fields: &[Field], map: SetId) -> RuleWriter {
+        self.load(fields, 0);
+        self.look_up(map, Some(register(0)), false);
+        self.write_destination();
+        let (field, key) = (self.spell(&[Field::Daddr]), self.spell(fields));
+        self.say(format!("{field} set {key} map @{}", map.name()))
+    }
+
+    /// Writes the client's own destination address back into the packet.
+    pub fn restore_destination(mut self) -> RuleWriter {
+        self.load(&[Field::OriginalDaddr], 0);
+        self.write_destination();
+        let (field, original) = (self.spell(&[Field::Daddr]), self.spell(&[Field::OriginalDaddr]));
+        self.say(format!("{field} set {original}"))
+    }
+
+    fn write_destination(&mut self) {
+        let (offset, len) = address_place(self.family, Field::Daddr);
+        // IPv4 has a header checksum at byte 10 to mend (type 1: the internet checksum); both families have the
+        // pseudo-header sum of TCP and UDP (flag 1).
+        let (csum_type, csum_offset) = match self.family {
+            Family::V4 => (1, 10),
+            Family::V6 => (0, 0),
+        };
+        self.exprs.push(Expr::PayloadSet {
+            base: nl::Base::Network,
+            offset,
+            len,
+            sreg: register(0),
+            csum_type,
+            csum_offset,
+            csum_flags: 1,
+        });
+    }
+
+    /// Remembers the packet's destination address under these fields; an entry that exists gets new time.
+    pub fn remember(self, fields: &[Field], map: SetId, seconds: u32) -> RuleWriter {
+        let key = self.spell(fields);
+        let words = format!(
+            "update @{} {{ {key} timeout {} : {} }}",
+            map.name(),
+            nft_duration(seconds),
+            self.spell(&[Field::Daddr])
+        );
+        self.dynset(fields, map, nl::DynsetOp::Update, Some(u64::from(seconds) * 1000), words)
+    }
+
+    pub fn forget(self, fields: &[Field], map: SetId) -> RuleWriter {
+        let words =
+            format!("delete @{} {{ {} : {} }}", map.name(), self.spell(fields), self.spell(&[Field::Daddr]));
+        self.dynset(fields, map, nl::DynsetOp::Delete, None, words)
+    }
+
+    fn dynset(
+        mut self,
+        fields: &[Field],
+        map: SetId,
+        op: nl::DynsetOp,
+        timeout_ms: Option<u64>,
+        words: String,
+    ) -> RuleWriter {
+        let data_unit = self.load(fields, 0);
+        self.load(&[Field::Daddr], data_unit);
+        self.exprs.push(Expr::Dynset {
+            set: map.name().into(),
+            op,
+            sreg_key: register(0),
+            sreg_data: Some(register(data_unit)),
+            timeout_ms,
+            counter: false,
+        });
+        self.say(words)
+    }
+
+    /// Counts the packet in the element of these fields, which is made if need be and if there is room.
+    pub fn count(mut self, fields: &[Field], set: SetId) -> RuleWriter {
+        self.load(fields, 0);
+        self.exprs.push(Expr::Dynset {
+            set: set.name().into(),
+            op: nl::DynsetOp::Update,
+            sreg_key: register(0),
+            sreg_data: None,
+            timeout_ms: None,
+            counter: true,
+        });
+        let words = format!("update @{} {{ {} counter }}", set.name(), self.spell(fields));
+        self.say(words)
+    }
+}
