@@ -20,6 +20,7 @@ pub mod plan;
 pub mod program;
 pub mod render;
 pub mod rule;
+pub mod settings;
 pub mod state;
 pub mod text;
 pub mod tool;

@@ -21,6 +21,7 @@ pub mod plan;
 pub mod program;
 pub mod render;
 pub mod set;
+pub mod settings;
 pub mod state;
 pub mod sysctl;
 pub mod text;

@@ -18,6 +18,7 @@ pub mod predecessor;
 pub mod program;
 pub mod render;
 pub mod rule;
+pub mod settings;
 pub mod state;
 pub mod text;
 pub mod traffic;

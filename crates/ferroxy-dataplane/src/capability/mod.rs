@@ -1,0 +1,93 @@
+//! What a dataplane may be able to do, one trait for each purpose.
+
+pub mod connections;
+pub mod leftovers;
+pub mod traffic;
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ferroxy_core::{Family, Intent, ServiceIntent};
+
+pub use connections::SweepsConnections;
+pub use leftovers::TakesOver;
+pub use traffic::{CountsPackets, CountsTraffic};
+
+use crate::failure::Failure;
+use crate::outcome::{Outcome, Programmed, Repair};
+
+/// The state outlives the process: a start may find what an earlier run, or another process, left.
+pub trait Persists {
+    /// Nothing of ours is in force yet, and nothing that ours replaces.
+    fn is_cold(&mut self) -> Result<bool, Failure>;
+
+    /// While this is on, `start` and `verify` remove nothing that they do not know: not all of the cluster can be read.
+    fn keep_unknown(&mut self, keep: bool);
+
+    /// How much of a Service of this Intent is in force, whoever programmed it.
+    fn programmed(&mut self, intent: &Intent, service: &Arc<ServiceIntent>) -> Result<Programmed, Failure>;
+}
+
+/// Others can change the state: it can be compared with what it must be.
+pub trait Verifies {
+    /// A cheap look at what others did since the last one.
+    fn changed_by_others(&mut self) -> Result<Changed, Failure>;
+
+    /// Compares everything, and repairs what differs.
+    fn verify(&mut self) -> Result<Repair, Failure>;
+}
+
+/// What a cheap look finds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Changed {
+    Nothing,
+    /// State that is certainly not ours. It may belong to a kube-proxy that still runs.
+    Elsewhere,
+    /// Perhaps ours: verify.
+    Ours,
+}
+
+/// Notices at once when others change the state.
+pub trait Watches {
+    /// Calls back from a thread of its own, until the process ends. The text says what was noticed.
+    fn watch(&mut self, notify: Notify) -> Result<(), Failure>;
+}
+
+/// `false`: nobody listens any more, stop watching.
+pub type Notify = Box<dyn Fn(&'static str) -> bool + Send>;
+
+/// Changes leave something unused behind, which is removed later.
+pub trait Tidies {
+    fn tidy(&mut self) -> Result<Outcome, Failure>;
+}
+
+/// Endpoints that leave keep their connections for a while.
+pub trait Drains {
+    /// Removes the endpoints whose last connection has ended, or whose time is over.
+    fn drain(&mut self) -> Result<Outcome, Failure>;
+
+    /// When to look next; `None` when nothing drains.
+    fn next_look(&self) -> Option<Duration>;
+}
+
+/// Services are rules, and rules can be counted.
+pub trait CountsRules {
+    fn rule_counts(&self) -> Vec<RuleCount>;
+}
+
+/// The rules of one group: a table of rules, for example.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RuleCount {
+    pub family: Family,
+    pub group: &'static str,
+    pub total: u64,
+    /// Written by the last sync.
+    pub last: u64,
+}
+
+/// A call may take minutes: it can show meanwhile that it makes progress.
+pub trait SignsOfLife {
+    /// `alive` is called about once a second while a call makes progress.
+    fn show_life(&mut self, alive: Box<dyn Fn() + Send>);
+}

@@ -1,0 +1,97 @@
+//! The trait that every dataplane implements. Whatever only some can do is a capability.
+
+use std::fmt::Debug;
+
+use ferroxy_core::{Intent, NodeIntent};
+
+use crate::acknowledged::Acknowledged;
+use crate::capability::{
+    CountsPackets, CountsRules, CountsTraffic, Drains, Persists, SignsOfLife, SweepsConnections, TakesOver,
+    Tidies, Verifies, Watches,
+};
+use crate::failure::Failure;
+use crate::outcome::{Change, Outcome, Preview};
+use crate::settings::Settings;
+
+/// Keeps what it programs at what it was last given. It has no queue and no clock of its own: the agent decides when to
+/// try, and when to try again.
+pub trait Dataplane: Debug + Send {
+    /// Checks that this host can do what the dataplane needs. Changes nothing.
+    fn probe(&mut self, _: &NodeIntent) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    /// New settings. They take effect with the next `start` or `change_node`.
+    fn configure(&mut self, _: &Settings) {}
+
+    /// Brings whatever is in force to this Intent, by the difference only.
+    fn start(&mut self, intent: &Intent) -> Result<Outcome, Failure>;
+
+    /// Changes some Services. Refused ones are named; all others are in force.
+    fn change(&mut self, changes: Vec<Change>) -> Result<Outcome, Failure>;
+
+    /// Changes what concerns the node as a whole.
+    fn change_node(&mut self, node: NodeIntent) -> Result<Outcome, Failure>;
+
+    /// Whether `change_node` would do nothing.
+    fn has_node(&mut self, node: &NodeIntent) -> Result<bool, Failure> {
+        Ok(self.acknowledged().node() == node)
+    }
+
+    /// What is in force.
+    fn acknowledged(&self) -> &Acknowledged;
+
+    /// What `start` would do now.
+    fn preview(&mut self, intent: &Intent) -> Result<Preview, Failure>;
+
+    /// Removes everything that this mode programs: a diff to nothing. Returns what was removed, in words.
+    fn cleanup(&mut self) -> Result<Vec<String>, Failure>;
+
+    // Capabilities: `None` is "does not apply to this dataplane". The answer does not change while it runs.
+
+    fn persists(&mut self) -> Option<&mut dyn Persists> {
+        None
+    }
+
+    fn verifies(&mut self) -> Option<&mut dyn Verifies> {
+        None
+    }
+
+    fn watches(&mut self) -> Option<&mut dyn Watches> {
+        None
+    }
+
+    fn tidies(&mut self) -> Option<&mut dyn Tidies> {
+        None
+    }
+
+    fn drains(&mut self) -> Option<&mut dyn Drains> {
+        None
+    }
+
+    fn takes_over(&mut self) -> Option<&mut dyn TakesOver> {
+        None
+    }
+
+    fn counts_rules(&self) -> Option<&dyn CountsRules> {
+        None
+    }
+
+    fn signs_of_life(&mut self) -> Option<&mut dyn SignsOfLife> {
+        None
+    }
+
+    // Those that run beside the dataplane, on threads of their own, are handed out.
+
+    fn counts_traffic(&self) -> Option<Box<dyn CountsTraffic>> {
+        None
+    }
+
+    fn counts_packets(&self) -> Option<Box<dyn CountsPackets>> {
+        None
+    }
+
+    fn sweeps_connections(&self) -> Option<Box<dyn SweepsConnections>> {
+        None
+    }
+}

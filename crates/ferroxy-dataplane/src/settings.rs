@@ -1,0 +1,147 @@
+//! The settings of a mode: which fields of the configuration file it reads, and their values. Reading files is not done here.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use ipnet::IpNet;
+
+/// A field of the configuration file that a mode reads. Several modes may read the same field.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Field {
+    /// With its block: `nftables.masqueradeBit`.
+    pub name: &'static str,
+    pub kind: Kind,
+    /// The flag that sets it. Several fields may share one.
+    pub flag: Option<Flag>,
+    /// A running agent applies a change; otherwise it needs a restart.
+    pub is_live: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Flag {
+    /// Without the dashes: `masquerade-all`.
+    pub name: &'static str,
+    pub help: &'static str,
+    /// What stands for the value in `--help`: `NAME`.
+    pub value_name: &'static str,
+}
+
+/// Type, default and range of a field.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Kind {
+    Truth {
+        default: bool,
+    },
+    Number {
+        default: i64,
+        least: i64,
+        most: i64,
+    },
+    Text {
+        default: &'static str,
+    },
+    Duration {
+        default: Duration,
+        /// Where the configuration file has another default than the flag.
+        default_in_file: Option<Duration>,
+        zero: Zero,
+    },
+    /// A list of IP ranges; empty by default.
+    Cidrs,
+}
+
+/// What a duration of zero means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Zero {
+    /// A value like any other.
+    Allowed,
+    /// In a file, the default; as a flag, a value.
+    DefaultInFile,
+    /// In a file, the default; as a flag, an error.
+    Refused,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum Value {
+    Truth(bool),
+    Number(i64),
+    Text(String),
+    Duration(Duration),
+    Cidrs(Vec<IpNet>),
+}
+
+impl Kind {
+    /// The value where nothing is configured, by flags.
+    pub fn default(&self) -> Value {
+        match *self {
+            Kind::Truth { default } => Value::Truth(default),
+            Kind::Number { default, .. } => Value::Number(default),
+            Kind::Text { default } => Value::Text(default.to_owned()),
+            Kind::Duration { default, .. } => Value::Duration(default),
+            Kind::Cidrs => Value::Cidrs(Vec::new()),
+        }
+    }
+}
+
+/// Checked values of a mode's fields. A field that has no value here, or one of another type, has its default.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Settings {
+    values: BTreeMap<&'static str, Value>,
+}
+
+impl Settings {
+    pub fn set(&mut self, field: &Field, value: Value) {
+        self.values.insert(field.name, value);
+    }
+
+    pub fn get(&self, field: &Field) -> Value {
+        self.values.get(field.name).cloned().unwrap_or_else(|| field.kind.default())
+    }
+
+    pub fn truth(&self, field: &Field) -> bool {
+        matches!(self.get(field), Value::Truth(true))
+    }
+
+    /// 0 for a field that is no number.
+    pub fn number(&self, field: &Field) -> i64 {
+        if let Value::Number(number) = self.get(field) { number } else { 0 }
+    }
+
+    pub fn text(&self, field: &Field) -> String {
+        if let Value::Text(text) = self.get(field) { text } else { String::new() }
+    }
+
+    pub fn duration(&self, field: &Field) -> Duration {
+        if let Value::Duration(duration) = self.get(field) { duration } else { Duration::ZERO }
+    }
+
+    pub fn cidrs(&self, field: &Field) -> Vec<IpNet> {
+        if let Value::Cidrs(cidrs) = self.get(field) { cidrs } else { Vec::new() }
+    }
+}
+
+impl FromIterator<(&'static str, Value)> for Settings {
+    fn from_iter<I: IntoIterator<Item = (&'static str, Value)>>(values: I) -> Settings {
+        Settings { values: values.into_iter().collect() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BIT: Field = Field {
+        name: "test.bit",
+        kind: Kind::Number { default: 14, least: 0, most: 31 },
+        flag: None,
+        is_live: true,
+    };
+
+    #[test]
+    fn a_field_without_a_value_has_its_default() {
+        let mut settings = Settings::default();
+        assert_eq!(settings.number(&BIT), 14);
+        settings.set(&BIT, Value::Number(3));
+        assert_eq!((settings.number(&BIT), settings.truth(&BIT)), (3, false));
+    }
+}
