@@ -22,6 +22,8 @@ mod outcome;
 mod privileges;
 mod ruleset;
 mod settings;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 pub use acknowledged::Acknowledged;
 pub use capability::{
