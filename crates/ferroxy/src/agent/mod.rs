@@ -1,8 +1,9 @@
-//! The agent: takes what happened, keeps the kernel at what it means, tries again what failed.
+//! The agent: takes inputs, keeps the dataplane at what they mean, retries what failed.
 //!
-//! One thread owns everything; the others (`inputs.rs`, the source, the dataplane's watch) only send it [`Input`]s.
-//! Everything that can happen is a variant of that type. `start.rs` is the way to the first sync, `program.rs` what is
-//! done to the kernel from then on.
+//! One thread owns everything; all other threads (`inputs.rs`, the source, the dataplane's watch) only send it [`Input`]s.
+//! `start.rs` leads to the first sync, `program.rs` applies changes from then on, `verify.rs` repairs drift, `takeover.rs`
+//! removes what kube-proxy left, `sweep.rs` removes stale connections. The agent knows a dataplane only by its contract:
+//! it asks for capabilities and never looks at the mode's name.
 
 pub mod inputs;
 mod latency;
@@ -11,8 +12,10 @@ pub mod queue;
 mod report;
 mod start;
 mod sweep;
+mod takeover;
+mod verify;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -20,46 +23,54 @@ use ferroxy_core::facts::Touched;
 use ferroxy_core::{Diagnostic, Event, Facts, Policy};
 use tracing::{debug, info, warn};
 
-use crate::config::Mode;
-use crate::dataplane::Dataplane;
+use ferroxy_dataplane::{Dataplane, Mode, Settings};
+
 use crate::host::notify::{Heart, Notifier};
 use crate::serve::Status;
 use crate::serve::status::changes_in;
-use crate::takeover::Takeover;
 use latency::Latency;
 use queue::Queue;
 use report::Reports;
 use sweep::Sweeper;
+use takeover::Takeover;
 
 /// Everything the agent reacts to.
 #[derive(Debug)]
 pub enum Input {
     /// The cluster, or this host's addresses, changed.
     Events(Vec<Event>),
-    /// The source has shown all there is, for the first time.
+    /// The source has delivered its first complete list.
     Listed,
-    /// What is wrong with the source as a whole, as of now.
+    /// The present problems of the source as a whole.
     SourceDiagnostics(Vec<Diagnostic>),
     /// The configuration changed.
-    Settings(Box<Policy>, Periods),
-    /// Somebody else changed our tables, or may have.
+    Reconfigured(Box<Reconfiguration>),
+    /// Another program changed our state, or may have.
     Drift(&'static str),
     Stop(&'static str),
 }
 
-/// A change of more Services than this leaves enough memory behind to be worth giving back.
+/// A changed configuration, as far as the agent applies it while it runs.
+#[derive(Debug)]
+pub struct Reconfiguration {
+    pub policy: Policy,
+    pub settings: Settings,
+    pub periods: Periods,
+}
+
+/// After a change of more Services than this, unused memory is returned to the system.
 const MANY: usize = 1000;
 
 /// How often things are done.
 #[derive(Debug, Clone, Copy)]
 pub struct Periods {
-    /// `syncPeriod`: how often the kernel is asked whether anybody else changed rules.
+    /// `syncPeriod`: how often to look for changes by other programs.
     pub verify: Duration,
-    /// `minSyncPeriod`: how often one Service, or all of them together, is programmed if it never rests.
+    /// `minSyncPeriod`: the shortest time between two syncs of a Service, or of all, that changes all the time.
     pub pace: Duration,
-    /// How long after a change what it, and those after it, left unused is removed.
+    /// How long after a change to remove what it left unused.
     pub tidy: Duration,
-    /// How long notifications of foreign changes are gathered before they are looked into.
+    /// How long to collect notifications of foreign changes before verifying.
     pub settle: Duration,
 }
 
@@ -80,36 +91,39 @@ pub struct Agent {
     dataplane: Box<dyn Dataplane>,
     periods: Periods,
     queue: Queue,
-    /// When the node's own parameters are to be tried (again), and how often that failed.
+    /// When to program the node's own settings, and how often that failed.
     node_due: Option<(Instant, u32)>,
     verify_due: Option<Instant>,
     tidy_due: Option<Instant>,
+    drain_due: Option<Instant>,
     next_period: Instant,
     drift_repairs: u64,
-    /// What a repair could not mend, as last told.
-    unmended: Option<String>,
+    /// What the last repair could not repair, as last logged.
+    unrepaired: Option<String>,
     reports: Reports,
-    sweeper: Sweeper,
+    /// `None` where the dataplane has no stale connections.
+    sweeper: Option<Sweeper>,
     latency: Latency,
     takeover: Takeover,
     heart: Heart,
-    /// The source has shown all there is.
+    /// The source has delivered its first complete list.
     listed: bool,
-    /// Everything the source holds could be read at least once.
-    source_was_whole: bool,
+    /// Everything in the source could be read at least once.
+    source_was_complete: bool,
     status: Arc<Status>,
 }
 
 impl Agent {
     pub fn new(
-        mode: Mode,
+        mode: &Mode,
         facts: Facts,
         dataplane: Box<dyn Dataplane>,
         periods: Periods,
         status: Arc<Status>,
     ) -> Agent {
-        let mut queue = Queue::new(dataplane.pace());
+        let mut queue = Queue::new(mode.pace);
         queue.set_period(periods.pace);
+        let sweeper = dataplane.sweeps_connections().map(|table| Sweeper::start(table, Arc::clone(&status)));
         Agent {
             facts,
             dataplane,
@@ -118,43 +132,49 @@ impl Agent {
             node_due: None,
             verify_due: None,
             tidy_due: None,
+            drain_due: None,
             next_period: Instant::now() + periods.verify,
             drift_repairs: 0,
-            unmended: None,
+            unrepaired: None,
             reports: Reports::default(),
-            sweeper: Sweeper::start(Arc::clone(&status)),
+            sweeper,
             latency: Latency::new(nanoseconds_since_1970()),
-            takeover: Takeover::new(mode),
+            takeover: Takeover::default(),
             heart: Notifier::default().heart(),
             listed: false,
-            source_was_whole: true,
+            source_was_complete: true,
             status,
         }
     }
 
-    /// Beats as long as the agent gets round to its work.
+    /// The heart beats as long as the agent, or a long call of the dataplane, makes progress.
     pub fn live_by(&mut self, heart: Heart) {
-        self.dataplane.live_by(heart.clone());
+        if let Some(signs) = self.dataplane.signs_of_life() {
+            let heart = Mutex::new(heart.clone());
+            signs.show_life(Box::new(move || {
+                heart.lock().unwrap_or_else(PoisonError::into_inner).beat(Instant::now());
+            }));
+        }
         self.heart = heart;
     }
 
-    /// The source could not be read in whole: until it can, nothing is removed from the kernel that may belong to what
-    /// is unseen. Call it before `start`.
+    /// Part of the source cannot be read: until it can, nothing is removed that may belong to that part. Call it before
+    /// `start`.
     pub fn distrust_source(&mut self) {
-        warn!("not everything could be read: nothing that is in the kernel is removed until it can");
-        self.source_was_whole = false;
-        self.dataplane.keep_unknown(true);
+        warn!("part of the source cannot be read: existing state is kept until everything can be read");
+        self.source_was_complete = false;
+        self.keep_unknown(true);
     }
 
-    /// Runs until told to stop; says why it was.
+    /// Runs until stopped; returns the reason.
     pub fn run(&mut self, inputs: &Receiver<Input>) -> &'static str {
-        self.plan_to_tidy(Instant::now());
+        self.plan_to_drain(Instant::now());
         loop {
             self.heart.beat(Instant::now());
             let wait = self.next_deadline().saturating_duration_since(Instant::now());
             match inputs.recv_timeout(wait) {
                 Ok(first) => {
-                    // What has come together is done together.
+                    // Inputs that arrive together are handled together.
                     for input in std::iter::once(first).chain(inputs.try_iter()) {
                         if let Some(why) = self.take(input) {
                             return why;
@@ -162,7 +182,7 @@ impl Agent {
                     }
                 }
                 Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return "nothing is left to listen to",
+                Err(RecvTimeoutError::Disconnected) => return "all inputs have ended",
             }
             self.work(Instant::now());
         }
@@ -175,38 +195,49 @@ impl Agent {
             Input::SourceDiagnostics(found) => self.source_says(found),
             Input::Listed => self.listed = true,
             Input::Drift(what) => {
-                debug!("{what}: looking into it");
+                debug!("{what}: verifying");
                 self.verify_due.get_or_insert(now + self.periods.settle);
             }
             Input::Events(events) => {
                 let touched = self.apply(events);
                 self.touch(touched, now);
             }
-            Input::Settings(policy, periods) => {
-                let touched = self.change_settings(*policy, periods);
+            Input::Reconfigured(new) => {
+                let touched = self.reconfigure(*new);
                 self.touch(touched, now);
             }
         }
         None
     }
 
-    fn change_settings(&mut self, policy: Policy, periods: Periods) -> Touched {
+    fn reconfigure(&mut self, new: Reconfiguration) -> Touched {
+        let Reconfiguration { policy, settings, periods } = new;
         self.periods = periods;
         self.queue.set_period(periods.pace);
         self.next_period = self.next_period.min(Instant::now() + periods.verify);
         self.status.sync_period(periods.verify);
-        self.facts.set_policy(policy)
+        self.dataplane.configure(&settings);
+        let mut touched = self.facts.set_policy(policy);
+        // The dataplane compares its settings with those in force.
+        touched.node = true;
+        touched
     }
 
-    /// The source's troubles as of now. When there are none for the first time, removing is safe from here on.
+    /// The present problems of the source. When there are none for the first time, removing state becomes safe.
     fn source_says(&mut self, found: Vec<Diagnostic>) {
-        if !self.source_was_whole && is_whole(&found) {
-            info!("everything could be read: what nobody asks for is removed from the kernel");
-            self.source_was_whole = true;
-            self.dataplane.keep_unknown(false);
+        if !self.source_was_complete && is_whole(&found) {
+            info!("everything can be read: removing stale state");
+            self.source_was_complete = true;
+            self.keep_unknown(false);
             self.verify_due = Some(Instant::now());
         }
         self.reports.source(found);
+    }
+
+    fn keep_unknown(&mut self, keep: bool) {
+        if let Some(persists) = self.dataplane.persists() {
+            persists.keep_unknown(keep);
+        }
     }
 
     fn apply(&mut self, events: Vec<Event>) -> Touched {
@@ -242,6 +273,7 @@ impl Agent {
             node,
             self.verify_due,
             self.tidy_due,
+            self.drain_due,
             self.takeover.due(),
             self.heart.next_beat(),
         ]
@@ -259,17 +291,20 @@ impl Agent {
             self.verify();
         }
         if self.takeover.due().is_some_and(|due| due <= now) {
-            self.take_over(&[]);
+            self.take_over();
         }
         if let Some((_, failures)) = self.node_due.filter(|(due, _)| *due <= now) {
             self.change_node(failures);
         }
-        // Before the changes: what these leave unused is for the next time.
+        // Before the changes: what these leave unused may still be in use by packets on their way.
         if self.tidy_due.is_some_and(|due| due <= now) {
             self.tidy();
         }
+        if self.drain_due.is_some_and(|due| due <= now) {
+            self.drain();
+        }
         self.change_services(now);
-        self.plan_to_tidy(now);
+        self.plan_to_drain(now);
         self.status.queue_length(self.queue.len());
     }
 }
@@ -279,9 +314,9 @@ pub fn is_whole(diagnostics: &[Diagnostic]) -> bool {
     diagnostics.iter().all(|diagnostic| diagnostic.object.kind != "File")
 }
 
-/// By the clock on the wall: only to compare with times that others wrote down.
+/// Wall-clock time, only to compare with timestamps in API objects.
 fn nanoseconds_since_1970() -> i64 {
-    #[allow(clippy::disallowed_methods, reason = "times that others wrote down")]
+    #[allow(clippy::disallowed_methods, reason = "compared with timestamps in API objects")]
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }

@@ -1,14 +1,13 @@
-//! Which Services wait to be programmed, and when each is tried (again). Time comes in as an argument.
+//! Which Services wait to be programmed, and when each is tried. Time comes in as an argument.
 //!
-//! A Service leaves the queue only when the kernel has acknowledged it. One that fails is tried again, soon at first,
-//! and never holds back another.
+//! A Service leaves the queue only when the dataplane has acknowledged it. One that fails is retried with backoff, and
+//! never delays another.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
 use ferroxy_core::ServiceName;
-
-use crate::dataplane::Pace;
+use ferroxy_dataplane::Pace;
 
 const FIRST_RETRY: Duration = Duration::from_millis(20);
 const LAST_RETRY: Duration = Duration::from_secs(30);
@@ -16,11 +15,11 @@ const LAST_RETRY: Duration = Duration::from_secs(30);
 #[derive(Debug, Default)]
 pub struct Queue {
     waiting: BTreeMap<ServiceName, Attempt>,
-    /// What the period is counted for.
+    /// What the period limits.
     pace: Pace,
     period: Duration,
     rates: Rates,
-    /// Where it is counted for all together: until then, nothing is due.
+    /// With [`Pace::Whole`]: nothing is due before.
     rest_until: Option<Instant>,
 }
 
@@ -40,7 +39,7 @@ impl Queue {
         self.period = period;
     }
 
-    /// Something about the Service changed: due as soon as its pace allows, whatever happened before.
+    /// The Service changed: due as soon as its rate allows, whatever happened before.
     pub fn add(&mut self, name: ServiceName, now: Instant) {
         let due = self.rates.earliest(&name, self.period, now);
         self.waiting
@@ -65,13 +64,16 @@ impl Queue {
         self.waiting.remove(name);
         match self.pace {
             Pace::EachService => self.rates.spend(name, self.period, now),
-            // A change that comes alone goes at once. What comes within the period after it goes together.
+            // A single change goes at once. Changes within the period after it go together.
             Pace::Whole => self.rest_until = Some(now + self.period),
         }
     }
 
-    /// Says after how long it is tried again.
+    /// Returns after how long it is retried. An attempt that failed counts towards the Service's rate as well.
     pub fn failed(&mut self, name: ServiceName, now: Instant) -> Duration {
+        if self.pace == Pace::EachService {
+            self.rates.spend(&name, self.period, now);
+        }
         let attempt = self.waiting.entry(name).or_insert(Attempt { due: now, failures: 0 });
         let wait = backoff(attempt.failures);
         *attempt = Attempt { due: now + wait, failures: attempt.failures + 1 };
@@ -92,9 +94,9 @@ pub fn backoff(failures: u32) -> Duration {
     FIRST_RETRY.saturating_mul(1 << failures.min(20)).min(LAST_RETRY)
 }
 
-/// `minSyncPeriod` as a rate, for each Service on its own: a change costs what it changes, so one restless Service is
-/// no reason to let others wait. A few changes go out at once; from then on a Service gets one in each period, which
-/// has all that came meanwhile.
+/// `minSyncPeriod` as a rate for each Service: a change costs what it changes, so one Service that changes all the time does
+/// not delay others. A few changes go out at once; from then on a Service gets one in each period, with everything that
+/// arrived meanwhile.
 #[derive(Debug, Default)]
 struct Rates {
     /// Until when each Service has spent its allowance; those that have all of it are not here.

@@ -1,4 +1,4 @@
-//! The way to the first sync: hear of the whole cluster and of our Node, then program what matters most first.
+//! The way to the first sync: wait for the whole cluster and our Node, then program what matters most first.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::Receiver;
@@ -6,20 +6,20 @@ use std::time::{Duration, Instant};
 
 use ferroxy_core::policy::DetectLocal;
 use ferroxy_core::{Intent, ServiceIntent, ServiceName, resolve};
+use ferroxy_dataplane::{Failure, Outcome};
 use tracing::{error, info, warn};
 
 use super::program::describe;
 use super::queue::backoff;
 use super::{Agent, Input};
-use crate::dataplane::{Failure, Outcome};
 use crate::memory::give_memory_back;
 use crate::serve::health::Step;
 
-/// As long as the original waits, for each.
+/// As long as the original waits for each.
 const NODE_ADDRESS_WAIT: Duration = Duration::from_secs(30);
 const POD_CIDR_WAIT: Duration = Duration::from_secs(5 * 60);
 
-/// How long nothing is said about waiting, and how often something is from then on.
+/// When waiting is first logged, and how often from then on.
 const SILENCE: Duration = Duration::from_secs(3);
 const REMINDER: Duration = Duration::from_secs(30);
 
@@ -32,8 +32,8 @@ enum Waited {
 }
 
 impl Agent {
-    /// Hears of the cluster until all of it is known, and our Node with its addresses. The kernel is not touched: what
-    /// an earlier run has programmed stays in force. Says why it was told to stop, if it was.
+    /// Takes inputs until the whole cluster is known, and our Node with its addresses. Programs nothing: what an earlier run
+    /// programmed stays in force. Returns the reason when it is asked to stop.
     pub fn gather(&mut self, inputs: &Receiver<Input>) -> Option<&'static str> {
         let name = self.facts.policy().node_name.clone();
         let listed = "the API server's first complete list of Services and EndpointSlices";
@@ -50,8 +50,8 @@ impl Agent {
         match self.wait(inputs, &addresses, Some(NODE_ADDRESS_WAIT), has_address) {
             Waited::Stopped(why) => return Some(why),
             Waited::GaveUp => warn!(
-                "Node {name} is not known, or has no address: going on with this host's loopback addresses until it has \
-                 (is --hostname-override right?)"
+                "Node {name} does not exist or has no address: using loopback addresses until it has one \
+                 (check --hostname-override)"
             ),
             Waited::Reached => {}
         }
@@ -62,7 +62,7 @@ impl Agent {
             match self.wait(inputs, &cidrs, Some(POD_CIDR_WAIT), has_cidr) {
                 Waited::Stopped(why) => return Some(why),
                 Waited::GaveUp => warn!(
-                    "Node {name} has no pod CIDR: going on without; until it has one, pods are not told from strangers"
+                    "Node {name} has no pod CIDR: until it has one, pod traffic cannot be told from external traffic"
                 ),
                 Waited::Reached => {}
             }
@@ -85,7 +85,7 @@ impl Agent {
                 return Waited::GaveUp;
             }
             if now >= say_at {
-                info!("waiting for {what}; rules that are in the kernel stay as they are");
+                info!("waiting for {what}; existing state stays in force");
                 say_at = now + REMINDER;
             }
             let until = patience.map_or(say_at, |patience| say_at.min(began + patience));
@@ -96,20 +96,20 @@ impl Agent {
         Waited::Reached
     }
 
-    /// Takes one input in, if one comes before the deadline, without touching the kernel.
+    /// Takes one input, if one arrives before the deadline. Programs nothing.
     fn hear(&mut self, inputs: &Receiver<Input>, deadline: Instant) -> Option<&'static str> {
         match inputs.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             Ok(Input::Stop(why)) => return Some(why),
             Ok(Input::Events(events)) => drop(self.apply(events)),
             Ok(Input::Listed) => self.listed = true,
             Ok(Input::SourceDiagnostics(found)) => self.source_says(found),
-            Ok(Input::Settings(policy, periods)) => drop(self.change_settings(*policy, periods)),
+            Ok(Input::Reconfigured(new)) => drop(self.reconfigure(*new)),
             Ok(Input::Drift(_)) | Err(_) => {}
         }
         None
     }
 
-    /// Brings the kernel to the facts known so far. Until that succeeds nothing else is done.
+    /// The first sync, retried until it succeeds.
     pub fn start(&mut self, inputs: &Receiver<Input>) -> Option<&'static str> {
         let mut failures = 0;
         let known = self.facts.counts();
@@ -122,7 +122,7 @@ impl Agent {
                     let wait = backoff(failures);
                     failures += 1;
                     self.status.failed(Step::Start, &error);
-                    error!("cannot program the kernel: {error}; trying again in {wait:?}");
+                    error!("first sync failed: {error}; retrying in {wait:?}");
                     let deadline = Instant::now() + wait;
                     while Instant::now() < deadline {
                         if let Some(why) = self.hear(inputs, deadline) {
@@ -142,25 +142,25 @@ impl Agent {
         self.status.node(self.dataplane.acknowledged());
         self.finished(&outcome, intent.services.keys().cloned().collect(), began);
         self.status.done(Step::Start, began, &outcome.receipt);
-        self.take_over(&outcome.replaced);
+        self.take_over();
         let counts = self.facts.counts();
         info!(
             "in sync: {} of {} Services programmed, {} endpoints; {} in {:.1?}",
-            intent.services.len() - outcome.failed.len(),
+            intent.services.len() - outcome.refused.len(),
             counts.services,
             counts.endpoints,
             describe(&outcome),
             began.elapsed(),
         );
-        // Starting builds large things once; give their memory back.
         give_memory_back();
         Ok(())
     }
 
-    /// On a node that has no rules yet, what everything else needs comes first: a pod that waits for DNS or for the API
-    /// server does not wait for ten thousand other Services.
+    /// On a node without state, what everything else needs comes first: a pod that waits for DNS or for the API server does
+    /// not wait for ten thousand other Services.
     fn program_in_order(&mut self, intent: &Intent) -> Result<Outcome, Failure> {
-        if !self.dataplane.is_cold()? {
+        let is_cold = self.dataplane.persists().map_or(Ok(true), |it| it.is_cold())?;
+        if !is_cold {
             return self.dataplane.start(intent);
         }
         type Services = BTreeMap<ServiceName, std::sync::Arc<ServiceIntent>>;

@@ -1,10 +1,10 @@
-//! Removes stale UDP connections after the rules have changed, on a thread of its own: programming never waits for it.
+//! Removes stale UDP connections after changes, on a thread of its own: programming never waits for it.
 //!
 //! ```text
-//! agent ──touched──▶ frontends to look at ◀──judged with── sweeper: list, judge, delete; again what failed
+//! agent ──touched──▶ frontends to check ◀──judged with── sweeper: list, judge, delete; retry what failed
 //! ```
-//! What is to be done is kept until it has been done. A connection is judged by what is true at that moment, not when the
-//! work was ordered: an endpoint that came meanwhile keeps its connections.
+//! Work stays queued until it is done. A connection is judged by what is true at that moment, not when the work was
+//! queued: an endpoint that was added meanwhile keeps its connections. The table of connections is the dataplane's.
 
 mod stale;
 
@@ -17,26 +17,22 @@ use std::time::{Duration, Instant};
 
 use ferroxy_core::intent::NodePortAddresses;
 use ferroxy_core::{Facts, Family, Protocol, ServiceName, resolve};
-use ferroxy_netlink::conntrack::{Connection, Entry, is_missing};
-use ferroxy_netlink::error::Error;
+use ferroxy_dataplane::capability::connections::{Connection, SweepsConnections};
+use ferroxy_dataplane::{Acknowledged, Failure, FailureKind};
 use tracing::{info, warn};
 
 use super::queue::backoff;
-use crate::dataplane::Acknowledged;
 use crate::serve::Status;
 use stale::{Endpoints, Expectation, Frontends, Rule};
 
-/// How long after a change it begins: a packet that met the rules of before may still be on its way into the table of
-/// connections, and changes that come together are looked at together.
+/// How long after a change a sweep begins: a packet that passed the old rules may not be in the table of connections yet,
+/// and changes that come together are swept together.
 const SETTLE: Duration = Duration::from_millis(50);
-
-/// How many connections are judged and deleted at once.
-const CHUNK: usize = 512;
 
 /// The agent's end.
 #[derive(Debug)]
 pub struct Sweeper {
-    /// The UDP frontends that the kernel has.
+    /// The UDP frontends in force.
     known: HashMap<SocketAddr, Known>,
     of_service: HashMap<ServiceName, Vec<SocketAddr>>,
     shared: Arc<Shared>,
@@ -45,7 +41,7 @@ pub struct Sweeper {
 #[derive(Debug)]
 struct Known {
     service: ServiceName,
-    /// Who may hold connections to it.
+    /// The endpoints that may have connections from it.
     endpoints: Endpoints,
 }
 
@@ -53,7 +49,7 @@ struct Known {
 struct Shared {
     work: Mutex<Work>,
     more: Condvar,
-    /// The kernel's rules may be ahead of `work`: nothing can be judged.
+    /// The rules may be ahead of `work`: nothing can be judged.
     programming: AtomicBool,
     removed: AtomicU64,
 }
@@ -67,31 +63,27 @@ struct Work {
 
 impl Sweeper {
     /// In the network namespace of the calling thread.
-    pub fn start(status: Arc<Status>) -> Sweeper {
+    pub fn start(mut table: Box<dyn SweepsConnections>, status: Arc<Status>) -> Sweeper {
         let shared = Arc::new(Shared::default());
         let worker = Arc::clone(&shared);
-        if let Err(error) = thread::Builder::new().name("sweeper".into()).spawn(move || worker.run(&status)) {
-            warn!("stale UDP connections are not removed: cannot start the thread for it: {error}");
+        let run = move || worker.run(&mut *table, &status);
+        if let Err(error) = thread::Builder::new().name("sweeper".into()).spawn(run) {
+            warn!("stale UDP connections are not removed: cannot start a thread: {error}");
             shared.work().stopped = true;
         }
         Sweeper { known: HashMap::new(), of_service: HashMap::new(), shared }
     }
 
-    /// Rules are about to be programmed: from here to [`Sweeper::resume`] no connection is judged, for it may be one to an
-    /// endpoint that we have not been told of.
-    pub fn pause(&self) {
-        self.shared.programming.store(true, Ordering::SeqCst);
+    /// While paused, no connection is judged.
+    pub fn pause(&self, pause: bool) {
+        self.shared.programming.store(pause, Ordering::SeqCst);
     }
 
-    pub fn resume(&self) {
-        self.shared.programming.store(false, Ordering::SeqCst);
-    }
-
-    /// The kernel has these Services as it has acknowledged.
+    /// These Services are in force as acknowledged.
     pub fn touched<'n>(
         &mut self,
         facts: &Facts,
-        kernel: &dyn Acknowledged,
+        in_force: &Acknowledged,
         names: impl IntoIterator<Item = &'n ServiceName>,
     ) {
         let mut work = self.shared.work();
@@ -99,10 +91,10 @@ impl Sweeper {
             return;
         }
         for name in names {
-            let new = udp_frontends(facts, kernel, name);
+            let new = udp_frontends(facts, in_force, name);
             let old = self.of_service.remove(name).unwrap_or_default();
             for frontend in old.into_iter().filter(|frontend| !new.contains_key(frontend)) {
-                // It may be another's by now.
+                // It may belong to another Service by now.
                 if self.known.get(&frontend).is_some_and(|known| known.service == *name)
                     && let Some(Known { endpoints, .. }) = self.known.remove(&frontend)
                 {
@@ -126,7 +118,7 @@ impl Sweeper {
         self.of_service.keys()
     }
 
-    /// For a while rules may have been missing: packets went by untranslated.
+    /// Rules may have been missing for a while: packets may have passed untranslated.
     pub fn rules_were_missing(&self) {
         let mut work = self.shared.work();
         if work.stopped {
@@ -163,7 +155,7 @@ impl Work {
         } else if let Some(pending) = self.frontends.get_mut(&frontend)
             && let Rule::HeldBy { endpoints: current, .. } = &mut pending.rule
         {
-            // Nobody left, somebody came: what waits to be done is done with him in mind.
+            // No endpoint left, one was added: queued work must spare its connections.
             *current = endpoints;
         }
     }
@@ -186,13 +178,13 @@ impl Work {
     }
 }
 
-/// The UDP frontends of a Service as they are in the kernel, node ports on each address they answer on.
+/// The UDP frontends of a Service that are in force, node ports on each address they answer on.
 fn udp_frontends(
     facts: &Facts,
-    kernel: &dyn Acknowledged,
+    in_force: &Acknowledged,
     name: &ServiceName,
 ) -> HashMap<SocketAddr, Endpoints> {
-    let ports = kernel.service(name).into_iter().flat_map(|service| &service.ports);
+    let ports = in_force.service(name).into_iter().flat_map(|service| &service.ports);
     let mut all = HashMap::new();
     for port in ports.filter(|port| port.protocol == Protocol::Udp) {
         let endpoints: Endpoints = resolve::serving(facts, name, port).into();
@@ -200,7 +192,7 @@ fn udp_frontends(
             let mut add = |ip| drop(all.insert(SocketAddr::new(ip, frontend.port), endpoints.clone()));
             match frontend.address {
                 Some(ip) => add(ip),
-                None => node_addresses(facts, kernel, port.family).for_each(add),
+                None => node_addresses(facts, in_force, port.family).for_each(add),
             }
         }
     }
@@ -210,10 +202,10 @@ fn udp_frontends(
 /// Where node ports answer.
 fn node_addresses<'f>(
     facts: &'f Facts,
-    kernel: &'f dyn Acknowledged,
+    in_force: &'f Acknowledged,
     family: Family,
 ) -> impl Iterator<Item = IpAddr> + 'f {
-    let addresses = match &kernel.node().family(family).node_port_addresses {
+    let addresses = match &in_force.node().family(family).node_port_addresses {
         NodePortAddresses::These(these) => Some(these),
         NodePortAddresses::AllLocal => facts.host_addresses(),
     };
@@ -228,37 +220,37 @@ impl Shared {
         self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn run(&self, status: &Status) {
+    fn run(&self, table: &mut dyn SweepsConnections, status: &Status) {
         let mut failures = 0;
         while let Some(version) = self.wait_for_work() {
             let mut found = Found::default();
             let began = Instant::now();
-            let outcome = self.sweep(&mut found);
+            let outcome = self.sweep(table, &mut found);
             for family in Family::ALL {
                 status.swept(family, began.elapsed(), found.removed[family as usize]);
             }
-            self.tell(&found);
+            self.log(&found);
             match outcome {
                 Ok(()) => {
                     self.work().done(version);
                     failures = 0;
                 }
-                Err(error) if is_missing(&error) => {
-                    warn!("this kernel cannot list connections ({error}): stale UDP connections stay");
+                Err(error) if error.kind == FailureKind::Unsupported => {
+                    warn!("this kernel cannot list connections ({error}): stale UDP connections are not removed");
                     let mut work = self.work();
                     (work.stopped, work.frontends) = (true, Frontends::new());
                 }
                 Err(error) => {
                     let wait = backoff(failures);
                     failures += 1;
-                    warn!("cannot remove stale UDP connections: {error}; trying again in {wait:?}");
+                    warn!("cannot remove stale UDP connections: {error}; retrying in {wait:?}");
                     self.wait_after_failure(version, wait);
                 }
             }
         }
     }
 
-    /// Waits until there is something to look at, and a little longer. Says up to which version; `None` at the end.
+    /// Waits until there is work, and a little longer. Returns up to which version; `None` at the end.
     fn wait_for_work(&self) -> Option<u64> {
         let waiting = |work: &mut Work| work.frontends.is_empty() && !work.stopped;
         let work = self.more.wait_while(self.work(), waiting).unwrap_or_else(PoisonError::into_inner);
@@ -270,59 +262,31 @@ impl Shared {
         Some(self.work().version)
     }
 
-    /// New work is tried at once, and the rest with it.
+    /// New work is tried at once, together with the rest.
     fn wait_after_failure(&self, version: u64, time: Duration) {
         let waiting = |work: &mut Work| work.version == version && !work.stopped;
         drop(self.more.wait_timeout_while(self.work(), time, waiting));
     }
 
-    fn sweep(&self, found: &mut Found) -> Result<(), Error> {
-        let filters = stale::filters(&self.work().frontends);
-        // One lists while the other deletes: however many there are, a chunk of them is in our memory.
-        let (mut lister, mut remover) = (Connection::open()?, Connection::open()?);
-        let mut chunk = Vec::with_capacity(CHUNK);
-        let mut trouble = None;
-        for filter in filters {
-            lister.entries(filter, &mut |entry| {
-                chunk.push(entry);
-                if chunk.len() == CHUNK {
-                    trouble = self.remove_stale(&mut chunk, &mut remover, found).err().or(trouble.take());
-                }
-            })?;
-        }
-        self.remove_stale(&mut chunk, &mut remover, found)?;
-        trouble.map_or(Ok(()), Err)
-    }
-
-    /// Judges these connections and deletes the stale ones.
-    fn remove_stale(
-        &self,
-        chunk: &mut Vec<Entry>,
-        remover: &mut Connection,
-        found: &mut Found,
-    ) -> Result<(), Error> {
-        {
+    fn sweep(&self, table: &mut dyn SweepsConnections, found: &mut Found) -> Result<(), Failure> {
+        let selection = stale::selection(&self.work().frontends);
+        let Found { removed, services } = found;
+        let mut judge = |connections: &[Connection]| {
             let work = self.work_while_not_programming();
-            chunk.retain(|entry| {
-                let service = stale::stale(&work.frontends, entry);
-                found.services.extend(service.cloned());
+            let is_stale = |connection: &Connection| {
+                let service = stale::stale(&work.frontends, connection);
+                services.extend(service.cloned());
                 service.is_some()
-            });
-        }
-        let family = |entry: &Entry| Family::of(entry.original.destination.ip());
-        chunk.sort_unstable_by_key(family);
-        let (v4, v6) = chunk.split_at(chunk.partition_point(|entry| family(entry) == Family::V4));
-        let outcome = [(Family::V4, v4), (Family::V6, v6)].into_iter().try_for_each(|(family, entries)| {
-            let removed = remover.delete(entries)? as u64;
-            found.removed[family as usize] += removed;
-            self.removed.fetch_add(removed, Ordering::Relaxed);
-            Ok(())
-        });
-        chunk.clear();
-        outcome
+            };
+            connections.iter().map(is_stale).collect()
+        };
+        table.sweep(&selection, &mut judge, &mut |family, deleted| {
+            removed[family as usize] += deleted;
+            self.removed.fetch_add(deleted, Ordering::Relaxed);
+        })
     }
 
-    /// What we know is as new as the kernel's rules were when the connections were listed.
+    /// `work` is at least as new as the rules were when the connections were listed.
     fn work_while_not_programming(&self) -> MutexGuard<'_, Work> {
         loop {
             let work = self.work();
@@ -334,7 +298,7 @@ impl Shared {
         }
     }
 
-    fn tell(&self, found: &Found) {
+    fn log(&self, found: &Found) {
         let connections = match found.removed.iter().sum::<u64>() {
             0 => return,
             1 => "1 stale UDP connection".to_owned(),
@@ -348,7 +312,7 @@ impl Shared {
     }
 }
 
-/// What one look at the table came to.
+/// The result of one sweep.
 #[derive(Debug, Default)]
 struct Found {
     /// By family.

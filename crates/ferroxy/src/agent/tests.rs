@@ -1,142 +1,13 @@
-//! The agent with a dataplane that only writes down what it is asked to do.
+//! The agent with a dataplane in memory, which writes down what it is asked to do and refuses what the test says.
 
-use std::collections::BTreeMap;
-use std::sync::mpsc::{self, Sender};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::mpsc;
 
 use ferroxy_core::event::{EndpointSlice, Node, Service, ServicePort, SliceEndpoint, SlicePort};
-use ferroxy_core::{Family, Intent, NodeIntent, ServiceIntent, ServiceName};
+use ferroxy_core::{Family, ServiceName};
+use ferroxy_dataplane::testing::{Faults, Faulty, Kernel, MEMORY, Memory};
 
 use super::*;
-use crate::dataplane::{Acknowledged, Change, Changed, Failure, Outcome, Preview, Programmed, Repair};
-
-/// What was asked for, one line each.
-type Journal = Arc<Mutex<Vec<String>>>;
-
-#[derive(Debug, Default)]
-struct Kernel {
-    journal: Journal,
-    is_warm: bool,
-    /// How many of the next attempts fail.
-    failures: usize,
-    /// What no repair mends.
-    unmended: Option<String>,
-    /// How often it must be tidied until nothing is on its way out.
-    untidy: usize,
-    /// Tidying finds that things are not as they should be.
-    drifted: bool,
-    node: NodeIntent,
-    services: BTreeMap<ServiceName, Arc<ServiceIntent>>,
-}
-
-impl Kernel {
-    fn did(&self, what: &str, names: impl IntoIterator<Item = ServiceName>) {
-        let names: Vec<String> = names.into_iter().map(|name| name.to_string()).collect();
-        self.journal.lock().unwrap().push(format!("{what} {}", names.join(" ")));
-    }
-
-    fn attempt(&mut self) -> Result<(), Failure> {
-        if self.failures > 0 {
-            self.failures -= 1;
-            return Err(Failure { cause: anyhow::anyhow!("no"), drift: false });
-        }
-        Ok(())
-    }
-}
-
-impl Acknowledged for Kernel {
-    fn node(&self) -> &NodeIntent {
-        &self.node
-    }
-
-    fn service(&self, name: &ServiceName) -> Option<&Arc<ServiceIntent>> {
-        self.services.get(name)
-    }
-
-    fn services(&self) -> Box<dyn Iterator<Item = (&ServiceName, &Arc<ServiceIntent>)> + '_> {
-        Box::new(self.services.iter())
-    }
-}
-
-impl Dataplane for Kernel {
-    fn probe(&mut self, _: &NodeIntent) -> anyhow::Result<()> {
-        Ok(())
-    }
-
-    fn watch(&mut self, _: Sender<Input>) -> anyhow::Result<()> {
-        Ok(())
-    }
-
-    fn is_cold(&mut self) -> Result<bool, Failure> {
-        Ok(!self.is_warm)
-    }
-
-    fn keep_unknown(&mut self, _: bool) {}
-
-    fn start(&mut self, intent: &Intent) -> Result<Outcome, Failure> {
-        self.did("start", intent.services.keys().cloned());
-        self.attempt()?;
-        self.is_warm = true;
-        self.node = intent.node.clone();
-        self.services = intent.services.clone();
-        Ok(Outcome::default())
-    }
-
-    fn change(&mut self, changes: Vec<Change>) -> Result<Outcome, Failure> {
-        self.did("change", changes.iter().map(|(name, _)| name.clone()));
-        self.attempt()?;
-        for (name, service) in changes {
-            match service {
-                Some(service) => self.services.insert(name, service),
-                None => self.services.remove(&name),
-            };
-        }
-        Ok(Outcome::default())
-    }
-
-    fn change_node(&mut self, node: NodeIntent) -> Result<Outcome, Failure> {
-        self.did("node", []);
-        self.node = node;
-        Ok(Outcome::default())
-    }
-
-    fn tidy(&mut self) -> Result<Outcome, Failure> {
-        self.did("tidy", []);
-        if self.drifted {
-            return Err(Failure { cause: anyhow::anyhow!("no"), drift: true });
-        }
-        self.untidy = self.untidy.saturating_sub(1);
-        Ok(Outcome::default())
-    }
-
-    fn tidies_again(&self) -> Option<Duration> {
-        (self.untidy > 0).then_some(Duration::from_secs(5))
-    }
-
-    fn changed_by_others(&mut self) -> Result<Changed, Failure> {
-        Ok(Changed::Nothing)
-    }
-
-    fn verify(&mut self) -> Result<Repair, Failure> {
-        Ok(Repair { operations: 1, unmended: self.unmended.clone(), ..Repair::default() })
-    }
-
-    fn acknowledged(&self) -> &dyn Acknowledged {
-        self
-    }
-
-    fn preview(&mut self, _: &Intent) -> Result<Preview, Failure> {
-        Ok(Preview { text: String::new(), operations: Vec::new() })
-    }
-
-    fn programmed(&mut self, _: &Intent, _: &Arc<ServiceIntent>) -> Result<Programmed, Failure> {
-        Ok(Programmed::Nothing)
-    }
-
-    fn cleanup(&mut self) -> Result<bool, Failure> {
-        Ok(false)
-    }
-}
 
 /// A Service with one port and one endpoint.
 fn service(namespace: &str, name: &str, last: u8, port: i64) -> [Event; 2] {
@@ -182,137 +53,224 @@ fn cluster() -> Vec<Event> {
     services.into_iter().flatten().chain([own_node()]).collect()
 }
 
-fn agent(kernel: Kernel) -> (Agent, Journal) {
-    let journal = Arc::clone(&kernel.journal);
-    let policy = Policy { node_name: "ka".into(), ..Policy::default() };
-    let status = Arc::new(Status::new(&Family::ALL, Duration::from_secs(30)));
-    let mut agent =
-        Agent::new(Mode::Nftables, Facts::new(policy), Box::new(kernel), Periods::default(), status);
-    // What kube-proxy left on the machine that runs the tests is none of our business.
-    agent.source_was_whole = false;
-    (agent, journal)
+fn agent(kernel: &Kernel) -> Agent {
+    with_dataplane(Box::new(Memory::new(kernel)))
 }
 
-fn written(journal: &Journal) -> Vec<String> {
-    std::mem::take(&mut *journal.lock().unwrap())
+fn with_dataplane(dataplane: Box<dyn Dataplane>) -> Agent {
+    let policy = Policy { node_name: "ka".into(), ..Policy::default() };
+    let status = Arc::new(Status::new(&Family::ALL, Duration::from_secs(30)));
+    Agent::new(&MEMORY, Facts::new(policy), dataplane, Periods::default(), status)
+}
+
+fn name(namespace: &str, name: &str) -> ServiceName {
+    ServiceName::new(namespace, name)
 }
 
 #[test]
 fn on_a_cold_node_the_api_server_and_dns_come_first() {
-    let (mut agent, journal) = agent(Kernel::default());
+    let kernel = Kernel::default();
+    let mut agent = agent(&kernel);
     drop(agent.apply(cluster()));
     assert_eq!(agent.start(&mpsc::channel().1), None);
     assert_eq!(
-        written(&journal),
+        kernel.take_journal(),
         ["start default/kubernetes kube-system/kube-dns", "change apps/aaa apps/dns kube-system/metrics",]
     );
 }
 
 #[test]
 fn where_rules_are_in_force_everything_comes_at_once() {
-    let (mut agent, journal) = agent(Kernel { is_warm: true, ..Kernel::default() });
+    let kernel = Kernel::warm();
+    let mut agent = agent(&kernel);
     drop(agent.apply(cluster()));
     assert_eq!(agent.start(&mpsc::channel().1), None);
     assert_eq!(
-        written(&journal),
+        kernel.take_journal(),
         ["start apps/aaa apps/dns default/kubernetes kube-system/kube-dns kube-system/metrics"]
     );
 }
 
 #[test]
 fn the_first_sync_is_tried_until_it_succeeds() {
-    let (mut agent, journal) = agent(Kernel { is_warm: true, failures: 2, ..Kernel::default() });
+    let kernel = Kernel::warm();
+    kernel.fail_next(2);
+    let mut agent = agent(&kernel);
     drop(agent.apply(service("default", "web", 9, 80).into()));
     assert_eq!(agent.start(&mpsc::channel().1), None);
-    assert_eq!(written(&journal), ["start default/web"; 3]);
+    assert_eq!(kernel.take_journal(), ["start default/web"; 3]);
 }
 
 #[test]
 fn nothing_is_programmed_before_the_source_has_shown_all_and_the_node_has_an_address() {
-    let (mut agent, journal) = agent(Kernel::default());
+    let kernel = Kernel::default();
+    let mut agent = agent(&kernel);
     let (sender, inputs) = mpsc::channel();
     sender.send(Input::Events(service("default", "web", 9, 80).into())).unwrap();
     sender.send(Input::Listed).unwrap();
     sender.send(Input::Events(vec![own_node()])).unwrap();
     assert_eq!(agent.gather(&inputs), None);
-    assert_eq!(written(&journal), Vec::<String>::new());
-    assert!(inputs.try_recv().is_err(), "it has heard of its Node");
+    assert_eq!(kernel.take_journal(), Vec::<String>::new());
+    assert!(inputs.try_recv().is_err(), "it knows its Node");
 
     // Without an address, or without a list, it goes on waiting until it is told to stop.
     for inputs_before in [vec![own_node()], Vec::new()] {
-        let (mut waiting, journal) = self::agent(Kernel::default());
+        let kernel = Kernel::default();
+        let mut waiting = self::agent(&kernel);
         let (sender, inputs) = mpsc::channel();
         sender.send(Input::Events(inputs_before)).unwrap();
         sender.send(Input::Stop("enough")).unwrap();
         assert_eq!(waiting.gather(&inputs), Some("enough"));
-        assert_eq!(written(&journal), Vec::<String>::new());
+        assert_eq!(kernel.take_journal(), Vec::<String>::new());
     }
 }
 
 #[test]
 fn what_failed_is_tried_again_and_other_settings_resolve_everything_anew() {
-    let (mut agent, journal) = agent(Kernel { is_warm: true, ..Kernel::default() });
+    let kernel = Kernel::warm();
+    let mut agent = agent(&kernel);
     drop(agent.apply(cluster()));
     assert_eq!(agent.start(&mpsc::channel().1), None);
-    written(&journal);
+    kernel.take_journal();
 
     let now = Instant::now();
     let gone = Event::ServiceGone { namespace: "apps".into(), name: "dns".into() };
     assert_eq!(agent.take(Input::Events(vec![gone])), None);
     agent.work(now + Duration::from_secs(1));
-    assert_eq!(written(&journal), ["change apps/dns"]);
+    assert_eq!(kernel.take_journal(), ["change apps/dns"]);
 
     let policy = Policy { node_name: "ka".into(), masquerade_all: true, ..Policy::default() };
-    assert_eq!(agent.take(Input::Settings(Box::new(policy), Periods::default())), None);
+    let new = Reconfiguration { policy, settings: Settings::default(), periods: Periods::default() };
+    assert_eq!(agent.take(Input::Reconfigured(Box::new(new))), None);
     agent.work(now + Duration::from_secs(2));
     assert_eq!(
-        written(&journal),
-        ["node ", "change apps/aaa default/kubernetes kube-system/kube-dns kube-system/metrics"]
+        kernel.take_journal(),
+        ["node", "change apps/aaa default/kubernetes kube-system/kube-dns kube-system/metrics"]
     );
 }
 
 #[test]
-fn a_repair_that_does_not_help_is_told_of_once_and_waits_for_the_period() {
-    let (mut agent, _) = agent(Kernel { unmended: Some("a rule".into()), ..Kernel::default() });
+fn a_refused_service_is_retried_with_backoff_and_does_not_delay_others() {
+    let kernel = Kernel::warm();
+    let mut agent = agent(&kernel);
+    assert_eq!(agent.start(&mpsc::channel().1), None);
+    kernel.take_journal();
+    kernel.refuse(&[name("apps", "a")]);
+    let touched = agent.apply([service("apps", "a", 1, 80), service("apps", "b", 2, 80)].concat());
+    let start = Instant::now();
+    agent.touch(touched, start);
+    // Every 10 ms for five seconds: 20 ms, 40 ms, … 2.56 s are nine attempts.
+    let attempts = |agent: &mut Agent, milliseconds: std::ops::Range<u64>| {
+        for now in milliseconds.step_by(10) {
+            agent.change_services(start + Duration::from_millis(now));
+        }
+        kernel.take_journal()
+    };
+    let journal = attempts(&mut agent, 0..5000);
+    assert_eq!(journal[0], "change apps/a apps/b");
+    assert!(journal[1..].iter().all(|line| line == "change apps/a"), "{journal:?}");
+    assert_eq!(journal.len(), 9, "{journal:?}");
+    assert!(kernel.intent().services.contains_key(&name("apps", "b")));
+    assert!(agent.status.now().refused.contains_key(&name("apps", "a")));
+
+    kernel.refuse(&[]);
+    assert_eq!(attempts(&mut agent, 5000..12_000), ["change apps/a"]);
+    assert!(agent.queue.is_empty() && agent.status.now().refused.is_empty());
+}
+
+/// Whatever is refused, fails or is forgotten: in the end the kernel has what the facts say.
+#[test]
+fn the_agent_converges_whatever_goes_wrong() {
+    for seed in 0..20 {
+        let kernel = Kernel::default();
+        let faults = Faults { fail: 0, ..Faults::usual(seed) };
+        let mut agent = with_dataplane(Box::new(Faulty::new(Box::new(Memory::new(&kernel)), faults)));
+        drop(agent.apply(cluster()));
+        assert_eq!(agent.start(&mpsc::channel().1), None);
+        let touched = agent.apply(service("apps", "new", 9, 80).into());
+        agent.touch(touched, Instant::now());
+        kernel.tamper(&name("apps", "aaa"));
+        let mut now = Instant::now();
+        for _ in 0..10_000 {
+            now += Duration::from_millis(20);
+            agent.work(now);
+        }
+        let (wanted, _) = ferroxy_core::resolve::all(&agent.facts);
+        assert_eq!(kernel.intent(), wanted, "seed {seed}");
+        assert!(agent.queue.is_empty(), "seed {seed}");
+    }
+}
+
+#[test]
+fn drift_that_cannot_be_repaired_is_logged_once_and_retried_every_period() {
+    let kernel = Kernel::warm();
+    let mut agent = agent(&kernel);
+    drop(agent.apply(service("apps", "a", 1, 80).into()));
+    assert_eq!(agent.start(&mpsc::channel().1), None);
+    kernel.break_for_good(Some("a rule"));
     for _ in 0..3 {
+        kernel.tamper(&name("apps", "a"));
         agent.verify();
         assert_eq!(agent.verify_due, None, "not at once");
     }
     let failures = |agent: &Agent| agent.status.now().counts.full_sync_failures;
     assert_eq!((failures(&agent), agent.drift_repairs), (1, 0));
-    agent.dataplane = Box::new(Kernel::default());
+    kernel.break_for_good(None);
+    kernel.tamper(&name("apps", "a"));
     agent.verify();
-    assert_eq!((failures(&agent), agent.drift_repairs, &agent.unmended), (1, 1, &None));
+    assert_eq!((failures(&agent), agent.drift_repairs, &agent.unrepaired), (1, 1, &None));
 }
 
-/// Packets may still need it that were on their way when the change came.
+/// Packets on their way may still use it.
 #[test]
 fn what_a_change_leaves_unused_is_not_tidied_with_it() {
-    let (mut agent, journal) = agent(Kernel { is_warm: true, ..Kernel::default() });
+    let kernel = Kernel::warm();
+    let mut agent = agent(&kernel);
     assert_eq!(agent.start(&mpsc::channel().1), None);
-    written(&journal);
+    kernel.take_journal();
     let now = Instant::now();
     let touched = agent.apply(service("apps", "a", 1, 80).into());
     agent.touch(touched, now);
     agent.tidy_due = Some(now);
     agent.work(now);
-    assert_eq!(written(&journal), ["tidy ", "change apps/a"]);
+    assert_eq!(kernel.take_journal(), ["tidy", "change apps/a"]);
 }
 
 #[test]
-fn drift_that_tidying_finds_is_looked_into_at_once() {
-    let (mut agent, _) = agent(Kernel { drifted: true, ..Kernel::default() });
+fn drift_that_tidying_finds_is_verified_at_once() {
+    let kernel = Kernel::default();
+    kernel.let_tidying_find_drift();
+    let mut agent = agent(&kernel);
     agent.tidy();
     assert!(agent.verify_due.is_some_and(|due| due <= Instant::now()));
 }
 
 #[test]
-fn what_is_on_its_way_out_is_looked_at_until_it_is_gone() {
-    let (mut agent, journal) = agent(Kernel { untidy: 2, ..Kernel::default() });
+fn draining_endpoints_are_checked_until_they_are_gone() {
+    let kernel = Kernel::default();
+    kernel.drain_for(2);
+    let mut agent = agent(&kernel);
     let now = Instant::now();
-    agent.plan_to_tidy(now);
+    agent.plan_to_drain(now);
     for (second, expected) in [(1, 0), (4, 0), (5, 1), (6, 0), (9, 0), (10, 1), (15, 0), (29, 0)] {
         agent.work(now + Duration::from_secs(second));
-        assert_eq!(written(&journal), vec!["tidy "; expected], "after {second} s");
+        assert_eq!(kernel.take_journal(), vec!["drain"; expected], "after {second} s");
     }
+}
+
+#[test]
+fn a_service_that_is_refused_and_changes_all_the_time_keeps_to_its_rate() {
+    let kernel = Kernel::warm();
+    let mut agent = agent(&kernel);
+    assert_eq!(agent.start(&mpsc::channel().1), None);
+    kernel.refuse(&[name("apps", "a")]);
+    kernel.take_journal();
+    let start = Instant::now();
+    for tick in 0..500 {
+        let now = start + Duration::from_millis(10 * tick);
+        agent.queue.add(name("apps", "a"), now);
+        agent.change_services(now);
+    }
+    let attempts = kernel.take_journal().len();
+    assert!(attempts <= 30, "{attempts} attempts in five seconds");
 }

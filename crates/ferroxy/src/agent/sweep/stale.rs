@@ -1,14 +1,14 @@
-//! Which tracked UDP connections are stale: plain data in, yes or no out. It finds and deletes nothing.
+//! Which tracked UDP connections are stale. Pure: it lists and deletes nothing.
 //!
-//! The kernel goes on translating a connection as it began, whatever the rules say since. TCP notices that nobody answers;
-//! a UDP client may send to an endpoint that is gone for as long as it lives.
+//! The kernel keeps translating a connection as it began, whatever the rules say since. A TCP client notices that nobody
+//! answers; a UDP client may send to an endpoint that is gone for as long as it runs.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use ferroxy_core::{Protocol, ServiceName};
-use ferroxy_netlink::conntrack::{Entry, Family, Filter, status};
+use ferroxy_core::{Family, Protocol, ServiceName};
+use ferroxy_dataplane::capability::connections::{Connection, Selection};
 
 /// Sorted, each once.
 pub(super) type Endpoints = Arc<[SocketAddr]>;
@@ -33,20 +33,20 @@ pub(super) enum Rule {
     Gone { endpoints: Endpoints },
 }
 
-/// Up to so many frontends are asked for by name. For more of them all of UDP is listed once: the kernel walks its whole
-/// table for every question.
+/// Up to so many frontends are selected by name. For more of them all UDP connections are listed once: a table may be
+/// walked in whole for every selection.
 const FEW: usize = 8;
 
-/// The Service whose frontend the connection uses, if it is stale.
-pub(super) fn stale<'f>(frontends: &'f Frontends, entry: &Entry) -> Option<&'f ServiceName> {
-    let udp = entry.protocol == Protocol::Udp.number();
-    let expectation = frontends.get(&entry.original.destination).filter(|_| udp)?;
-    breaks(&expectation.rule, entry).then_some(&expectation.service)
+/// The Service whose frontend the connection uses, if the connection is stale.
+pub(super) fn stale<'f>(frontends: &'f Frontends, connection: &Connection) -> Option<&'f ServiceName> {
+    let is_udp = connection.protocol == Protocol::Udp;
+    let expectation = frontends.get(&connection.frontend).filter(|_| is_udp)?;
+    breaks(&expectation.rule, connection).then_some(&expectation.service)
 }
 
-fn breaks(rule: &Rule, entry: &Entry) -> bool {
-    let is_among = |endpoints: &Endpoints| endpoints.binary_search(&entry.reply.source).is_ok();
-    match (rule, entry.is_destination_translated()) {
+fn breaks(rule: &Rule, connection: &Connection) -> bool {
+    let is_among = |endpoints: &Endpoints| endpoints.binary_search(&connection.endpoint).is_ok();
+    match (rule, connection.is_translated) {
         (Rule::HeldBy { endpoints, .. }, true) => !is_among(endpoints),
         // Without endpoints its packets are refused: there is nothing to unblock.
         (Rule::HeldBy { endpoints, appeared }, false) => *appeared && !endpoints.is_empty(),
@@ -56,37 +56,36 @@ fn breaks(rule: &Rule, entry: &Entry) -> bool {
 }
 
 /// What to list so that no stale connection is missed.
-pub(super) fn filters(frontends: &Frontends) -> Vec<Filter> {
+pub(super) fn selection(frontends: &Frontends) -> Vec<Selection> {
     let of = |family: Family| {
-        let is_of = |(at, _): &(&SocketAddr, &Expectation)| at.is_ipv4() == (family == Family::V4);
+        let is_of = |(at, _): &(&SocketAddr, &Expectation)| Family::of(at.ip()) == family;
         let all: Vec<_> = frontends.iter().filter(is_of).collect();
-        let udp = Filter { protocol: Some(Protocol::Udp.number()), ..Filter::all(family) };
-        let at_frontend = |(at, expectation): &(&SocketAddr, &Expectation)| Filter {
-            destination: Some(at.ip()),
-            destination_port: Some(at.port()),
-            status: needed_status([*expectation]),
-            ..udp
+        let select = |frontend, translated_only| Selection {
+            family,
+            protocol: Protocol::Udp,
+            frontend,
+            translated_only,
         };
         match all.len() {
             0 => Vec::new(),
-            1..=FEW => all.iter().map(at_frontend).collect(),
-            _ => vec![Filter { status: needed_status(all.iter().map(|(_, it)| *it)), ..udp }],
+            1..=FEW => {
+                all.iter().map(|(at, expectation)| select(Some(**at), only_translated([*expectation]))).collect()
+            }
+            _ => vec![select(None, only_translated(all.iter().map(|(_, it)| *it)))],
         }
     };
     [of(Family::V4), of(Family::V6)].concat()
 }
 
-/// Only translated connections can be stale, but where a frontend appeared. (IPVS sets no status; it ends its own connections to
-/// an endpoint that is gone itself: `net.ipv4.vs.expire_nodest_conn`.)
-fn needed_status<'f>(expectations: impl IntoIterator<Item = &'f Expectation>) -> u32 {
+/// Only translated connections can be stale, except where a frontend appeared. (IPVS ends its own connections to an
+/// endpoint that is gone: `net.ipv4.vs.expire_nodest_conn`.)
+fn only_translated<'f>(expectations: impl IntoIterator<Item = &'f Expectation>) -> bool {
     let unblocks = |it: &Expectation| matches!(&it.rule, Rule::HeldBy { appeared: true, endpoints } if !endpoints.is_empty());
-    if expectations.into_iter().any(unblocks) { 0 } else { status::DST_NAT }
+    !expectations.into_iter().any(unblocks)
 }
 
 #[cfg(test)]
 mod tests {
-    use ferroxy_netlink::conntrack::Tuple;
-
     use super::*;
 
     const FRONTEND: &str = "10.96.0.10:53";
@@ -112,22 +111,13 @@ mod tests {
         frontends.iter().map(|(frontend, rule)| (at(frontend), expectation(rule))).collect()
     }
 
-    /// A connection from a client to `to`, held by `by`.
-    fn entry(protocol: Protocol, to: &str, by: &str) -> Entry {
-        let client = at("10.244.1.9:40000");
-        Entry {
-            protocol: protocol.number(),
-            original: Tuple { source: client, destination: at(to) },
-            reply: Tuple { source: at(by), destination: client },
-            zone: 0,
-            id: 1,
-            status: if to == by { 0 } else { status::DST_NAT },
-            timeout: Some(30),
-        }
+    /// A connection to `to`, answered by `by`.
+    fn connection(protocol: Protocol, to: &str, by: &str) -> Connection {
+        Connection { protocol, frontend: at(to), endpoint: at(by), is_translated: to != by }
     }
 
     fn is_stale(rule: &Rule, by: &str) -> bool {
-        stale(&expecting(&[(FRONTEND, rule.clone())]), &entry(Protocol::Udp, FRONTEND, by)).is_some()
+        stale(&expecting(&[(FRONTEND, rule.clone())]), &connection(Protocol::Udp, FRONTEND, by)).is_some()
     }
 
     #[test]
@@ -139,14 +129,6 @@ mod tests {
             assert!(is_stale(&rule, "10.244.1.5:54"), "another port of the same pod");
         }
         assert!(is_stale(&held_by(&[], false), "10.244.1.5:53"), "scaled to nothing");
-    }
-
-    /// They carry no sign of translation but their answer's address. (Those of an endpoint that is gone end by themselves.)
-    #[test]
-    fn connections_that_ipvs_balances_are_translated() {
-        let rule = held_by(&["10.244.1.5:53"], true);
-        let balanced = Entry { status: 0, ..entry(Protocol::Udp, FRONTEND, "10.244.1.5:53") };
-        assert_eq!(stale(&expecting(&[(FRONTEND, rule)]), &balanced), None);
     }
 
     #[test]
@@ -168,13 +150,13 @@ mod tests {
     fn other_protocols_and_other_frontends_are_left_alone() {
         let frontends = expecting(&[(FRONTEND, held_by(&[], true))]);
         for protocol in [Protocol::Tcp, Protocol::Sctp] {
-            assert_eq!(stale(&frontends, &entry(protocol, FRONTEND, "10.244.1.5:53")), None);
+            assert_eq!(stale(&frontends, &connection(protocol, FRONTEND, "10.244.1.5:53")), None);
         }
         for other in ["10.96.0.11:53", "10.96.0.10:54", "[fd00::10]:53"] {
             let by = if other.starts_with('[') { "[fd00::5]:53" } else { "10.244.1.5:53" };
-            assert_eq!(stale(&frontends, &entry(Protocol::Udp, other, by)), None);
+            assert_eq!(stale(&frontends, &connection(Protocol::Udp, other, by)), None);
         }
-        assert!(stale(&frontends, &entry(Protocol::Udp, FRONTEND, "10.244.1.5:53")).is_some());
+        assert!(stale(&frontends, &connection(Protocol::Udp, FRONTEND, "10.244.1.5:53")).is_some());
     }
 
     #[test]
@@ -183,24 +165,28 @@ mod tests {
             (FRONTEND, held_by(&["10.244.1.5:53"], false)),
             ("[fd00::10]:53", held_by(&["[fd00::5]:53"], true)),
         ]);
-        let [v4, v6] = filters(&few)[..] else { panic!("one for each: {:?}", filters(&few)) };
-        assert_eq!((v4.destination, v4.destination_port), (Some(at(FRONTEND).ip()), Some(53)));
-        assert_eq!((v4.protocol, v4.status), (Some(17), status::DST_NAT));
-        assert_eq!((v6.family, v6.status), (Family::V6, 0), "what was never translated is looked for too");
+        let select = |family, frontend: Option<&str>, translated_only| Selection {
+            family,
+            protocol: Protocol::Udp,
+            frontend: frontend.map(at),
+            translated_only,
+        };
+        let expected = [
+            select(Family::V4, Some(FRONTEND), true),
+            // The frontend appeared: connections that were never translated are stale too.
+            select(Family::V6, Some("[fd00::10]:53"), false),
+        ];
+        assert_eq!(selection(&few), expected);
 
         let many: Vec<String> = (0..=FEW).map(|number| format!("10.96.0.{number}:53")).collect();
-        let held = |text: &'_ String| (at(text), held_by(&["10.244.1.5:53"], false));
-        let mut frontends = Frontends::new();
-        for (frontend, rule) in many.iter().map(held) {
-            let service = ServiceName::new("default", "dns");
-            frontends.insert(frontend, Expectation { service, rule, version: 0 });
-        }
-        let udp = Filter { protocol: Some(17), status: status::DST_NAT, ..Filter::all(Family::V4) };
-        assert_eq!(filters(&frontends), [udp]);
+        let held: Vec<(&str, Rule)> =
+            many.iter().map(|text| (text.as_str(), held_by(&["10.244.1.5:53"], false))).collect();
+        let mut frontends = expecting(&held);
+        assert_eq!(selection(&frontends), [select(Family::V4, None, true)]);
         let first = frontends.values_mut().next().unwrap();
         first.rule = held_by(&["10.244.1.5:53"], true);
-        assert_eq!(filters(&frontends), [Filter { status: 0, ..udp }]);
-        assert_eq!(filters(&Frontends::new()), []);
+        assert_eq!(selection(&frontends), [select(Family::V4, None, false)]);
+        assert_eq!(selection(&Frontends::new()), []);
     }
 
     #[test]
@@ -215,9 +201,11 @@ mod tests {
         for rule in rules {
             let frontends = expecting(&[(FRONTEND, rule)]);
             for by in ["10.244.1.5:53", "10.244.1.6:53", FRONTEND] {
-                let entry = entry(Protocol::Udp, FRONTEND, by);
-                let listed = filters(&frontends).iter().any(|filter| filter.matches(&entry));
-                assert!(listed || stale(&frontends, &entry).is_none(), "{entry:?} of {frontends:?}");
+                let connection = connection(Protocol::Udp, FRONTEND, by);
+                let selects =
+                    |it: &Selection| it.frontend == Some(at(FRONTEND)) && (connection.is_translated || !it.translated_only);
+                let listed = selection(&frontends).iter().any(selects);
+                assert!(listed || stale(&frontends, &connection).is_none(), "{connection:?} of {frontends:?}");
             }
         }
     }

@@ -1,0 +1,140 @@
+//! Taking over from kube-proxy, the agent's part: when to remove what it left, and what to log. What there is to remove, the
+//! dataplane knows.
+
+use std::time::{Duration, Instant};
+
+use ferroxy_dataplane::capability::leftovers::{Established, InForce, Leftovers};
+use tracing::{debug, info, warn};
+
+use super::Agent;
+
+/// How long connections may go on through what kube-proxy left.
+const LIMIT: Duration = Duration::from_secs(15 * 60);
+
+/// How often they are counted, while there are any.
+const COUNT_AGAIN: Duration = Duration::from_secs(5);
+
+impl Agent {
+    /// While part of the source cannot be read, what kube-proxy left may belong to that part.
+    pub(super) fn take_over(&mut self) {
+        let now = Instant::now();
+        if !self.source_was_complete {
+            return;
+        }
+        if let Some(takes_over) = self.dataplane.takes_over() {
+            let established = self.takeover.established(now);
+            let found = takes_over.remove_leftovers(InForce::Yes, established);
+            self.takeover.took(found, established, now);
+        }
+    }
+}
+
+/// Looks after the first sync, at every verification, and while connections still use what was left. A kube-proxy that
+/// still runs restores its rules; what it leaves when it finally ends goes as well.
+#[derive(Debug, Default)]
+pub(super) struct Takeover {
+    /// The first look is done: what is found from now on was restored.
+    has_looked: bool,
+    has_warned: bool,
+    /// What could not be removed the last time: logged again only when it changes.
+    failed: Vec<String>,
+    waiting: Option<Waiting>,
+}
+
+/// For connections to end. A restart begins anew: nobody knows how long they have been waited for.
+#[derive(Debug, Clone, Copy)]
+struct Waiting {
+    since: Instant,
+    next: Instant,
+}
+
+impl Takeover {
+    /// When to look next, while connections are waited for.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.waiting.map(|waiting| waiting.next)
+    }
+
+    fn took(&mut self, found: Leftovers, established: Established, now: Instant) {
+        self.log(&found, established);
+        self.has_looked = true;
+        self.wait(found.connections, now);
+        self.failed = found.failed;
+    }
+
+    fn established(&self, now: Instant) -> Established {
+        let is_over = |waiting: Waiting| now.saturating_duration_since(waiting.since) >= LIMIT;
+        if self.waiting.is_some_and(is_over) { Established::End } else { Established::GoOn }
+    }
+
+    fn wait(&mut self, connections: u64, now: Instant) {
+        let since = self.waiting.map_or(now, |waiting| waiting.since);
+        self.waiting = (connections > 0).then_some(Waiting { since, next: now + COUNT_AGAIN });
+    }
+
+    fn log(&mut self, found: &Leftovers, established: Established) {
+        if !found.own.is_empty() {
+            info!("removed what Ferroxy left in another mode: {}", found.own.join(", "));
+        }
+        if !found.removed.is_empty() {
+            self.log_removed(&found.removed.join(", "), found.connections, established);
+        }
+        if found.connections > 0 && self.waiting.is_none() {
+            info!(
+                "{} connections still use kube-proxy's virtual servers: these stay until the connections end, for {} \
+                 minutes at most; new connections use ours",
+                found.connections,
+                LIMIT.as_secs() / 60,
+            );
+        }
+        if !self.has_looked {
+            found.kept.iter().for_each(|kept| warn!("left by kube-proxy and still in use, kept: {kept}"));
+        }
+        for failed in found.failed.iter().filter(|failed| !self.failed.contains(failed)) {
+            warn!("cannot remove all that kube-proxy left: {failed}");
+        }
+    }
+
+    fn log_removed(&mut self, removed: &str, connections: u64, established: Established) {
+        if self.waiting.is_some() {
+            match established {
+                Established::End => info!(
+                    "connections through kube-proxy's virtual servers end after {} minutes: removed {removed}",
+                    LIMIT.as_secs() / 60
+                ),
+                Established::GoOn if connections > 0 => {
+                    debug!("no longer used by connections through kube-proxy: removed {removed}");
+                }
+                Established::GoOn => info!("no connection goes through kube-proxy any more: removed {removed}"),
+            }
+        } else if !self.has_looked {
+            info!("taken over from kube-proxy: removed {removed}");
+        } else if self.has_warned {
+            debug!("kube-proxy still runs on this node: {removed} were recreated and removed again");
+        } else {
+            warn!(
+                "kube-proxy still runs on this node: {removed} were recreated and removed again; stop kube-proxy"
+            );
+            self.has_warned = true;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_are_counted_until_they_end_or_the_limit_has_passed() {
+        let start = Instant::now();
+        let mut takeover = Takeover::default();
+        assert_eq!(takeover.due(), None);
+        takeover.wait(2, start);
+        assert_eq!(takeover.due(), Some(start + COUNT_AGAIN));
+        takeover.wait(1, start + COUNT_AGAIN);
+        assert_eq!(takeover.established(start + LIMIT - COUNT_AGAIN), Established::GoOn);
+        assert_eq!(takeover.established(start + LIMIT), Established::End);
+        takeover.wait(0, start + LIMIT);
+        assert_eq!(takeover.due(), None);
+        assert_eq!(takeover.established(start + 2 * LIMIT), Established::GoOn);
+    }
+}

@@ -1,0 +1,77 @@
+//! Drift: what other programs changed of our state. Noticed by watching or by a periodic look, then repaired.
+
+use std::time::{Duration, Instant};
+
+use ferroxy_dataplane::{Changed, Repair};
+use tracing::warn;
+
+use super::{Agent, MANY};
+use crate::memory::give_memory_back;
+use crate::serve::health::Step;
+
+/// After a verification that failed.
+const RETRY: Duration = Duration::from_millis(500);
+
+impl Agent {
+    pub(super) fn look_for_drift(&mut self) {
+        let Some(verifies) = self.dataplane.verifies() else { return };
+        match verifies.changed_by_others() {
+            Ok(Changed::Nothing) => {}
+            Ok(Changed::Elsewhere) => self.take_over(),
+            Ok(Changed::Ours) => self.verify_due = Some(Instant::now()),
+            Err(error) => warn!("cannot check whether other programs changed our state: {error}"),
+        }
+    }
+
+    pub(super) fn verify(&mut self) {
+        self.verify_due = None;
+        let began = Instant::now();
+        self.take_over();
+        let Some(verified) = self.dataplane.verifies().map(|it| it.verify()) else { return };
+        // Verification reads everything into memory.
+        if self.facts.counts().services > MANY {
+            give_memory_back();
+        }
+        match verified {
+            Ok(Repair { unrepaired: Some(what), .. }) => self.not_repaired(what),
+            Ok(repair) => self.repaired(repair, began),
+            Err(error) => {
+                self.status.failed(Step::Verify, &error);
+                warn!("cannot verify: {error}; retrying");
+                self.verify_due = Some(Instant::now() + RETRY);
+            }
+        }
+    }
+
+    fn repaired(&mut self, repair: Repair, began: Instant) {
+        self.unrepaired = None;
+        self.status.done(Step::Verify, began, &repair.receipt);
+        if repair.operations == 0 {
+            return;
+        }
+        self.drift_repairs += 1;
+        if let Some(sweeper) = &self.sweeper {
+            sweeper.rules_were_missing();
+        }
+        self.status.drift_repaired();
+        self.count_rules();
+        warn!(
+            "drift repaired ({} so far): {} operations, for example: {}",
+            self.drift_repairs,
+            repair.operations,
+            repair.examples.join("; "),
+        );
+    }
+
+    /// Another program works against us, or a tool does not do what it is asked. Logged once, retried every period.
+    fn not_repaired(&mut self, what: String) {
+        if self.unrepaired.as_ref() != Some(&what) {
+            self.status.failed(Step::Verify, &format!("still different after a repair: {what}"));
+            warn!(
+                "state still differs after a repair, for example: {what}; retrying every {:?}",
+                self.periods.verify
+            );
+        }
+        self.unrepaired = Some(what);
+    }
+}
