@@ -1,7 +1,7 @@
 //! A dataplane whose kernel is a map in memory. Tests look into that map, change it behind the dataplane's back, and keep it
 //! over a restart. It writes down what it is asked to do.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -178,7 +178,10 @@ impl Dataplane for Memory {
     }
 
     fn preview(&mut self, intent: &Intent) -> Result<Preview, Failure> {
-        let names: Vec<String> = intent.services.keys().map(ToString::to_string).collect();
+        let in_force = self.kernel.intent();
+        let all = intent.services.keys().chain(in_force.services.keys()).collect::<BTreeSet<_>>();
+        let differs = |name: &&ServiceName| intent.services.get(*name) != in_force.services.get(*name);
+        let names: Vec<String> = all.into_iter().filter(differs).map(ToString::to_string).collect();
         Ok(Preview { text: names.join("\n"), operations: names })
     }
 

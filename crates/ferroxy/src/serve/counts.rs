@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ferroxy_core::Family;
 
-use crate::dataplane::Receipt;
+use ferroxy_dataplane::Receipt;
 
 use super::exposition::Histogram;
 use super::health::Step;
@@ -31,7 +31,10 @@ pub struct Counts {
     /// By path and answer.
     pub health_answers: BTreeMap<(&'static str, u16), u64>,
     pub of_family: [FamilyCounts; 2],
-    pub iptables: Iptables,
+    /// By family and group, where Services are rules.
+    pub rules: BTreeMap<(Family, &'static str), Rules>,
+    /// Packets that the dataplane counts, by key.
+    pub packets: BTreeMap<&'static str, u64>,
     pub requests: Requests,
 }
 
@@ -42,17 +45,6 @@ pub struct FamilyCounts {
     pub network_programming: Histogram,
     pub conntrack_sweep: Histogram,
     pub conntrack_deleted: u64,
-}
-
-/// What there is to tell in iptables mode only.
-#[derive(Debug, Default)]
-pub struct Iptables {
-    /// By family and table.
-    pub rules: BTreeMap<(Family, &'static str), Rules>,
-    /// Packets dropped because connection tracking found them invalid.
-    pub invalid_dropped: u64,
-    /// Packets to node ports on 127.0.0.1.
-    pub localhost_accepted: u64,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -86,7 +78,8 @@ impl Default for Counts {
             kernel_bytes: 0,
             health_answers: BTreeMap::new(),
             of_family: Default::default(),
-            iptables: Iptables::default(),
+            rules: BTreeMap::new(),
+            packets: BTreeMap::new(),
             requests: Requests::default(),
         }
     }

@@ -6,9 +6,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ferroxy_core::{Family, Protocol, ServiceIntent, ServiceName};
-use ferroxy_nftables::traffic::Flow;
-
-use crate::dataplane::Acknowledged;
+use ferroxy_dataplane::Acknowledged;
+use ferroxy_dataplane::capability::traffic::Flow;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ServicePort {
@@ -33,10 +32,10 @@ struct Frontend {
 }
 
 impl Frontends {
-    /// Of everything the kernel has.
-    pub fn of(kernel: &dyn Acknowledged) -> Frontends {
+    /// Of everything in force.
+    pub fn of(in_force: &Acknowledged) -> Frontends {
         let mut frontends = Frontends::default();
-        kernel.services().for_each(|(name, service)| frontends.replace(name, Some(service)));
+        in_force.services().for_each(|(name, service)| frontends.replace(name, Some(service)));
         frontends
     }
 

@@ -7,6 +7,7 @@
 mod modes;
 
 use ferroxy_core::Family;
+use ferroxy_dataplane::Mode;
 
 use super::counts::{Changes, Counts};
 use super::exposition::{Exposition, Histogram, Kind};
@@ -15,9 +16,9 @@ use super::process;
 use super::status::{Now, Status};
 use super::traffic::Collector;
 use super::without_local::Policy;
-use crate::config::{FeatureGates, Mode};
+use crate::config::FeatureGates;
 
-pub fn page(status: &Status, mode: Mode, gates: &FeatureGates, traffic: &Collector) -> String {
+pub fn page(status: &Status, mode: &Mode, gates: &FeatureGates, traffic: &Collector) -> String {
     let mut page = Exposition::default();
     agent(&mut page, &status.now(), mode);
     traffic.write(status, &mut page);
@@ -56,7 +57,7 @@ pub fn slis(status: &Status) -> String {
     page.finish()
 }
 
-fn agent(page: &mut Exposition, now: &Now, mode: Mode) {
+fn agent(page: &mut Exposition, now: &Now, mode: &Mode) {
     syncs(page, now);
     changes(page, &now.counts);
     modes::write(page, now, mode);
@@ -231,8 +232,8 @@ mod tests {
         text.lines().filter(|line| line.starts_with(beginning)).map(str::to_owned).collect()
     }
 
-    fn page_of(status: &Status, mode: Mode) -> String {
-        page(status, mode, &FeatureGates::default(), &Collector::default())
+    fn page_of(status: &Status, mode: &Mode) -> String {
+        page(status, mode, &FeatureGates::default(), &Collector::new(None))
     }
 
     /// Something of everything.
@@ -264,14 +265,14 @@ mod tests {
         ];
         let full = "kubeproxy_sync_full_proxy_rules_duration_seconds_count{ip_family=\"IPv4\"} 0";
         let failures = "kubeproxy_sync_proxy_rules_iptables_restore_failures_total{ip_family=\"IPv4\"}";
-        let modes: [(Mode, &[&str], &[&str]); 3] = [
+        let modes: [(&Mode, &[&str], &[&str]); 3] = [
             (
-                Mode::Nftables,
+                &ferroxy_nftables::MODE,
                 &[full, "kubeproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family=\"IPv4\"} 2"],
                 &["iptables"],
             ),
             (
-                Mode::Iptables,
+                &ferroxy_iptables::MODE,
                 &[
                     full,
                     &format!("{failures} 1"),
@@ -283,15 +284,15 @@ mod tests {
                 ],
                 &["nftables_"],
             ),
-            (Mode::Ipvs, &[&format!("{failures} 2")], &["nftables_", "full_proxy_rules", "iptables_total"]),
+            (&ferroxy_ipvs::MODE, &[&format!("{failures} 2")], &["nftables_", "full_proxy_rules", "iptables_total"]),
         ];
         for (mode, has, lacks) in modes {
             let text = page_of(&status, mode);
             for line in common.iter().chain(has) {
-                assert!(text.lines().any(|it| it == *line), "{mode:?}: {line} in {text}");
+                assert!(text.lines().any(|it| it == *line), "{}: {line} in {text}", mode.name);
             }
             for word in lacks {
-                assert!(!text.contains(word), "{mode:?} has {word}: {text}");
+                assert!(!text.contains(word), "{} has {word}: {text}", mode.name);
             }
         }
     }
@@ -299,8 +300,8 @@ mod tests {
     #[test]
     fn the_version_is_the_clusters_and_told_when_it_is_known() {
         let silent = Status::new(&Family::ALL, Duration::from_secs(30));
-        assert!(!page_of(&silent, Mode::Nftables).contains("kubernetes_build_info"));
-        let told = lines(&page_of(&busy(), Mode::Nftables), "kubernetes_build_info{");
+        assert!(!page_of(&silent, &ferroxy_nftables::MODE).contains("kubernetes_build_info"));
+        let told = lines(&page_of(&busy(), &ferroxy_nftables::MODE), "kubernetes_build_info{");
         assert!(
             told[0].contains("git_version=\"v1.33.2\",go_version=\"\",major=\"1\",minor=\"33\""),
             "{told:?}"
@@ -309,7 +310,7 @@ mod tests {
 
     #[test]
     fn every_sample_belongs_to_the_metric_before_it_and_no_metric_comes_twice() {
-        let text = page_of(&busy(), Mode::Iptables);
+        let text = page_of(&busy(), &ferroxy_iptables::MODE);
         let mut seen = std::collections::BTreeSet::new();
         let mut current = "";
         for line in text.lines() {
@@ -326,7 +327,7 @@ mod tests {
 
     #[test]
     fn watches_are_told_one_by_one() {
-        let text = page_of(&busy(), Mode::Nftables);
+        let text = page_of(&busy(), &ferroxy_nftables::MODE);
         assert_eq!(lines(&text, "ferroxy_watch_alive"), ["ferroxy_watch_alive{resource=\"services\"} 1"]);
         assert_eq!(lines(&text, "ferroxy_watch_last_heard_timestamp_seconds{").len(), 1);
     }

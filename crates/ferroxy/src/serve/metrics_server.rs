@@ -1,8 +1,9 @@
 //! The paths of the metrics address: `/metrics` and what people look at when they wonder about this proxy. Profiles are in
 //! `debug.rs`.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
+use ferroxy_dataplane::{CountsPackets, CountsTraffic, Mode};
 use hyper::body::Incoming;
 use hyper::header::{ALLOW, HeaderValue};
 use hyper::{Method, Request, StatusCode};
@@ -14,7 +15,7 @@ use super::moment::Moment;
 use super::status::Status;
 use super::traffic::Collector;
 use super::{debug, exposition, metrics};
-use crate::config::{Config, Mode};
+use crate::config::Config;
 
 const PATHS: [&str; 7] =
     ["/configz", "/flagz", "/healthz", "/metrics", "/metrics/slis", "/proxyMode", "/statusz"];
@@ -24,14 +25,26 @@ const CAUTION: &str = "For people who look for a problem: this text may change w
 #[derive(Debug)]
 pub struct About {
     pub config: Config,
-    pub mode: Mode,
+    pub mode: &'static Mode,
     /// Names and values of all flags.
     pub flags: Vec<(String, String)>,
     pub started: Moment,
 }
 
-pub fn handler(status: Arc<Status>, about: About) -> Handler {
-    let pages = Arc::new(Pages { status, about, traffic: Collector::default() });
+/// What the dataplane hands out for reading on each scrape.
+#[derive(Debug, Default)]
+pub struct Counters {
+    pub traffic: Option<Box<dyn CountsTraffic>>,
+    pub packets: Option<Box<dyn CountsPackets>>,
+}
+
+pub fn handler(status: Arc<Status>, about: About, counters: Counters) -> Handler {
+    let pages = Arc::new(Pages {
+        status,
+        about,
+        traffic: Collector::new(counters.traffic),
+        packets: Mutex::new(counters.packets),
+    });
     Arc::new(move |request| pages.answer(request))
 }
 
@@ -39,6 +52,7 @@ struct Pages {
     status: Arc<Status>,
     about: About,
     traffic: Collector,
+    packets: Mutex<Option<Box<dyn CountsPackets>>>,
 }
 
 impl Pages {
@@ -65,15 +79,14 @@ impl Pages {
 
     fn metrics(&self) -> Answer {
         let about = &self.about;
-        if about.mode == Mode::Iptables {
-            // The kernel counts; whoever cannot ask it tells what was known.
-            match ferroxy_iptables::counters::read() {
-                Ok(packets) => {
-                    self.status.iptables_packets(packets.invalid_dropped, packets.localhost_accepted)
-                }
-                Err(error) => tracing::debug!("packet counters cannot be read: {error}"),
-            }
+        let mut packets = self.packets.lock().unwrap_or_else(PoisonError::into_inner);
+        match packets.as_mut().map(|packets| packets.read()) {
+            None => {}
+            Some(Ok(read)) => self.status.packets(&read),
+            // The last known numbers are shown.
+            Some(Err(error)) => tracing::debug!("cannot read packet counters: {error}"),
         }
+        drop(packets);
         let page = metrics::page(&self.status, about.mode, &about.config.feature_gates, &self.traffic);
         http::answer(StatusCode::OK, exposition::CONTENT_TYPE, page)
     }
@@ -93,7 +106,7 @@ impl Pages {
         };
         match request.uri().path() {
             "/healthz" => text("ok"),
-            "/proxyMode" => text(about.mode.as_str()),
+            "/proxyMode" => text(about.mode.name),
             "/metrics/slis" => {
                 http::answer(StatusCode::OK, exposition::CONTENT_TYPE, metrics::slis(&self.status))
             }
@@ -155,7 +168,7 @@ fn statusz(about: &About, now: Moment) -> String {
         up / 60 % 60,
         up % 60,
         env!("CARGO_PKG_VERSION"),
-        about.mode.as_str(),
+        about.mode.name,
         paths(about).join(" "),
     )
 }
@@ -168,7 +181,7 @@ fn statusz_value(about: &About, now: Moment) -> Value {
         "startTime": about.started.rfc3339(),
         "uptimeSeconds": about.started.age(now).as_secs(),
         "binaryVersion": env!("CARGO_PKG_VERSION"),
-        "mode": about.mode.as_str(),
+        "mode": about.mode.name,
         "paths": paths(about),
     })
 }

@@ -27,11 +27,13 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use ferroxy_dataplane::Mode;
 use tracing::warn;
 
-use crate::config::{Config, Mode};
+use crate::config::Config;
 use crate::flags::Flags;
 use metrics_server::About;
+pub use metrics_server::Counters;
 pub use moment::Moment;
 pub use status::Status;
 
@@ -42,14 +44,20 @@ const SERVICE_HEALTH_CONNECTIONS: usize = 1024;
 
 /// Starts to serve what the configuration asks for. An address that cannot be bound is tried again and again, or is an
 /// error when `bindAddressHardFail` is set.
-pub fn start(config: &Config, mode: Mode, flags: &Flags, status: &Arc<Status>) -> anyhow::Result<()> {
+pub fn start(
+    config: &Config,
+    mode: &'static Mode,
+    flags: &Flags,
+    counters: Counters,
+    status: &Arc<Status>,
+) -> anyhow::Result<()> {
     allow_many_sockets();
     status.limit_traffic_series(config.traffic_metrics_max_series as usize);
     let about = About { config: config.clone(), mode, flags: flags.all(), started: Moment::now() };
     let mut servers = Vec::new();
     if let Some(address) = config.metrics_address() {
         let metrics = http::Service::new("metrics", METRICS_CONNECTIONS);
-        let handler = metrics_server::handler(Arc::clone(status), about);
+        let handler = metrics_server::handler(Arc::clone(status), about, counters);
         servers.push(Server::prepare(metrics, address, handler, config)?);
     }
     if let Some(address) = config.healthz {

@@ -12,7 +12,8 @@ use ferroxy_source::kube::{Occurrence, Recorder};
 use tokio::sync::Notify;
 
 use crate::config::Config;
-use crate::dataplane::{Acknowledged, Receipt, RuleCount};
+use ferroxy_dataplane::capability::RuleCount;
+use ferroxy_dataplane::{Acknowledged, Receipt, Refusal};
 
 use super::counts::{Counts, Rules};
 use super::frontends::Frontends;
@@ -200,13 +201,13 @@ impl Status {
     pub fn services(
         &self,
         tried: &[ServiceName],
-        refused: &[(ServiceName, String)],
-        kernel: &dyn Acknowledged,
+        refused: &[Refusal],
+        in_force: &Acknowledged,
     ) {
         let mut now = self.now();
         let mut other_ports = false;
         for name in tried {
-            let service = kernel.service(name).map(AsRef::as_ref);
+            let service = in_force.service(name).map(AsRef::as_ref);
             now.refused.remove(name);
             now.without_local.replace(name, service);
             if let Some(frontends) = &mut now.frontends {
@@ -214,7 +215,7 @@ impl Status {
             }
             other_ports |= now.ports.replace(name, service);
         }
-        now.refused.extend(refused.iter().cloned());
+        now.refused.extend(refused.iter().map(|it| (it.service.clone(), it.reason.clone())));
         now.counts.partial_sync_failures += refused.len() as u64;
         drop(now);
         if other_ports {
@@ -223,14 +224,14 @@ impl Status {
     }
 
     /// The kernel has these settings of the node now.
-    pub fn node(&self, kernel: &dyn Acknowledged) {
+    pub fn node(&self, in_force: &Acknowledged) {
         let mut now = self.now();
-        match (kernel.node().count_traffic, &now.frontends) {
-            (true, None) => now.frontends = Some(Frontends::of(kernel)),
+        match (in_force.node().count_traffic, &now.frontends) {
+            (true, None) => now.frontends = Some(Frontends::of(in_force)),
             (false, Some(_)) => now.frontends = None,
             _ => {}
         }
-        let other_ports = now.ports.answer_on(kernel.node());
+        let other_ports = now.ports.answer_on(in_force.node());
         drop(now);
         if other_ports {
             self.ports_changed.notify_one();
@@ -262,16 +263,15 @@ impl Status {
         counts.conntrack_deleted += deleted;
     }
 
-    /// iptables mode: how many rules of ours each table has, and how many of them the last sync wrote.
+    /// How many rules there are, where Services are rules.
     pub fn rules(&self, counts: &[RuleCount]) {
-        let count = |it: &RuleCount| ((it.family, it.table), Rules { total: it.total, last: it.last });
-        self.now().counts.iptables.rules.extend(counts.iter().map(count));
+        let count = |it: &RuleCount| ((it.family, it.group), Rules { total: it.total, last: it.last });
+        self.now().counts.rules.extend(counts.iter().map(count));
     }
 
-    /// iptables mode: what the kernel has counted so far.
-    pub fn iptables_packets(&self, invalid_dropped: u64, localhost_accepted: u64) {
-        let iptables = &mut self.now().counts.iptables;
-        (iptables.invalid_dropped, iptables.localhost_accepted) = (invalid_dropped, localhost_accepted);
+    /// Packets that the dataplane has counted so far, by key.
+    pub fn packets(&self, counted: &[(&'static str, u64)]) {
+        self.now().counts.packets.extend(counted.iter().copied());
     }
 
     /// Another configuration is in force.
@@ -316,7 +316,6 @@ fn is_eligible(node: &Node) -> bool {
 mod tests {
     use super::*;
     use ferroxy_core::{Facts, event};
-    use ferroxy_nftables::ledger::Ledger;
 
     fn status() -> Status {
         Status::new(&Family::ALL, Duration::from_secs(30))
@@ -374,12 +373,13 @@ mod tests {
 
     #[test]
     fn a_refused_service_is_remembered_until_it_is_not() {
-        let (status, ledger) = (status(), Ledger::default());
+        let (status, in_force) = (status(), Acknowledged::default());
         let name = ServiceName::new("default", "web");
-        status.services(std::slice::from_ref(&name), &[(name.clone(), "too large".into())], &ledger);
+        let refusal = Refusal { service: name.clone(), reason: "too large".into() };
+        status.services(std::slice::from_ref(&name), &[refusal], &in_force);
         assert_eq!(status.now().refused[&name], "too large");
         assert!(status.now().health.is_healthy(Moment::now()));
-        status.services(&[name], &[], &ledger);
+        status.services(&[name], &[], &in_force);
         assert!(status.now().refused.is_empty());
         assert_eq!(status.now().counts.sync_failures(), 1);
     }
@@ -411,33 +411,30 @@ mod tests {
     fn frontends_are_known_while_traffic_is_counted() {
         use super::super::frontends::tests::{flow, service};
         use ferroxy_core::NodeIntent;
-        use ferroxy_nftables::ledger::Ledger;
         let status = status();
         let web = service("web", "10.96.0.1", 30080);
         let known = |status: &Status| {
             let now = status.now();
             now.frontends.as_ref().is_some_and(|it| it.owner(&flow("10.96.0.1:80", "10.0.0.1:80")).is_some())
         };
-        let ledger = |count_traffic| {
-            let node = NodeIntent { count_traffic, ..NodeIntent::default() };
-            let mut ledger = Ledger::new(&Family::ALL, node);
-            let (_, settlement) = ledger.plan(&[(web.name.clone(), Some(web.clone().into()))]);
-            ledger.settle(settlement);
-            ledger
+        let in_force = |count_traffic| {
+            let mut in_force = Acknowledged::new(NodeIntent { count_traffic, ..NodeIntent::default() });
+            in_force.set_service(&web.name, Some(web.clone().into()));
+            in_force
         };
-        status.node(&ledger(false));
-        status.services(std::slice::from_ref(&web.name), &[], &ledger(false));
+        status.node(&in_force(false));
+        status.services(std::slice::from_ref(&web.name), &[], &in_force(false));
         assert!(status.traffic_limit().is_none() && !known(&status));
-        status.node(&ledger(true));
+        status.node(&in_force(true));
         assert!(
             status.traffic_limit() == Some(MOST_TRAFFIC_SERIES) && known(&status),
             "Services of before, too"
         );
-        status.services(std::slice::from_ref(&web.name), &[], &Ledger::default());
+        status.services(std::slice::from_ref(&web.name), &[], &Acknowledged::default());
         assert!(!known(&status), "it is gone");
         status.limit_traffic_series(50);
         assert_eq!(status.traffic_limit(), Some(50));
-        status.node(&ledger(false));
+        status.node(&in_force(false));
         assert_eq!(status.traffic_limit(), None);
     }
 }

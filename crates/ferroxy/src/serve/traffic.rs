@@ -1,8 +1,8 @@
-//! Traffic of Services and endpoints: what the kernel has counted, added up and told. Read when somebody asks for
-//! metrics, over a netlink connection of its own and never on the thread that serves.
+//! Traffic of Services and endpoints: what the dataplane counts, added up for the metrics page. Read on each scrape, on a
+//! thread of its own.
 //!
-//! The kernel counts by address and forgets what was not used for an hour; a counter of Prometheus never goes back. So
-//! what came since the last reading is added to totals kept here.
+//! The dataplane counts by address and may reset a counter that was unused for long; a Prometheus counter never decreases.
+//! So the difference to the last reading is added to totals kept here.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
@@ -10,10 +10,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use ferroxy_core::Family;
-use ferroxy_netlink::error::Error;
-use ferroxy_netlink::nftables::Counter;
-use ferroxy_nftables::program::TRAFFIC_ENTRIES;
-use ferroxy_nftables::traffic::{Flow, Reader, Traffic};
+use ferroxy_dataplane::CountsTraffic;
+use ferroxy_dataplane::capability::traffic::{Flow, Traffic, Volume};
 use tracing::warn;
 
 use super::exposition::{Exposition, Kind};
@@ -29,43 +27,53 @@ const SERIES_OF_ONE: usize = 5;
 /// Flows looked up in one go; the agent may want the lock.
 const CHUNK: usize = 1024;
 
-/// Reads and adds up, one at a time.
-#[derive(Debug, Default)]
+/// Reads and adds up, one scrape at a time.
+#[derive(Debug)]
 pub struct Collector {
     inner: Mutex<Inner>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Inner {
-    reader: Option<Reader>,
+    /// `None` where the dataplane cannot count.
+    reader: Option<Box<dyn CountsTraffic>>,
+    readings: Readings,
+}
+
+#[derive(Debug, Default)]
+struct Readings {
     read_at: Option<Instant>,
     failures: u64,
     tally: Tally,
 }
 
 impl Collector {
-    /// Writes what is known now, after asking the kernel. Takes as long as the kernel takes: call it where that hurts
-    /// nobody.
+    pub fn new(reader: Option<Box<dyn CountsTraffic>>) -> Collector {
+        Collector { inner: Mutex::new(Inner { reader, readings: Readings::default() }) }
+    }
+
+    /// Reads the counters and writes the totals. Takes as long as the reading takes: do not call it on the serving thread.
     pub fn write(&self, status: &Status, page: &mut Exposition) {
-        // Whoever panicked with it left numbers, as good as before.
+        // A panic leaves numbers, which are as good as before.
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(most_series) = status.traffic_limit() else {
-            // Switched off: what is counted after it is switched on again starts from nothing.
-            *inner = Inner::default();
+        let Inner { reader, readings } = &mut *inner;
+        let (Some(most_series), Some(reader)) = (status.traffic_limit(), reader) else {
+            // Switched off: counting starts from zero when it is switched on again.
+            *readings = Readings::default();
             return;
         };
-        if inner.read_at.is_none_or(|read_at| read_at.elapsed() >= YOUNG) {
-            inner.refresh(status, most_series);
+        if readings.read_at.is_none_or(|read_at| read_at.elapsed() >= YOUNG) {
+            readings.refresh(&mut **reader, status, most_series);
         }
-        inner.tally.write(page);
-        let help = "Readings of the kernel's traffic counters that failed.";
-        page.single(Kind::Counter, "ferroxy_traffic_read_failures_total", help, inner.failures);
+        readings.tally.write(page, reader.limit());
+        let help = "Readings of the traffic counters that failed.";
+        page.single(Kind::Counter, "ferroxy_traffic_read_failures_total", help, readings.failures);
     }
 }
 
-impl Inner {
-    fn refresh(&mut self, status: &Status, most_series: usize) {
-        match self.read() {
+impl Readings {
+    fn refresh(&mut self, reader: &mut dyn CountsTraffic, status: &Status, most_series: usize) {
+        match reader.read() {
             Ok(flows) => {
                 let owned = owned(status, flows);
                 let exists = |port: &ServicePort| status.has_frontends(&port.service);
@@ -73,23 +81,14 @@ impl Inner {
             }
             Err(error) => {
                 self.failures += 1;
-                self.reader = None;
-                warn!("cannot read what the kernel counted of Services' traffic: {error}");
+                warn!("cannot read the traffic counters of Services: {error}");
             }
         }
         self.read_at = Some(Instant::now());
     }
-
-    fn read(&mut self) -> Result<HashMap<Flow, Traffic>, Error> {
-        let reader = match self.reader.take() {
-            Some(reader) => reader,
-            None => Reader::open()?,
-        };
-        self.reader.insert(reader).read()
-    }
 }
 
-/// A flow as the kernel counts it, and whose it is, if it is one of ours.
+/// A counted flow, and the Service port that it belongs to, if it is one of ours.
 type Owned = (Flow, Option<ServicePort>, Traffic);
 
 fn owned(status: &Status, flows: HashMap<Flow, Traffic>) -> Vec<Owned> {
@@ -163,7 +162,7 @@ impl Tally {
         }
     }
 
-    fn write(&self, page: &mut Exposition) {
+    fn write(&self, page: &mut Exposition, limit: u64) {
         let services: Vec<Row<'_>> =
             self.services.iter().map(|(port, traffic)| Row { port, endpoint: None, traffic }).collect();
         write_rows(page, "ferroxy_service", "of a Service port", &services);
@@ -174,16 +173,16 @@ impl Tally {
             .collect();
         write_rows(page, "ferroxy_endpoint", "of an endpoint of a Service port", &endpoints);
         let name = "ferroxy_traffic_left_out_series";
-        let help = "Series of Services and endpoints that are not told because there are too many.";
+        let help = "Series of Services and endpoints that are left out because there are too many.";
         page.single(Kind::Gauge, name, help, self.left_out * SERIES_OF_ONE);
         let name = "ferroxy_traffic_flows";
-        page.begin(Kind::Gauge, name, "Pairs of frontend and endpoint that the kernel counts.");
+        page.begin(Kind::Gauge, name, "Pairs of frontend and endpoint that are counted.");
         for family in Family::ALL {
             let number = self.flows.keys().filter(|flow| Family::of(flow.endpoint.ip()) == family).count();
             page.sample(name, &[("ip_family", &family.to_string())], number);
         }
-        let help = "Pairs of frontend and endpoint that the kernel counts at most, in each family.";
-        page.single(Kind::Gauge, "ferroxy_traffic_flows_limit", help, TRAFFIC_ENTRIES);
+        let help = "Pairs of frontend and endpoint that can be counted, in each family.";
+        page.single(Kind::Gauge, "ferroxy_traffic_flows_limit", help, limit);
     }
 }
 
@@ -223,7 +222,7 @@ fn write_both_ways(
     name: &str,
     help: &str,
     rows: &[Row<'_>],
-    of: impl Fn(&Counter) -> u64,
+    of: impl Fn(&Volume) -> u64,
 ) {
     page.begin(Kind::Counter, name, help);
     for row in rows {
@@ -236,7 +235,7 @@ fn write_both_ways(
 fn since(before: Option<&Traffic>, now: Traffic) -> Traffic {
     let Some(before) = before else { return now };
     let number = |before: u64, now: u64| now.checked_sub(before).unwrap_or(now);
-    let counter = |before: Counter, now: Counter| Counter {
+    let counter = |before: Counter, now: Volume| Volume {
         packets: number(before.packets, now.packets),
         bytes: number(before.bytes, now.bytes),
     };
@@ -248,7 +247,7 @@ fn since(before: Option<&Traffic>, now: Traffic) -> Traffic {
 }
 
 fn add(total: &mut Traffic, news: Traffic) {
-    let add = |total: &mut Counter, news: Counter| {
+    let add = |total: &mut Volume, news: Volume| {
         total.packets += news.packets;
         total.bytes += news.bytes;
     };
@@ -268,7 +267,7 @@ mod tests {
     }
 
     fn traffic(connections: u64) -> Traffic {
-        let counter = |packets| Counter { packets, bytes: packets * 100 };
+        let counter = |packets| Volume { packets, bytes: packets * 100 };
         Traffic { connections, received: counter(connections * 3), sent: counter(connections * 2) }
     }
 
@@ -327,7 +326,7 @@ mod tests {
         assert_eq!((tally.services.len(), tally.endpoints.len(), tally.left_out), (2, 1, 2));
         assert_eq!((service(&tally, "a"), service(&tally, "b")), (Some(2), Some(1)));
         let mut page = Exposition::default();
-        tally.write(&mut page);
+        tally.write(&mut page, 65_536);
         let text = page.finish();
         let told =
             |line: &&str| line.starts_with("ferroxy_service_") || line.starts_with("ferroxy_endpoint_");

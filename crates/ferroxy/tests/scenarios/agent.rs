@@ -1,0 +1,133 @@
+//! A scenario through the real agent: events in, faults injected, and after every step the kernel compared with the Intent.
+
+use std::process::Command;
+use std::sync::mpsc::{self, Sender};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use ferroxy::agent::{Agent, Input, Periods};
+use ferroxy::serve::Status;
+use ferroxy_core::{Event, Facts, Family, Intent, resolve};
+use ferroxy_dataplane::testing::{Faults, Faulty};
+use ferroxy_dataplane::{Dataplane, Mode, Opening, Settings};
+
+use super::file::{Scenario, facts, own_node, policy};
+
+/// Bounds a failing test; no test waits for it.
+const PATIENCE: Duration = Duration::from_secs(180);
+
+/// A mode, and what interferes with it.
+pub struct Stage<'a> {
+    pub mode: &'static Mode,
+    pub open: &'a dyn Fn() -> Box<dyn Dataplane>,
+    /// Another program damages what is in the kernel.
+    pub tamper: &'a dyn Fn(),
+    pub seed: u64,
+}
+
+/// A running agent.
+struct Running {
+    inputs: Sender<Input>,
+    status: Arc<Status>,
+    thread: JoinHandle<&'static str>,
+}
+
+impl Stage<'_> {
+    pub fn play(&self, scenario: &Scenario) {
+        let mut facts = facts();
+        let mut history = own_node();
+        let mut running = self.start(&history, 0);
+        for (number, step) in scenario.steps.iter().enumerate() {
+            let where_ = format!("{} in {} mode, step {}", scenario.name(), self.mode.name, step.words);
+            for event in step.events() {
+                facts.apply(event);
+            }
+            history.extend(step.events());
+            running.send(Input::Events(step.events()));
+            self.settle(&running, &facts, &where_);
+            if number == 0 {
+                (self.tamper)();
+                self.settle(&running, &facts, &format!("{where_}, after interference"));
+            }
+            if number == 1 {
+                running.stop();
+                running = self.start(&history, 1);
+                self.settle(&running, &facts, &format!("{where_}, after a restart"));
+            }
+        }
+        running.stop();
+        self.nothing_is_left();
+    }
+
+    fn start(&self, history: &[Event], run: u64) -> Running {
+        let faults = Faults::usual(self.seed * 10 + run);
+        let mut dataplane = Faulty::new((self.open)(), faults);
+        let (inputs, receiver) = mpsc::channel();
+        if let Some(watches) = dataplane.watches() {
+            let inputs = inputs.clone();
+            watches.watch(Box::new(move |what| inputs.send(Input::Drift(what)).is_ok())).unwrap();
+        }
+        let status = Arc::new(Status::new(&Family::ALL, Duration::from_secs(1)));
+        let periods = Periods {
+            verify: Duration::from_millis(300),
+            pace: Duration::ZERO,
+            tidy: Duration::from_millis(20),
+            settle: Duration::from_millis(5),
+        };
+        let mut known = Facts::new(policy());
+        history.iter().cloned().for_each(|event| drop(known.apply(event)));
+        let mut agent = Agent::new(self.mode, known, Box::new(dataplane), periods, Arc::clone(&status));
+        let run = move || agent.start(&receiver).unwrap_or_else(|| agent.run(&receiver));
+        Running { inputs, status, thread: thread::spawn(run) }
+    }
+
+    /// Waits until the kernel has exactly what the facts say, tidied up.
+    fn settle(&self, running: &Running, facts: &Facts, where_: &str) {
+        let (intent, _) = resolve::all(facts);
+        let end = Instant::now() + PATIENCE;
+        let mut last = String::new();
+        while Instant::now() < end {
+            assert!(!running.thread.is_finished(), "{where_}: the agent ended");
+            if running.status.now().queue_length == 0 {
+                last = self.difference(&intent);
+                if last.is_empty() {
+                    return;
+                }
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        panic!("{where_}: the kernel still differs from the Intent:\n{last}");
+    }
+
+    fn difference(&self, intent: &Intent) -> String {
+        (self.open)().preview(intent).map_or_else(|error| error.to_string(), |preview| preview.text)
+    }
+
+    fn nothing_is_left(&self) {
+        (self.open)().cleanup().unwrap();
+        let mut dataplane = (self.open)();
+        let is_cold = dataplane.persists().is_none_or(|it| it.is_cold().unwrap());
+        assert!(is_cold, "{}: cleanup left something behind", self.mode.name);
+    }
+}
+
+impl Running {
+    fn send(&self, input: Input) {
+        self.inputs.send(input).unwrap();
+    }
+
+    fn stop(self) {
+        self.send(Input::Stop("the test says so"));
+        assert_eq!(self.thread.join().unwrap(), "the test says so");
+    }
+}
+
+pub fn open(mode: &Mode) -> Box<dyn Dataplane> {
+    (mode.open)(&Opening { families: &Family::ALL, settings: &Settings::default() }).unwrap()
+}
+
+/// Damage by the official tool; it may find nothing to damage.
+pub fn run(program: &str, arguments: &[&str]) {
+    Command::new(program).args(arguments).output().unwrap();
+}

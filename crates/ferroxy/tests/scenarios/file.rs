@@ -1,0 +1,122 @@
+//! Scenario files: reading them. What comes of them is decided elsewhere.
+
+use std::fs;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use ferroxy_core::policy::{DetectLocal, NodePortAddress};
+use ferroxy_core::{Event, Facts, Origin, Packet, Policy, Protocol};
+use ferroxy_source::manifest::read_str;
+
+pub struct Scenario {
+    pub path: PathBuf,
+    pub packets: Vec<Packet>,
+    pub steps: Vec<Step>,
+}
+
+pub struct Step {
+    pub words: String,
+    text: String,
+}
+
+/// All of them, by name.
+pub fn scenarios() -> Vec<Scenario> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scenarios/cases");
+    let mut paths: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|it| it == "yaml"));
+    paths.sort();
+    paths.into_iter().map(Scenario::read).collect()
+}
+
+impl Scenario {
+    fn read(path: PathBuf) -> Scenario {
+        let text = fs::read_to_string(&path).unwrap();
+        let mut parts = text.split("# step: ");
+        let head = parts.next().unwrap();
+        let packets = head.lines().filter_map(|line| line.strip_prefix("# packet: ")).map(packet).collect();
+        let step = |part: &str| {
+            let (words, text) = part.split_once('\n').unwrap();
+            Step { words: words.to_owned(), text: text.to_owned() }
+        };
+        Scenario { path, packets, steps: parts.map(step).collect() }
+    }
+
+    pub fn name(&self) -> String {
+        self.path.file_stem().unwrap().to_string_lossy().into_owned()
+    }
+}
+
+impl Step {
+    /// What the source sends.
+    pub fn events(&self) -> Vec<Event> {
+        let deleted = self.text.lines().filter_map(|line| line.strip_prefix("# delete: ")).map(gone);
+        deleted.chain(read(&self.text)).collect()
+    }
+}
+
+/// The facts before the first step: this node, and nothing else.
+pub fn facts() -> Facts {
+    let mut facts = Facts::new(policy());
+    for event in own_node() {
+        facts.apply(event);
+    }
+    facts
+}
+
+pub fn policy() -> Policy {
+    let pods = ["10.244.0.0/16", "fd00:10:244::/56"].map(|text| text.parse().unwrap());
+    Policy {
+        node_name: "ka".into(),
+        detect_local: DetectLocal::ClusterCidr(pods.into()),
+        node_port_addresses: vec![NodePortAddress::Primary],
+        ..Policy::default()
+    }
+}
+
+pub fn own_node() -> Vec<Event> {
+    let mut events = read(
+        "{kind: Node, apiVersion: v1, metadata: {name: ka}, status: {addresses: \
+         [{type: InternalIP, address: 172.18.0.2}, {type: InternalIP, address: 'fd00:172:18::2'}]}}",
+    );
+    events.push(Event::HostAddresses(own_addresses()));
+    events
+}
+
+pub fn own_addresses() -> Vec<IpAddr> {
+    ["172.18.0.2", "172.18.0.9", "fd00:172:18::2"].map(|text| text.parse().unwrap()).into()
+}
+
+fn read(text: &str) -> Vec<Event> {
+    let (objects, diagnostics) = read_str("scenario.yaml", text);
+    assert_eq!(diagnostics, [], "the scenario can be read");
+    objects.into_iter().map(Into::into).collect()
+}
+
+/// `Service web`, of the namespace `default`.
+fn gone(text: &str) -> Event {
+    let (kind, name) = text.split_once(' ').unwrap();
+    let (namespace, name) = ("default".to_owned(), name.to_owned());
+    match kind {
+        "Service" => Event::ServiceGone { namespace, name },
+        "EndpointSlice" => Event::SliceGone { namespace, name },
+        "ServiceCIDR" => Event::ServiceCidrGone { name },
+        other => panic!("# delete: {other} is not supported"),
+    }
+}
+
+/// `10.244.1.5 -> 10.96.0.80:80/tcp`
+fn packet(text: &str) -> Packet {
+    let (source, to) = text.split_once(" -> ").unwrap();
+    let (to, protocol) = to.rsplit_once('/').unwrap();
+    let (source, to): (IpAddr, SocketAddr) = (source.parse().unwrap(), to.parse().unwrap());
+    let own = own_addresses();
+    let origin = if own.contains(&source) { Origin::Host } else { Origin::Interface("eth0".into()) };
+    Packet {
+        source,
+        origin,
+        destination: to.ip(),
+        port: to.port(),
+        protocol: Protocol::parse(protocol).unwrap(),
+        to_this_host: own.contains(&to.ip()),
+    }
+}

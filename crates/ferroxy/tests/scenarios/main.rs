@@ -1,0 +1,73 @@
+//! Scenarios: clusters that change step by step, through the real agent, on every dataplane.
+//!
+//! A scenario is `cases/NAME.yaml`: lines `# packet: FROM -> TO:PORT/PROTOCOL`, then steps. A step is a line `# step: words`,
+//! lines `# delete: KIND NAME`, and the manifests that it adds or changes. `NAME.expected` beside it has the Intent, the
+//! Diagnostics and the verdicts after every step: the same for every dataplane, or listed where a mode differs.
+//! `UPDATE_SCENARIOS=1 cargo test --test scenarios` writes it anew; read the difference before you commit it.
+//!
+//! Ring 0 compares with that file. The other tests drive the agent, with faults injected: operations refused, calls that
+//! fail or forget, notifications lost, another program that interferes, and a restart in the middle. After every step
+//! the kernel must have exactly what the Intent says.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "the functions that tests share are tests too")]
+
+mod agent;
+mod file;
+mod pure;
+
+use ferroxy_dataplane::testing::{Kernel, MEMORY, Memory};
+use ferroxy_lab::{Capability, Namespace, require};
+
+use agent::Stage;
+use file::scenarios;
+
+#[test]
+fn every_scenario_comes_out_as_written() {
+    let scenarios = scenarios();
+    assert!(scenarios.len() >= 30, "only {} scenarios", scenarios.len());
+    for scenario in &scenarios {
+        pure::check(scenario);
+    }
+}
+
+#[test]
+fn every_scenario_through_the_agent_in_memory() {
+    for (seed, scenario) in (0..).zip(scenarios()) {
+        let kernel = Kernel::default();
+        let open = || -> Box<dyn ferroxy_dataplane::Dataplane> { Box::new(Memory::new(&kernel)) };
+        Stage { mode: &MEMORY, open: &open, tamper: &|| {}, seed }.play(&scenario);
+    }
+}
+
+#[test]
+fn every_scenario_through_the_agent_in_nftables_mode() {
+    if !require(&[Capability::NetworkNamespaces, Capability::NfTables, Capability::NftTool]) {
+        return;
+    }
+    let tamper = || agent::run("nft", &["delete", "table", "ip", "ferroxy"]);
+    in_namespace(&ferroxy_nftables::MODE, &tamper);
+}
+
+#[test]
+fn every_scenario_through_the_agent_in_iptables_mode() {
+    if !require(&[Capability::NetworkNamespaces, Capability::NfTables, Capability::IptablesNft]) {
+        return;
+    }
+    let tamper = || agent::run("iptables", &["-t", "nat", "-F", "KUBE-SERVICES"]);
+    in_namespace(&ferroxy_iptables::MODE, &tamper);
+}
+
+#[test]
+#[ignore = "needs IPVS: make test-vm"]
+fn every_scenario_through_the_agent_in_ipvs_mode() {
+    let tamper = || agent::run("ip", &["address", "flush", "dev", "kube-ipvs0"]);
+    in_namespace(&ferroxy_ipvs::MODE, &tamper);
+}
+
+/// Each scenario in a network namespace of its own.
+fn in_namespace(mode: &'static ferroxy_dataplane::Mode, tamper: &(dyn Fn() + Sync)) {
+    for (seed, scenario) in (0..).zip(scenarios()) {
+        let namespace = Namespace::new("scenario").unwrap();
+        namespace.run(|| Stage { mode, open: &|| agent::open(mode), tamper, seed }.play(&scenario)).unwrap();
+    }
+}
