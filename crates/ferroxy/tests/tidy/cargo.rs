@@ -27,15 +27,16 @@ pub enum Kind {
 impl Manifest {
     /// Reads tables whose entries take a line each, as ours do.
     pub fn of(path: &str, text: &str) -> Manifest {
-        let mut manifest =
-            Manifest { path: path.to_owned(), name: String::new(), dependencies: Vec::new() };
+        let mut manifest = Manifest { path: path.to_owned(), name: String::new(), dependencies: Vec::new() };
         let mut table = "";
         for (index, line) in text.lines().enumerate() {
             if let Some(header) = line.strip_prefix('[') {
                 table = header.trim_end_matches(']');
                 continue;
             }
-            let Some((key, value)) = line.split_once('=').filter(|_| !line.starts_with('#')) else { continue };
+            let Some((key, value)) = line.split_once('=').filter(|_| !line.starts_with('#')) else {
+                continue;
+            };
             let (key, value) = (key.trim(), value.trim());
             if table == "package" && key == "name" {
                 manifest.name = value.trim_matches('"').to_owned();
@@ -70,8 +71,11 @@ mod tests {
                     c = { workspace = true, optional = true }\n[features]\nd = [\"dep:c\"]\n[dev-dependencies]\n\
                     # e = \"1\"\nf = \"=1.0.0\"\n";
         let manifest = Manifest::of("Cargo.toml", text);
-        let found: Vec<_> =
-            manifest.dependencies.iter().map(|it| (it.line, it.name.as_str(), it.value.as_str(), it.kind)).collect();
+        let found: Vec<_> = manifest
+            .dependencies
+            .iter()
+            .map(|it| (it.line, it.name.as_str(), it.value.as_str(), it.kind))
+            .collect();
         assert_eq!(manifest.name, "a");
         assert_eq!(
             found,

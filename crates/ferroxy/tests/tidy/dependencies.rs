@@ -90,16 +90,21 @@ fn check(crates: &[Manifest], table: &[Row]) -> Vec<Finding> {
     let mut found = Vec::new();
     for manifest in crates {
         let Some((name, may_use)) = table.iter().find(|(name, _)| *name == manifest.name) else {
-            let text = format!("{} is not in the table of crates; add it to tests/tidy/dependencies.rs", manifest.name);
+            let text = format!(
+                "{} is not in the table of crates; add it to tests/tidy/dependencies.rs",
+                manifest.name
+            );
             found.push(Finding::new(&manifest.path, 1, "", text));
             continue;
         };
         for dependency in manifest.dependencies.iter().filter(|it| it.name.starts_with("ferroxy")) {
             let other = dependency.name.as_str();
             let is_test = dependency.kind == Kind::Development;
-            let is_fine = may_use.contains(&other) || is_test && (TESTS_MAY_USE.contains(&other) || other == *name);
+            let is_fine =
+                may_use.contains(&other) || is_test && (TESTS_MAY_USE.contains(&other) || other == *name);
             if !is_fine {
-                let text = format!("{name} must not use {other}: dependencies point downwards (ARCHITECTURE.md)");
+                let text =
+                    format!("{name} must not use {other}: dependencies point downwards (ARCHITECTURE.md)");
                 found.push(Finding::new(&manifest.path, dependency.line, other, text));
             }
         }

@@ -53,7 +53,8 @@ mod tests {
 
     #[test]
     fn a_finding_is_reported_with_its_place_unless_it_is_an_exception() {
-        let found = [Finding::new("a.rs", 7, "long", "too long"), Finding::new("b.rs", 1, "long", "too long")];
+        let found =
+            [Finding::new("a.rs", 7, "long", "too long"), Finding::new("b.rs", 1, "long", "too long")];
         assert_eq!(report(&found, &[&LONG]), ["b.rs:1: too long"]);
     }
 

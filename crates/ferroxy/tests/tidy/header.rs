@@ -2,7 +2,8 @@
 
 use crate::finding::Finding;
 
-const WHAT_TO_DO: &str = "the first line must be `//! …` and say what the file is (and, if useful, what it is not)";
+const WHAT_TO_DO: &str =
+    "the first line must be `//! …` and say what the file is (and, if useful, what it is not)";
 
 pub fn findings(path: &str, text: &str) -> Vec<Finding> {
     let first = text.lines().next().unwrap_or_default();
@@ -16,7 +17,13 @@ mod tests {
 
     #[test]
     fn a_file_without_a_header_is_found() {
-        for text in ["", "use std::fs;\n", "// Reads files.\n", "//! Files.\n", "\n//! Reads the files of a folder.\n"] {
+        for text in [
+            "",
+            "use std::fs;\n",
+            "// Reads files.\n",
+            "//! Files.\n",
+            "\n//! Reads the files of a folder.\n",
+        ] {
             assert_eq!(findings("a.rs", text), [Finding::new("a.rs", 1, "", WHAT_TO_DO)], "{text:?}");
         }
         assert_eq!(findings("a.rs", "//! Reads the files of a folder.\n"), []);

@@ -4,7 +4,8 @@
 use crate::finding::Finding;
 
 const FOLDERS: [&str; 4] = ["/work/", "/root/", "/home/", "/Users/"];
-const REGISTRIES: [&str; 6] = ["docker.io", "gcr.io", "ghcr.io", "quay.io", "registry.k8s.io", "mcr.microsoft.com"];
+const REGISTRIES: [&str; 6] =
+    ["docker.io", "gcr.io", "ghcr.io", "quay.io", "registry.k8s.io", "mcr.microsoft.com"];
 const CRATES_IO: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
 pub fn findings(path: &str, text: &str) -> Vec<Finding> {

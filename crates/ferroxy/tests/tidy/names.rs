@@ -10,7 +10,9 @@ const REFUSED: [&str; 9] =
 const WHAT_TO_DO: &str = "says too little; name the thing after what it is or does";
 
 pub fn of_file(path: &str) -> Vec<Finding> {
-    refused(path).map(|word| Finding::new(path, 1, word, format!("{word:?} in a path {WHAT_TO_DO}"))).collect()
+    refused(path)
+        .map(|word| Finding::new(path, 1, word, format!("{word:?} in a path {WHAT_TO_DO}")))
+        .collect()
 }
 
 /// Modules and types.

@@ -18,7 +18,8 @@ fn what_is_wrong(it: &Dependency, is_member: bool) -> Option<&'static str> {
     }
     if is_member {
         let refers = it.value.contains("workspace = true");
-        return (!refers).then_some("write `workspace = true`, and its version in the Cargo.toml of the workspace");
+        return (!refers)
+            .then_some("write `workspace = true`, and its version in the Cargo.toml of the workspace");
     }
     let version = it.value.strip_prefix("{ version = ").unwrap_or(&it.value);
     (!version.starts_with("\"=")).then_some("pin it to one version: \"=x.y.z\"")
@@ -40,7 +41,8 @@ mod tests {
     fn a_version_in_a_crate_of_the_workspace_is_found() {
         let text = "[dependencies]\na.workspace = true\nb = \"=1.0.0\"\nc = { workspace = true, optional = true }\n\
                     [dev-dependencies]\nferroxy-lab = { path = \".\", features = [\"api\"] }\n";
-        let found: Vec<String> = findings("crates/a/Cargo.toml", text).into_iter().map(|it| it.item).collect();
+        let found: Vec<String> =
+            findings("crates/a/Cargo.toml", text).into_iter().map(|it| it.item).collect();
         assert_eq!(found, ["b"]);
     }
 }

@@ -53,7 +53,8 @@ impl Code {
     pub fn test_modules(&self) -> Vec<Block> {
         let lines: Vec<&str> = self.0.lines().collect();
         let is_test = |block: &Block| {
-            let before = lines[..block.first - 1].iter().rev().take_while(|line| line.trim().starts_with("#["));
+            let before =
+                lines[..block.first - 1].iter().rev().take_while(|line| line.trim().starts_with("#["));
             before.into_iter().any(|line| line.contains("cfg(test)"))
         };
         self.blocks("mod").into_iter().filter(is_test).collect()
@@ -93,7 +94,8 @@ impl Code {
     /// The places behind this keyword.
     fn after(&self, keyword: &str) -> Vec<usize> {
         let code = &self.0;
-        let is_alone = |at: usize| !code[..at].ends_with(is_word) && !code[at + keyword.len()..].starts_with(is_word);
+        let is_alone =
+            |at: usize| !code[..at].ends_with(is_word) && !code[at + keyword.len()..].starts_with(is_word);
         let places = code.match_indices(keyword).filter(|(at, _)| is_alone(*at));
         places.map(|(at, _)| at + keyword.len()).collect()
     }

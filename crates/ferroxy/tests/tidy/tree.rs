@@ -87,9 +87,14 @@ mod tests {
 
     #[test]
     fn what_is_built_is_not_judged() {
-        assert_eq!(ignored("# built\n/target\n/fuzz/corpus\n"), [Path::new("target"), Path::new("fuzz/corpus")]);
+        assert_eq!(
+            ignored("# built\n/target\n/fuzz/corpus\n"),
+            [Path::new("target"), Path::new("fuzz/corpus")]
+        );
         let tree = Tree::read();
-        assert!(tree.files().all(|file| !file.path.starts_with("target/") && !file.path.starts_with(".git/")));
+        assert!(
+            tree.files().all(|file| !file.path.starts_with("target/") && !file.path.starts_with(".git/"))
+        );
         assert!(tree.rust().any(|file| file.path == "crates/ferroxy/tests/tidy/tree.rs"));
     }
 }
