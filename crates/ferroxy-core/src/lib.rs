@@ -7,6 +7,8 @@
 //! Event ──▶ Facts ──resolve──▶ Intent + Diagnostics        oracle(Intent, Packet) = Verdict
 //! ```
 
+#![forbid(unsafe_code)]
+
 pub mod diagnostic;
 pub mod event;
 pub mod explain;

@@ -7,6 +7,8 @@
 //! what the kernel has, [`apply`](apply::apply) a Plan, with the host's `iptables-save` and `iptables-restore` that `tool/`
 //! runs. [`Dataplane`] keeps the two halves in step, Service by Service.
 
+#![forbid(unsafe_code)]
+
 pub mod apply;
 pub mod counters;
 pub mod dataplane;

@@ -7,6 +7,8 @@
 //! addresses of the device `kube-ipvs0`. [`Dataplane`](dataplane::Dataplane) keeps the kernel at what it is told, over netlink (and
 //! the host's iptables tools, for the rules).
 
+#![forbid(unsafe_code)]
+
 pub mod apply;
 pub mod dataplane;
 pub mod diff;

@@ -1,10 +1,14 @@
-//! The one error of this crate: what was tried, on what, and what the kernel said. Not a place for protocol logic.
+//! The one error of this crate: the operation, the object, and the kernel's answer. Contains no protocol logic.
 
 use std::fmt;
 
-use rustix::io::Errno;
-
 use crate::codec::Malformed;
+
+/// An error number of the Linux kernel: rustix' type on Linux, and on other platforms one with the same names.
+#[cfg(not(target_os = "linux"))]
+pub use crate::errno::Errno;
+#[cfg(target_os = "linux")]
+pub use rustix::io::Errno;
 
 /// Reads as `cannot add set ferroxy/frontends: Operation not supported (kernel says: …)`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,22 +18,22 @@ pub struct Error {
     /// Which one: `ferroxy/frontends`. Empty when there is only one.
     pub object: String,
     pub kind: Kind,
-    /// The kernel's number, or the nearest one when the trouble is on our side.
+    /// The kernel's number, or the closest one when the error is on our side.
     pub errno: Errno,
-    /// The kernel's own words (extended acknowledgement), or ours when the kernel was not at fault.
+    /// The kernel's message (extended acknowledgement), or ours when the error is on our side.
     pub explanation: Option<String>,
 }
 
-/// What kind of trouble, so that callers need not guess from `errno`.
+/// The class of the error, so that callers need not guess from `errno`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// The kernel (or a system call) refused.
     Refused,
-    /// ENOBUFS while receiving: our queue overran, and some messages never reached us.
+    /// ENOBUFS while receiving: the receive queue overflowed and messages were dropped.
     Lost,
     /// The kernel's bytes do not follow the protocol as we know it.
     Malformed,
-    /// A listing kept changing under us, however often it was asked for again.
+    /// A dump was interrupted by changes on every attempt.
     Unstable,
     /// No answer came.
     Unanswered,
@@ -81,7 +85,7 @@ impl Error {
         }
     }
 
-    /// Why it failed, without what: `Operation not supported (kernel says: …)`.
+    /// The reason without operation and object: `Operation not supported (kernel says: …)`.
     pub fn reason(&self) -> String {
         let errno = Words(self.errno);
         match (&self.explanation, self.kind) {
@@ -110,12 +114,12 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// An errno in words, without the "(os error 95)" that the standard library adds.
+/// The text of an errno, without the "(os error 95)" that the standard library adds.
 struct Words(Errno);
 
 impl fmt::Display for Words {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = std::io::Error::from(self.0).to_string();
+        let text = self.0.to_string();
         f.write_str(text.split(" (os error").next().unwrap_or(&text))
     }
 }

@@ -1,18 +1,16 @@
-//! Many independent requests in few datagrams, and the kernel's verdict on each. Not a transaction: one that is refused
-//! does not keep the others.
+//! Many independent requests in few datagrams, and the kernel's verdict on each. Not a transaction: a refused request does
+//! not affect the others. `socket` sends them.
 
-use std::io::IoSlice;
+use std::ops::Range;
 
-use rustix::io::Errno;
-
-use crate::codec::{Encoder, Message, Messages, flag};
+use crate::ack::Ack;
+use crate::codec::{Encoder, Malformed, Message, Messages, flag};
 use crate::error::Error;
-use crate::socket::{Ack, Socket};
 
-/// What one of many requests came to, when it was not consent.
+/// One of many requests that the kernel refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refused {
-    /// Which of those that were handed in.
+    /// Position among the requests.
     pub index: usize,
     pub error: Error,
 }
@@ -31,6 +29,14 @@ pub(crate) struct Requests {
 }
 
 impl Requests {
+    pub(crate) fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    pub(crate) fn is_oversized(&self) -> bool {
+        self.encoder.is_oversized()
+    }
+
     /// Flags besides REQUEST and ACK.
     pub(crate) fn push(&mut self, kind: u16, flags: u16, fill: impl FnOnce(&mut Encoder)) {
         // Requests that are numbered by hand stay below the socket's own numbers, and 0 is the kernel's.
@@ -42,7 +48,7 @@ impl Requests {
     }
 
     /// The messages from number `from` on that go into one datagram: their bytes, and the number after the last.
-    fn datagram(&self, from: usize) -> (&[u8], usize) {
+    pub(crate) fn datagram(&self, from: usize) -> (&[u8], usize) {
         let start = from.checked_sub(1).and_then(|before| self.ends.get(before)).copied().unwrap_or(0);
         let fits = |&&end: &&usize| end - start <= LONGEST_DATAGRAM;
         let count = self.ends[from..].iter().take(MOST_IN_A_DATAGRAM).take_while(fits).count().max(1);
@@ -50,48 +56,12 @@ impl Requests {
     }
 }
 
-impl Socket {
-    /// Sends them all, and hands each acknowledgement on with the number of its request, consent and refusal alike. The
-    /// message is there for protocols whose acknowledgements say more. After an error some may have been carried out.
-    pub(crate) fn carry_out(
-        &mut self,
-        operation: &'static str,
-        requests: &Requests,
-        each: &mut dyn FnMut(usize, Ack, &Message<'_>),
-    ) -> Result<(), Error> {
-        let failed = |errno| match errno {
-            Errno::NOBUFS => Error::lost(operation, ""),
-            errno => Error::refused(operation, "", errno),
-        };
-        if requests.encoder.is_oversized() {
-            return Err(failed(Errno::MSGSIZE));
-        }
-        self.discard_pending().map_err(failed)?;
-        let mut next = 0;
-        while next < requests.ends.len() {
-            let (bytes, after) = requests.datagram(next);
-            self.send(&[IoSlice::new(bytes)]).map_err(failed)?;
-            let mut answered = 0;
-            // The kernel has worked through all of it inside `send`: the answers are there.
-            while let Some(bytes) = self.receive().map_err(failed)? {
-                answered += hand_on(bytes, next..after, each)
-                    .map_err(|found| Error::malformed(operation, "", found))?;
-            }
-            if answered < after - next {
-                return Err(Error::unanswered(operation, ""));
-            }
-            next = after;
-        }
-        Ok(())
-    }
-}
-
-/// Says how many acknowledgements of these requests there were.
-fn hand_on(
+/// Passes the acknowledgements of these requests to `each`, and returns their number.
+pub(crate) fn read_acks(
     bytes: &[u8],
-    requests: std::ops::Range<usize>,
+    requests: Range<usize>,
     each: &mut dyn FnMut(usize, Ack, &Message<'_>),
-) -> Result<usize, crate::codec::Malformed> {
+) -> Result<usize, Malformed> {
     let mut count = 0;
     for message in Messages::new(bytes) {
         let message = message?;
@@ -110,6 +80,8 @@ fn hand_on(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::codec::{MESSAGE_HEADER, kind};
+    use crate::error::Errno;
 
     fn requests(count: usize, size: usize) -> Requests {
         let mut requests = Requests::default();
@@ -137,29 +109,23 @@ mod tests {
         assert_eq!(three.datagram(0).0, three.encoder.bytes());
     }
 
-    /// RTM_GETLINK of links that do not exist needs no privilege, and each is refused by itself.
+    fn acknowledgement(encoder: &mut Encoder, sequence: u32, error: i32) {
+        let message = encoder.begin_message(kind::ERROR, flag::CAPPED, sequence);
+        encoder.put_raw(&error.to_ne_bytes());
+        encoder.put_raw(&[0; MESSAGE_HEADER]);
+        encoder.end_message(message);
+    }
+
     #[test]
-    fn every_request_has_its_own_verdict() {
-        let mut socket = Socket::open(crate::socket::Protocol::Route).unwrap();
-        let mut requests = Requests::default();
-        for index in 0..300 {
-            requests.push(libc::RTM_GETLINK, 0, |message| {
-                message.put_raw(&[0; 16]);
-                message.put_str(
-                    libc::IFLA_IFNAME,
-                    &if index % 2 == 0 { "lo".to_owned() } else { format!("no{index}") },
-                );
-            });
+    fn each_acknowledgement_belongs_to_its_request() {
+        let mut encoder = Encoder::new();
+        // Requests are numbered from 1. The first and the last are not among those asked about.
+        for (sequence, error) in [(3, 0), (4, 0), (5, -17), (6, 0), (7, -2)] {
+            acknowledgement(&mut encoder, sequence, error);
         }
-        let mut refused = Vec::new();
-        let mut answered = 0;
-        let verdict = socket.carry_out("find links", &requests, &mut |index, ack, _| {
-            answered += 1;
-            refused.extend(ack.errno.map(|errno| (index, errno)));
-        });
-        assert_eq!((verdict, answered), (Ok(()), 300));
-        let expected: Vec<_> =
-            (0..300).filter(|index| index % 2 == 1).map(|index| (index, Errno::NODEV)).collect();
-        assert_eq!(refused, expected);
+        let mut found = Vec::new();
+        let count =
+            read_acks(encoder.bytes(), 3..6, &mut |index, ack, _| found.push((index, ack.errno))).unwrap();
+        assert_eq!((count, found), (3, vec![(3, None), (4, Some(Errno::EXIST)), (5, None)]));
     }
 }

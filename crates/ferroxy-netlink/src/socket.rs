@@ -1,22 +1,26 @@
-//! One netlink socket, for any netlink protocol: requests, acknowledgements, listings, notifications. Knows no protocol's messages.
+//! One netlink socket, for any netlink protocol: requests, acknowledgements, dumps, notifications. Knows no protocol's messages.
+//! Linux only.
 //!
-//! The kernel works through a request inside `send`, so its answer waits in our queue when `send` returns; only a long
-//! listing is continued while we read. All waiting here is therefore short, and bounded.
+//! The kernel processes a request inside `send`, so the answer is in the receive queue when `send` returns; only a long
+//! dump continues while it is read. Every wait here is therefore short, and bounded.
 
 use std::io::IoSlice;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::ptr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::{Errno, retry_on_intr};
+use rustix::io::retry_on_intr;
 use rustix::net::netlink::{self, SocketAddrNetlink};
 use rustix::net::{
     self, AddressFamily, RecvFlags, SendAncillaryBuffer, SendFlags, SocketFlags, SocketType, sockopt,
 };
 
-use crate::codec::{Attributes, Encoder, MESSAGE_HEADER, Malformed, Message, Messages, align, flag, kind};
-use crate::error::Error;
+pub use crate::ack::Ack;
+use crate::codec::{Encoder, MESSAGE_HEADER, Malformed, Message, Messages, align, flag};
+use crate::error::{Errno, Error};
+use crate::requests::{Requests, read_acks};
+pub(crate) use crate::sockopt::ignore_originator;
+use crate::sockopt::set_netlink_option;
 
 /// A netlink family of the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,17 +55,6 @@ impl Answer {
     }
 }
 
-/// An acknowledgement: the kernel's verdict on one message.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ack {
-    pub sequence: u32,
-    pub errno: Option<Errno>,
-    /// Where in the refused message the offending attribute starts.
-    pub offset: Option<u32>,
-    /// The kernel's words.
-    pub words: Option<String>,
-}
-
 /// Room for one datagram. The kernel cuts listings to at most 32 KiB when the reader's buffer allows as much.
 const RECEIVE_BUFFER: usize = 64 * 1024;
 /// Forced send buffer; the kernel doubles it. One datagram may be nearly as large. No memory is set aside for it.
@@ -74,9 +67,6 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const DUMP_ATTEMPTS: usize = 8;
 /// Requests count from here. Whoever numbers messages himself (nf_tables batches) stays below.
 const FIRST_SEQUENCE: u32 = 1 << 31;
-
-const NLMSGERR_ATTR_MSG: u16 = 1;
-const NLMSGERR_ATTR_OFFS: u16 = 2;
 
 #[derive(Debug)]
 pub struct Socket {
@@ -207,6 +197,40 @@ impl Socket {
         }
     }
 
+    /// Sends all requests, and passes each acknowledgement to `each` with the position of its request, whether it was refused or
+    /// not. The message is for protocols whose acknowledgements contain more. After an error some requests may have taken effect.
+    pub(crate) fn carry_out(
+        &mut self,
+        operation: &'static str,
+        requests: &Requests,
+        each: &mut dyn FnMut(usize, Ack, &Message<'_>),
+    ) -> Result<(), Error> {
+        let failed = |errno| match errno {
+            Errno::NOBUFS => Error::lost(operation, ""),
+            errno => Error::refused(operation, "", errno),
+        };
+        if requests.is_oversized() {
+            return Err(failed(Errno::MSGSIZE));
+        }
+        self.discard_pending().map_err(failed)?;
+        let mut next = 0;
+        while next < requests.len() {
+            let (bytes, after) = requests.datagram(next);
+            self.send(&[IoSlice::new(bytes)]).map_err(failed)?;
+            let mut answered = 0;
+            // The kernel has processed the datagram inside `send`: all answers are in the queue.
+            while let Some(bytes) = self.receive().map_err(failed)? {
+                answered += read_acks(bytes, next..after, each)
+                    .map_err(|found| Error::malformed(operation, "", found))?;
+            }
+            if answered < after - next {
+                return Err(Error::unanswered(operation, ""));
+            }
+            next = after;
+        }
+        Ok(())
+    }
+
     /// Encodes and sends one message, and returns the sequence number its answer will have.
     fn prepare(
         &mut self,
@@ -259,7 +283,7 @@ impl Socket {
                 match Ack::from_message(&message) {
                     None => each(&message).map_err(malformed)?,
                     Some(ack) => {
-                        return ack.map_err(malformed)?.into_result(request).map(|()| interrupted);
+                        return conclude(ack.map_err(malformed)?, request).map(|()| interrupted);
                     }
                 }
             }
@@ -288,76 +312,10 @@ impl AsFd for Socket {
     }
 }
 
-impl Ack {
-    /// Reads an acknowledgement, or the end of a listing; `None` when the message is neither.
-    pub fn from_message(message: &Message<'_>) -> Option<Result<Self, Malformed>> {
-        match message.kind {
-            kind::ERROR => Some(Self::from_error(message)),
-            kind::DONE => Some(Self::from_done(message)),
-            _ => None,
-        }
-    }
-
-    fn into_result(self, request: Request<'_>) -> Result<(), Error> {
-        match self.errno {
-            None => Ok(()),
-            Some(errno) => {
-                Err(Error::refused(request.operation, request.object, errno).explained(self.words))
-            }
-        }
-    }
-
-    /// An errno, the header of the refused message, the rest of it unless capped, then attributes.
-    fn from_error(message: &Message<'_>) -> Result<Self, Malformed> {
-        const FIXED: usize = 4 + MESSAGE_HEADER;
-        let payload = message.payload;
-        let fixed = payload
-            .first_chunk::<FIXED>()
-            .ok_or(Malformed::Size { expected: FIXED, found: payload.len() })?;
-        let echoed = if message.flags & flag::CAPPED != 0 || errno(fixed).is_none() {
-            MESSAGE_HEADER
-        } else {
-            u32::from_ne_bytes([fixed[4], fixed[5], fixed[6], fixed[7]]) as usize
-        };
-        let attributes = payload.get(4 + align(echoed)..).unwrap_or_default();
-        Self::with_attributes(message, errno(fixed), attributes)
-    }
-
-    /// An errno, then attributes. Old kernels leave out the errno of an undisturbed listing.
-    fn from_done(message: &Message<'_>) -> Result<Self, Malformed> {
-        let attributes = message.payload.get(4..).unwrap_or_default();
-        Self::with_attributes(message, errno(message.payload), attributes)
-    }
-
-    fn with_attributes(
-        message: &Message<'_>,
-        errno: Option<Errno>,
-        attributes: &[u8],
-    ) -> Result<Self, Malformed> {
-        let mut ack = Self { sequence: message.sequence, errno, offset: None, words: None };
-        if message.flags & flag::ACK_TLVS == 0 {
-            return Ok(ack);
-        }
-        for attribute in Attributes::new(attributes) {
-            let attribute = attribute?;
-            match attribute.kind {
-                NLMSGERR_ATTR_MSG => ack.words = Some(attribute.str()?.to_owned()),
-                NLMSGERR_ATTR_OFFS => ack.offset = Some(attribute.u32()?),
-                _ => {}
-            }
-        }
-        Ok(ack)
-    }
-}
-
-/// The negative errno at the start of `payload`; zero means consent.
-fn errno(payload: &[u8]) -> Option<Errno> {
-    let raw = i32::from_ne_bytes(*payload.first_chunk()?);
-    match raw.checked_neg() {
-        Some(0) => None,
-        Some(code @ 1..=4095) => Some(Errno::from_raw_os_error(code)),
-        // No such number exists: still a refusal.
-        _ => Some(Errno::IO),
+fn conclude(ack: Ack, request: Request<'_>) -> Result<(), Error> {
+    match ack.errno {
+        None => Ok(()),
+        Some(errno) => Err(Error::refused(request.operation, request.object, errno).explained(ack.words)),
     }
 }
 
@@ -383,12 +341,12 @@ fn open(protocol: Protocol) -> Result<Socket, Errno> {
     let address = SocketAddrNetlink::try_from(net::getsockname(&fd)?)?;
 
     // The reason for a refusal in words, and where in the message it lies.
-    set_flag(&fd, libc::NETLINK_EXT_ACK, 1)?;
+    set_netlink_option(&fd, libc::NETLINK_EXT_ACK, 1)?;
     // Do not echo our whole message back with a refusal: a batch of megabytes would drown our queue.
-    set_flag(&fd, libc::NETLINK_CAP_ACK, 1)?;
+    set_netlink_option(&fd, libc::NETLINK_CAP_ACK, 1)?;
     if protocol == Protocol::Route {
         // Listings are filtered by what the request's header says. Kernels before 4.20 do not know it and ignore the filter.
-        match set_flag(&fd, libc::NETLINK_GET_STRICT_CHK, 1) {
+        match set_netlink_option(&fd, libc::NETLINK_GET_STRICT_CHK, 1) {
             Ok(()) | Err(Errno::NOPROTOOPT) => {}
             Err(errno) => return Err(errno),
         }
@@ -410,131 +368,12 @@ fn open(protocol: Protocol) -> Result<Socket, Errno> {
 
 /// Starts receiving the notifications of a multicast group.
 pub(crate) fn join(fd: &OwnedFd, group: u32) -> Result<(), Error> {
-    set_flag(fd, libc::NETLINK_ADD_MEMBERSHIP, group)
+    set_netlink_option(fd, libc::NETLINK_ADD_MEMBERSHIP, group)
         .map_err(|errno| Error::refused("join netlink group", group.to_string(), errno))
 }
 
 /// Stops receiving them. What is in the queue stays there.
 pub(crate) fn leave(fd: &OwnedFd, group: u32) -> Result<(), Error> {
-    set_flag(fd, libc::NETLINK_DROP_MEMBERSHIP, group)
+    set_netlink_option(fd, libc::NETLINK_DROP_MEMBERSHIP, group)
         .map_err(|errno| Error::refused("leave netlink group", group.to_string(), errno))
-}
-
-/// Drops, inside the kernel, what is said to a socket about changes made by the one with this port, and answers to it. The
-/// last one named counts.
-pub(crate) fn ignore_originator(fd: &OwnedFd, port_id: u32) -> Result<(), Errno> {
-    // Offset of nlmsg_pid. All messages of one datagram have one originator. The program loads words as if they
-    // were big endian, while the header is in host byte order.
-    const PORT_OFFSET: u32 = 12;
-    let port_id = u32::from_be_bytes(port_id.to_ne_bytes());
-    let load = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
-    let compare = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
-    let finish = (libc::BPF_RET | libc::BPF_K) as u16;
-    let mut program = [
-        libc::sock_filter { code: load, jt: 0, jf: 0, k: PORT_OFFSET },
-        libc::sock_filter { code: compare, jt: 0, jf: 1, k: port_id },
-        libc::sock_filter { code: finish, jt: 0, jf: 0, k: 0 },
-        libc::sock_filter { code: finish, jt: 0, jf: 0, k: u32::MAX },
-    ];
-    let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    set_option(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
-}
-
-/// An option of netlink sockets.
-fn set_flag(fd: &OwnedFd, option: libc::c_int, value: u32) -> Result<(), Errno> {
-    set_option(fd, libc::SOL_NETLINK, option, &value)
-}
-
-/// `setsockopt`, for the options that rustix does not cover.
-fn set_option<T>(fd: &OwnedFd, level: libc::c_int, option: libc::c_int, value: &T) -> Result<(), Errno> {
-    let (pointer, length) = (ptr::from_ref(value), size_of::<T>() as libc::socklen_t);
-    // SAFETY: pointer and length are of one live value, which the kernel only reads.
-    let result = unsafe { libc::setsockopt(fd.as_raw_fd(), level, option, pointer.cast(), length) };
-    if result == 0 {
-        return Ok(());
-    }
-    let error = std::io::Error::last_os_error();
-    Err(Errno::from_io_error(&error).unwrap_or(Errno::IO))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// An NLMSG_ERROR as the kernel writes it for a refused message.
-    fn refusal(flags: u16, error: i32, echoed: &[u8], attributes: &[u8]) -> Vec<u8> {
-        let mut payload = error.to_ne_bytes().to_vec();
-        let mut header = [0u8; MESSAGE_HEADER];
-        header[..4].copy_from_slice(&((MESSAGE_HEADER + echoed.len()) as u32).to_ne_bytes());
-        payload.extend_from_slice(&header);
-        payload.extend_from_slice(echoed);
-        payload.extend_from_slice(attributes);
-        let mut encoder = Encoder::new();
-        let message = encoder.begin_message(kind::ERROR, flags, 5);
-        encoder.put_raw(&payload);
-        encoder.end_message(message);
-        encoder.bytes().to_vec()
-    }
-
-    fn parse(bytes: &[u8]) -> Ack {
-        let message = Messages::new(bytes).next().unwrap().unwrap();
-        Ack::from_message(&message).unwrap().unwrap()
-    }
-
-    #[test]
-    fn a_refusal_carries_errno_place_and_words() {
-        let mut words = Encoder::new();
-        words.put_str(NLMSGERR_ATTR_MSG, "no such chain");
-        words.put_u32(NLMSGERR_ATTR_OFFS, 48);
-        let expected = Ack {
-            sequence: 5,
-            errno: Some(Errno::NOENT),
-            offset: Some(48),
-            words: Some("no such chain".to_owned()),
-        };
-        let capped = refusal(flag::CAPPED | flag::ACK_TLVS, -2, &[], words.bytes());
-        assert_eq!(parse(&capped), expected);
-        // Without the cap our own message comes first, and must not be taken for words.
-        let echoed = refusal(flag::ACK_TLVS, -2, &[9; 24], words.bytes());
-        assert_eq!(parse(&echoed), expected);
-    }
-
-    #[test]
-    fn consent_has_no_errno_and_nonsense_is_still_a_refusal() {
-        assert_eq!(parse(&refusal(flag::CAPPED, 0, &[], &[])).errno, None);
-        assert_eq!(parse(&refusal(flag::CAPPED, i32::MIN, &[], &[])).errno, Some(Errno::IO));
-        assert_eq!(parse(&refusal(flag::CAPPED, 7, &[], &[])).errno, Some(Errno::IO));
-    }
-
-    #[test]
-    fn a_cut_acknowledgement_is_an_error() {
-        let bytes = refusal(flag::CAPPED, -2, &[], &[]);
-        let whole = Messages::new(&bytes).next().unwrap().unwrap();
-        let cut = Message { payload: &whole.payload[..10], ..whole };
-        assert!(Ack::from_message(&cut).unwrap().is_err());
-    }
-
-    #[test]
-    fn the_kernel_refuses_with_words() {
-        let mut socket = Socket::open(Protocol::Route).unwrap();
-        // RTM_GETLINK for a device that does not exist: needs no privilege.
-        let request = Request { operation: "find link", object: "nosuch", kind: 18, flags: 0 };
-        let error = socket
-            .query(request, |message| {
-                message.put_raw(&[0; 16]);
-                message.put_str(3, "nosuch");
-            })
-            .unwrap_err();
-        assert_eq!(error.errno, Errno::NODEV);
-        assert_eq!(error.to_string(), "cannot find link nosuch: No such device");
-    }
-
-    #[test]
-    fn a_listing_has_an_end() {
-        let mut socket = Socket::open(Protocol::Route).unwrap();
-        let request = Request { operation: "list links", object: "", kind: 18, flags: 0 };
-        let answer = socket.dump(request, |message| message.put_raw(&[0; 16])).unwrap();
-        assert!(answer.messages().count() >= 1, "every namespace has a loopback device");
-        assert!(!socket.wait(Some(Duration::ZERO)).unwrap(), "nothing may be left in the queue");
-    }
 }

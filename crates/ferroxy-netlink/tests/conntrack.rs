@@ -1,6 +1,7 @@
 //! Connection tracking against the real kernel and the real `conntrack`, each test in a network namespace of its own:
 //! what the tool lists, we list; what we delete, it no longer lists. Needs root (or `unshare -Urn` around it).
 
+#![cfg(target_os = "linux")]
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,6 +1,7 @@
 //! The kernel's balancer, against the real kernel and the real `ipvsadm`, in a network namespace of each test's own. Few
 //! kernels of test machines have it: `make test-vm` runs these in a virtual machine that does.
 
+#![cfg(target_os = "linux")]
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

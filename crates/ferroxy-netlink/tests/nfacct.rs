@@ -1,6 +1,7 @@
 //! Named packet counters against the real kernel and the real `iptables`, in a network namespace of each test's own. Needs root
 //! (or `unshare -Urn` around it).
 
+#![cfg(target_os = "linux")]
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,6 +1,7 @@
 //! nf_tables against the real kernel and the real `nft`, each test in a network namespace of its own.
 //! What we write, `nft` must print; what `nft` writes, we must read. Needs root (or `unshare -Urn` around it).
 
+#![cfg(target_os = "linux")]
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,5 +1,6 @@
 //! Links, addresses and routes on the real kernel, each test in network namespaces of its own.
 
+#![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests too; clippy only knows the functions")]
 
 use std::fs::File;
@@ -223,6 +224,13 @@ fn many_addresses_come_and_go_at_once() {
         assert_eq!(refused.iter().map(|it| it.index).collect::<Vec<_>>(), (0..600).collect::<Vec<_>>());
         assert!(refused.iter().all(|it| it.error.errno == Errno::EXIST));
         assert_eq!(refused[0].error.object, format!("10.96.0.1/32 on link {link}"));
+
+        // One refusal does not affect its neighbours, across several datagrams.
+        let every_second: Vec<_> = ours(301).into_iter().step_by(2).collect();
+        assert_eq!(connection.remove_addresses(&every_second).unwrap(), []);
+        let refused = connection.add_addresses(&ours(301)).unwrap();
+        let expected: Vec<_> = (0..602).filter(|index| index % 2 == 1).collect();
+        assert_eq!(refused.iter().map(|it| it.index).collect::<Vec<_>>(), expected);
 
         assert_eq!(connection.remove_addresses(&ours(301)).unwrap(), []);
         let refused = connection.remove_addresses(&ours(1)).unwrap();

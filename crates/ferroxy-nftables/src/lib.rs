@@ -4,6 +4,8 @@
 //! [`observe`] what the kernel has, [`apply`] a Plan. [`Dataplane`] keeps the two halves in step, Service by
 //! Service. What the rules mean is drawn in `program.rs`; how one is spelled is in `rule.rs`.
 
+#![forbid(unsafe_code)]
+
 pub mod apply;
 pub mod chain;
 pub mod dataplane;

@@ -4,6 +4,8 @@
 //! proxy reads, and is shared by both. Nothing here judges what the fields mean: addresses and ports stay text and
 //! numbers until the store of `ferroxy-core` looks at them.
 
+#![forbid(unsafe_code)]
+
 #[cfg(feature = "kube")]
 pub mod kube;
 pub mod manifest;

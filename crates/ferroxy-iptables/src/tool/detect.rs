@@ -173,7 +173,7 @@ fn find_program(name: &str, directories: &[PathBuf]) -> Result<PathBuf, Error> {
 
 fn ask_version(path: &Path) -> Result<(Version, Variant), Error> {
     let program =
-        Program { path, arguments: &["--version"], limit: Duration::from_secs(10), output: 64 * 1024 };
+        Program { path, arguments: &["--version"], limit: Duration::from_secs(60), output: 64 * 1024 };
     let mut output = Vec::new();
     let ended = program.run(&mut std::iter::empty(), &mut |bytes| {
         output.extend_from_slice(bytes);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::Variant;
+use super::{Overrun, Variant};
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -23,8 +23,8 @@ pub enum Error {
     #[error("cannot run {tool}: {source}")]
     Run { tool: String, source: io::Error },
 
-    #[error("{tool} did not finish within {limit:?} and was killed")]
-    TimedOut { tool: String, limit: Duration },
+    #[error("{tool} {overrun} {limit:?} and was killed")]
+    TimedOut { tool: String, limit: Duration, overrun: Overrun },
 
     #[error("{tool} printed more than {limit} bytes and was killed")]
     TooMuchOutput { tool: String, limit: usize },

@@ -18,15 +18,18 @@ mod fingerprint;
 mod lock;
 pub mod portion;
 mod process;
+mod progress;
 mod refusal;
 mod restore;
 mod save;
 pub mod sysctl;
+mod usage;
 
 pub use bystander::Bystander;
 pub use detect::{Leftover, Tools, Variant, Version};
 pub use error::{Error, Refusal};
 pub use fingerprint::{Fingerprint, fingerprint};
+pub use progress::Overrun;
 pub use restore::{Receipt, restore, restore_attended, restore_portions};
 pub use save::{save, save_text};
 
@@ -49,7 +52,8 @@ impl Attendant for () {}
 /// How long and how much at most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// After this long a tool is killed.
+    /// A tool is killed when it has used this much CPU time, or has made no progress for this long. Must be longer than
+    /// `lock`: a tool that waits for the lock makes no progress.
     pub run: Duration,
     /// How long one run of the tool may wait for the lock (`-w`). Whole seconds; only legacy tools have a lock.
     pub lock: Duration,

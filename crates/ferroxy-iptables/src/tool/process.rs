@@ -1,5 +1,5 @@
-//! Runs one program: feeds it, hands on what it prints, and kills it when it takes too long or prints too much. No shell,
-//! no temporary file, no threads. Knows nothing of iptables.
+//! Runs one program: writes its input, passes on its output, and kills it when it hangs, uses too much CPU time or prints too
+//! much. No shell, no temporary file, no threads. Knows nothing about iptables; what "hangs" means is in `progress`.
 
 use std::ffi::OsStr;
 use std::io::{self, ErrorKind, Read, Write};
@@ -14,18 +14,21 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use super::{Attendant, Error};
+use super::progress::{Overrun, Progress};
+use super::{Attendant, Error, usage};
 
-/// Written, and read, at once: as much as a pipe holds.
+/// Bytes per read and write: what a pipe holds.
 const CHUNK: usize = 64 * 1024;
-/// How often, at least, whoever stands by is told that we wait.
-const WAITING: Duration = Duration::from_secs(1);
-/// What is kept of the complaints of a program. The first ones matter.
+/// How often the program is sampled, and the attendant called, while it is silent.
+const SAMPLE_EVERY: Duration = Duration::from_secs(1);
+/// How much of standard error is kept. The first messages matter.
 const COMPLAINTS: usize = 16 * 1024;
 
 pub(super) struct Program<'a> {
     pub path: &'a Path,
     pub arguments: &'a [&'a str],
+    /// Killed after this much CPU time, or after this long without progress. Not a limit of wall-clock time: on a loaded node
+    /// a tool may wait longer than this for a processor.
     pub limit: Duration,
     /// Bytes of output.
     pub output: usize,
@@ -59,7 +62,7 @@ impl Program<'_> {
         let started = Instant::now();
         let mut running = Running::start(self).map_err(|source| self.failed(source))?;
         attendant.started(running.child.id());
-        let outcome = running.follow(self, started + self.limit, input, read, attendant);
+        let outcome = running.follow(self, input, read, attendant);
         let stopped_early = !matches!(outcome, Ok(Stop::Ended));
         if stopped_early {
             running.kill();
@@ -69,7 +72,7 @@ impl Program<'_> {
         match outcome.map_err(|source| self.failed(source))? {
             Stop::Ended => Ok(running.ended(code(status), started.elapsed())),
             Stop::EnoughSeen => Ok(running.ended(0, started.elapsed())),
-            Stop::OutOfTime => Err(Error::TimedOut { tool: self.name(), limit: self.limit }),
+            Stop::Overrun(overrun) => Err(Error::TimedOut { tool: self.name(), limit: self.limit, overrun }),
             Stop::TooMuch => Err(Error::TooMuchOutput { tool: self.name(), limit: self.output }),
         }
     }
@@ -86,7 +89,7 @@ impl Program<'_> {
 enum Stop {
     Ended,
     EnoughSeen,
-    OutOfTime,
+    Overrun(Overrun),
     TooMuch,
 }
 
@@ -141,17 +144,17 @@ impl Running {
     fn follow(
         &mut self,
         program: &Program<'_>,
-        deadline: Instant,
         input: &mut dyn Iterator<Item = &str>,
         read: &mut Reader<'_>,
         attendant: &dyn Attendant,
     ) -> io::Result<Stop> {
+        let mut progress = Progress::new(program.limit);
         let mut feed = Feed { lines: input, buffer: Vec::with_capacity(CHUNK), written: 0 };
         let mut buffer = vec![0; CHUNK];
         let mut printed = 0;
         while self.stdout.is_some() || self.stderr.is_some() {
-            if !self.wait_until_ready(deadline, attendant)? {
-                return Ok(Stop::OutOfTime);
+            if let Some(overrun) = self.wait_until_ready(&mut progress, attendant)? {
+                return Ok(Stop::Overrun(overrun));
             }
             feed.write(&mut self.stdin)?;
             let count = read_some(&mut self.stdout, &mut buffer)?;
@@ -166,37 +169,64 @@ impl Running {
             let room = COMPLAINTS - self.complaints.len();
             self.complaints.extend_from_slice(&buffer[..count.min(room)]);
         }
-        self.wait_for_exit(deadline)
+        self.wait_for_exit(&mut progress, attendant)
     }
 
-    /// False when time is up.
-    fn wait_until_ready(&self, deadline: Instant, attendant: &dyn Attendant) -> io::Result<bool> {
+    /// None when a pipe is ready.
+    fn wait_until_ready(
+        &self,
+        progress: &mut Progress,
+        attendant: &dyn Attendant,
+    ) -> io::Result<Option<Overrun>> {
         let wanted = [PollFlags::OUT, PollFlags::IN, PollFlags::IN];
         let open = self.fds().into_iter().zip(wanted).filter_map(|(fd, flags)| fd.map(|fd| (fd, flags)));
         let mut open: Vec<PollFd<'_>> = open.map(|(fd, flags)| PollFd::from_borrowed_fd(fd, flags)).collect();
+        let step = self.step(progress);
+        let timeout = Timespec::try_from(step).ok();
         loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Ok(false);
-            }
             attendant.waiting();
-            match poll(&mut open, Timespec::try_from(left.min(WAITING)).ok().as_ref()) {
-                Err(Errno::INTR) | Ok(0) => {}
+            match poll(&mut open, timeout.as_ref()) {
+                Err(Errno::INTR) => {}
                 Err(errno) => return Err(errno.into()),
-                Ok(_) => return Ok(true),
+                Ok(0) => {
+                    if let Some(overrun) = progress.silent(step, self.usage()) {
+                        return Ok(Some(overrun));
+                    }
+                }
+                Ok(_) => {
+                    progress.moved();
+                    return Ok(None);
+                }
             }
         }
     }
 
-    /// It has closed its output, and so is about to end: there is nothing left to wait on but time.
-    fn wait_for_exit(&mut self, deadline: Instant) -> io::Result<Stop> {
+    /// It has closed its output and is about to end. There is no file descriptor to wait on any more.
+    fn wait_for_exit(&mut self, progress: &mut Progress, attendant: &dyn Attendant) -> io::Result<Stop> {
+        let step = self.step(progress);
+        let mut sampled = Instant::now();
         while self.child.try_wait()?.is_none() {
-            if Instant::now() >= deadline {
-                return Ok(Stop::OutOfTime);
-            }
             std::thread::sleep(Duration::from_millis(1));
+            if sampled.elapsed() < step {
+                continue;
+            }
+            sampled = Instant::now();
+            attendant.waiting();
+            if let Some(overrun) = progress.silent(step, self.usage()) {
+                return Ok(Stop::Overrun(overrun));
+            }
         }
         Ok(Stop::Ended)
+    }
+
+    /// What the program and everything it started have used. `None` when the kernel does not say: then nothing counts as
+    /// progress but what passes through the pipes.
+    fn usage(&self) -> Option<usage::Usage> {
+        usage::of_group(self.child.id())
+    }
+
+    fn step(&self, progress: &Progress) -> Duration {
+        progress.limit().min(SAMPLE_EVERY)
     }
 
     fn kill(&mut self) {
@@ -314,14 +344,39 @@ mod tests {
         let program =
             Program { limit: Duration::from_millis(300), ..shell(&["-c", "sleep 1000 | sleep 1000"]) };
         let (ended, _) = run(&program, &[]);
-        assert!(matches!(ended, Err(Error::TimedOut { .. })), "{ended:?}");
+        assert!(matches!(ended, Err(Error::TimedOut { overrun: Overrun::NoProgress, .. })), "{ended:?}");
     }
 
     #[test]
-    fn one_that_closes_its_output_and_goes_on_is_killed_too() {
+    fn a_program_that_closes_its_output_and_hangs_is_killed() {
         let arguments = ["-c", "exec >&- 2>&-; exec sleep 1000"];
         let program = Program { limit: Duration::from_millis(300), ..shell(&arguments) };
-        assert!(matches!(run(&program, &[]).0, Err(Error::TimedOut { .. })));
+        let (ended, _) = run(&program, &[]);
+        assert!(matches!(ended, Err(Error::TimedOut { overrun: Overrun::NoProgress, .. })), "{ended:?}");
+    }
+
+    /// Eight rounds of half a second take longer than the limit, but no round goes by without some work.
+    #[test]
+    fn a_slow_program_that_makes_progress_may_take_longer_than_the_limit() {
+        let work = "n=0; while [ $n -lt 40000 ]; do n=$((n + 1)); done";
+        let rounds = format!("for round in 1 2 3 4 5 6 7 8; do sleep 0.5; {work}; done; exit 5");
+        let arguments = ["-c", rounds.as_str()];
+        let program = Program { limit: Duration::from_secs(3), ..shell(&arguments) };
+        let (ended, _) = run(&program, &[]);
+        let ended = ended.unwrap();
+        assert_eq!(ended.status, 5);
+        assert!(ended.took > program.limit, "took {:?}: shows nothing", ended.took);
+    }
+
+    /// The CPU time of a child process counts, and so does that of one that has ended.
+    #[test]
+    fn an_endless_loop_is_killed_when_its_cpu_time_is_used_up() {
+        for script in ["while :; do :; done", "(while :; do :; done); exit 1", "while :; do /bin/true; done"] {
+            let arguments = ["-c", script];
+            let program = Program { limit: Duration::from_millis(500), ..shell(&arguments) };
+            let (ended, _) = run(&program, &[]);
+            assert!(matches!(ended, Err(Error::TimedOut { overrun: Overrun::CpuTime, .. })), "{ended:?}");
+        }
     }
 
     #[test]

@@ -1,15 +1,13 @@
-//! A connection to ctnetlink: lists entries and deletes them. Decides nothing about either.
+//! A connection to ctnetlink: lists entries and deletes them. Decides nothing about either. Linux only.
 
 use std::io::IoSlice;
-use std::net::IpAddr;
-
-use rustix::io::Errno;
 
 use super::decode::read_entry;
-use super::wire::{HEADER, entry, filter, ip, message, proto, tuple};
-use super::{Entry, Family, Filter, Tuple};
-use crate::codec::{Encoder, Messages, flag};
-use crate::error::{Error, Kind};
+use super::encode::{header, put_deletion, put_filter};
+use super::wire::message;
+use super::{Entry, Filter, Tuple};
+use crate::codec::{Encoder, Messages};
+use crate::error::{Errno, Error, Kind};
 use crate::socket::{Ack, Protocol, Request, Socket};
 
 /// What is tried, for errors.
@@ -135,78 +133,4 @@ impl Answers {
             None => Ok(self.removed),
         }
     }
-}
-
-fn put_deletion(out: &mut Encoder, sequence: u32, entry: &Entry) {
-    let message = out.begin_message(message::DELETE, flag::REQUEST | flag::ACK, sequence);
-    let family = if entry.original.destination.is_ipv4() { Family::V4 } else { Family::V6 };
-    out.put_raw(&header(family));
-    put_tuple(out, entry::ORIGINAL, entry.protocol, &entry.original);
-    if entry.zone != 0 {
-        out.put_u16_be(entry::ZONE, entry.zone);
-    }
-    out.put_u32_be(entry::ID, entry.id);
-    out.end_message(message);
-}
-
-pub(super) fn put_tuple(out: &mut Encoder, kind: u16, protocol: u8, value: &Tuple) {
-    let nest = out.begin_nested(kind);
-    let addresses = out.begin_nested(tuple::IP);
-    put_address(out, [ip::V4_SOURCE, ip::V6_SOURCE], value.source.ip());
-    put_address(out, [ip::V4_DESTINATION, ip::V6_DESTINATION], value.destination.ip());
-    out.end_nested(addresses);
-    let ports = out.begin_nested(tuple::PROTO);
-    out.put_u8(proto::NUMBER, protocol);
-    out.put_u16_be(proto::SOURCE_PORT, value.source.port());
-    out.put_u16_be(proto::DESTINATION_PORT, value.destination.port());
-    out.end_nested(ports);
-    out.end_nested(nest);
-}
-
-/// Everything that is asked for of the original tuple, with flags that say which of its fields count; and the status.
-fn put_filter(out: &mut Encoder, wanted: &Filter) {
-    let mut flags = 0;
-    let nest = out.begin_nested(entry::ORIGINAL);
-    // With an IPv6 address in the filter Linux 6.18 leaves out the very entries asked for (tests/conntrack.rs shows it
-    // when this line is changed): the kernel filters ports, and addresses are left to us.
-    if let Some(destination) = wanted.destination.filter(IpAddr::is_ipv4) {
-        flags |= filter::DESTINATION;
-        let addresses = out.begin_nested(tuple::IP);
-        put_address(out, [ip::V4_DESTINATION, ip::V6_DESTINATION], destination);
-        out.end_nested(addresses);
-    }
-    // A port means nothing to the kernel without its protocol.
-    if let Some(protocol) = wanted.protocol {
-        flags |= filter::PROTOCOL;
-        let ports = out.begin_nested(tuple::PROTO);
-        out.put_u8(proto::NUMBER, protocol);
-        if let Some(port) = wanted.destination_port {
-            flags |= filter::DESTINATION_PORT;
-            out.put_u16_be(proto::DESTINATION_PORT, port);
-        }
-        out.end_nested(ports);
-    }
-    out.end_nested(nest);
-    let nest = out.begin_nested(entry::FILTER);
-    out.put_u32(filter::ORIGINAL_FLAGS, flags);
-    out.end_nested(nest);
-    if wanted.status != 0 {
-        out.put_u32_be(entry::STATUS, wanted.status);
-        out.put_u32_be(entry::STATUS_MASK, wanted.status);
-    }
-}
-
-fn put_address(out: &mut Encoder, [v4, v6]: [u16; 2], address: IpAddr) {
-    match address {
-        IpAddr::V4(address) => out.put_bytes(v4, &address.octets()),
-        IpAddr::V6(address) => out.put_bytes(v6, &address.octets()),
-    }
-}
-
-fn header(family: Family) -> [u8; HEADER] {
-    let family = match family {
-        Family::V4 => libc::AF_INET,
-        Family::V6 => libc::AF_INET6,
-    };
-    [family as u8, 0, 0, 0]
 }

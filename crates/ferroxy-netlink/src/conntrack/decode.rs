@@ -72,12 +72,11 @@ fn read_addresses(attribute: &Attribute<'_>) -> Result<Option<(IpAddr, IpAddr)>,
 
 #[cfg(test)]
 mod tests {
-    use super::super::connection::put_tuple;
+    use super::super::encode::put_tuple;
     use super::super::wire::message;
     use super::*;
     use crate::codec::Encoder;
-
-    const UDP: u8 = 17;
+    use crate::numbers::{AF_INET, IPPROTO_UDP as UDP};
 
     fn tuple(source: &str, destination: &str) -> Tuple {
         Tuple { source: source.parse().unwrap(), destination: destination.parse().unwrap() }
@@ -87,7 +86,7 @@ mod tests {
     fn bytes(original: Tuple, reply: Tuple, leave_out: u16) -> Vec<u8> {
         let mut encoder = Encoder::new();
         let open = encoder.begin_message(message::NEW, 0, 1);
-        encoder.put_raw(&[libc::AF_INET as u8, 0, 0, 0]);
+        encoder.put_raw(&[AF_INET, 0, 0, 0]);
         let mut field = |kind: u16, put: &dyn Fn(&mut Encoder)| {
             if kind != leave_out {
                 put(&mut encoder);
@@ -131,7 +130,7 @@ mod tests {
     fn a_protocol_without_ports_is_passed_over() {
         let mut encoder = Encoder::new();
         let open = encoder.begin_message(message::NEW, 0, 1);
-        encoder.put_raw(&[libc::AF_INET as u8, 0, 0, 0]);
+        encoder.put_raw(&[AF_INET, 0, 0, 0]);
         for direction in [entry::ORIGINAL, entry::REPLY] {
             let nest = encoder.begin_nested(direction);
             let addresses = encoder.begin_nested(super::tuple::IP);

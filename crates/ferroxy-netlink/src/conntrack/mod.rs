@@ -1,10 +1,13 @@
 //! The kernel's connection tracking (ctnetlink): entries are listed as a stream, and deleted one by one. Which of them
 //! should go is its callers' knowledge.
 
+#[cfg(target_os = "linux")]
 mod connection;
 mod decode;
+mod encode;
 mod wire;
 
+#[cfg(target_os = "linux")]
 pub use connection::{Connection, is_missing};
 #[doc(hidden)]
 pub use decode::read_everything;

@@ -5,7 +5,7 @@ pub(super) const HEADER: usize = 4;
 
 /// Message types: the subsystem and what to do.
 pub(super) mod message {
-    const CTNETLINK: u16 = (libc::NFNL_SUBSYS_CTNETLINK as u16) << 8;
+    const CTNETLINK: u16 = crate::numbers::subsystem::CTNETLINK << 8;
     pub(crate) const NEW: u16 = CTNETLINK;
     pub(crate) const GET: u16 = CTNETLINK | 1;
     pub(crate) const DELETE: u16 = CTNETLINK | 2;

@@ -1,13 +1,11 @@
-//! A connection to the kernel's sets. Decides nothing about them.
-
-use rustix::io::Errno;
+//! A connection to the kernel's sets. Decides nothing about them. Linux only.
 
 use super::decode::{line_of_refusal, read_command, read_name, read_part};
 use super::encode::{put_description, put_members, put_start, put_type};
 use super::wire::{NEWEST_PROTOCOL, OLDEST_PROTOCOL, command, message, refusal};
 use super::{Family, Found, Kind, Member, Set};
 use crate::codec::{Encoder, Malformed, Message};
-use crate::error::{self, Error};
+use crate::error::{self, Errno, Error};
 use crate::requests::{Refused, Requests};
 use crate::socket::{Ack, Protocol, Request, Socket};
 

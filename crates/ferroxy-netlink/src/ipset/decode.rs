@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use super::wire::{HEADER, address, command, data};
 use super::{Address, Family, Found, Kind, Member};
 use crate::codec::{Attribute, Attributes, Fields, Malformed, Message, flag};
+use crate::numbers::{AF_INET, AF_INET6};
 
 type Command<'a> = Fields<'a, { command::COUNT }>;
 type Data<'a> = Fields<'a, { data::COUNT }>;
@@ -34,9 +35,9 @@ pub(super) fn read_part(message: &Message<'_>, found: &mut Option<Found>) -> Res
 
 fn read_description(command: &Command<'_>) -> Result<Found, Malformed> {
     let type_name = command.need(command::TYPE_NAME, "type of a set")?.str()?;
-    let family = match i32::from(command.need(command::FAMILY, "family of a set")?.u8()?) {
-        libc::AF_INET => Some(Family::V4),
-        libc::AF_INET6 => Some(Family::V6),
+    let family = match command.need(command::FAMILY, "family of a set")?.u8()? {
+        AF_INET => Some(Family::V4),
+        AF_INET6 => Some(Family::V6),
         _ => None,
     };
     let described: Data<'_> = Fields::new(command.need(command::DATA, "description of a set")?.nested())?;

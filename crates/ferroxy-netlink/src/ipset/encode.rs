@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use super::wire::{HEADER, NET_ORDER, address, command, data};
 use super::{Address, Family, Kind, Member, Set};
 use crate::codec::Encoder;
+use crate::numbers::{AF_INET, AF_INET6, AF_UNSPEC};
 
 /// What every command begins with.
 pub(super) fn put_start(out: &mut Encoder, protocol: u8) {
@@ -79,10 +80,9 @@ fn put_ip(out: &mut Encoder, kind: u16, ip: IpAddr) {
 }
 
 fn family_number(kind: Kind, family: Family) -> u8 {
-    let number = match (kind, family) {
-        (Kind::Port, _) => libc::AF_UNSPEC,
-        (_, Family::V4) => libc::AF_INET,
-        (_, Family::V6) => libc::AF_INET6,
-    };
-    number as u8
+    match (kind, family) {
+        (Kind::Port, _) => AF_UNSPEC,
+        (_, Family::V4) => AF_INET,
+        (_, Family::V6) => AF_INET6,
+    }
 }

@@ -1,15 +1,19 @@
 //! The kernel's sets of addresses and ports (ipset), which iptables rules match with `-m set`. Makes, fills, lists and
 //! destroys them; what a set is for is its callers' knowledge.
 
+#[cfg(target_os = "linux")]
 mod connection;
 mod decode;
 mod encode;
 mod wire;
 
+#[cfg(target_os = "linux")]
 pub use connection::{Connection, is_missing};
 
 use std::fmt;
 use std::net::IpAddr;
+
+use crate::numbers::{IPPROTO_SCTP, IPPROTO_TCP, IPPROTO_UDP};
 
 /// What the members of a set are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -114,10 +118,10 @@ impl fmt::Display for Member {
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Address { ip, protocol, port } = self;
-        match i32::from(*protocol) {
-            libc::IPPROTO_TCP => write!(f, "{ip},tcp:{port}"),
-            libc::IPPROTO_UDP => write!(f, "{ip},udp:{port}"),
-            libc::IPPROTO_SCTP => write!(f, "{ip},sctp:{port}"),
+        match *protocol {
+            IPPROTO_TCP => write!(f, "{ip},tcp:{port}"),
+            IPPROTO_UDP => write!(f, "{ip},udp:{port}"),
+            IPPROTO_SCTP => write!(f, "{ip},sctp:{port}"),
             _ => write!(f, "{ip},{protocol}:{port}"),
         }
     }

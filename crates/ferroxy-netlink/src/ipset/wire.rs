@@ -12,7 +12,7 @@ pub(super) const NET_ORDER: u16 = 1 << 14;
 
 /// Message types: the subsystem and what to do.
 pub(super) mod message {
-    const IPSET: u16 = (libc::NFNL_SUBSYS_IPSET as u16) << 8;
+    const IPSET: u16 = crate::numbers::subsystem::IPSET << 8;
     pub(crate) const PROTOCOL: u16 = IPSET | 1;
     pub(crate) const CREATE: u16 = IPSET | 2;
     pub(crate) const DESTROY: u16 = IPSET | 3;

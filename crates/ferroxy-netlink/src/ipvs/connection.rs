@@ -1,14 +1,12 @@
-//! A connection to the kernel's balancer. Decides nothing about it.
+//! A connection to IPVS, the kernel's load balancer. Decides nothing about it. Linux only.
 
 use std::collections::HashSet;
-
-use rustix::io::Errno;
 
 use super::decode::{read_destination, read_family, read_server, read_timeouts};
 use super::encode::{header, put_change, put_timeouts, put_which};
 use super::wire::{NAME, VERSION, command, control};
 use super::{Address, Change, Found, Timeouts, VirtualServer};
-use crate::error::{Error, Kind};
+use crate::error::{Errno, Error, Kind};
 use crate::requests::{Refused, Requests};
 use crate::socket::{Protocol, Request, Socket};
 

@@ -5,6 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 use super::wire::{HEADER, control, destination, service, top};
 use super::{Address, Destination, Forwarding, Found, Timeouts, VirtualServer};
 use crate::codec::{Attribute, Fields, Malformed, Message};
+use crate::ipvs::encode::family;
+use crate::numbers::{AF_INET, AF_INET6};
 
 type Top<'a> = Fields<'a, { top::COUNT }>;
 
@@ -51,8 +53,7 @@ pub(super) fn read_destination(message: &Message<'_>, server: IpAddr) -> Result<
     let fields: Fields<'_, { destination::COUNT }> =
         Fields::new(read_top(message)?.need(top::DESTINATION, "destination")?.nested())?;
     let number = |kind, what| fields.need(kind, what).and_then(|it| it.u32());
-    let of_server = if server.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
-    let family = fields.get(destination::FAMILY).map_or(Ok(of_server as u16), |it| it.u16())?;
+    let family = fields.get(destination::FAMILY).map_or(Ok(family(server)), |it| it.u16())?;
     let ip = read_ip(family, &fields.need(destination::ADDRESS, "address of a destination")?)?;
     let port = fields.need(destination::PORT, "port of a destination")?.u16_be()?;
     let method = number(destination::METHOD, "forwarding method")? & destination::METHOD_MASK;
@@ -87,12 +88,12 @@ fn read_top<'a>(message: &Message<'a>) -> Result<Top<'a>, Malformed> {
 /// 16 bytes for any family; IPv4 has the first four.
 fn read_ip(family: u16, attribute: &Attribute<'_>) -> Result<IpAddr, Malformed> {
     let bytes = attribute.array::<16>()?;
-    match i32::from(family) {
-        libc::AF_INET => {
+    match u8::try_from(family) {
+        Ok(AF_INET) => {
             let [a, b, c, d, ..] = bytes;
             Ok([a, b, c, d].into())
         }
-        libc::AF_INET6 => Ok(bytes.into()),
+        Ok(AF_INET6) => Ok(bytes.into()),
         _ => Err(Malformed::Missing { what: "family that has addresses" }),
     }
 }
@@ -104,8 +105,7 @@ mod tests {
     use super::*;
     use crate::codec::Encoder;
     use crate::ipvs::encode::{header, put_change, put_timeouts};
-
-    const TCP: u8 = libc::IPPROTO_TCP as u8;
+    use crate::numbers::IPPROTO_TCP as TCP;
 
     fn message(payload: &[u8]) -> Message<'_> {
         Message { kind: 30, flags: 0, sequence: 1, port_id: 0, payload }
@@ -148,7 +148,7 @@ mod tests {
         let mut out = Encoder::new();
         out.put_raw(&header(command::NEW_SERVICE, VERSION));
         let nest = out.begin_nested(top::SERVICE);
-        out.put_u16(service::FAMILY, libc::AF_INET as u16);
+        out.put_u16(service::FAMILY, AF_INET.into());
         out.put_u32(service::MARK, 7);
         out.end_nested(nest);
         assert_eq!(read_server(&message(out.bytes())), Ok(None));

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use super::wire::{HEADER, VERSION, command, destination, service, top};
 use super::{Address, Change, Destination, Forwarding, Timeouts, VirtualServer};
 use crate::codec::Encoder;
+use crate::numbers::{AF_INET, AF_INET6};
 
 pub(super) fn header(command: u8, version: u8) -> [u8; HEADER] {
     [command, version, 0, 0]
@@ -103,8 +104,9 @@ fn put_ip(out: &mut Encoder, kind: u16, ip: IpAddr) {
     out.put_bytes(kind, &bytes);
 }
 
-fn family(ip: IpAddr) -> u16 {
-    if ip.is_ipv4() { libc::AF_INET as u16 } else { libc::AF_INET6 as u16 }
+/// Unlike in the headers of other protocols, 16 bits.
+pub(super) fn family(ip: IpAddr) -> u16 {
+    u16::from(if ip.is_ipv4() { AF_INET } else { AF_INET6 })
 }
 
 fn mask(prefix: u8) -> u32 {

@@ -1,15 +1,19 @@
 //! The kernel's balancer (IPVS): virtual servers, their destinations, its timeouts. Makes what it is told to; which
 //! server is whose, and when a destination may go, is its callers' knowledge.
 
+#[cfg(target_os = "linux")]
 mod connection;
 mod decode;
 mod encode;
 mod wire;
 
+#[cfg(target_os = "linux")]
 pub use connection::{Connection, is_missing};
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
+
+use crate::numbers::{IPPROTO_SCTP, IPPROTO_TCP, IPPROTO_UDP};
 
 /// Where a virtual server listens; the protocol is `IPPROTO_*`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -100,10 +104,10 @@ impl fmt::Display for Change {
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let at = SocketAddr::new(self.ip, self.port);
-        match i32::from(self.protocol) {
-            libc::IPPROTO_TCP => write!(f, "{at}/tcp"),
-            libc::IPPROTO_UDP => write!(f, "{at}/udp"),
-            libc::IPPROTO_SCTP => write!(f, "{at}/sctp"),
+        match self.protocol {
+            IPPROTO_TCP => write!(f, "{at}/tcp"),
+            IPPROTO_UDP => write!(f, "{at}/udp"),
+            IPPROTO_SCTP => write!(f, "{at}/sctp"),
             number => write!(f, "{at}/{number}"),
         }
     }

@@ -1,11 +1,13 @@
-//! The kernel's named packet counters (`nfnetlink_acct`), which iptables rules count into with `-m nfacct`. Makes and reads them;
-//! what is counted is the rules' business.
+//! The kernel's named packet counters (`nfnetlink_acct`), which iptables rules count into with `-m nfacct`. Creates, reads and
+//! removes them; the rules decide what is counted.
 
-use rustix::io::Errno;
+#[cfg(target_os = "linux")]
+mod connection;
 
-use crate::codec::{Encoder, Fields, Malformed, Message, flag};
-use crate::error::{Error, Kind};
-use crate::socket::{Protocol, Request, Socket};
+#[cfg(target_os = "linux")]
+pub use connection::{Connection, is_missing};
+
+use crate::codec::{Encoder, Fields, Malformed, Message};
 
 /// Packets and bytes counted since the counter was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,68 +16,9 @@ pub struct Counter {
     pub bytes: u64,
 }
 
-/// A door to the counters of the namespace that the calling thread was in when it was opened.
-#[derive(Debug)]
-pub struct Connection {
-    socket: Socket,
-}
-
-impl Connection {
-    pub fn open() -> Result<Connection, Error> {
-        Socket::open(Protocol::Netfilter).map(|socket| Connection { socket })
-    }
-
-    /// Makes a counter that starts at nought. One that is there already is left alone, with what it has counted.
-    pub fn ensure(&mut self, name: &str) -> Result<(), Error> {
-        let flags = flag::CREATE | flag::EXCL;
-        let request = Request { operation: ENSURE, object: name, kind: message::NEW, flags };
-        match self.socket.request(request, |out| put_name(out, name)) {
-            Err(error) if error.errno == Errno::EXIST => Ok(()),
-            other => other,
-        }
-    }
-
-    /// `None` when there is no such counter.
-    pub fn read(&mut self, name: &str) -> Result<Option<Counter>, Error> {
-        let request = Request { operation: READ, object: name, kind: message::GET, flags: 0 };
-        let answer = match self.socket.query(request, |out| put_name(out, name)) {
-            Err(error) if error.kind == Kind::Refused && error.errno == Errno::NOENT => return Ok(None),
-            other => other?,
-        };
-        let malformed = |found| Error::malformed(READ, name, found);
-        for message in answer.messages() {
-            let message = message.map_err(malformed)?;
-            if message.kind == message::NEW {
-                return read_counter(&message).map(Some).map_err(malformed);
-            }
-        }
-        Err(Error::unanswered(READ, name))
-    }
-
-    /// Fails with EBUSY while a rule counts into it; one that is not there is no error.
-    pub fn remove(&mut self, name: &str) -> Result<(), Error> {
-        let request = Request { operation: REMOVE, object: name, kind: message::DELETE, flags: 0 };
-        match self.socket.request(request, |out| put_name(out, name)) {
-            Err(error) if error.errno == Errno::NOENT => Ok(()),
-            other => other,
-        }
-    }
-}
-
-/// True for an error that says that this kernel has no such counters (`CONFIG_NETFILTER_NETLINK_ACCT`): nobody then answers for
-/// the whole subsystem, and rules must do without.
-pub fn is_missing(error: &Error) -> bool {
-    error.kind == Kind::Refused && matches!(error.errno, Errno::INVAL | Errno::OPNOTSUPP)
-}
-
-/// What is tried, for errors.
-const ENSURE: &str = "make packet counter";
-const READ: &str = "read packet counter";
-const REMOVE: &str = "remove packet counter";
-
 /// Message types: the subsystem and what to do.
 mod message {
-    const ACCT: u16 = (libc::NFNL_SUBSYS_ACCT as u16) << 8;
+    const ACCT: u16 = crate::numbers::subsystem::ACCT << 8;
     pub(super) const NEW: u16 = ACCT;
     pub(super) const GET: u16 = ACCT | 1;
     pub(super) const DELETE: u16 = ACCT | 3;

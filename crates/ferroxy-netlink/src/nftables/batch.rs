@@ -1,11 +1,11 @@
 //! A batch: operations that the kernel carries out together or not at all. Encodes as it is filled, and remembers which
 //! bytes came from which of the caller's tags, so that a refusal can be traced back. Sends nothing.
 
+use crate::ack::Ack;
 use crate::codec::{Attributes, Encoder, OpenMessage, OpenNest, flag};
-use crate::error::Error;
-use crate::socket::Ack;
+use crate::error::{Errno, Error};
 
-use super::connection::Failure;
+use super::commit::Failure;
 use super::decode::read_element;
 use super::encode::{put_chain, put_element, put_header, put_rule, put_set, put_table};
 use super::types::{Chain, DataRef, ElementRef, Family, Rule, Set, Table};
@@ -244,7 +244,7 @@ impl Batch {
     }
 
     /// Whose fault a refusal is. `None` when it is about the batch as a whole.
-    pub(super) fn explain(&self, ack: &Ack, errno: rustix::io::Errno) -> Option<Failure> {
+    pub(super) fn explain(&self, ack: &Ack, errno: Errno) -> Option<Failure> {
         let index = (ack.sequence as usize).checked_sub(1)?;
         let operation = self.operations.get(index)?;
         let end = self.operations.get(index + 1).map_or(self.elements.len(), |next| next.first_element);
@@ -384,8 +384,6 @@ fn hex(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use rustix::io::Errno;
-
     use super::*;
     use crate::codec::{Message, Messages};
 

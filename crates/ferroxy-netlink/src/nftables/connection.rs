@@ -1,24 +1,23 @@
-//! A connection to nf_tables: commits batches and reads back what is there. Decides nothing about either.
+//! A connection to nf_tables: commits batches and lists objects. Decides nothing about either. Linux only.
 
 use std::collections::HashSet;
-use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::IoSlice;
 use std::time::Duration;
 
-use rustix::io::Errno;
-
-use crate::codec::{Encoder, Fields, Malformed, Message, Messages};
-use crate::error::{Error, Kind};
-use crate::socket::{Ack, Answer, Protocol, Request, Socket};
+use crate::codec::{Encoder, Fields, Malformed, Message};
+use crate::error::{Errno, Error, Kind};
+use crate::socket::{Answer, Protocol, Request, Socket};
 
 use super::batch::{Batch, end_bracket};
+use super::commit::{Answers, CommitError, Receipt};
 use super::decode::{
-    read_chain, read_counters, read_elements, read_rule, read_set, read_table, read_table_name,
+    read_chain, read_counters, read_elements, read_generation, read_rule, read_set, read_table,
+    read_table_name,
 };
 use super::encode::put_header;
 use super::types::{Chain, Counter, Element, Family, ObservedRule, Set, Table};
-use super::wire::{self, ANY_TABLE, GENERATION_ID, element, message, rule};
+use super::wire::{self, ANY_TABLE, element, message, rule};
 
 /// A set that is still growing its hash table after a large commit is given this much time, this often.
 const LISTING_ATTEMPTS: usize = 10;
@@ -27,29 +26,6 @@ const SETTLING_TIME: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub struct Connection {
     socket: Socket,
-}
-
-/// What a successful commit cost.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Receipt {
-    pub messages: usize,
-    pub bytes: usize,
-}
-
-/// Nothing of the batch took effect.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CommitError {
-    /// What the kernel refused. It looks at the whole batch, but stops at the first bad element of each message.
-    pub failures: Vec<Failure>,
-    /// Trouble with the batch as a whole, or with the socket; then `failures` may be incomplete.
-    pub cause: Option<Error>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Failure {
-    /// The caller's tag, when the kernel's answer tells which one it is.
-    pub tag: Option<u32>,
-    pub error: Error,
 }
 
 impl Connection {
@@ -253,79 +229,6 @@ impl Connection {
             }
         }
     }
-}
-
-/// The kernel's answers to one batch, as they come in.
-#[derive(Default)]
-struct Answers {
-    acknowledged: bool,
-    failures: Vec<Failure>,
-    cause: Option<Error>,
-}
-
-impl Answers {
-    fn read(&mut self, batch: &Batch, bytes: &[u8], size: impl Fn() -> String) {
-        for message in Messages::new(bytes) {
-            match message.map(|message| Ack::from_message(&message)) {
-                Ok(None) => {}
-                Ok(Some(Ok(ack))) => self.judge(batch, &ack, &size),
-                Ok(Some(Err(found))) | Err(found) => self.trouble(Error::malformed("commit", size(), found)),
-            }
-        }
-    }
-
-    fn judge(&mut self, batch: &Batch, ack: &Ack, size: impl Fn() -> String) {
-        let Some(errno) = ack.errno else {
-            self.acknowledged |= ack.sequence == batch.last_sequence();
-            return;
-        };
-        match batch.explain(ack, errno) {
-            Some(failure) => self.failures.push(failure),
-            // About the opening bracket: no permission, no memory, or the commit itself failed.
-            None => self.trouble(Error::refused("commit", size(), errno).explained(ack.words.clone())),
-        }
-    }
-
-    /// Keeps the first trouble: what follows is mostly its echo.
-    fn trouble(&mut self, error: Error) {
-        self.cause.get_or_insert(error);
-    }
-
-    fn conclude(mut self, size: impl Fn() -> String) -> Result<(), CommitError> {
-        if self.failures.is_empty() && self.cause.is_none() {
-            if self.acknowledged {
-                return Ok(());
-            }
-            self.trouble(Error::unanswered("commit", size()));
-        }
-        Err(CommitError { failures: self.failures, cause: self.cause })
-    }
-}
-
-impl CommitError {
-    fn caused_by(error: Error) -> Self {
-        Self { failures: Vec::new(), cause: Some(error) }
-    }
-}
-
-impl fmt::Display for CommitError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut errors = self.cause.iter().chain(self.failures.iter().map(|failure| &failure.error));
-        if let Some(first) = errors.next() {
-            write!(f, "{first}")?;
-        }
-        match errors.count() {
-            0 => Ok(()),
-            others => write!(f, " (and {others} more)"),
-        }
-    }
-}
-
-impl std::error::Error for CommitError {}
-
-pub(super) fn read_generation(message: &Message<'_>) -> Result<u32, Malformed> {
-    let (_, attributes) = message.split::<{ wire::HEADER }>()?;
-    Fields::<2>::new(attributes)?.need(GENERATION_ID, "generation")?.u32_be()
 }
 
 /// Reads the messages of one kind. `read` may pass over a message with `None`.

@@ -9,7 +9,9 @@ use super::types::{
     SetData, Table, Verdict,
 };
 use super::userdata;
-use super::wire::{ANY_TABLE, HEADER, NFPROTO_IPV4, NFPROTO_IPV6, chain, data, element, rule, set, table};
+use super::wire::{
+    ANY_TABLE, GENERATION_ID, HEADER, NFPROTO_IPV4, NFPROTO_IPV6, chain, data, element, rule, set, table,
+};
 
 /// The family in a message's header; `None` for families we have nothing to do with.
 pub(super) fn read_family(message: &Message<'_>) -> Result<Option<Family>, Malformed> {
@@ -37,6 +39,11 @@ pub(super) fn read_chain_name(message: &Message<'_>, what: &str) -> Result<Optio
     let (_, attributes) = message.split::<HEADER>()?;
     let name = Fields::<4>::new(attributes)?.get(place).map(|name| name.str().map(str::to_owned));
     name.transpose()
+}
+
+pub(super) fn read_generation(message: &Message<'_>) -> Result<u32, Malformed> {
+    let (_, attributes) = message.split::<HEADER>()?;
+    Fields::<2>::new(attributes)?.need(GENERATION_ID, "generation")?.u32_be()
 }
 
 pub(super) fn read_table(message: &Message<'_>) -> Result<(Table, bool), Malformed> {

@@ -4,21 +4,29 @@
 //! Everything made here is listed by the `nft` tool as if `nft` had made it.
 
 mod batch;
+mod commit;
+#[cfg(target_os = "linux")]
 mod connection;
 mod decode;
 mod encode;
 mod expr;
+#[cfg(target_os = "linux")]
 mod monitor;
+mod notice;
 mod types;
 mod userdata;
 mod wire;
 
 pub use batch::Batch;
-pub use connection::{CommitError, Connection, Failure, Receipt};
+pub use commit::{CommitError, Failure, Receipt};
+#[cfg(target_os = "linux")]
+pub use connection::Connection;
 #[doc(hidden)]
 pub use decode::read_everything;
 pub use expr::{Base, CmpOp, CtDirection, CtKey, DynsetOp, Expr, FibAddress, MetaKey, register};
-pub use monitor::{Ear, Ignorer, Monitor, Notice};
+#[cfg(target_os = "linux")]
+pub use monitor::{Ear, Ignorer, Monitor};
+pub use notice::Notice;
 pub use types::{
     Chain, ChainType, Counter, Data, DataRef, Datatype, Element, ElementRef, Family, Hook, HookPoint,
     ObservedRule, Rule, Set, SetData, Table, Verdict, VerdictRef,

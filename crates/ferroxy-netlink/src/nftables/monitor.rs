@@ -1,20 +1,14 @@
-//! Notice of changes to nf_tables, by anyone in this network namespace. Says what kind of thing changed in which table,
-//! not how: whoever needs to know reads it back.
+//! Watches for changes to nf_tables by any process in this network namespace. Linux only.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use rustix::io::Errno;
-
-use crate::codec::{Malformed, Message, Messages};
-use crate::error::Error;
+use crate::error::{Errno, Error};
 use crate::socket::{Protocol, Socket, ignore_originator, join, leave};
 
-use super::connection::read_generation;
-use super::decode::{read_chain_name, read_family, read_table_name};
-use super::types::Family;
-use super::wire::{NOTIFICATION_GROUP, message};
+use super::notice::{Notice, read_notices};
+use super::wire::NOTIFICATION_GROUP;
 
 const OPERATION: &str = "watch nftables";
 
@@ -22,26 +16,6 @@ const OPERATION: &str = "watch nftables";
 pub struct Monitor {
     socket: Socket,
     pending: VecDeque<Notice>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Notice {
-    Changed {
-        /// `None` for families this crate does not write.
-        family: Option<Family>,
-        table: String,
-        /// `table`, `chain`, `rule`, `set`, `element`, `object` or `flowtable`.
-        what: &'static str,
-        /// Of a chain or rule.
-        chain: Option<String>,
-        removed: bool,
-        /// Who did it: compare with [`Connection::port_id`](super::Connection::port_id).
-        port_id: u32,
-    },
-    /// A commit is complete.
-    Generation { id: u32, port_id: u32 },
-    /// More was said than our queue could hold: anything may have changed.
-    Lost,
 }
 
 impl Monitor {
@@ -129,40 +103,4 @@ impl AsFd for Monitor {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
-}
-
-fn read_notices(bytes: &[u8], pending: &mut VecDeque<Notice>) -> Result<(), Malformed> {
-    for message in Messages::new(bytes) {
-        if let Some(notice) = read_notice(&message?)?
-            && pending.back() != Some(&notice)
-        {
-            pending.push_back(notice);
-        }
-    }
-    Ok(())
-}
-
-fn read_notice(message: &Message<'_>) -> Result<Option<Notice>, Malformed> {
-    let port_id = message.port_id;
-    let (what, removed) = match message.kind {
-        message::NEWTABLE => ("table", false),
-        message::DELTABLE => ("table", true),
-        message::NEWCHAIN => ("chain", false),
-        message::DELCHAIN => ("chain", true),
-        message::NEWRULE => ("rule", false),
-        message::DELRULE => ("rule", true),
-        message::NEWSET => ("set", false),
-        message::DELSET => ("set", true),
-        message::NEWSETELEM => ("element", false),
-        message::DELSETELEM => ("element", true),
-        message::NEWOBJ => ("object", false),
-        message::DELOBJ => ("object", true),
-        message::NEWFLOWTABLE => ("flowtable", false),
-        message::DELFLOWTABLE => ("flowtable", true),
-        message::NEWGEN => return Ok(Some(Notice::Generation { id: read_generation(message)?, port_id })),
-        _ => return Ok(None),
-    };
-    let (family, table) = (read_family(message)?, read_table_name(message)?.to_owned());
-    let chain = read_chain_name(message, what)?;
-    Ok(Some(Notice::Changed { family, table, what, chain, removed, port_id }))
 }

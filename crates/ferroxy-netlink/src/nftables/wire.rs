@@ -3,7 +3,7 @@
 
 /// Of `nfgenmsg`: family u8, version u8 (0), resource id u16 in big endian.
 pub(super) const HEADER: usize = 4;
-pub(super) const SUBSYSTEM: u16 = 10;
+pub(super) const SUBSYSTEM: u16 = crate::numbers::subsystem::NFTABLES;
 pub(super) const NOTIFICATION_GROUP: u32 = 7;
 /// Of everything called userdata.
 pub(super) const USERDATA_MAX: usize = 256;

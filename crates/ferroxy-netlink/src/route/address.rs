@@ -1,13 +1,12 @@
-//! Addresses of links: add, remove, list. Whether an address is one of this node's is decided elsewhere.
+//! Addresses of links, to messages and back. Knows no socket.
 
 use std::fmt;
 use std::net::IpAddr;
 
-use super::{AF_UNSPEC, Connection, family, put_address};
-use crate::codec::{Attribute, Encoder, Malformed, Message, flag};
-use crate::error::Error;
-use crate::requests::{Refused, Requests};
-use crate::socket::Request;
+use super::wire::{IFA_ADDRESS, IFA_F_NODAD, IFA_FLAGS, IFA_LOCAL};
+use super::{family, put_address};
+use crate::codec::{Attribute, Encoder, Malformed, Message};
+use crate::numbers::{AF_INET, AF_INET6};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Address {
@@ -17,98 +16,22 @@ pub struct Address {
     pub prefix_length: u8,
 }
 
-impl Connection {
-    /// Every address of every link of the namespace, loopback and link-local ones included.
-    pub fn addresses(&mut self) -> Result<Vec<Address>, Error> {
-        self.list_addresses(0)
-    }
-
-    /// Every address of one link.
-    pub fn addresses_of(&mut self, link: u32) -> Result<Vec<Address>, Error> {
-        let mut addresses = self.list_addresses(link)?;
-        // Kernels before 4.20 list those of all links whatever they are asked.
-        addresses.retain(|address| address.link == link);
-        Ok(addresses)
-    }
-
-    fn list_addresses(&mut self, link: u32) -> Result<Vec<Address>, Error> {
-        let request = Request { operation: "list addresses", object: "", kind: libc::RTM_GETADDR, flags: 0 };
-        let answer = self.socket.dump(request, |encoder| encoder.put_raw(&header(AF_UNSPEC, 0, link)))?;
-        let addresses = answer.messages().filter_map(|message| match message {
-            Ok(message) => Address::decode(&message).transpose(),
-            Err(found) => Some(Err(found)),
-        });
-        addresses.collect::<Result<_, _>>().map_err(|found| Error::malformed(request.operation, "", found))
-    }
-
-    /// Usable at once: an IPv6 address is added without duplicate address detection, which would hold it back
-    /// for a second or two.
-    pub fn add_address(&mut self, address: Address) -> Result<(), Error> {
-        let object = address.to_string();
-        let request = Request { operation: ADD, object: &object, kind: libc::RTM_NEWADDR, flags: TO_ADD };
-        self.socket.request(request, |encoder| address.encode_new(encoder))
-    }
-
-    pub fn remove_address(&mut self, address: Address) -> Result<(), Error> {
-        let object = address.to_string();
-        let request = Request { operation: REMOVE, object: &object, kind: libc::RTM_DELADDR, flags: 0 };
-        self.socket.request(request, |encoder| address.encode(encoder))
-    }
-
-    /// Many at once; those that are refused (EEXIST: there already) are told of, and keep no other.
-    pub fn add_addresses(&mut self, addresses: &[Address]) -> Result<Vec<Refused>, Error> {
-        self.change_addresses(ADD, libc::RTM_NEWADDR, TO_ADD, addresses, Address::encode_new)
-    }
-
-    /// Many at once; those that are refused (EADDRNOTAVAIL: not there) are told of, and keep no other.
-    pub fn remove_addresses(&mut self, addresses: &[Address]) -> Result<Vec<Refused>, Error> {
-        self.change_addresses(REMOVE, libc::RTM_DELADDR, 0, addresses, Address::encode)
-    }
-
-    fn change_addresses(
-        &mut self,
-        operation: &'static str,
-        kind: u16,
-        flags: u16,
-        addresses: &[Address],
-        encode: fn(&Address, &mut Encoder),
-    ) -> Result<Vec<Refused>, Error> {
-        let mut requests = Requests::default();
-        addresses.iter().for_each(|address| requests.push(kind, flags, |encoder| encode(address, encoder)));
-        let mut refused = Vec::new();
-        self.socket.carry_out(operation, &requests, &mut |index, ack, _| {
-            if let (Some(errno), Some(address)) = (ack.errno, addresses.get(index)) {
-                let error = Error::refused(operation, address.to_string(), errno).explained(ack.words);
-                refused.push(Refused { index, error });
-            }
-        })?;
-        Ok(refused)
-    }
-}
-
-/// What is tried, for errors.
-const ADD: &str = "add address";
-const REMOVE: &str = "remove address";
-
-/// One that is there already is refused.
-const TO_ADD: u16 = flag::CREATE | flag::EXCL;
-
 impl Address {
-    fn encode(&self, encoder: &mut Encoder) {
+    pub(super) fn encode(&self, encoder: &mut Encoder) {
         encoder.put_raw(&header(family(self.ip), self.prefix_length, self.link));
-        put_address(encoder, libc::IFA_LOCAL, self.ip);
-        // The same again, or IPv4 would take it for a point-to-point link to nowhere.
-        put_address(encoder, libc::IFA_ADDRESS, self.ip);
+        put_address(encoder, IFA_LOCAL, self.ip);
+        // IPv4 takes an address without it for one end of a point-to-point link.
+        put_address(encoder, IFA_ADDRESS, self.ip);
     }
 
-    fn encode_new(&self, encoder: &mut Encoder) {
+    pub(super) fn encode_new(&self, encoder: &mut Encoder) {
         self.encode(encoder);
         if self.ip.is_ipv6() {
-            encoder.put_u32(libc::IFA_FLAGS, libc::IFA_F_NODAD);
+            encoder.put_u32(IFA_FLAGS, IFA_F_NODAD);
         }
     }
 
-    /// None for an address of a family that is not IP (MCTP has such).
+    /// `None` for an address of a family other than IP (MCTP for example).
     pub(super) fn decode(message: &Message<'_>) -> Result<Option<Address>, Malformed> {
         let (header, attributes) = message.split::<HEADER>()?;
         let [family, prefix_length, _, _, l0, l1, l2, l3] = *header;
@@ -116,8 +39,8 @@ impl Address {
         for attribute in attributes {
             let attribute = attribute?;
             match attribute.kind {
-                libc::IFA_LOCAL => local = ip(family, &attribute)?,
-                libc::IFA_ADDRESS => address = ip(family, &attribute)?,
+                IFA_LOCAL => local = ip(family, &attribute)?,
+                IFA_ADDRESS => address = ip(family, &attribute)?,
                 _ => {}
             }
         }
@@ -135,8 +58,8 @@ impl fmt::Display for Address {
 
 fn ip(family: u8, attribute: &Attribute<'_>) -> Result<Option<IpAddr>, Malformed> {
     Ok(match family {
-        super::AF_INET => Some(attribute.array::<4>()?.into()),
-        super::AF_INET6 => Some(attribute.array::<16>()?.into()),
+        AF_INET => Some(attribute.array::<4>()?.into()),
+        AF_INET6 => Some(attribute.array::<16>()?.into()),
         _ => None,
     })
 }
@@ -144,13 +67,14 @@ fn ip(family: u8, attribute: &Attribute<'_>) -> Result<Option<IpAddr>, Malformed
 /// `ifaddrmsg`: family u8, prefix length u8, flags u8, scope u8, link index u32.
 const HEADER: usize = 8;
 
-fn header(family: u8, prefix_length: u8, link: u32) -> [u8; HEADER] {
+pub(super) fn header(family: u8, prefix_length: u8, link: u32) -> [u8; HEADER] {
     let [l0, l1, l2, l3] = link.to_ne_bytes();
     [family, prefix_length, 0, 0, l0, l1, l2, l3]
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::wire::RTM_NEWADDR;
     use super::*;
 
     fn decode(family: u8, fill: impl FnOnce(&mut Encoder)) -> Result<Option<Address>, Malformed> {
@@ -158,14 +82,14 @@ mod tests {
         encoder.put_raw(&header(family, 24, 3));
         fill(&mut encoder);
         let payload = encoder.bytes();
-        Address::decode(&Message { kind: libc::RTM_NEWADDR, flags: 0, sequence: 0, port_id: 0, payload })
+        Address::decode(&Message { kind: RTM_NEWADDR, flags: 0, sequence: 0, port_id: 0, payload })
     }
 
     #[test]
     fn the_local_end_counts_on_a_point_to_point_link() {
-        let address = decode(super::super::AF_INET, |encoder| {
-            encoder.put_bytes(libc::IFA_ADDRESS, &[10, 0, 0, 2]);
-            encoder.put_bytes(libc::IFA_LOCAL, &[10, 0, 0, 1]);
+        let address = decode(AF_INET, |encoder| {
+            encoder.put_bytes(IFA_ADDRESS, &[10, 0, 0, 2]);
+            encoder.put_bytes(IFA_LOCAL, &[10, 0, 0, 1]);
         });
         let ip = IpAddr::from([10, 0, 0, 1]);
         assert_eq!(address, Ok(Some(Address { link: 3, ip, prefix_length: 24 })));
@@ -173,8 +97,8 @@ mod tests {
 
     #[test]
     fn other_families_are_passed_over_and_wrong_sizes_are_not() {
-        let four = |encoder: &mut Encoder| encoder.put_bytes(libc::IFA_ADDRESS, &[1, 2, 3, 4]);
+        let four = |encoder: &mut Encoder| encoder.put_bytes(IFA_ADDRESS, &[1, 2, 3, 4]);
         assert_eq!(decode(45, four), Ok(None));
-        assert_eq!(decode(super::super::AF_INET6, four), Err(Malformed::Size { expected: 16, found: 4 }));
+        assert_eq!(decode(AF_INET6, four), Err(Malformed::Size { expected: 16, found: 4 }));
     }
 }

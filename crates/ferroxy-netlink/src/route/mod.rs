@@ -1,35 +1,30 @@
-//! Links, addresses and routes of one network namespace (rtnetlink), and notice of changes. Makes what it is told
-//! to; what the network should look like is its callers' knowledge.
+//! Links, addresses and routes of one network namespace (rtnetlink), and notifications about changes. The callers decide what
+//! the network looks like.
 
 mod address;
+#[cfg(target_os = "linux")]
+mod connection;
 mod link;
+#[cfg(target_os = "linux")]
 mod monitor;
+mod notice;
 #[allow(clippy::module_inception, reason = "the file is named for its noun, like its neighbours")]
 mod route;
+mod wire;
 
 pub use address::Address;
+#[cfg(target_os = "linux")]
+pub use connection::Connection;
 pub use link::Link;
-pub use monitor::{AddressMonitor, Moved, Notice};
+#[cfg(target_os = "linux")]
+pub use monitor::AddressMonitor;
+pub use notice::{Moved, Notice};
 pub use route::Route;
 
 use std::net::IpAddr;
 
 use crate::codec::{Encoder, Messages};
-use crate::error::Error;
-use crate::socket::{Protocol, Socket};
-
-/// A door to the namespace that the calling thread was in when it was opened, wherever the thread goes later.
-/// The methods stand with their nouns: `link.rs`, `address.rs`, `route.rs`.
-#[derive(Debug)]
-pub struct Connection {
-    socket: Socket,
-}
-
-impl Connection {
-    pub fn open() -> Result<Connection, Error> {
-        Socket::open(Protocol::Route).map(|socket| Connection { socket })
-    }
-}
+use crate::numbers::{AF_INET, AF_INET6};
 
 /// Reads bytes as every kind of message; whatever they are: an answer or an error. For the fuzzer.
 #[doc(hidden)]
@@ -53,8 +48,3 @@ fn put_address(encoder: &mut Encoder, kind: u16, address: IpAddr) {
         IpAddr::V6(address) => encoder.put_bytes(kind, &address.octets()),
     }
 }
-
-const AF_UNSPEC: u8 = libc::AF_UNSPEC as u8;
-const AF_INET: u8 = libc::AF_INET as u8;
-const AF_INET6: u8 = libc::AF_INET6 as u8;
-const AF_BRIDGE: u8 = libc::AF_BRIDGE as u8;

@@ -1,12 +1,14 @@
-//! Routes of the main table: add and remove, nothing else.
+//! Routes of the main table, to messages. Knows no socket.
 
 use std::fmt;
 use std::net::IpAddr;
 
-use super::{Connection, family, put_address};
-use crate::codec::flag;
-use crate::error::Error;
-use crate::socket::Request;
+use super::wire::{
+    RT_SCOPE_LINK, RT_SCOPE_UNIVERSE, RT_TABLE_MAIN, RTA_DST, RTA_GATEWAY, RTA_OIF, RTN_UNICAST,
+    RTPROT_STATIC,
+};
+use super::{family, put_address};
+use crate::codec::Encoder;
 
 /// A unicast route. It needs a gateway, a link, or both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,51 +21,33 @@ pub struct Route {
     pub link: Option<u32>,
 }
 
-impl Connection {
-    pub fn add_route(&mut self, route: Route) -> Result<(), Error> {
-        self.change_route("add route", libc::RTM_NEWROUTE, flag::CREATE | flag::EXCL, route)
-    }
-
-    pub fn remove_route(&mut self, route: Route) -> Result<(), Error> {
-        self.change_route("remove route", libc::RTM_DELROUTE, 0, route)
-    }
-
-    fn change_route(
-        &mut self,
-        operation: &'static str,
-        kind: u16,
-        flags: u16,
-        route: Route,
-    ) -> Result<(), Error> {
-        let object = route.to_string();
-        let request = Request { operation, object: &object, kind, flags };
-        self.socket.request(request, |encoder| {
-            encoder.put_raw(&header(&route));
-            if route.prefix_length > 0 {
-                put_address(encoder, libc::RTA_DST, route.destination);
-            }
-            if let Some(gateway) = route.gateway {
-                put_address(encoder, libc::RTA_GATEWAY, gateway);
-            }
-            if let Some(link) = route.link {
-                encoder.put_u32(libc::RTA_OIF, link);
-            }
-        })
+impl Route {
+    pub(super) fn encode(&self, encoder: &mut Encoder) {
+        encoder.put_raw(&header(self));
+        if self.prefix_length > 0 {
+            put_address(encoder, RTA_DST, self.destination);
+        }
+        if let Some(gateway) = self.gateway {
+            put_address(encoder, RTA_GATEWAY, gateway);
+        }
+        if let Some(link) = self.link {
+            encoder.put_u32(RTA_OIF, link);
+        }
     }
 }
 
-/// `rtmsg`: family, destination and source prefix lengths, type of service, table, who made it, scope, route
-/// type (u8 each), flags u32.
+/// `rtmsg`: family, destination and source prefix lengths, type of service, table, protocol, scope, route type (u8 each),
+/// flags u32.
 fn header(route: &Route) -> [u8; 12] {
-    // IPv4 wants to be told that a destination is on the link itself; IPv6 does not care.
-    let scope = if route.gateway.is_some() { libc::RT_SCOPE_UNIVERSE } else { libc::RT_SCOPE_LINK };
+    // IPv4 needs to know that a destination is on the link itself; IPv6 does not care.
+    let scope = if route.gateway.is_some() { RT_SCOPE_UNIVERSE } else { RT_SCOPE_LINK };
     let mut bytes = [0; 12];
     bytes[0] = family(route.destination);
     bytes[1] = route.prefix_length;
-    bytes[4] = libc::RT_TABLE_MAIN;
-    bytes[5] = libc::RTPROT_STATIC;
+    bytes[4] = RT_TABLE_MAIN;
+    bytes[5] = RTPROT_STATIC;
     bytes[6] = scope;
-    bytes[7] = libc::RTN_UNICAST;
+    bytes[7] = RTN_UNICAST;
     bytes
 }
 

@@ -19,7 +19,7 @@ pub(super) const ENTRIES_HEADER: usize = 40;
 const REPLACE_HEADER: usize = 96;
 pub(super) const COUNTERS_HEADER: usize = 40;
 /// Packets and bytes, eight bytes each.
-pub(super) const COUNTER: usize = 16;
+pub(crate) const COUNTER: usize = 16;
 
 const NAME: usize = 32;
 const INFO_HOOKS: usize = 32;
@@ -210,16 +210,16 @@ impl Replacement {
         text(&self.info[..NAME])
     }
 
-    pub(super) fn entries(&self) -> &[u8] {
+    pub(crate) fn entries(&self) -> &[u8] {
         &self.bytes
     }
 
-    pub(super) fn entries_before(&self) -> usize {
+    pub(crate) fn entries_before(&self) -> usize {
         self.entries_before
     }
 
     /// `struct ipt_replace` up to its entries, with the address where the kernel puts what the old entries have counted.
-    pub(super) fn header(&self, counters: u64) -> Vec<u8> {
+    pub(crate) fn header(&self, counters: u64) -> Vec<u8> {
         let mut header = Vec::with_capacity(REPLACE_HEADER + self.bytes.len());
         header.extend_from_slice(&self.info[..NAME + 4]);
         header.extend((self.kept.len() as u32).to_ne_bytes());

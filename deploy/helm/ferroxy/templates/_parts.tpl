@@ -15,7 +15,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{ .Values.existingConfigMap | default "kube-proxy" }}
 {{- end }}
 
-{{/* Both containers begin with these, after the command's name. */}}
+{{/* The first arguments of both containers, after the command. */}}
 {{- define "ferroxy.arguments" -}}
 - --config=/var/lib/kube-proxy/config.conf
 - --hostname-override=$(NODE_NAME)
@@ -24,7 +24,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 {{- end }}
 
-{{/* What both containers have in common. */}}
+{{/* Fields that both containers share. */}}
 {{- define "ferroxy.surroundings" -}}
 image: {{ include "ferroxy.image" . }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}
@@ -39,14 +39,14 @@ volumeMounts:
     readOnly: true
 {{- end }}
 
-{{/* The chart's own settings; those of `config` win. */}}
+{{/* Settings of the chart; `config` overrides them. */}}
 {{- define "ferroxy.config" -}}
 apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
 mode: {{ .Values.mode }}
 clientConnection:
   kubeconfig: /var/lib/kube-proxy/kubeconfig.conf
-# What the kubelet gives a pod of the class system-node-critical: to go lower takes CAP_SYS_RESOURCE.
+# The value that the kubelet sets for a pod of class system-node-critical. A lower one needs CAP_SYS_RESOURCE.
 oomScoreAdj: -997
 {{- if or .Values.podMonitor.enabled .Values.serviceMonitor.enabled }}
 metricsBindAddress: 0.0.0.0:10249

@@ -1,3 +1,5 @@
+//! Tests of `access.rs`: which cluster and which credentials a set of options leads to.
+
 use tempfile::TempDir;
 
 use super::*;

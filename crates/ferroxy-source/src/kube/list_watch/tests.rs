@@ -1,3 +1,5 @@
+//! Tests of `list_watch.rs`: what to do next after each thing an API server can answer.
+
 use std::cell::RefCell;
 use std::rc::Rc;
 

@@ -1,0 +1,116 @@
+//! Removes kube-proxy's chains from the tables of `iptables-legacy`. Such a table can only be replaced as a whole; the new one
+//! has the rules of others with their counters.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::fs::{self, File, OpenOptions};
+use std::iter;
+use std::os::unix::fs::OpenOptionsExt;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ferroxy_dataplane::capability::leftovers::Leftovers;
+use ferroxy_netlink::error::Error;
+use ferroxy_netlink::xtables::{self, Connection, Family, Table};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+
+use super::failed;
+use super::names::{self, Spared, TABLES};
+use super::removal::{Jump, Removal, plan};
+
+/// How often to try when somebody changes the table between reading and replacing.
+const ATTEMPTS: usize = 5;
+
+pub(super) fn remove(spared: Spared, report: &mut Leftovers) {
+    for (family, word) in [(Family::Ip, "ip"), (Family::Ip6, "ip6")] {
+        match xtables::tables(family) {
+            Ok(present) => {
+                for table in TABLES.into_iter().filter(|table| present.iter().any(|it| it == table)) {
+                    if let Err(error) = remove_from(family, word, table, spared, report) {
+                        failed(report, &error);
+                    }
+                }
+            }
+            // Only root may read that list. Without the modules there are no tables.
+            Err(error) if error.errno == Errno::ACCESS && !may_be_in_use(word) => {}
+            Err(error) => report.failed.push(format!(
+                "{error}; if kube-proxy used legacy iptables, run `iptables-legacy-save` as root to see what it left"
+            )),
+        }
+    }
+}
+
+/// Whether legacy iptables may have tables in this kernel: whether its modules are loaded. A kernel with legacy iptables built
+/// in is so unusual that it needs no warning.
+fn may_be_in_use(word: &str) -> bool {
+    let prefix = format!("{word}table_");
+    fs::read_to_string("/proc/modules").is_ok_and(|modules| modules.lines().any(|it| it.starts_with(&prefix)))
+}
+
+fn remove_from(
+    family: Family,
+    word: &str,
+    table: &str,
+    spared: Spared,
+    report: &mut Leftovers,
+) -> Result<(), Error> {
+    let connection = Connection::open(family)?;
+    let mut lock = None;
+    for attempt in 1.. {
+        let read = connection.read(table)?;
+        let removal = look(&read, table, spared);
+        if !removal.is_empty() && lock.is_none() {
+            // The lock is taken only when there is something to remove. Read the table again while holding it.
+            lock = Some(take_iptables_lock());
+            continue;
+        }
+        for (chain, by) in &removal.kept {
+            report.kept.push(format!("chain {chain} of legacy {word} {table} (chain {by} jumps to it)"));
+        }
+        if removal.is_empty() {
+            break;
+        }
+        let rules: BTreeSet<u64> = removal.rules.iter().map(|(_, rule)| *rule).collect();
+        match connection.replace(&read.without(&removal.chains, &rules)) {
+            Ok(()) => {
+                report.removed.push(format!("{} chains of legacy {word} {table}", removal.chains.len()));
+                break;
+            }
+            Err(error) if error.errno == Errno::AGAIN && attempt < ATTEMPTS => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+fn look(read: &Table, table: &str, spared: Spared) -> Removal {
+    // Which built-in chain a rule is in does not matter.
+    const BUILT_IN: &str = names::BUILT_IN[0];
+    let mut jumps: BTreeMap<String, Vec<Jump>> = BTreeMap::new();
+    for jump in read.jumps() {
+        let from = jump.from.unwrap_or_else(|| BUILT_IN.to_owned());
+        jumps.entry(from).or_default().push(Jump { rule: jump.rule, to: jump.to });
+    }
+    let chains: Vec<String> = iter::once(BUILT_IN).chain(read.chains()).map(str::to_owned).collect();
+    let jumps_of = |chain: &str| Ok(jumps.get(chain).cloned().unwrap_or_default());
+    let Ok(removal) = plan::<Infallible>(table, &chains, spared, jumps_of);
+    removal
+}
+
+/// The lock that `iptables-legacy` holds while it replaces a table. A container may not see the file; without the lock the
+/// kernel still notices most changes between reading and replacing.
+fn take_iptables_lock() -> Option<File> {
+    const PATH: &str = "/run/xtables.lock";
+    const PATIENCE: Duration = Duration::from_secs(5);
+    let file =
+        OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(PATH).ok()?;
+    let deadline = Instant::now() + PATIENCE;
+    while flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
+        if Instant::now() > deadline {
+            return None;
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    Some(file)
+}

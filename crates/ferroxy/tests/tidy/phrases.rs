@@ -1,0 +1,80 @@
+//! Rule: comments, messages and documents are plain engineering English. This finds phrases that reviewers could not
+//! read; it cannot find good ones.
+
+use crate::finding::Finding;
+
+/// What not to write, and what an engineer would search for.
+const PHRASES: &[(&str, &str)] = &[
+    ("is told", "\"is notified\", \"is logged\" or \"is passed\""),
+    ("are told", "\"are notified\", \"are logged\" or \"are passed\""),
+    ("is heard", "\"is received\" or \"is watched\""),
+    ("are heard", "\"are received\" or \"are watched\""),
+    ("told of", "\"reported\", \"logged\" or \"notified about\": say which"),
+    ("told aloud", "\"reported\" or \"printed\""),
+    ("skipped aloud", "\"skipped, with a message\""),
+    ("told from strangers", "\"distinguished from external traffic\""),
+    ("heard of", "\"received\", \"watched\" or \"known\""),
+    ("heard again", "\"reconnected\" or \"received again\""),
+    ("ear closed", "\"unsubscribed\""),
+    ("nobody asks", "\"stale\" or \"unused\""),
+    ("nobody asked", "\"not requested\""),
+    ("nobody knows", "\"unknown\""),
+    ("nobody listens", "\"no listener\", \"nothing listens on it\""),
+    ("nobody reads", "\"unread\" or \"unused\""),
+    ("nobody is", "\"no process is\", \"nothing is\""),
+    ("stands in the log", "\"is logged\""),
+    ("came back and went again", "\"were recreated and removed again\""),
+    ("what came of it", "\"the result\""),
+    ("this went wrong", "\"internal error\", or what failed"),
+    ("the log says more", "\"see the log\""),
+    ("hears of", "\"receives\", \"watches\" or \"learns\""),
+    ("tells of", "\"reports\" or \"notifies about\""),
+];
+
+/// Files that people write and read. Recordings, licences and this list are not judged.
+pub fn findings(path: &str, text: &str) -> Vec<Finding> {
+    let skipped = ["conformance/cases/", "fuzz/seeds/", "crates/ferroxy/tests/tidy/", "LICENSE"];
+    if skipped.iter().any(|it| path.starts_with(it)) || path.ends_with(".lock") {
+        return vec![];
+    }
+    let words = words(text);
+    let mut found = Vec::new();
+    for (phrase, instead) in PHRASES {
+        let phrase: Vec<&str> = phrase.split(' ').collect();
+        for window in words.windows(phrase.len()) {
+            if window.iter().map(|(_, word)| word.as_str()).eq(phrase.iter().copied()) {
+                let text = format!("\"{}\" is hard to understand; write {instead}", phrase.join(" "));
+                found.push(Finding::new(path, window[0].0, "", text));
+            }
+        }
+    }
+    found.sort_by_key(|it| it.line);
+    found
+}
+
+/// The words in lower case with their lines, without punctuation: a phrase may go on in the next line of a comment.
+fn words(text: &str) -> Vec<(usize, String)> {
+    let words = text.lines().enumerate().flat_map(|(index, line)| {
+        let parts = line.split(|it: char| !it.is_alphanumeric() && it != '\'');
+        parts.filter(|it| !it.is_empty()).map(move |word| (index + 1, word.to_lowercase()))
+    });
+    words.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_phrase_is_found_across_lines_of_a_comment() {
+        let found = findings("a.rs", "fn a() {}\n/// Fields nobody\n/// knows are warnings.\nfn b() {}\n");
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert_eq!(found[0].line, 2);
+    }
+
+    #[test]
+    fn plain_words_and_recordings_are_fine() {
+        assert_eq!(findings("a.md", "Unknown fields are warnings.\n"), []);
+        assert_eq!(findings("conformance/cases/a/objects.yaml", "nobody knows\n"), []);
+    }
+}
