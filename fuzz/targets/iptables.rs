@@ -1,5 +1,5 @@
-//! Any text as the output of `iptables-save`. What is read prints as something that reads the same, and the way from and to
-//! anything is a Plan.
+//! Arbitrary text as output of `iptables-save`: what the parser accepts round-trips through printing, and diffs from and to
+//! it are Plans.
 
 #![no_main]
 

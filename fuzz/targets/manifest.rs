@@ -1,4 +1,4 @@
-//! Any text as a manifest, as YAML and as JSON. What is read comes out the same every time.
+//! Arbitrary text as a manifest, as YAML and as JSON. Reading is deterministic.
 
 #![no_main]
 

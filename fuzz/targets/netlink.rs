@@ -1,4 +1,4 @@
-//! Any bytes as netlink messages, through every decoder of `ferroxy-netlink`.
+//! Arbitrary bytes as netlink messages, through every decoder of `ferroxy-netlink`.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! Any manifest, all the way: read, kept as facts, resolved, rendered and printed. And taken away again: no facts
-//! are left that still program a Service.
+//! Arbitrary manifests through the whole pipeline: read, stored as facts, resolved, rendered and printed; then deleted: no
+//! Service stays programmed.
 
 #![no_main]
 

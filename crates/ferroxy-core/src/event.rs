@@ -1,13 +1,13 @@
-//! What a source says happened: objects reduced to the fields a proxy reads, still spelled as in the API.
+//! Events from a source: API objects reduced to the fields a proxy reads, with values as the API spells them.
 //!
-//! Addresses, protocols and ports are text or wide numbers here on purpose: judging them is the store's work, so
-//! that every source gets the same Diagnostics for the same mistake.
+//! Addresses, protocols and ports are text or wide numbers here on purpose: `facts` validates them, so every source
+//! gets the same Diagnostics for the same mistake.
 
 use std::net::IpAddr;
 
 /// One change of the cluster or of this host, from any source.
 #[derive(Debug, Clone, PartialEq, Hash)]
-// Events pass by one at a time and are never kept: their size does not matter, an extra allocation for each would.
+// Events are processed one at a time and never stored: their size does not matter, an extra allocation for each would.
 #[allow(clippy::large_enum_variant)]
 pub enum Event {
     Service(Service),
@@ -28,7 +28,7 @@ pub enum Event {
     ServiceCidrGone {
         name: String,
     },
-    /// The addresses this host has now, loopback included.
+    /// All current addresses of this host, including loopback.
     HostAddresses(Vec<IpAddr>),
 }
 
@@ -36,11 +36,11 @@ pub enum Event {
 pub struct Service {
     pub namespace: String,
     pub name: String,
-    /// Seconds since 1970; `None` when the object does not say (then it counts as oldest).
+    /// Seconds since 1970; `None` if unknown, which counts as oldest.
     pub created: Option<i64>,
-    /// The value of the label `service.kubernetes.io/service-proxy-name`, if it is there.
+    /// The value of the label `service.kubernetes.io/service-proxy-name`, if present.
     pub proxy_name: Option<String>,
-    /// The value of the annotation `ferroxy.io/scheduler`, if it is there.
+    /// The value of the annotation `ferroxy.io/scheduler`, if present.
     pub scheduler: Option<String>,
     /// `ClusterIP`, `NodePort`, `LoadBalancer` or `ExternalName`; empty means `ClusterIP`.
     pub kind: String,
@@ -81,20 +81,20 @@ pub struct Ingress {
 pub struct EndpointSlice {
     pub namespace: String,
     pub name: String,
-    /// The value of the label `kubernetes.io/service-name`, if it is there.
+    /// The value of the label `kubernetes.io/service-name`, if present.
     pub service: Option<String>,
     /// `IPv4`, `IPv6` or `FQDN`.
     pub address_type: String,
     pub ports: Vec<SlicePort>,
     pub endpoints: Vec<SliceEndpoint>,
-    /// When the cluster changed in a way that made this slice change, in nanoseconds since 1970. How late we are is
-    /// measured from here; the store does not keep it, so a slice that differs only in this has not changed.
+    /// When the change in the cluster happened that caused this version of the slice, in nanoseconds since 1970. Latency
+    /// metrics start here. `facts` does not store it: a slice that differs only in this field is unchanged.
     pub last_change: Option<i64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Hash, Default)]
 pub struct SlicePort {
-    /// `None` when the field is absent, which makes the port unusable; the empty name is a name.
+    /// `None` if the field is absent, which makes the port unusable; an empty string is a valid name.
     pub name: Option<String>,
     pub protocol: String,
     pub port: Option<i64>,

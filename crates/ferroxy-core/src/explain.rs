@@ -1,5 +1,5 @@
-//! Why a Service works, or does not, on this node: plain data for people, made from the very steps of `resolve`.
-//! It prints nothing.
+//! Why a Service works or does not work on this node: data for people, made from the steps of `resolve`. It prints
+//! nothing.
 
 mod endpoints;
 mod findings;
@@ -20,7 +20,7 @@ pub struct Explanation {
     pub standing: Standing,
     /// One for each (port, family) that has a frontend, in the order of the Intent.
     pub ports: Vec<PortExplanation>,
-    /// What is wrong or surprising, most important first.
+    /// Problems and unexpected effects, most important first.
     pub findings: Vec<Finding>,
     /// The same Diagnostics that logs and events carry.
     pub diagnostics: Vec<Diagnostic>,
@@ -30,7 +30,7 @@ pub struct Explanation {
 pub enum Standing {
     Ours,
     NotOurs(NotOurs),
-    /// There is no such Service; perhaps one of these is meant.
+    /// The Service does not exist; these may be meant.
     Unknown {
         elsewhere: Vec<ServiceName>,
         similar: Vec<ServiceName>,
@@ -43,7 +43,7 @@ pub struct PortExplanation {
     pub family: Family,
     pub protocol: Protocol,
     pub port: u16,
-    /// As the Service says; which port a pod is really reached on stands in its slice.
+    /// As in the Service; the EndpointSlice has the real port of each pod.
     pub target_port: String,
     pub affinity: Option<u32>,
     pub frontends: Vec<FrontendExplanation>,
@@ -59,7 +59,7 @@ pub struct FrontendExplanation {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndpointExplanation {
-    /// `10.244.1.5:8080`, or what stands for it where there is no port or no address.
+    /// `10.244.1.5:8080`; only the address, or the field, if there is no port or no valid address.
     pub address: String,
     /// The pod; empty when unknown.
     pub target: String,
@@ -78,9 +78,9 @@ pub struct EndpointExplanation {
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Finding {
-    /// What is wrong, in plain words.
+    /// What is wrong, and the effect on traffic.
     pub problem: String,
-    /// What would likely put it right.
+    /// What to do next.
     pub fix: String,
 }
 
@@ -139,22 +139,24 @@ fn words(port: &PortIntent, frontend: &Frontend) -> String {
     };
     let (cluster, local) = (count(&port.cluster), count(&port.local));
     let route = match frontend.route {
-        Route::Reject => "refused: no endpoint can serve".to_owned(),
-        Route::Drop => "dropped: the policy is Local and no endpoint is on this node".to_owned(),
+        Route::Reject => "rejected: no usable endpoint".to_owned(),
+        Route::Drop => "dropped: the traffic policy is Local and this node has no endpoint".to_owned(),
         Route::Cluster => format!("to {cluster}"),
         Route::Local => format!("to {local} on this node"),
         Route::ExternalCluster => format!("to {cluster}, masqueraded"),
         Route::ExternalLocal if port.local.is_empty() => {
-            format!("from outside dropped (no endpoint on this node); from pods and this node to {cluster}")
+            format!(
+                "external traffic: dropped, no endpoint on this node; from pods and this node: to {cluster}"
+            )
         }
         Route::ExternalLocal => {
             format!(
-                "from outside to {local} on this node, source address kept; from pods and this node to {cluster}"
+                "external traffic: to {local} on this node, client IP preserved; from pods and this node: to {cluster}"
             )
         }
     };
     match &frontend.allowed_sources {
-        Some(ranges) if ranges.is_empty() => "dropped: the source ranges let nobody in".to_owned(),
+        Some(ranges) if ranges.is_empty() => "dropped: loadBalancerSourceRanges allows no source".to_owned(),
         Some(ranges) => {
             let ranges: Vec<String> = ranges.iter().map(ToString::to_string).collect();
             format!("only from {}: {route}", ranges.join(", "))
@@ -163,7 +165,7 @@ fn words(port: &PortIntent, frontend: &Frontend) -> String {
     }
 }
 
-/// How a frontend is called in a sentence: `the node port 30080`, `the cluster IP`.
+/// The kinds of these frontends for a sentence: `cluster IP, node port`.
 fn frontend_kinds(port: &PortIntent, wanted: impl Fn(&Frontend) -> bool) -> String {
     let mut kinds: Vec<FrontendKind> = port.frontends.iter().filter(|f| wanted(f)).map(|f| f.kind).collect();
     kinds.dedup();

@@ -1,5 +1,5 @@
-//! What is known about the cluster, kept small and changed one event at a time. Fields are judged here (is this an
-//! address?); what follows from them is decided in `resolve`.
+//! The known state of the cluster, stored compactly and updated event by event. Fields are validated here (is this an
+//! address?); the rules that use them are in `resolve`.
 
 mod claims;
 pub(crate) mod field;
@@ -28,28 +28,28 @@ use crate::name::ServiceName;
 use crate::policy::Policy;
 use crate::resolve;
 
-/// Longest name of an object that the API lets through.
+/// Longest object name that the API accepts.
 const LONGEST_NAME: usize = 253;
 
 #[derive(Debug)]
 pub struct Facts {
     policy: Policy,
-    /// Boxed, as the slices are: a map's nodes have room for eleven, and are half empty when keys come in order.
+    /// Boxed, like the slices: a `BTreeMap` node has room for eleven values and stays half empty if keys arrive in order.
     services: BTreeMap<ServiceName, Box<Service>>,
     /// By `namespace/name` of the slice.
     slices: BTreeMap<Arc<str>, Box<Slice>>,
-    /// The slices that name a Service, whether it exists or not. Sorted; most have one.
+    /// The slices of each Service, even if the Service does not exist. Sorted; most Services have one.
     slices_of: FxHashMap<ServiceName, SmallVec<[Arc<str>; 1]>>,
     places: Interner<Place>,
     nodes: BTreeMap<String, Node>,
     service_cidrs: BTreeMap<String, ServiceCidr>,
     host_addresses: Option<BTreeSet<IpAddr>>,
     claims: Claims,
-    /// Objects whose very name cannot be used.
+    /// Objects with an unusable name.
     nameless: BTreeMap<Object, Diagnostic>,
 }
 
-/// What an event may have changed; everything else resolves as before.
+/// What an event may have changed; everything else resolves to the same result as before.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Touched {
     /// Resolve these again.
@@ -76,7 +76,7 @@ impl Touched {
     }
 }
 
-/// How much there is, for logs and metrics.
+/// Numbers of objects, for logs and metrics.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     pub services: usize,
@@ -101,7 +101,7 @@ impl Facts {
         }
     }
 
-    /// Takes one event in. An event that says nothing new touches nothing.
+    /// Applies one event. An event without a change touches nothing.
     pub fn apply(&mut self, event: Event) -> Touched {
         match event {
             Event::Service(object) => match self.name("Service", &object.namespace, &object.name) {
@@ -210,7 +210,7 @@ impl Facts {
         let before = self.seen_by_services();
         let old = match new {
             Some(new) => self.nodes.insert(name.clone(), new),
-            // Our own Node's object may go while the host works on, with the addresses it had.
+            // The Node object may be deleted while the host keeps running with its addresses.
             None if is_own => match self.nodes.get_mut(&name) {
                 Some(node) => Some(std::mem::replace(node, Node { gone: true, ..node.clone() })),
                 None => None,
@@ -223,7 +223,7 @@ impl Facts {
         Touched { everything: before != self.seen_by_services(), node: true, ..Touched::default() }
     }
 
-    /// What the rules for single Services read of the node: its zone (topology) and its addresses (source ranges).
+    /// The fields of the node that the rules for Services read: its zone (topology) and its addresses (source ranges).
     fn seen_by_services(&self) -> (Option<Box<str>>, [Option<IpAddr>; 2]) {
         (self.zone().map(Into::into), resolve::node_ips(self))
     }
@@ -244,7 +244,7 @@ impl Facts {
         Touched { node: changed, ..Touched::default() }
     }
 
-    /// `namespace/name`, if both can be used; otherwise a Diagnostic stays until the object is gone.
+    /// `namespace/name` if both are valid; otherwise a Diagnostic is kept until the object is deleted.
     fn name(&mut self, kind: &'static str, namespace: &str, name: &str) -> Option<Arc<str>> {
         match read_name(namespace, name) {
             Ok(full) => Some(full),
@@ -290,13 +290,13 @@ impl Facts {
         self.services.keys()
     }
 
-    /// The slices of a Service, sorted by name; also of one that is not known.
+    /// The slices of a Service, sorted by name, even if the Service is unknown.
     pub fn slices_of(&self, service: &ServiceName) -> impl Iterator<Item = &Slice> {
         let names = self.slices_of.get(service).into_iter().flatten();
         names.filter_map(|name| self.slices.get(name).map(Box::as_ref))
     }
 
-    /// Where the endpoint of that index is.
+    /// The location of the endpoint with this index.
     pub fn place(&self, slice: &Slice, index: usize) -> Option<&Place> {
         self.places.get(slice.place(index)?)
     }
@@ -315,7 +315,7 @@ impl Facts {
         self.service_cidrs.values()
     }
 
-    /// `None` until a source has said what they are.
+    /// `None` until a source has reported them.
     pub fn host_addresses(&self) -> Option<&BTreeSet<IpAddr>> {
         self.host_addresses.as_ref()
     }
@@ -360,14 +360,14 @@ impl Facts {
         own.chain(slices).cloned().collect()
     }
 
-    /// While a cluster is being listed every slice may be an orphan for a moment; and its Service may be
-    /// one that sources filter out: so this is told only when somebody asks.
+    /// During the initial list any slice may lack its Service for a moment, and sources may filter out the Service. So this
+    /// is reported only on request.
     fn orphan(&self, slice: &Slice) -> Option<Diagnostic> {
         let service = slice.service.as_ref().filter(|service| !self.services.contains_key(service))?;
         Some(Diagnostic {
             object: Object::slice(&slice.name),
             field: "metadata.labels[kubernetes.io/service-name]".to_owned(),
-            reason: format!("there is no Service {service}"),
+            reason: format!("Service {service} does not exist"),
             effect: "its endpoints are not used".to_owned(),
         })
     }

@@ -1,7 +1,7 @@
 //! Facts about the cluster become an Intent: what must happen to packets on this node.
 //!
-//! This crate is pure. It does no I/O, reads no clock and cannot fail: what it cannot use it skips, and says so
-//! in a [`Diagnostic`]. It knows no wire format (that is `ferroxy-source`) and no kernel (the dataplane crates).
+//! This crate is pure: no I/O, no clock, no errors. Input that it cannot use is skipped and reported in a [`Diagnostic`].
+//! It knows no wire format (that is `ferroxy-source`) and no kernel (the dataplane crates).
 //!
 //! ```text
 //! Event ──▶ Facts ──resolve──▶ Intent + Diagnostics        oracle(Intent, Packet) = Verdict

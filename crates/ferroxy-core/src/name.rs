@@ -1,4 +1,4 @@
-//! The small words everything else is written in: address family, protocol, the name of a Service.
+//! Basic types: IP family, protocol, the name of a Service.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -73,7 +73,7 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// `namespace/name` of a Service. One shared string: cloning it is counting a reference.
+/// `namespace/name` of a Service. A shared string: a clone only increments a reference count.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ServiceName(Arc<str>);
 
@@ -106,7 +106,7 @@ impl ServiceName {
         self.0.split_once('/').map_or(&self.0, |(_, name)| name)
     }
 
-    /// How the original names a Service port in comments and logs: `ns/name`, or `ns/name:port`.
+    /// How kube-proxy names a Service port in comments and logs: `ns/name`, or `ns/name:port`.
     pub fn port(&self, port_name: &str) -> String {
         if port_name.is_empty() { self.0.to_string() } else { format!("{}:{port_name}", self.0) }
     }

@@ -1,6 +1,6 @@
-//! What must happen to a packet, in the plainest form: the measure for every dataplane. Not fast, on purpose.
+//! The reference implementation: what must happen to a packet. Every dataplane is compared with it. Simple, not fast.
 //!
-//! [`oracle`] is what we want of a proxy. Modes that must keep the original's habits have a measure of their own here.
+//! [`oracle`] is the wanted behaviour. Modes that must keep peculiarities of kube-proxy have their own oracle here.
 
 mod iptables;
 mod ipvs;
@@ -25,7 +25,7 @@ pub fn oracle(intent: &Intent, packet: &Packet) -> Verdict {
     {
         return enter(intent, packet, port, frontend);
     }
-    // What is addressed to this host and comes from outside is the host's own business, whatever the address.
+    // Packets from outside to an address of this host are left to the host.
     let is_guarded = packet.origin == Origin::Host || !packet.to_this_host;
     if is_guarded && is_cluster_ip(intent, packet) {
         Verdict::Reject
@@ -55,7 +55,7 @@ fn find<'i>(
     None
 }
 
-/// The packet is for this frontend: who gets it?
+/// Selects the endpoints for a packet to this frontend.
 fn enter(intent: &Intent, packet: &Packet, port: &PortIntent, frontend: &Frontend) -> Verdict {
     if let Some(allowed) = &frontend.allowed_sources
         && !allowed.iter().any(|range| range.contains(&packet.source))
@@ -69,14 +69,14 @@ fn enter(intent: &Intent, packet: &Packet, port: &PortIntent, frontend: &Fronten
     let masquerade = masquerade || masqueraded_for_cluster_ip(intent, packet);
     let answer = |endpoint: &Endpoint| {
         let address = SocketAddr::new(endpoint.ip, endpoint.port);
-        // A pod that reaches itself must not see its own address as the client: it would answer past the node.
+        // A pod that reaches itself must not see its own address as the client: its reply would bypass the node.
         let hairpin = endpoint.is_local && endpoint.ip == packet.source;
         (address, masquerade || hairpin)
     };
     Verdict::Endpoints(endpoints.iter().map(answer).collect::<BTreeMap<_, _>>())
 }
 
-/// Who serves this frontend for this packet, and whether the frontend asks for masquerading; or why nobody does.
+/// The endpoints of this frontend for this packet and whether it is masqueraded, or the verdict if there are none.
 fn pool<'i>(
     intent: &Intent,
     packet: &Packet,
@@ -96,8 +96,8 @@ fn pool<'i>(
     }
 }
 
-/// Decided by the destination alone, before the frontend is looked up: so it also holds for an external frontend on
-/// an address that is a cluster IP.
+/// Depends on the destination only, before the frontend lookup: so it also applies to an external frontend on an address
+/// that is a cluster IP.
 fn masqueraded_for_cluster_ip(intent: &Intent, packet: &Packet) -> bool {
     let is_stranger = family(intent, packet).local_detector.is_some() && !from_pod(intent, packet);
     is_cluster_ip(intent, packet) && (intent.node.masquerade_all || is_stranger)
@@ -117,7 +117,7 @@ fn answers_node_ports(intent: &Intent, packet: &Packet) -> bool {
     }
 }
 
-/// A range looks at the source only, so it takes the host for a pod when the host speaks from the pods' range.
+/// A CIDR checks the source only, so the host counts as a pod if it sends from an address in the pod CIDR.
 fn from_pod(intent: &Intent, packet: &Packet) -> bool {
     match (&family(intent, packet).local_detector, &packet.origin) {
         (None, _) => false,

@@ -1,4 +1,4 @@
-//! A packet as a question ("where would this go?") and the answer.
+//! A packet and the verdict about it: where does it go?
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -28,13 +28,13 @@ pub enum Origin {
 /// What the node does with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// To one of these endpoints, picked with equal chance; the value says whether it is masqueraded then (its
-    /// source becomes the address of the interface it leaves by).
+    /// To one of these endpoints with equal probability; the value says whether it is masqueraded (its source becomes the
+    /// address of the outgoing interface).
     Endpoints(BTreeMap<SocketAddr, bool>),
-    /// Refused: ICMP unreachable (a TCP client sees "connection refused").
+    /// Rejected: ICMP unreachable (a TCP client sees "connection refused").
     Reject,
-    /// Dropped without a word.
+    /// Dropped silently.
     Drop,
-    /// Not ours: left as it is.
+    /// Not a Service packet: unchanged.
     Pass,
 }

@@ -1,4 +1,4 @@
-//! Facts become an Intent: the Kubernetes rules, one in each file below. Here they are only put together.
+//! Facts become an Intent: combines the Kubernetes rules, which have a file each below.
 //!
 //! ```text
 //! ownership ─▶ cluster_ips ─▶ frontends ─▶ conflicts ──────────────┐
@@ -42,13 +42,13 @@ use crate::intent::{FamilyIntent, Frontend, FrontendKind, Intent, NodeIntent, Po
 use crate::name::{Family, ServiceName};
 use crate::policy::Policy;
 
-/// What one Service comes to.
+/// The result for one Service.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Resolution {
-    /// `None`: no packet on this node is this Service's business (unknown, headless, somebody else's, or every
-    /// frontend belongs to others).
+    /// `None`: the Service has no frontend on this node (it is unknown, headless, assigned to another proxy, or other
+    /// Services own all of its frontends).
     pub intent: Option<ServiceIntent>,
-    /// All that is wrong with it and its slices. Sorted.
+    /// All Diagnostics of the Service and its slices. Sorted.
     pub diagnostics: Vec<Diagnostic>,
 }
 
@@ -88,11 +88,11 @@ pub fn node(facts: &Facts) -> (NodeIntent, Vec<Diagnostic>) {
 fn missing_node(facts: &Facts) -> Option<Diagnostic> {
     let (reason, effect) = match facts.own_node() {
         Some(node) if !node.gone => return None,
-        Some(_) => ("the object was deleted", "its last known addresses, zone and pod ranges stay in use"),
+        Some(_) => ("the object was deleted", "its last addresses, zone and pod CIDRs stay in use"),
         None => (
-            "there is no Node of that name",
-            "its addresses and its zone are not known; zone hints are not used, and node ports that would answer on its \
-             primary address answer on all",
+            "the Node does not exist",
+            "its addresses and its zone are unknown: zone hints are ignored, and node ports answer on all addresses \
+             instead of the primary one",
         ),
     };
     Some(Diagnostic {
@@ -118,7 +118,7 @@ pub fn all(facts: &Facts) -> (Intent, Vec<Diagnostic>) {
     (intent, diagnostics)
 }
 
-/// Brings an Intent up to date after an event: the same as [`all`], at the cost of what was touched.
+/// Updates an Intent after an event: the same result as [`all`], at the cost of what was touched.
 pub fn update(facts: &Facts, touched: &Touched, intent: &mut Intent) {
     if touched.everything {
         *intent = all(facts).0;
@@ -135,7 +135,7 @@ pub fn update(facts: &Facts, touched: &Touched, intent: &mut Intent) {
     }
 }
 
-/// What a Service wants for itself, before conflicts are settled.
+/// The frontends that a Service claims, before conflicts are settled.
 pub(crate) fn claims(service: &Service, policy: &Policy) -> Vec<Claim> {
     if ownership::check(service).is_err() {
         return Vec::new();
@@ -166,7 +166,7 @@ fn ours(facts: &Facts, service: &Service, diagnostics: &mut Vec<Diagnostic>) -> 
     );
     let health_check = health_check::resolve(facts, service, &ports, diagnostics);
     let scheduler = scheduler::chosen(service, facts.policy(), diagnostics);
-    // Not collected: that would be in place, where the steps of four ports have room, most of what an Intent would weigh.
+    // Not `collect`: it would reuse the allocation of the steps, which is several times larger than the Intents.
     let mut intents = Vec::with_capacity(ports.len());
     intents.extend(ports.into_iter().map(|port| port.intent));
     let ports: Vec<PortIntent> = intents;
@@ -179,7 +179,7 @@ fn ours(facts: &Facts, service: &Service, diagnostics: &mut Vec<Diagnostic>) -> 
     })
 }
 
-/// Without a single port there, an address is not the Service's: its other ports are then not ours to reject.
+/// A Service without any port on an address does not own the address: its unused ports are then not rejected.
 fn live_cluster_ips(service: &Service, ports: &[PortIntent]) -> Vec<IpAddr> {
     let is_at =
         |frontend: &Frontend, ip| frontend.kind == FrontendKind::ClusterIp && frontend.address == Some(ip);
@@ -188,7 +188,7 @@ fn live_cluster_ips(service: &Service, ports: &[PortIntent]) -> Vec<IpAddr> {
     cluster_ips::chosen(service).into_iter().filter(is_live).collect()
 }
 
-/// The ports that have a frontend left, in the Service's order, IPv4 first.
+/// The ports that still have a frontend, in the Service's order, IPv4 first.
 pub(crate) fn ports<'f>(facts: &'f Facts, service: &Service, settled: &Settled) -> Vec<ResolvedPort<'f>> {
     let each = (0..service.ports.len()).flat_map(|port| Family::ALL.map(|family| (port, family)));
     each.filter_map(|(port, family)| {
@@ -298,12 +298,12 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_node_that_is_not_known_is_told() {
+    fn an_unknown_node_is_reported() {
         let mut facts =
             Facts::new(Policy { node_name: "ka".into(), masquerade_bit: 15, ..Policy::default() });
         let (intent, diagnostics) = node(&facts);
         assert_eq!(intent.masquerade_mark, 0x8000);
-        assert_eq!(diagnostics[0].reason, "there is no Node of that name");
+        assert_eq!(diagnostics[0].reason, "the Node does not exist");
         facts.apply(Event::Node(event::Node { name: "ka".into(), ..Default::default() }));
         assert_eq!(node(&facts).1, []);
     }

@@ -1,4 +1,4 @@
-//! The ways in which the kernel's balancer (IPVS) can choose an endpoint, by the names it knows them by.
+//! The IPVS schedulers by their kernel names: how the load balancer chooses an endpoint.
 
 use std::fmt;
 

@@ -311,8 +311,8 @@ fn explain_says_what_is_right() {
 type Trouble = (&'static str, fn(&mut Vec<Value>), &'static str);
 
 const TROUBLES: [Trouble; 13] = [
-    ("no slices", |objects| objects.truncate(1), "There is no EndpointSlice"),
-    ("no endpoints", |objects| objects[1]["endpoints"] = json!([]), "hold no endpoint"),
+    ("no slices", |objects| objects.truncate(1), "has no EndpointSlice"),
+    ("no endpoints", |objects| objects[1]["endpoints"] = json!([]), "have no usable endpoint"),
     (
         "none ready",
         |objects| {
@@ -321,29 +321,29 @@ const TROUBLES: [Trouble; 13] = [
         },
         "No IPv4 endpoint of port 80 is ready",
     ),
-    ("another port name", |objects| objects[1]["ports"][0]["name"] = json!("other"), "its slices only have"),
+    ("another port name", |objects| objects[1]["ports"][0]["name"] = json!("other"), "its EndpointSlices only have"),
     (
         "another family",
         |objects| {
             objects[0]["spec"]["clusterIPs"] = json!(["10.96.0.80", "fd00:10:96::80"]);
             objects[0]["spec"]["ipFamilies"] = json!(["IPv4", "IPv6"]);
         },
-        "no slice with IPv6 addresses",
+        "no EndpointSlice with IPv6 addresses",
     ),
     (
         "nothing local",
         |objects| objects[0]["spec"]["internalTrafficPolicy"] = json!("Local"),
-        "internalTrafficPolicy is Local and no endpoint is here",
+        "internalTrafficPolicy is Local and this node has no endpoint",
     ),
     (
         "nothing local for the outside",
         |objects| objects[0]["spec"]["externalTrafficPolicy"] = json!("Local"),
-        "externalTrafficPolicy is Local and no endpoint is here",
+        "externalTrafficPolicy is Local and this node has no endpoint",
     ),
     (
         "no load balancer",
         |objects| objects[0]["spec"]["type"] = json!("LoadBalancer"),
-        "No load-balancer address is assigned",
+        "No load-balancer IP is assigned",
     ),
     (
         "headless",
@@ -361,8 +361,8 @@ const TROUBLES: [Trouble; 13] = [
         },
         "the proxy `other`",
     ),
-    ("no port", |objects| objects[0]["spec"]["ports"] = json!([]), "no port that can be used"),
-    ("slices without a Service", |objects| drop(objects.remove(0)), "There is no Service"),
+    ("no port", |objects| objects[0]["spec"]["ports"] = json!([]), "no usable port"),
+    ("slices without a Service", |objects| drop(objects.remove(0)), "default/web does not exist"),
 ];
 
 #[test]
@@ -397,7 +397,7 @@ fn explain_knows_clashes_and_misspelt_names() {
     assert_eq!(clash.code, 2);
     assert!(clash.stdout.contains("30080") && clash.stdout.contains("default/web"), "{}", clash.stdout);
     assert!(!explain("web").stdout.contains("already belongs"), "the owner has no problem");
-    assert!(explain("wep").stdout.contains("Perhaps default/web is meant"), "{}", explain("wep").stdout);
+    assert!(explain("wep").stdout.contains("Did you mean default/web?"), "{}", explain("wep").stdout);
     assert!(explain("prod/web").stdout.contains("in another namespace: default/web"));
     assert_eq!(explain("a/b/c").code, 1);
 }

@@ -162,7 +162,7 @@ fn the_whole_chart_is_known_to_kubernetes() {
     let pod = pod(&objects);
     assert_eq!(pod["containers"][0]["command"].as_array().unwrap().last().unwrap(), "--v=2");
 
-    // Somebody who may ask from elsewhere is told to ask where we answer.
+    // With a monitor, metrics listen on all addresses.
     let config = find(&objects, "ConfigMap")["data"]["config.conf"].as_str().unwrap();
     assert_eq!(documents(config)[0]["metricsBindAddress"], "0.0.0.0:10249");
     assert_eq!(pod["containers"][0]["ports"][1]["name"], "metrics");

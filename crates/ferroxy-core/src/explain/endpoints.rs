@@ -1,4 +1,4 @@
-//! Every endpoint a port could have: whether it gets traffic, and if not, why.
+//! All endpoints of a port: whether each gets traffic, and if not, why.
 
 use super::EndpointExplanation;
 use crate::facts::{Conditions, Facts, Place, Service, Slice};
@@ -39,9 +39,9 @@ fn why_unused(facts: &Facts, port: &ResolvedPort<'_>, candidate: &Candidate<'_>)
     if !candidate.conditions.ready() && !is_leaving(candidate) {
         return not_serving(candidate.conditions).to_owned();
     }
-    // It could serve, and there is no choice among all nodes: then only its place is against it.
+    // It can serve and only the local selection exists: so it is unused because it runs on another node.
     if !candidate.endpoint.is_local && port.intent.cluster.is_empty() {
-        return "on another node and the policy is Local".to_owned();
+        return "on another node, and the traffic policy is Local".to_owned();
     }
     if !candidate.conditions.ready() {
         return "terminating while ready endpoints exist".to_owned();
@@ -60,13 +60,13 @@ fn why_unused(facts: &Facts, port: &ResolvedPort<'_>, candidate: &Candidate<'_>)
 }
 
 fn not_serving(conditions: Conditions) -> &'static str {
-    if conditions.terminating() { "terminating and not serving any more" } else { "not ready" }
+    if conditions.terminating() { "terminating and no longer serving" } else { "not ready" }
 }
 
 fn duplicate(port: &ResolvedPort<'_>, candidate: &Candidate<'_>) -> EndpointExplanation {
     let other = port.candidates.usable.iter().find(|other| other.address() == candidate.address());
     let slice = other.map_or("another slice", |other| &other.slice.name);
-    EndpointExplanation { reason: Some(format!("duplicate of the one in {slice}")), ..row(candidate) }
+    EndpointExplanation { reason: Some(format!("duplicate of an endpoint in {slice}")), ..row(candidate) }
 }
 
 fn portless(facts: &Facts, slice: &Slice, index: usize, port: &str) -> EndpointExplanation {
@@ -74,7 +74,7 @@ fn portless(facts: &Facts, slice: &Slice, index: usize, port: &str) -> EndpointE
     let is_local = place.node.as_deref() == Some(facts.policy().node_name.as_str());
     let address = slice.address(index).map(|ip| ip.to_string()).unwrap_or_default();
     EndpointExplanation {
-        reason: Some(format!("its slice has no {port}")),
+        reason: Some(format!("its EndpointSlice has no {port}")),
         ..blank(address, slice, index, &place, is_local)
     }
 }

@@ -1,4 +1,4 @@
-//! What is wrong with a Service in plain words, and what would likely put it right.
+//! Problems of a Service: what is wrong, the effect on traffic, and what to do next.
 
 use std::collections::BTreeSet;
 
@@ -23,15 +23,17 @@ pub(super) fn of_unknown(
 ) -> Vec<Finding> {
     let list = |names: &[ServiceName]| names.iter().map(ServiceName::as_str).collect::<Vec<_>>().join(", ");
     let fix = match (elsewhere, similar) {
-        ([], []) => "Check the name and the namespace; create the Service if it is missing.".to_owned(),
-        ([], similar) => format!("Perhaps {} is meant.", list(similar)),
-        (elsewhere, _) => format!("A Service of that name exists in another namespace: {}.", list(elsewhere)),
+        ([], []) => "Check the name and the namespace, or create the Service.".to_owned(),
+        ([], similar) => format!("Did you mean {}?", list(similar)),
+        (elsewhere, _) => {
+            format!("A Service with this name exists in another namespace: {}.", list(elsewhere))
+        }
     };
-    let mut findings = vec![finding(format!("There is no Service {name}."), fix)];
+    let mut findings = vec![finding(format!("Service {name} does not exist."), fix)];
     if facts.slices_of(name).next().is_some() {
         findings.push(finding(
-            "EndpointSlices for it exist, but the Service itself does not.",
-            "Create the Service, or delete the left-over slices.",
+            "EndpointSlices for this Service exist, but the Service does not.",
+            "Create the Service, or delete the stale EndpointSlices.",
         ));
     }
     findings
@@ -39,10 +41,10 @@ pub(super) fn of_unknown(
 
 pub(super) fn of_not_ours(name: &ServiceName, not_ours: &NotOurs) -> Finding {
     let fix = match not_ours {
-        NotOurs::OtherProxy(_) => "Remove the label if this proxy is to serve it.",
-        NotOurs::ExternalName => "Look at DNS when it does not work; no proxy takes part.",
-        NotOurs::Headless => "Look at DNS and at the pods when it does not work; no proxy takes part.",
-        NotOurs::NoClusterIp => "Wait for the API server to assign one, or correct spec.clusterIPs.",
+        NotOurs::OtherProxy(_) => "Remove the label if this proxy should handle the Service.",
+        NotOurs::ExternalName => "If it does not work, check DNS: no proxy is involved.",
+        NotOurs::Headless => "If it does not work, check DNS and the pods: no proxy is involved.",
+        NotOurs::NoClusterIp => "Wait until the API server assigns one, or correct spec.clusterIPs.",
     };
     finding(format!("{name} is not handled: {}.", not_ours.words()), fix)
 }
@@ -55,21 +57,24 @@ pub(super) fn of_service(
 ) -> Vec<Finding> {
     let mut findings = Vec::new();
     if service.ports.is_empty() {
-        findings.push(finding("The Service has no port that can be used.", "Correct spec.ports."));
+        findings.push(finding(
+            "The Service has no usable port, so it receives no traffic.",
+            "Correct spec.ports; the diagnostics name the invalid values.",
+        ));
     }
     findings.extend(lost_frontends(service, settled));
     match facts.slices_of(&service.name).next() {
         None => findings.push(finding(
-            "There is no EndpointSlice for this Service.",
-            "Does spec.selector match the labels of any pod? Without a selector, slices must be made by hand.",
+            "The Service has no EndpointSlice: connections to it are rejected.",
+            "Check that spec.selector matches the labels of running pods. A Service without a selector needs EndpointSlices that you create.",
         )),
         Some(_) => findings.extend(ports.iter().flat_map(|port| of_port(facts, service, port))),
     }
     findings.extend(of_load_balancer(service));
     if !facts.policy().external_ips && !service.external_ips.is_empty() {
         findings.push(finding(
-            "External IPs are turned off on this node (feature gate AllowServiceExternalIPs).",
-            "Turn the gate on, or use a load balancer.",
+            "spec.externalIPs is ignored: the feature gate AllowServiceExternalIPs is off on this node.",
+            "Enable the feature gate, or use a load balancer.",
         ));
     }
     let mut seen = BTreeSet::new();
@@ -80,7 +85,13 @@ pub(super) fn of_service(
 fn lost_frontends(service: &Service, settled: &Settled) -> impl Iterator<Item = Finding> {
     settled.lost.iter().map(|lost| {
         let problem = format!("{}: {}.", capitalised(&lost.effect(service)), lost.reason(service));
-        finding(problem, format!("Change {} here, or free it at its owner.", lost.wanted.field.path()))
+        finding(
+            problem,
+            format!(
+                "Change {} in this Service, or release it in the Service that owns it.",
+                lost.wanted.field.path()
+            ),
+        )
     })
 }
 
@@ -100,16 +111,16 @@ fn of_port(facts: &Facts, service: &Service, port: &ResolvedPort<'_>) -> Vec<Fin
     let mut findings = Vec::new();
     if !port.selection.somewhere {
         findings.push(finding(
-            format!("No {family} endpoint of port {} is ready.", spec.port),
-            "Look at the pods' readiness probes: `kubectl get pods`, `kubectl describe pod`.",
+            format!("No {family} endpoint of port {} is ready: connections to it are rejected.", spec.port),
+            "Check the readiness probes of the pods: `kubectl get pods`, `kubectl describe pod`.",
         ));
     } else if !port.candidates.usable.iter().any(|candidate| candidate.conditions.ready()) {
         findings.push(finding(
             format!(
-                "Every {family} endpoint of port {} is terminating; those that still serve are used.",
+                "All {family} endpoints of port {} are terminating; traffic goes to those that still serve.",
                 spec.port
             ),
-            "Look at why no new pod has become ready.",
+            "Check why no new pod is ready.",
         ));
     }
     findings.extend(nothing_local(port, spec.port));
@@ -121,14 +132,18 @@ fn no_candidates(service: &Service, port: &ResolvedPort<'_>, family: Family, sli
     let spec = &service.ports[port.port];
     if slices.is_empty() {
         return finding(
-            format!("The Service has an {family} frontend, but no slice with {family} addresses."),
-            format!("Do the pods have {family} addresses? If not, take {family} out of spec.ipFamilies."),
+            format!(
+                "The Service has an {family} address, but no EndpointSlice with {family} addresses: connections to it are rejected."
+            ),
+            format!(
+                "Check that the pods have {family} addresses. If not, remove {family} from spec.ipFamilies."
+            ),
         );
     }
     if slices.iter().all(|slice| slice.is_empty()) {
         return finding(
-            "Its slices hold no endpoint that can be used.",
-            "Does spec.selector match the labels of any pod? Are the addresses in its slices right?",
+            "The EndpointSlices of the Service have no usable endpoint: connections to it are rejected.",
+            "Check that spec.selector matches the labels of running pods, and that the addresses in the EndpointSlices are valid.",
         );
     }
     let others: BTreeSet<String> = slices
@@ -142,35 +157,37 @@ fn no_candidates(service: &Service, port: &ResolvedPort<'_>, family: Family, sli
     };
     let own = port_words(&spec.name, spec.protocol.lowercase());
     finding(
-        format!("The Service has a {own}, but its slices only have: {others}."),
+        format!(
+            "The Service has a {own}, but its EndpointSlices only have: {others}. Connections to the port are rejected."
+        ),
         match spec.target_port.is_empty() || spec.target_port.parse::<u16>().is_ok() {
-            true => "Name the ports alike in the Service and in its slices.".to_owned(),
-            false => format!("Does a container of the pods have a port named `{}`?", spec.target_port),
+            true => "Use the same port names in the Service and in its EndpointSlices.".to_owned(),
+            false => format!("Check that a container of the pods has a port named `{}`.", spec.target_port),
         },
     )
 }
 
-/// The policy Local on a node without an endpoint: traffic vanishes, and only here.
+/// Policy Local on a node without an endpoint: traffic is dropped on this node only.
 fn nothing_local(port: &ResolvedPort<'_>, number: u16) -> Vec<Finding> {
     let mut findings = Vec::new();
     let internal = frontend_kinds(&port.intent, |frontend| frontend.route == Route::Drop);
     if !internal.is_empty() {
         findings.push(finding(
-            format!("Connections to port {number} ({internal}) are dropped on this node: internalTrafficPolicy is Local and no endpoint is here."),
-            "Run a pod on this node, or set internalTrafficPolicy: Cluster.",
+            format!("Connections to port {number} ({internal}) are dropped on this node: internalTrafficPolicy is Local and this node has no endpoint."),
+            "Run a pod of the Service on this node, or set internalTrafficPolicy: Cluster.",
         ));
     }
     let external = frontend_kinds(&port.intent, |frontend| frontend.route == Route::ExternalLocal);
     if !external.is_empty() && port.intent.local.is_empty() {
         findings.push(finding(
-            format!("Traffic from outside to port {number} ({external}) is dropped on this node: externalTrafficPolicy is Local and no endpoint is here."),
-            "Send it to a node with an endpoint (the health-check port tells which), or set externalTrafficPolicy: Cluster.",
+            format!("External traffic to port {number} ({external}) is dropped on this node: externalTrafficPolicy is Local and this node has no endpoint."),
+            "Send traffic to nodes with an endpoint (health-check node ports show which), or set externalTrafficPolicy: Cluster.",
         ));
     }
     findings
 }
 
-/// Hints are there, but the rule is off.
+/// Hints exist, but are ignored.
 fn ignored_hints(facts: &Facts, port: &ResolvedPort<'_>, number: u16) -> Option<Finding> {
     let ready = || port.candidates.usable.iter().filter(|candidate| candidate.conditions.ready());
     let hinted = ready().any(|candidate| !candidate.place.hint_zones.is_empty());
@@ -180,13 +197,15 @@ fn ignored_hints(facts: &Facts, port: &ResolvedPort<'_>, number: u16) -> Option<
         return None;
     }
     let why = match (unhinted, facts.zone()) {
-        (Some(candidate), _) => format!("{} has none", candidate.address()),
+        (Some(candidate), _) => format!("endpoint {} has none", candidate.address()),
         (None, None) => "this node has no zone".to_owned(),
-        (None, Some(zone)) => format!("none is for this node's zone, {zone}"),
+        (None, Some(zone)) => format!("no hint is for this node's zone, {zone}"),
     };
     Some(finding(
-        format!("The zone hints of port {number} are ignored: {why}."),
-        "Traffic goes to all zones until the controller has given hints to all endpoints and zones.",
+        format!(
+            "The zone hints of port {number} are ignored: {why}. Traffic goes to endpoints in all zones."
+        ),
+        "Hints take effect when every ready endpoint has one and this node's zone is among them; check the EndpointSlices.",
     ))
 }
 
@@ -194,14 +213,14 @@ fn of_load_balancer(service: &Service) -> Vec<Finding> {
     let mut findings = Vec::new();
     if service.kind == ServiceKind::LoadBalancer && service.load_balancer_ips.is_empty() {
         findings.push(finding(
-            "No load-balancer address is assigned.",
-            "Wait for the load-balancer controller (kubectl describe service shows its events); a host name alone is not served here.",
+            "No load-balancer IP is assigned: only the other addresses of the Service work.",
+            "Wait for the load-balancer controller; `kubectl describe service` shows its events. A host name in the status is not programmed on nodes.",
         ));
     }
     for listed in service.load_balancer_ips.iter().filter(|listed| listed.value.via_proxy) {
         findings.push(finding(
-            format!("The load-balancer address {} is not served on the node: its ipMode is Proxy.", listed.value.ip),
-            "Nothing to do: traffic is meant to go out to the load balancer and come back by node port or pod address.",
+            format!("The load-balancer IP {} is not programmed on the node: its ipMode is Proxy.", listed.value.ip),
+            "No action needed: traffic goes to the load balancer and returns through a node port or a pod address.",
         ));
     }
     findings

@@ -1,9 +1,9 @@
-//! Which Service somebody may have meant.
+//! Suggestions for a misspelled Service name.
 
 use crate::facts::Facts;
 use crate::name::ServiceName;
 
-/// How many suggestions still help.
+/// The maximum number of suggestions.
 const MOST: usize = 3;
 
 /// Services of the same name in other namespaces, and Services of nearly the same name.

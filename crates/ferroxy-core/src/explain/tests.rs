@@ -102,9 +102,9 @@ fn an_unknown_service_may_be_elsewhere_or_misspelt() {
     };
     assert_eq!(elsewhere, &[ServiceName::new("prod", "web")]);
     assert_eq!(similar, &[ServiceName::new("default", "wep")]);
-    assert_eq!(missing.findings[0].fix, "A Service of that name exists in another namespace: prod/web.");
+    assert_eq!(missing.findings[0].fix, "A Service with this name exists in another namespace: prod/web.");
     let misspelt = explain(&facts, &ServiceName::new("default", "we"));
-    assert_eq!(misspelt.findings[0].fix, "Perhaps default/wep is meant.");
+    assert_eq!(misspelt.findings[0].fix, "Did you mean default/wep?");
 }
 
 #[test]
@@ -124,12 +124,15 @@ fn services_of_others_say_whose_they_are() {
 }
 
 #[test]
-fn missing_endpoints_are_told_apart() {
+fn causes_of_missing_endpoints_are_distinguished() {
     assert_finds(&explain_web(service(), vec![]), "no EndpointSlice");
-    assert_finds(&explain_web(service(), vec![slice("http", vec![])]), "hold no endpoint");
+    assert_finds(&explain_web(service(), vec![slice("http", vec![])]), "have no usable endpoint");
     let misnamed = explain_web(service(), vec![slice("web", vec![pod("10.0.0.1", "ka")])]);
-    assert_finds(&misnamed, "has a port named http (tcp), but its slices only have: port named web (tcp)");
-    assert_eq!(reasons(&misnamed), pairs(&[("10.0.0.1", "its slice has no port named http (tcp)")]));
+    assert_finds(
+        &misnamed,
+        "has a port named http (tcp), but its EndpointSlices only have: port named web (tcp)",
+    );
+    assert_eq!(reasons(&misnamed), pairs(&[("10.0.0.1", "its EndpointSlice has no port named http (tcp)")]));
     let not_ready = SliceEndpoint { ready: Some(false), serving: Some(false), ..pod("10.0.0.1", "ka") };
     let not_ready = explain_web(service(), vec![slice("http", vec![not_ready])]);
     assert_finds(&not_ready, "No IPv4 endpoint of port 80 is ready");
@@ -137,12 +140,12 @@ fn missing_endpoints_are_told_apart() {
 }
 
 #[test]
-fn a_family_without_slices_is_told() {
+fn a_family_without_slices_is_reported() {
     let mut dual = service();
     dual.cluster_ips = vec!["10.96.0.80".into(), "fd00::80".into()];
     dual.ip_families = vec!["IPv4".into(), "IPv6".into()];
     let explanation = explain_web(dual, vec![slice("http", vec![pod("10.0.0.1", "ka")])]);
-    assert_finds(&explanation, "no slice with IPv6 addresses");
+    assert_finds(&explanation, "no EndpointSlice with IPv6 addresses");
     assert_eq!(explanation.findings.len(), 1);
 }
 
@@ -156,7 +159,7 @@ fn unused_endpoints_say_why() {
     let expected = [
         ("10.0.0.1:8080", ""),
         ("10.0.0.3:8080", "terminating while ready endpoints exist"),
-        ("10.0.0.1:8080", "duplicate of the one in default/web-1"),
+        ("10.0.0.1:8080", "duplicate of an endpoint in default/web-1"),
         ("endpoints[2].addresses[0]", "invalid address: `10.0.0.09` is not an IP address"),
     ];
     assert_eq!(reasons(&explanation), pairs(&expected));
@@ -172,22 +175,25 @@ fn hints_are_explained_when_used_and_when_ignored() {
     assert_eq!(reasons(&used), pairs(&expected));
     let partly =
         explain_web(service(), vec![slice("http", vec![hinted("10.0.0.1", "z1"), pod("10.0.0.2", "kb")])]);
-    assert_finds(&partly, "zone hints of port 80 are ignored: 10.0.0.2:8080 has none");
+    assert_finds(&partly, "zone hints of port 80 are ignored: endpoint 10.0.0.2:8080 has none");
 }
 
 #[test]
-fn local_policies_without_a_local_endpoint_are_told() {
+fn local_policies_without_a_local_endpoint_are_reported() {
     let mut local = service();
     local.external_traffic_policy = "Local".into();
     let remote = vec![slice("http", vec![pod("10.0.0.2", "kb")])];
     let explanation = explain_web(local.clone(), remote.clone());
-    assert_finds(&explanation, "Traffic from outside to port 80 (node port) is dropped on this node");
+    assert_finds(&explanation, "External traffic to port 80 (node port) is dropped on this node");
     local.external_traffic_policy = String::new();
     local.internal_traffic_policy = "Local".into();
     local.ports[0].node_port = 0;
     let explanation = explain_web(local, remote);
     assert_finds(&explanation, "Connections to port 80 (cluster IP) are dropped on this node");
-    assert_eq!(reasons(&explanation), pairs(&[("10.0.0.2:8080", "on another node and the policy is Local")]));
+    assert_eq!(
+        reasons(&explanation),
+        pairs(&[("10.0.0.2:8080", "on another node, and the traffic policy is Local")])
+    );
 }
 
 #[test]
@@ -197,7 +203,10 @@ fn a_terminating_endpoint_elsewhere_is_not_blamed_for_terminating() {
     local.ports[0].node_port = 0;
     let leaving = SliceEndpoint { ready: Some(false), terminating: Some(true), ..pod("10.0.0.2", "kb") };
     let explanation = explain_web(local, vec![slice("http", vec![leaving])]);
-    assert_eq!(reasons(&explanation), pairs(&[("10.0.0.2:8080", "on another node and the policy is Local")]));
+    assert_eq!(
+        reasons(&explanation),
+        pairs(&[("10.0.0.2:8080", "on another node, and the traffic policy is Local")])
+    );
 }
 
 #[test]
@@ -213,13 +222,13 @@ fn a_lost_frontend_names_its_owner() {
 }
 
 #[test]
-fn load_balancers_without_or_with_foreign_addresses_are_told() {
+fn load_balancers_without_or_with_foreign_addresses_are_reported() {
     let mut balanced = service();
     balanced.kind = "LoadBalancer".into();
-    assert_finds(&explain_web(balanced.clone(), vec![]), "No load-balancer address is assigned");
+    assert_finds(&explain_web(balanced.clone(), vec![]), "No load-balancer IP is assigned");
     balanced.ingress = vec![event::Ingress { ip: "203.0.113.1".into(), ip_mode: "Proxy".into() }];
     assert_finds(
         &explain_web(balanced, vec![]),
-        "203.0.113.1 is not served on the node: its ipMode is Proxy",
+        "203.0.113.1 is not programmed on the node: its ipMode is Proxy",
     );
 }

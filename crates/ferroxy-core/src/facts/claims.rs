@@ -1,5 +1,5 @@
-//! Who wants which frontend. Kept up to date event by event, so that a conflict is found, and its end noticed,
-//! without walking all Services.
+//! Which Services claim which frontend. Updated event by event, so that conflicts are detected and resolved without
+//! iterating over all Services.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -40,8 +40,8 @@ impl Claims {
         self.holders.get(claim).into_iter().flatten().map(|holder| &holder.name)
     }
 
-    /// One Service was replaced. Adds every Service that gains or loses something by it, or whose Diagnostics
-    /// name an owner that is not the owner any more.
+    /// One Service was replaced. Adds every Service that gains or loses a frontend because of it, or whose Diagnostics name a
+    /// former owner.
     pub(super) fn replace(
         &mut self,
         old: Option<(&Service, Vec<Claim>)>,
@@ -69,7 +69,7 @@ impl Claims {
         }
     }
 
-    /// A node port and a health-check port with the same number both stay, but each deserves a word about it.
+    /// A node port and a health-check node port with the same number both stay, with a Diagnostic for each.
     fn touch_neighbours(&self, claim: &Claim, touched: &mut BTreeSet<ServiceName>) {
         if let Claim::HealthCheck { port } = *claim {
             for family in Family::ALL {

@@ -1,4 +1,4 @@
-//! Single fields: text or a wide number in; a value, or the reason why it cannot be used, out. Not whole objects.
+//! Validation of single fields: text or a wide number becomes a value, or the reason why it is invalid. Not whole objects.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use crate::diagnostic::{Diagnostic, Object};
 use crate::name::{Family, Protocol};
 
-/// Collects what is wrong with one object.
+/// Collects the Diagnostics of one object.
 #[derive(Debug)]
 pub(super) struct Notes {
     object: Object,
@@ -16,7 +16,7 @@ pub(super) struct Notes {
     left_out: usize,
 }
 
-/// An object with ten thousand mistakes is one mistake: beyond this many they are only counted.
+/// The most Diagnostics per object; further ones are only counted.
 const MOST_PER_OBJECT: usize = 20;
 
 impl Notes {
@@ -42,7 +42,7 @@ impl Notes {
         });
     }
 
-    /// Takes the value, or writes down why there is none.
+    /// Returns the value, or adds a Diagnostic with the reason.
     pub(super) fn keep<T>(
         &mut self,
         read: Result<T, String>,
@@ -57,16 +57,16 @@ impl Notes {
             self.diagnostics.push(Diagnostic {
                 object: self.object,
                 field: "(more)".to_owned(),
-                reason: format!("{} more mistakes like these", self.left_out),
-                effect: "each one is skipped".to_owned(),
+                reason: format!("{} more invalid values in this object", self.left_out),
+                effect: "they are ignored".to_owned(),
             });
         }
         self.diagnostics.into()
     }
 }
 
-/// An address in the API's spelling. What Go's sloppy parser lets through (leading zeros, IPv4 inside IPv6) is
-/// refused as Kubernetes refuses it: two readers of one such address may see two different hosts.
+/// An address as the API spells it. Forms that Go's old parser accepts (leading zeros, IPv4-mapped IPv6) are rejected, as
+/// Kubernetes does: two parsers may read two different hosts from one such text.
 pub(super) fn address(text: &str) -> Result<IpAddr, String> {
     let Ok(address) = text.parse::<IpAddr>() else {
         return Err(format!("{} is not an IP address", quoted(text)));
@@ -79,7 +79,7 @@ pub(super) fn address(text: &str) -> Result<IpAddr, String> {
     }
 }
 
-/// An address that may serve or receive Service traffic; the special ones are forbidden by the API as well.
+/// An address that may send or receive Service traffic. The API rejects special-purpose addresses, too.
 pub(super) fn ordinary_address(text: &str) -> Result<IpAddr, String> {
     let address = address(text)?;
     let special = if address.is_unspecified() {
@@ -103,9 +103,9 @@ pub(crate) fn is_link_local(address: IpAddr) -> bool {
     }
 }
 
-/// An address range; bits beyond the prefix are cut off, as the original does.
+/// A CIDR; host bits are cleared, as kube-proxy does.
 pub(super) fn range(text: &str) -> Result<IpNet, String> {
-    let unreadable = || format!("{} is not an address range", quoted(text));
+    let unreadable = || format!("{} is not a CIDR", quoted(text));
     let (start, _) = text.split_once('/').ok_or_else(unreadable)?;
     address(start)?;
     text.parse::<IpNet>().map(|net| net.trunc()).map_err(|_| unreadable())
@@ -115,7 +115,7 @@ pub(super) fn port(number: i64) -> Result<u16, String> {
     u16::try_from(number)
         .ok()
         .filter(|port| *port != 0)
-        .ok_or_else(|| format!("{number} is not a port (1 to 65535)"))
+        .ok_or_else(|| format!("{number} is not a valid port (1 to 65535)"))
 }
 
 /// Empty means TCP, as the API's default.
@@ -123,7 +123,8 @@ pub(super) fn protocol(text: &str) -> Result<Protocol, String> {
     if text.is_empty() {
         return Ok(Protocol::Tcp);
     }
-    Protocol::parse(text).ok_or_else(|| format!("{} is not a protocol (TCP, UDP, SCTP)", quoted(text)))
+    Protocol::parse(text)
+        .ok_or_else(|| format!("{} is not a supported protocol (TCP, UDP, SCTP)", quoted(text)))
 }
 
 pub(super) fn family(text: &str) -> Result<Family, String> {
@@ -133,19 +134,19 @@ pub(super) fn family(text: &str) -> Result<Family, String> {
         .ok_or_else(|| format!("{} is not an IP family (IPv4, IPv6)", quoted(text)))
 }
 
-/// Names end up in comments of kernel objects and in logs, so only the API's alphabet gets in.
+/// Names are used in comments of kernel objects and in logs, so only characters that the API allows are accepted.
 pub(super) fn name(text: &str, longest: usize) -> Result<&str, String> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
     if text.len() > longest {
         Err(format!("{} is longer than {longest} characters", quoted(text)))
     } else if !text.chars().all(allowed) {
-        Err(format!("{} has characters that a name cannot have", quoted(text)))
+        Err(format!("{} contains characters that are not allowed in a name", quoted(text)))
     } else {
         Ok(text)
     }
 }
 
-/// Text from an object, safe to print: escaped, and cut when it is absurdly long.
+/// Text from an object, safe to print: escaped, and truncated if very long.
 pub(super) fn quoted(text: &str) -> String {
     const LONGEST: usize = 64;
     let shown: String = text.chars().take(LONGEST).flat_map(char::escape_debug).collect();

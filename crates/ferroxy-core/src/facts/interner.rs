@@ -1,11 +1,11 @@
-//! One copy of each distinct value, named by a small number, freed when nobody uses it any more.
+//! Interned values: one copy of each distinct value, identified by a small number and freed with its last user.
 
 use std::hash::Hash;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-/// Names a value of one [`Interner`]. Only meaningful with the interner that gave it out, until it is released.
+/// Identifies a value of one [`Interner`], until it is released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Id(u32);
 

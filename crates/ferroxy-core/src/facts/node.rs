@@ -1,4 +1,4 @@
-//! Nodes, ServiceCIDRs: the objects about the cluster itself, every field judged, nothing decided.
+//! Nodes and ServiceCIDRs with validated fields. The rules that use them are in `resolve`.
 
 use std::net::IpAddr;
 
@@ -16,10 +16,10 @@ pub struct Node {
     pub internal_ips: Vec<IpAddr>,
     pub external_ips: Vec<IpAddr>,
     pub pod_cidrs: Vec<IpNet>,
-    /// Being deleted, and the keys of its taints: what `/healthz` wants to know.
+    /// Whether it is being deleted, and the keys of its taints, for `/healthz`.
     pub deleting: bool,
     pub taints: Vec<String>,
-    /// The object was deleted; this is what it last said.
+    /// The object was deleted; these are its last values.
     pub gone: bool,
     pub diagnostics: Box<[Diagnostic]>,
 }
@@ -42,10 +42,10 @@ impl Node {
                 _ => continue,
             };
             let field = format_args!("status.addresses[{i}].address");
-            list.extend(notes.keep(field::address(text), field, "the address is not used"));
+            list.extend(notes.keep(field::address(text), field, "the address is ignored"));
         }
         let read_cidr = |(i, text): (usize, &String)| {
-            notes.keep(field::range(text), format_args!("spec.podCIDRs[{i}]"), "the range is not used")
+            notes.keep(field::range(text), format_args!("spec.podCIDRs[{i}]"), "the CIDR is ignored")
         };
         Node {
             zone: object.zone.filter(|zone| !zone.is_empty()).map(Into::into),
@@ -63,14 +63,18 @@ impl Node {
 impl ServiceCidr {
     pub(super) fn read(object: event::ServiceCidr) -> ServiceCidr {
         let mut notes = Notes::about(Object { kind: "ServiceCIDR", name: object.name });
-        // What no Service has is dropped inside these ranges: the whole address space would be the end of all traffic.
+        // Packets to unused addresses in these CIDRs are dropped: a CIDR of all addresses would stop all traffic.
         let bounded = |cidr: IpNet| match cidr.prefix_len() {
-            0 => Err(format!("{cidr} is every address there is")),
+            0 => Err(format!("{cidr} covers all addresses")),
             _ => Ok(cidr),
         };
         let read = |(i, text): (usize, &String)| {
             let field = format_args!("spec.cidrs[{i}]");
-            notes.keep(field::range(text).and_then(bounded), field, "unused addresses inside are not dropped")
+            notes.keep(
+                field::range(text).and_then(bounded),
+                field,
+                "the CIDR is ignored, and packets to its unused addresses are not dropped",
+            )
         };
         let cidrs = object.cidrs.iter().enumerate().filter_map(read).collect();
         ServiceCidr { cidrs, diagnostics: notes.finish() }

@@ -1,4 +1,4 @@
-//! A Service as the store keeps it: every field judged, nothing decided. The rules are in `resolve`.
+//! A Service with validated fields, as `facts` stores it. The rules that use them are in `resolve`.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -17,11 +17,11 @@ pub struct Service {
     pub name: ServiceName,
     pub created: Option<i64>,
     pub proxy_name: Option<Box<str>>,
-    /// What the annotation `ferroxy.io/scheduler` names; text that names none is quoted.
+    /// The value of the annotation `ferroxy.io/scheduler`; an unknown scheduler is kept as quoted text.
     pub scheduler: Option<Result<Scheduler, Box<str>>>,
     pub kind: ServiceKind,
     pub headless: bool,
-    /// In the object's order; `None` where an entry cannot be used, so that indexes still fit `ip_families`.
+    /// In the object's order; `None` for an invalid entry, so that indexes still match `ip_families`.
     pub cluster_ips: Box<[Option<IpAddr>]>,
     pub ip_families: Box<[Option<Family>]>,
     pub ports: Box<[ServicePort]>,
@@ -32,7 +32,7 @@ pub struct Service {
     pub internal_traffic_local: bool,
     pub external_traffic_local: bool,
     pub health_check_node_port: Option<u16>,
-    /// `None`: not restricted. Empty: restricted, by entries of which none can be read.
+    /// `None`: not restricted. Empty: restricted, but no entry is valid.
     pub source_ranges: Option<Box<[IpNet]>>,
     pub diagnostics: Box<[Diagnostic]>,
 }
@@ -52,11 +52,11 @@ pub struct ServicePort {
     pub port: u16,
     pub node_port: Option<u16>,
     pub target_port: Box<str>,
-    /// Where it stands in `spec.ports`, for Diagnostics.
+    /// Its index in `spec.ports`, for Diagnostics.
     pub index: usize,
 }
 
-/// A usable entry of a list, and where it stands there.
+/// A valid entry of a list with its index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Listed<T> {
     pub index: usize,
@@ -66,11 +66,11 @@ pub struct Listed<T> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LoadBalancerIp {
     pub ip: IpAddr,
-    /// `ipMode: Proxy`: the load balancer wants to see the traffic, so the node must not answer for it.
+    /// `ipMode: Proxy`: the load balancer must see the traffic, so the node does not handle this address.
     pub via_proxy: bool,
 }
 
-/// Longest name of a port that the API lets through.
+/// Longest port name that the API accepts.
 const LONGEST_PORT_NAME: usize = 63;
 
 impl Service {
@@ -97,13 +97,13 @@ impl Service {
             health_check_node_port: read_optional_port(
                 object.health_check_node_port,
                 "spec.healthCheckNodePort",
-                "there is no health-check node port",
+                "the Service has no health-check node port",
                 &mut notes,
             ),
             source_ranges: read_source_ranges(&object.load_balancer_source_ranges, &mut notes),
             diagnostics: Box::default(),
         };
-        // Of the rest nothing is used, so nothing in it can be wrong.
+        // The other fields are not used, so they need no validation.
         if !headless && kind != ServiceKind::ExternalName {
             service.cluster_ips = read_cluster_ips(&object, &mut notes);
             service.ports = read_ports(object.ports, &mut notes);
@@ -127,7 +127,11 @@ fn read_kind(text: &str, notes: &mut Notes) -> ServiceKind {
         "LoadBalancer" => ServiceKind::LoadBalancer,
         "ExternalName" => ServiceKind::ExternalName,
         other => {
-            notes.add("spec.type", format!("{} is not a type", quoted(other)), "it is treated as ClusterIP");
+            notes.add(
+                "spec.type",
+                format!("{} is not a Service type", quoted(other)),
+                "the Service is treated as type ClusterIP",
+            );
             ServiceKind::ClusterIp
         }
     }
@@ -135,7 +139,7 @@ fn read_kind(text: &str, notes: &mut Notes) -> ServiceKind {
 
 fn read_families(texts: &[String], notes: &mut Notes) -> Box<[Option<Family>]> {
     let read = |(i, text): (usize, &String)| {
-        notes.keep(field::family(text), format_args!("spec.ipFamilies[{i}]"), "the entry is skipped")
+        notes.keep(field::family(text), format_args!("spec.ipFamilies[{i}]"), "the entry is ignored")
     };
     texts.iter().enumerate().map(read).collect()
 }
@@ -154,8 +158,8 @@ fn read_cluster_ips(object: &event::Service, notes: &mut Notes) -> Box<[Option<I
     listed.iter().enumerate().map(read).collect()
 }
 
-/// Two ports with the same name and protocol, or the same number and protocol, cannot be told apart: the first
-/// one stays.
+/// Two ports with the same name and protocol, or the same number and protocol, cannot be distinguished: the first one
+/// is used.
 fn read_ports(ports: Vec<event::ServicePort>, notes: &mut Notes) -> Box<[ServicePort]> {
     let mut names = FxHashSet::default();
     let mut numbers = FxHashSet::default();
@@ -164,10 +168,11 @@ fn read_ports(ports: Vec<event::ServicePort>, notes: &mut Notes) -> Box<[Service
         let Some(port) = read_port(index, port, notes) else { continue };
         let (number, protocol) = (port.port, port.protocol);
         if numbers.contains(&(number, protocol)) {
-            let reason = format!("{number}/{protocol} is already a port of this Service");
+            let reason = format!("port {number}/{protocol} is listed twice in this Service");
             notes.add(format_args!("spec.ports[{index}].port"), reason, "the port is skipped");
         } else if names.contains(&(port.name.clone(), protocol)) {
-            let reason = format!("the name {} is already a {protocol} port's", quoted(&port.name));
+            let reason =
+                format!("the name {} is already used by another {protocol} port", quoted(&port.name));
             notes.add(format_args!("spec.ports[{index}].name"), reason, "the port is skipped");
         } else {
             numbers.insert((number, protocol));
@@ -211,14 +216,14 @@ fn read_ingress(entries: &[event::Ingress], notes: &mut Notes) -> Box<[Listed<Lo
             "" | "VIP" => false,
             "Proxy" => true,
             other => {
-                let reason = format!("{} is not a mode (VIP, Proxy)", quoted(other));
+                let reason = format!("{} is not a valid ipMode (VIP, Proxy)", quoted(other));
                 notes.add(at("ipMode"), reason, "the address is not served");
                 return None;
             }
         };
         Some(Listed { index, value: LoadBalancerIp { ip, via_proxy } })
     };
-    // An entry without an address has a host name, which is DNS's business.
+    // An entry without an address has a host name, which is for DNS only.
     let with_ip = entries.iter().enumerate().filter(|(_, entry)| !entry.ip.is_empty());
     with_ip.filter_map(|(index, entry)| read(index, entry)).collect()
 }
@@ -228,8 +233,8 @@ fn read_affinity(text: &str, notes: &mut Notes) -> bool {
         "" | "None" => false,
         "ClientIP" => true,
         other => {
-            let reason = format!("{} is not an affinity (None, ClientIP)", quoted(other));
-            notes.add("spec.sessionAffinity", reason, "there is no affinity");
+            let reason = format!("{} is not a valid session affinity (None, ClientIP)", quoted(other));
+            notes.add("spec.sessionAffinity", reason, "session affinity is off");
             false
         }
     }
@@ -240,7 +245,7 @@ fn read_timeout(seconds: Option<i64>, notes: &mut Notes) -> Option<u32> {
     let seconds = seconds?;
     let read = u32::try_from(seconds).ok().filter(|seconds| (1..=LONGEST).contains(seconds));
     notes.keep(
-        read.ok_or_else(|| format!("{seconds} is not a timeout (1 to {LONGEST} seconds)")),
+        read.ok_or_else(|| format!("{seconds} is not a valid timeout (1 to {LONGEST} seconds)")),
         "spec.sessionAffinityConfig.clientIP.timeoutSeconds",
         "the default timeout is used",
     )
@@ -252,8 +257,8 @@ fn read_policy(which: &str, text: &str, notes: &mut Notes) -> bool {
         "" | "Cluster" => false,
         "Local" => true,
         other => {
-            let reason = format!("{} is not a traffic policy (Cluster, Local)", quoted(other));
-            notes.add(format_args!("spec.{which}TrafficPolicy"), reason, "it is treated as Cluster");
+            let reason = format!("{} is not a valid traffic policy (Cluster, Local)", quoted(other));
+            notes.add(format_args!("spec.{which}TrafficPolicy"), reason, "the policy Cluster is used");
             false
         }
     }
@@ -262,7 +267,7 @@ fn read_policy(which: &str, text: &str, notes: &mut Notes) -> bool {
 fn read_source_ranges(texts: &[String], notes: &mut Notes) -> Option<Box<[IpNet]>> {
     let read = |(i, text): (usize, &String)| {
         let field = format_args!("spec.loadBalancerSourceRanges[{i}]");
-        notes.keep(field::range(text.trim()), field, "nobody is let in by this entry")
+        notes.keep(field::range(text.trim()), field, "the entry allows no source")
     };
     (!texts.is_empty()).then(|| texts.iter().enumerate().filter_map(read).collect())
 }

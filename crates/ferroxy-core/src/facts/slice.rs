@@ -1,4 +1,4 @@
-//! An EndpointSlice as the store keeps it. This is where the memory is: nine bytes for an IPv4 endpoint, plus the
+//! An EndpointSlice as `facts` stores it. Endpoints take most of the memory: nine bytes for an IPv4 endpoint, plus the
 //! name of its pod.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -17,14 +17,14 @@ use crate::name::{Family, Protocol, ServiceName};
 pub struct Slice {
     /// `namespace/name`.
     pub name: Arc<str>,
-    /// `None`: nobody's, and then it has no endpoints either.
+    /// `None`: the slice belongs to no Service; then no endpoints are stored.
     pub service: Option<ServiceName>,
     pub ports: Box<[SlicePort]>,
     pub diagnostics: Box<[Diagnostic]>,
     addresses: Addresses,
     conditions: Box<[Conditions]>,
     places: Box<[Id]>,
-    /// The pods' names, each ended by a newline: read by people only, so finding one may be slow.
+    /// The names of the pods, each followed by a newline. Only shown to people, so a lookup may be slow.
     targets: Box<str>,
 }
 
@@ -35,7 +35,7 @@ pub struct SlicePort {
     pub port: u16,
 }
 
-/// Where an endpoint is and for whom it is meant. Most endpoints of a node share one.
+/// Location and topology hints of an endpoint. Most endpoints of a node share one.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Place {
     pub node: Option<Box<str>>,
@@ -81,7 +81,7 @@ enum Addresses {
     V6(Box<[Ipv6Addr]>),
 }
 
-/// Longest name of a port that the API lets through.
+/// Longest port name that the API accepts.
 const LONGEST_PORT_NAME: usize = 63;
 
 impl Slice {
@@ -110,7 +110,7 @@ impl Slice {
         }
     }
 
-    /// Gives back what [`Slice::read`] interned.
+    /// Releases the values that [`Slice::read`] interned.
     pub(super) fn release(self, places: &mut Interner<Place>) {
         for id in self.places {
             places.release(id);
@@ -148,7 +148,7 @@ impl Slice {
         self.places.get(index).copied()
     }
 
-    /// The pod's name; empty when the slice does not say.
+    /// The name of the pod; empty if unknown.
     pub fn target(&self, index: usize) -> &str {
         self.targets.split('\n').nth(index).unwrap_or("")
     }
@@ -167,7 +167,7 @@ fn read_service(object: &event::EndpointSlice, notes: &mut Notes) -> Option<Serv
 
 fn read_family(text: &str, notes: &mut Notes) -> Option<Family> {
     let read = match text {
-        "FQDN" => Err("host names are not addresses".to_owned()),
+        "FQDN" => Err("host names are not supported".to_owned()),
         _ => field::family(text),
     };
     notes.keep(read, "addressType", "its endpoints are not used")
@@ -181,7 +181,8 @@ fn read_ports(ports: Vec<event::SlicePort>, notes: &mut Notes) -> Box<[SlicePort
         if seen.insert((port.name.clone(), port.protocol)) {
             kept.push(port);
         } else {
-            let reason = format!("the name {} is already a {} port's", quoted(&port.name), port.protocol);
+            let reason =
+                format!("the name {} is already used by another {} port", quoted(&port.name), port.protocol);
             notes.add(format_args!("ports[{i}].name"), reason, "the port is skipped");
         }
     }
@@ -191,16 +192,16 @@ fn read_ports(ports: Vec<event::SlicePort>, notes: &mut Notes) -> Box<[SlicePort
 fn read_port(i: usize, port: event::SlicePort, notes: &mut Notes) -> Option<SlicePort> {
     let at = |field: &str| format!("ports[{i}].{field}");
     let skipped = "the port is skipped";
-    let name = port.name.ok_or_else(|| "the name is missing (the empty name is a name)".to_owned());
+    let name = port.name.ok_or_else(|| "the name is missing (an empty string is a valid name)".to_owned());
     let name = notes.keep(name, at("name"), skipped)?;
     notes.keep(field::name(&name, LONGEST_PORT_NAME), at("name"), skipped)?;
     let protocol = notes.keep(field::protocol(&port.protocol), at("protocol"), skipped)?;
-    let number = port.port.ok_or_else(|| "the number is missing".to_owned()).and_then(field::port);
+    let number = port.port.ok_or_else(|| "the port number is missing".to_owned()).and_then(field::port);
     let port = notes.keep(number, at("port"), skipped)?;
     Some(SlicePort { name: name.into(), protocol, port })
 }
 
-/// Takes endpoints apart into the lists of a [`Slice`].
+/// Splits endpoints into the lists of a [`Slice`].
 #[derive(Default)]
 struct Reader {
     v4: Vec<Ipv4Addr>,
@@ -233,7 +234,7 @@ impl Reader {
     }
 }
 
-/// Only the first address counts: the API promises that all of them are the same endpoint.
+/// Only the first address is used: by the API, all addresses are the same endpoint.
 fn read_address(i: usize, addresses: &[String], family: Family, notes: &mut Notes) -> Option<IpAddr> {
     let effect = "the endpoint is skipped";
     let Some(first) = addresses.first() else {
@@ -242,7 +243,7 @@ fn read_address(i: usize, addresses: &[String], family: Family, notes: &mut Note
     };
     let right_family = |address: IpAddr| match Family::of(address) == family {
         true => Ok(address),
-        false => Err(format!("{address} is not an {family} address, but the slice says it is")),
+        false => Err(format!("{address} is not an {family} address, as addressType requires")),
     };
     let read = field::ordinary_address(first).and_then(right_family);
     notes.keep(read, format_args!("endpoints[{i}].addresses[0]"), effect)

@@ -1,15 +1,15 @@
-//! The measure for iptables mode: what the original's rules do to a packet, where that is not what [`super::oracle`] asks.
+//! The oracle of iptables mode: what kube-proxy's rules do to a packet, including differences from [`super::oracle`].
 //!
-//! Two tables decide one after the other. In `nat` a frontend that finds no endpoint for a packet lets it go on to
-//! the next that matches. In `filter`, what nobody translated is refused, but only in the hooks where the original looks:
+//! Two tables decide one after the other. In `nat`, a packet to a frontend without an endpoint continues to the next
+//! matching frontend. In `filter`, untranslated packets are rejected, but only in the hooks that kube-proxy uses:
 //!
 //! | hook | cluster IP | external address | node port |
 //! |---|---|---|---|
-//! | input (for this host) | – | refused | refused, on every address of the host |
-//! | forward | refused | refused | – |
-//! | output (from this host) | refused | – | – |
+//! | input (for this host) | – | rejected | rejected, on every address of the host |
+//! | forward | rejected | rejected | – |
+//! | output (from this host) | rejected | – | – |
 //!
-//! Unused ports of a cluster IP and unused addresses are nobody's business in this mode.
+//! This mode does not handle unused ports of a cluster IP and unused addresses.
 
 use std::net::SocketAddr;
 
@@ -42,7 +42,7 @@ fn translated(intent: &Intent, packet: &Packet, (port, frontend): Found<'_>) -> 
     let masquerade =
         masquerade || (frontend.kind == FrontendKind::ClusterIp && (intent.node.masquerade_all || stranger));
     let answer = |endpoint: &Endpoint| {
-        // The original asks for the address only; that the endpoint may run elsewhere makes no difference to it.
+        // kube-proxy compares the address only, even if the endpoint runs on another node.
         let hairpin = endpoint.ip == packet.source;
         (SocketAddr::new(endpoint.ip, endpoint.port), masquerade || hairpin)
     };
@@ -57,7 +57,7 @@ fn untranslated(
 ) -> Verdict {
     let (input, output) = (packet.to_this_host, packet.origin == Origin::Host);
     let forward = !input && !output;
-    // Where loopback addresses are routed, nobody but the host itself may use them.
+    // If loopback addresses are routed, only the host itself may use them.
     let guards_loopback = family(intent, packet).localhost_node_ports && (input || output);
     if guards_loopback && packet.destination.is_loopback() && !packet.source.is_loopback() {
         return Verdict::Drop;
@@ -89,7 +89,7 @@ fn refusal((port, frontend): Found<'_>) -> Option<Verdict> {
     }
 }
 
-/// Health-check node ports are let in before anything else is looked at.
+/// Health-check node ports are accepted before all other checks.
 fn is_health_check(intent: &Intent, packet: &Packet) -> bool {
     let family = Family::of(packet.destination);
     packet.protocol == Protocol::Tcp

@@ -1,9 +1,9 @@
-//! The measure for ipvs mode: what virtual servers and the rules around them do to a packet, where that is not what
-//! [`super::oracle`] asks.
+//! The oracle of ipvs mode: what virtual servers and the rules around them do to a packet, including differences from
+//! [`super::oracle`].
 //!
-//! A virtual server has one list of endpoints for everybody, so under the policy `Local` pods are sent to endpoints of
-//! this node too while there are any. One without endpoints refuses at once. Unused ports of a Service's address are refused
-//! wherever they are reached, unused addresses are nobody's business. Several things are decided by the port alone.
+//! A virtual server has one list of endpoints for all clients, so with policy `Local` pods also reach endpoints of this
+//! node only, while there are any. A virtual server without endpoints rejects at once. Unused ports of a Service address
+//! are rejected in every hook; unused addresses are not handled. Several decisions depend on the port alone.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -21,7 +21,7 @@ pub fn ipvs(intent: &Intent, packet: &Packet) -> Verdict {
         && !packet.destination.is_loopback()
         && !is_link_local(packet.destination);
     let node_port = find(intent, packet, |frontend| frontend.address.is_none() && may_be_node_port);
-    // The host's own packets meet the virtual servers before they meet the filter.
+    // Packets of the host reach the virtual servers before the filter rules.
     let refused_first = !from_host && at_address.is_none() && is_refused(intent, packet);
     match at_address.or(node_port).filter(|_| !refused_first) {
         Some(found) => served(intent, packet, found),
@@ -44,7 +44,7 @@ fn served(intent: &Intent, packet: &Packet, (port, frontend): Found<'_>) -> Verd
     if endpoints.is_empty() {
         return Verdict::Reject;
     }
-    // The host is kept out only when it speaks from the very address.
+    // The host is rejected only if it sends from exactly this address.
     if from_host && frontend.address == Some(packet.source) && !allows(port, frontend, packet.source) {
         return Verdict::Drop;
     }
@@ -63,7 +63,7 @@ fn is_kept_out(intent: &Intent, packet: &Packet, port: &PortIntent, frontend: &F
         || !allows(port, frontend, packet.source)
 }
 
-/// A load balancer's own addresses among the ranges stand for the node, and each only for itself.
+/// Load-balancer IPs among the source ranges allow the node, each for its own address only.
 fn allows(port: &PortIntent, frontend: &Frontend, source: IpAddr) -> bool {
     let Some(allowed) = &frontend.allowed_sources else { return true };
     let of_balancer = |range: &ipnet::IpNet| {
@@ -77,7 +77,7 @@ fn allows(port: &PortIntent, frontend: &Frontend, source: IpAddr) -> bool {
         .any(|range| range.contains(&source) && (!of_balancer(range) || frontend.address == Some(source)))
 }
 
-/// Whether it is to be masqueraded, as far as that is known before an endpoint is picked.
+/// Whether it is masqueraded, as far as that is known before an endpoint is selected.
 fn is_marked(intent: &Intent, packet: &Packet) -> bool {
     if packet.source.is_loopback() {
         return false;
@@ -124,12 +124,12 @@ fn is_marked_for_cluster_ip<'i>(
     match &family(intent, packet).local_detector {
         _ if intent.node.masquerade_all => to,
         Some(_) => to && !from_pod(intent, packet),
-        // Only the node speaks from a cluster IP.
+        // Only the node sends from a cluster IP.
         None => at(packet.source, FrontendKind::ClusterIp).is_some(),
     }
 }
 
-/// By the port alone, on all addresses of the host; those of Services are among them. (SCTP: on node addresses.)
+/// By the port alone, on all addresses of the host, including those of Services. (SCTP: on node addresses.)
 fn is_marked_for_node_port(intent: &Intent, packet: &Packet) -> bool {
     let is_sctp = packet.protocol == crate::name::Protocol::Sctp;
     let node_port = find(intent, packet, |frontend| frontend.address.is_none());
@@ -138,7 +138,7 @@ fn is_marked_for_node_port(intent: &Intent, packet: &Packet) -> bool {
         && (!is_sctp || answers_node_ports(intent, packet))
 }
 
-/// Without an address to answer on there is no virtual server for a node port, and nothing is said about its port.
+/// Without an address for node ports there is no virtual server, and no rule for the port.
 fn has_node_port_address(intent: &Intent, packet: &Packet) -> bool {
     use crate::intent::NodePortAddresses::{AllLocal, These};
     match &family(intent, packet).node_port_addresses {
@@ -147,7 +147,7 @@ fn has_node_port_address(intent: &Intent, packet: &Packet) -> bool {
     }
 }
 
-/// A port of a Service's address that no Service has. Health-check ports are let through wherever they are.
+/// An unused port of a Service address. Health-check node ports are accepted on every address.
 fn is_refused(intent: &Intent, packet: &Packet) -> bool {
     let of_family = |port: &&PortIntent| port.family == Family::of(packet.destination);
     let is_bound = |frontend: &Frontend| {

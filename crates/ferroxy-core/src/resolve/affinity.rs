@@ -1,4 +1,4 @@
-//! Rule: session affinity. A client stays with its endpoint until it has not connected for this long.
+//! Rule: session affinity. A client keeps its endpoint until it has made no connection for this time.
 
 use crate::facts::Service;
 

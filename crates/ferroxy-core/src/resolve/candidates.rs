@@ -9,9 +9,9 @@ use crate::name::Family;
 
 #[derive(Debug, Default)]
 pub(crate) struct Candidates<'f> {
-    /// Sorted by `ip:port` as text, as the original does; each `ip:port` once.
+    /// Sorted by `ip:port` as text, as in kube-proxy; each `ip:port` once.
     pub(crate) usable: Vec<Candidate<'f>>,
-    /// Told about twice; the other one is in `usable`.
+    /// Listed twice; the other one is in `usable`.
     pub(crate) duplicates: Vec<Candidate<'f>>,
     /// Slices of the Service and family that lack the port.
     pub(crate) without_port: Vec<&'f Slice>,
@@ -47,8 +47,8 @@ pub(crate) fn find<'f>(
             None => found.without_port.push(slice),
         }
     }
-    // Of two entries for one address and port the one that is not terminating counts, then the one that is ready
-    // (a slice may lag behind another while a pod moves between them), then the first slice by name.
+    // Of two entries for one address and port, one that is not terminating wins, then one that is ready (slices are
+    // updated one after the other when a pod moves between them), then the first slice by name.
     all.sort_by_cached_key(|candidate| {
         (candidate.address().to_string(), candidate.conditions.terminating(), !candidate.conditions.ready())
     });

@@ -16,9 +16,9 @@ pub(crate) fn of(service: &Service, family: Family) -> Option<IpAddr> {
     service.cluster_ips[index_of(service, family)?]
 }
 
-/// Where that cluster IP stands in `spec.clusterIPs`.
+/// The index of that cluster IP in `spec.clusterIPs`.
 pub(crate) fn index_of(service: &Service, family: Family) -> Option<usize> {
-    // Objects from before dual-stack have no `ipFamilies`: there the addresses speak for themselves.
+    // Objects from before dual-stack have no `ipFamilies`: there the family of the address is used.
     let named = |index: usize| {
         service.ip_families.is_empty() || service.ip_families.get(index) == Some(&Some(family))
     };
@@ -26,7 +26,7 @@ pub(crate) fn index_of(service: &Service, family: Family) -> Option<usize> {
     (0..service.cluster_ips.len()).find(|index| named(*index) && of_family(&service.cluster_ips[*index]))
 }
 
-/// Cluster IPs that no family leads to.
+/// Cluster IPs that are not used because of `spec.ipFamilies`.
 pub(crate) fn diagnostics(service: &Service) -> Vec<Diagnostic> {
     let chosen = chosen(service);
     let listed = service.cluster_ips.iter().enumerate().filter_map(|(index, ip)| Some((index, (*ip)?)));
@@ -34,8 +34,8 @@ pub(crate) fn diagnostics(service: &Service) -> Vec<Diagnostic> {
     let words = |(index, ip): (usize, IpAddr)| {
         let family = Family::of(ip);
         let reason = match of(service, family) {
-            Some(other) => format!("{ip} is a second {family} cluster IP besides {other}"),
-            None => format!("spec.ipFamilies[{index}] does not say {family}, but {ip} is {family}"),
+            Some(other) => format!("{ip} is a second {family} cluster IP, after {other}"),
+            None => format!("{ip} is an {family} address, but spec.ipFamilies[{index}] is not {family}"),
         };
         diagnostic(
             service,

@@ -1,4 +1,4 @@
-//! Rule: a frontend belongs to one Service. The oldest that wants it has it; the others lose just that frontend.
+//! Rule: a frontend belongs to one Service. The oldest Service that claims it owns it; others lose only that frontend.
 
 use rustc_hash::FxHashSet;
 
@@ -8,16 +8,16 @@ use crate::facts::{Claim, Facts, Service};
 use crate::intent::FrontendKind;
 use crate::name::{Family, Protocol, ServiceName};
 
-/// What a Service asked for, divided into what it gets and what it does not.
+/// The frontends that a Service claims: those it gets and those it loses.
 #[derive(Debug, Default)]
 pub(crate) struct Settled {
     pub(crate) kept: Vec<Wanted>,
     pub(crate) lost: Vec<Lost>,
-    /// Kept node ports that are another's health-check port as well.
+    /// Kept node ports that are also the health-check node port of another Service.
     shadowing: Vec<Lost>,
 }
 
-/// A frontend and the Service that has it instead (it may be the same Service, by another field).
+/// A lost frontend and the Service that owns it (possibly the same Service, by another field).
 #[derive(Debug)]
 pub(crate) struct Lost {
     pub(crate) wanted: Wanted,
@@ -35,7 +35,7 @@ pub(crate) fn settle(facts: &Facts, service: &Service) -> Settled {
                 settled.shadowing.extend(health_check_behind(facts, service, &wanted));
                 settled.kept.push(wanted);
             }
-            // A load balancer's address that is also an external IP works as the user wants: nothing is lost.
+            // A load-balancer IP that is also an external IP works as intended: nothing is lost.
             _ if wanted.kind == FrontendKind::ExternalIp && !is_own_cluster_ip(&settled.kept, &wanted) => {}
             _ => settled.lost.push(Lost { wanted, owner: service.name.clone() }),
         }
@@ -47,7 +47,7 @@ fn is_own_cluster_ip(kept: &[Wanted], wanted: &Wanted) -> bool {
     kept.iter().any(|other| other.kind == FrontendKind::ClusterIp && other.address == wanted.address)
 }
 
-/// The node port sits in front of the health-check server, which then is never asked.
+/// The node port is translated before the health-check server can receive the packet.
 fn health_check_behind(facts: &Facts, service: &Service, wanted: &Wanted) -> Option<Lost> {
     let is_tcp_node_port =
         wanted.kind == FrontendKind::NodePort && service.ports[wanted.port].protocol == Protocol::Tcp;
@@ -64,7 +64,7 @@ impl Settled {
             let Lost { wanted, owner } = lost;
             let reason =
                 format!("node port {}/tcp is also the health-check node port of {owner}", wanted.number);
-            let effect = format!("health checks of {owner} are answered by this Service's endpoints");
+            let effect = format!("health checks of {owner} reach the endpoints of this Service");
             diagnostic(service, wanted.field.path(), reason, effect)
         });
         lost.chain(shadowing).collect()
@@ -130,7 +130,7 @@ mod tests {
         facts
     }
 
-    /// The frontends a Service ends up with, and what is said about it.
+    /// The frontends that a Service gets, and its Diagnostics.
     fn outcome(facts: &Facts, name: &str) -> (Vec<String>, Vec<String>) {
         let resolution = resolve::service(facts, &ServiceName::new("default", name));
         let ports = resolution.intent.map(|intent| intent.ports).unwrap_or_default();
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_port_in_front_of_a_health_check_is_told() {
+    fn a_node_port_in_front_of_a_health_check_is_reported() {
         let mut balanced = service("lb", Some(9), "10.96.0.1", 0);
         balanced.kind = "LoadBalancer".into();
         balanced.external_traffic_policy = "Local".into();

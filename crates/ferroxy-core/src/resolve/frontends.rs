@@ -1,4 +1,4 @@
-//! Rule: the addresses and ports a Service wants to be reached on.
+//! Rule: the addresses and ports that a Service claims.
 
 use std::net::IpAddr;
 
@@ -10,7 +10,7 @@ use crate::intent::FrontendKind;
 use crate::name::Family;
 use crate::policy::Policy;
 
-/// A frontend that the Service asks for; whether it gets it is settled in `conflicts`.
+/// A frontend that the Service claims; `conflicts` decides whether it gets it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Wanted {
     pub(crate) kind: FrontendKind,
@@ -21,11 +21,11 @@ pub(crate) struct Wanted {
     pub(crate) family: Family,
     /// Index into the Service's ports.
     pub(crate) port: usize,
-    /// Where the object says so.
+    /// The field of the object.
     pub(crate) field: Field,
 }
 
-/// The entry of the object that asks for a frontend; spelled out only when somebody reads it.
+/// The field of the object that claims a frontend; formatted only on demand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Field {
     ClusterIp(usize),
@@ -55,8 +55,8 @@ impl Wanted {
     }
 }
 
-/// For each port, cluster IPs first: of two wishes of one Service for the same frontend the first one counts, and
-/// a load balancer's address keeps its source ranges when it is listed as external IP too.
+/// For each port, cluster IPs first: if a Service claims a frontend twice, the first claim is used, and a load-balancer IP
+/// keeps its source ranges if it is also an external IP.
 pub(crate) fn wanted(service: &Service, policy: &Policy) -> Vec<Wanted> {
     let mut all = Vec::new();
     for (port, spec) in service.ports.iter().enumerate() {
@@ -91,7 +91,7 @@ pub(crate) fn wanted(service: &Service, policy: &Policy) -> Vec<Wanted> {
     all
 }
 
-/// Addresses of a family in which the Service has no cluster IP: that family's traffic is not its business.
+/// Addresses of a family in which the Service has no cluster IP: they are not used.
 pub(crate) fn stranded(service: &Service, policy: &Policy) -> Vec<Diagnostic> {
     let external = external(service, policy).map(|(i, ip)| (Field::ExternalIp(i), ip));
     let balanced = balanced(service).map(|(i, ip)| (Field::Ingress(i), ip));
@@ -104,12 +104,12 @@ pub(crate) fn stranded(service: &Service, policy: &Policy) -> Vec<Diagnostic> {
     external.chain(balanced).filter(without_cluster_ip).map(words).collect()
 }
 
-/// External IPs with their index, unless the feature gate has them turned off.
+/// External IPs with their index, unless the feature gate disables them.
 fn external(service: &Service, policy: &Policy) -> impl Iterator<Item = (usize, IpAddr)> {
     service.external_ips.iter().filter(|_| policy.external_ips).map(|listed| (listed.index, listed.value))
 }
 
-/// Load-balancer addresses that the node answers for (`ipMode: VIP`), with their index.
+/// Load-balancer IPs that the node handles (`ipMode: VIP`), with their index.
 fn balanced(service: &Service) -> impl Iterator<Item = (usize, IpAddr)> {
     let ours = service.load_balancer_ips.iter().filter(|listed| !listed.value.via_proxy);
     ours.map(|listed| (listed.index, listed.value.ip))

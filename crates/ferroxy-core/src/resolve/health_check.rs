@@ -1,5 +1,5 @@
-//! Rule: a LoadBalancer Service with `externalTrafficPolicy: Local` has a port where balancers ask whether this node
-//! has endpoints.
+//! Rule: a LoadBalancer Service with `externalTrafficPolicy: Local` has a node port where load balancers check whether
+//! this node has endpoints.
 
 use std::collections::BTreeSet;
 
@@ -23,12 +23,13 @@ pub(crate) fn resolve(
     diagnostics: &mut Vec<Diagnostic>,
 ) -> Option<HealthCheck> {
     let mut say = |reason: String| {
-        let effect = "load balancers cannot ask this node whether it has endpoints".to_owned();
+        let effect = "load balancers cannot check whether this node has endpoints".to_owned();
         diagnostics.push(diagnostic(service, FIELD.to_owned(), reason, effect));
     };
     let Some(port) = port(service) else {
         if needs_one(service) {
-            say("a load balancer with the policy Local needs one, and there is none".to_owned());
+            say("a load balancer with externalTrafficPolicy Local needs a port, and none is assigned"
+                .to_owned());
         }
         return None;
     };
@@ -45,7 +46,7 @@ fn needs_one(service: &Service) -> bool {
     service.kind == ServiceKind::LoadBalancer && routes::external_local(service)
 }
 
-/// A dual-stack pod has an address in each family and is still one pod: the family with more of them counts.
+/// A dual-stack pod has an address in each family and counts once: the family with more endpoints is counted.
 fn local_endpoints(ports: &[ResolvedPort<'_>]) -> u32 {
     let of_family = |family| {
         let candidates =
@@ -136,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_or_stolen_port_is_told() {
+    fn a_missing_or_lost_port_is_reported() {
         let missing = resolve(vec![Event::Service(balanced("lb", 1, 0))], "lb");
         assert_eq!(missing.diagnostics[0].field, FIELD);
         let both = vec![Event::Service(balanced("old", 1, 32000)), Event::Service(balanced("new", 2, 32000))];

@@ -1,4 +1,4 @@
-//! Rule: how a packet is known to come from a pod, for one family (`detectLocalMode`).
+//! Rule: how pod traffic is detected, for one family (`detectLocalMode`).
 
 use ipnet::IpNet;
 
@@ -8,7 +8,7 @@ use crate::intent::LocalDetector;
 use crate::name::Family;
 use crate::policy::DetectLocal;
 
-/// `None`: nothing says so for this family; then nobody is taken for a pod, and nobody for a stranger.
+/// `None`: no detection for this family; pod traffic cannot be distinguished from external traffic.
 pub(crate) fn detector(
     facts: &Facts,
     family: Family,
@@ -28,7 +28,7 @@ pub(crate) fn detector(
     }
 }
 
-/// Only the first range of a family counts, as in the original.
+/// Only the first CIDR of a family is used, as in kube-proxy.
 fn first(ranges: &[IpNet], family: Family) -> Option<LocalDetector> {
     let range = ranges.iter().find(|range| Family::of(range.addr()) == family)?;
     Some(LocalDetector::SourceIn(range.trunc()))
@@ -39,7 +39,7 @@ fn no_pod_cidrs(facts: &Facts) -> Diagnostic {
         object: Object { kind: "Node", name: facts.policy().node_name.clone() },
         field: "spec.podCIDRs".to_owned(),
         reason: "detectLocalMode is NodeCIDR, but the Node has no usable pod CIDR".to_owned(),
-        effect: "traffic from outside to cluster IPs is not masqueraded".to_owned(),
+        effect: "external traffic to cluster IPs is not masqueraded".to_owned(),
     }
 }
 

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use crate::facts::Facts;
 use crate::name::Family;
 
-/// IPv4, IPv6. `None` where nothing is known, or where it is a loopback address, which is no address of a node.
+/// IPv4, IPv6. `None` if unknown, or if it is a loopback address, which cannot be the address of a node.
 pub(crate) fn node_ips(facts: &Facts) -> [Option<IpAddr>; 2] {
     let bound = facts.policy().bind_address.filter(|ip| !ip.is_unspecified());
     let listed =

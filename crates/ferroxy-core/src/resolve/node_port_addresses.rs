@@ -18,7 +18,7 @@ pub(crate) fn addresses(
     diagnostics: &mut Vec<Diagnostic>,
 ) -> NodePortAddresses {
     let ranges = ranges(facts, family);
-    // A family about which the list says nothing is not restricted by it, nor is one with a range of everything.
+    // A family without an entry in the list is not restricted, nor is one with an entry for all addresses.
     if ranges.is_empty() || ranges.iter().any(|range| range.prefix_len() == 0) {
         return NodePortAddresses::AllLocal;
     }
@@ -33,15 +33,15 @@ pub(crate) fn addresses(
         diagnostics.push(Diagnostic {
             object: Object { kind: "Node", name: facts.policy().node_name.clone() },
             field: "nodePortAddresses".to_owned(),
-            reason: format!("no {family} address of this host is in {}", ranges.join(", ")),
-            effect: format!("{family} node ports answer on no address"),
+            reason: format!("this host has no {family} address in {}", ranges.join(", ")),
+            effect: format!("{family} node ports are not reachable"),
         });
     }
     NodePortAddresses::These(these)
 }
 
-/// Whether node ports answer on loopback addresses as well: if that is asked for and no range speaks against it.
-/// IPv6 has no such thing: there is no way to route ::1 away from the host.
+/// Whether node ports also answer on loopback addresses: if configured, and not excluded by the CIDRs.
+/// Not for IPv6: ::1 cannot be routed away from the host.
 pub(crate) fn on_localhost(facts: &Facts, family: Family) -> bool {
     let includes_loopback =
         |range: &IpNet| range.addr().is_loopback() || range.contains(&IpAddr::V4(Ipv4Addr::LOCALHOST));
@@ -56,7 +56,7 @@ fn ranges(facts: &Facts, family: Family) -> Vec<IpNet> {
     listed.iter().filter_map(|entry| range(facts, *entry, family)).collect()
 }
 
-/// The range an entry stands for in this family, if it says anything about it.
+/// The CIDR of an entry in this family, if it has one.
 fn range(facts: &Facts, entry: NodePortAddress, family: Family) -> Option<IpNet> {
     match entry {
         NodePortAddress::Primary => node_ips(facts)[family as usize].map(IpNet::from),
@@ -72,7 +72,7 @@ fn range(facts: &Facts, entry: NodePortAddress, family: Family) -> Option<IpNet>
     }
 }
 
-/// What this host is known to have; the Node object is the next best source when nobody looked at the host.
+/// The known addresses of this host; those of the Node object if the host was not inspected.
 pub fn known(facts: &Facts) -> BTreeSet<IpAddr> {
     if let Some(addresses) = facts.host_addresses() {
         return addresses.clone();
@@ -82,8 +82,8 @@ pub fn known(facts: &Facts) -> BTreeSet<IpAddr> {
     listed.copied().chain(node_ips(facts).into_iter().flatten()).collect()
 }
 
-/// A link-local IPv6 address means something else on every link, and loopback traffic cannot leave the host (unless
-/// it is let to, see `on_localhost`).
+/// A link-local IPv6 address is different on every link, and loopback traffic cannot leave the host (unless
+/// configured, see `on_localhost`).
 fn can_answer(ip: IpAddr, on_localhost: bool) -> bool {
     !((ip.is_loopback() && !on_localhost)
         || ip.is_unspecified()
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_that_fit_nothing_are_told() {
+    fn ranges_without_an_address_are_reported() {
         let facts = facts(&[cidr("192.0.2.0/24"), NodePortAddress::All], &BOTH, Some(&HOST));
         assert_eq!(check(&facts, NodePortAddresses::AllLocal, NodePortAddresses::AllLocal), []);
         let facts = self::facts(&[cidr("192.0.2.0/24")], &BOTH, Some(&HOST));

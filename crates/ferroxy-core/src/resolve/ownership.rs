@@ -1,12 +1,12 @@
-//! Rule: which Services are this proxy's to serve.
+//! Rule: which Services this proxy handles.
 
 use super::cluster_ips;
 use crate::facts::{Service, ServiceKind};
 
-/// Why a Service is left alone.
+/// Why a Service is not handled.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NotOurs {
-    /// The label `service.kubernetes.io/service-proxy-name` gives it to another proxy, whatever its value.
+    /// The label `service.kubernetes.io/service-proxy-name`, with any value, assigns it to another proxy.
     OtherProxy(String),
     ExternalName,
     Headless,
@@ -16,15 +16,14 @@ pub enum NotOurs {
 impl NotOurs {
     pub fn words(&self) -> String {
         match self {
-            NotOurs::OtherProxy(name) => format!(
-                "it belongs to the proxy `{name}` (label service.kubernetes.io/service-proxy-name), not to this one"
-            ),
-            NotOurs::ExternalName => "it is an ExternalName Service: a name in DNS, no packets are handled".to_owned(),
-            NotOurs::Headless => {
-                "it is headless (clusterIP: None): DNS gives out the pods' own addresses, no packets are handled"
-                    .to_owned()
+            NotOurs::OtherProxy(name) => {
+                format!("the label service.kubernetes.io/service-proxy-name assigns it to the proxy `{name}`")
             }
-            NotOurs::NoClusterIp => "it has no cluster IP that can be used".to_owned(),
+            NotOurs::ExternalName => "its type is ExternalName, which only creates a DNS name".to_owned(),
+            NotOurs::Headless => {
+                "it is headless (clusterIP: None), and DNS returns the addresses of its pods".to_owned()
+            }
+            NotOurs::NoClusterIp => "it has no usable cluster IP".to_owned(),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Rule: how many endpoints one Service port can have. Nobody has that many; a mistake or an attack may.
+//! Rule: the maximum number of endpoints of a Service port. Only a mistake or an attack exceeds it.
 
 use super::selection::Selection;
 use crate::diagnostic::{Diagnostic, Object};
@@ -8,7 +8,7 @@ use crate::intent::Endpoint;
 /// Dataplanes count endpoints in sixteen bits.
 pub(crate) const LARGEST: usize = u16::MAX as usize;
 
-/// Cuts both choices to what a dataplane can take; the first in their order stay.
+/// Truncates both lists to the maximum; the first endpoints in their order stay.
 pub(crate) fn limit(selection: &mut Selection) {
     selection.beyond = cut(&mut selection.cluster).max(cut(&mut selection.local));
 }
@@ -23,7 +23,7 @@ pub(crate) fn diagnostic(service: &Service, port: usize, beyond: usize) -> Optio
     (beyond > 0).then(|| Diagnostic {
         object: Object::service(&service.name),
         field: format!("spec.ports[{port}]"),
-        reason: format!("has more than {LARGEST} endpoints"),
+        reason: format!("the port has more than {LARGEST} endpoints"),
         effect: format!("{beyond} of them get no traffic"),
     })
 }
@@ -64,8 +64,7 @@ mod tests {
         let (intent, diagnostics) = resolve::all(&facts);
         let service = intent.services.values().next().expect("it is still served");
         assert_eq!(service.ports[0].cluster.len(), LARGEST);
-        let expected =
-            "Service default/web: spec.ports[0]: has more than 65535 endpoints; 3 of them get no traffic";
+        let expected = "Service default/web: spec.ports[0]: the port has more than 65535 endpoints; 3 of them get no traffic";
         assert!(diagnostics.iter().any(|diagnostic| diagnostic.to_string() == expected), "{diagnostics:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! Rule: what a frontend does with a new connection, from the Service's traffic policies and who can serve.
+//! Rule: what happens to a new connection to a frontend, by traffic policy and available endpoints.
 
 use super::selection::Selection;
 use crate::facts::{Service, ServiceKind};
@@ -17,7 +17,7 @@ pub(crate) fn route(kind: FrontendKind, service: &Service, selection: &Selection
     }
 }
 
-/// `externalTrafficPolicy: Local`, where the API gives it a meaning.
+/// `externalTrafficPolicy: Local`, for frontends to which the API applies it.
 pub(crate) fn external_local(service: &Service) -> bool {
     let can_be_external = match service.kind {
         ServiceKind::NodePort | ServiceKind::LoadBalancer => true,

@@ -1,11 +1,11 @@
-//! Rule: how the kernel's balancer chooses among a Service's endpoints (annotation `ferroxy.io/scheduler`).
+//! Rule: the IPVS scheduler of a Service (annotation `ferroxy.io/scheduler`).
 
 use crate::diagnostic::{Diagnostic, Object};
 use crate::facts::Service;
 use crate::policy::Policy;
 use crate::scheduler::Scheduler;
 
-/// `None`: as the node does by default. Where nothing can be chosen, the annotation is nobody's business.
+/// `None`: the node's scheduler. Modes without schedulers ignore the annotation.
 pub(crate) fn chosen(
     service: &Service,
     policy: &Policy,
@@ -18,8 +18,11 @@ pub(crate) fn chosen(
             diagnostics.push(Diagnostic {
                 object: Object::service(&service.name),
                 field: "metadata.annotations[ferroxy.io/scheduler]".to_owned(),
-                reason: format!("{text} is not one of {}", Scheduler::ALL.map(Scheduler::as_str).join(", ")),
-                effect: "the node's own scheduler chooses".to_owned(),
+                reason: format!(
+                    "{text} is not a scheduler ({})",
+                    Scheduler::ALL.map(Scheduler::as_str).join(", ")
+                ),
+                effect: "the node's scheduler is used".to_owned(),
             });
             None
         }
@@ -51,7 +54,7 @@ mod tests {
         }
         let all = "rr, wrr, lc, wlc, lblc, lblcr, sh, dh, sed, nq, mh, fo, ovf";
         for (wrong, shown) in [("least", "`least`"), ("RR", "`RR`"), ("", "``")] {
-            check(Some(wrong), None, &[&format!("{shown} is not one of {all}")]);
+            check(Some(wrong), None, &[&format!("{shown} is not a scheduler ({all})")]);
         }
     }
 }

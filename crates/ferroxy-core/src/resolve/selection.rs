@@ -1,4 +1,4 @@
-//! Rule: who gets traffic. Ready endpoints; if there is none, those that terminate but still serve. Separately for
+//! Rule: which endpoints get traffic: ready ones; if there are none, terminating ones that still serve. Separately for
 //! the policies Cluster and Local.
 
 use super::candidates::Candidate;
@@ -8,7 +8,7 @@ use super::topology::{self, Preference};
 use crate::facts::Service;
 use crate::intent::{Endpoint, FrontendKind};
 
-/// Which choices the frontends of a port need.
+/// Which selections the frontends of a port need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Uses {
     pub(crate) cluster: bool,
@@ -16,7 +16,7 @@ pub(crate) struct Uses {
 }
 
 impl Uses {
-    /// External frontends need the cluster-wide choice even under the policy Local: for pods and for the node.
+    /// External frontends need the cluster-wide selection even with policy Local: for pods and for the node.
     pub(crate) fn of(service: &Service, frontends: &[&Wanted]) -> Uses {
         let external = frontends.iter().any(|wanted| wanted.kind != FrontendKind::ClusterIp);
         Uses {
@@ -30,10 +30,10 @@ impl Uses {
 pub(crate) struct Selection {
     pub(crate) cluster: Vec<Endpoint>,
     pub(crate) local: Vec<Endpoint>,
-    /// Somebody, on whatever node, could serve.
+    /// An endpoint on any node can serve.
     pub(crate) somewhere: bool,
     pub(crate) preference: Preference,
-    /// How many were too many: see `pool_size.rs`.
+    /// The number of endpoints above the maximum: see `pool_size.rs`.
     pub(crate) beyond: usize,
 }
 
@@ -53,7 +53,7 @@ pub(crate) fn select(candidates: &[Candidate<'_>], uses: Uses, node: &str, zone:
     }
 }
 
-/// Terminating, but still answering: better than nobody.
+/// Terminating but still serving: a fallback.
 pub(crate) fn is_leaving(candidate: &Candidate<'_>) -> bool {
     candidate.conditions.serving() && candidate.conditions.terminating()
 }
@@ -84,7 +84,7 @@ mod tests {
     const LEAVING: Pod = Pod { ready: false, terminating: true, ..Pod::READY };
     const DOWN: Pod = Pod { ready: false, serving: false, ..Pod::READY };
 
-    /// Indexes of the pods in the cluster and the local choice, and whether anybody serves.
+    /// Indexes of the pods in the cluster-wide and the local selection, and whether any endpoint serves.
     fn check(pods: &[Pod], uses: Uses, cluster: &[u8], local: &[u8], somewhere: bool) {
         let last_bytes = |endpoints: &[Endpoint]| -> Vec<u8> {
             endpoints.iter().map(|e| e.ip.to_string().rsplit('.').next().unwrap().parse().unwrap()).collect()

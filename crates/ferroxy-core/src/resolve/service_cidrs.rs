@@ -1,11 +1,11 @@
-//! Rule: the ranges of cluster IPs are the union of all ServiceCIDR objects.
+//! Rule: the CIDRs of cluster IPs are the union of all ServiceCIDR objects.
 
 use ipnet::IpNet;
 
 use crate::facts::Facts;
 use crate::name::Family;
 
-/// Sorted, without overlaps, neighbours joined.
+/// Sorted, without overlaps, adjacent CIDRs merged.
 pub(crate) fn merged(facts: &Facts, family: Family) -> Vec<IpNet> {
     let all = facts.service_cidrs().flat_map(|object| &object.cidrs);
     let of_family: Vec<IpNet> = all.filter(|cidr| Family::of(cidr.addr()) == family).copied().collect();

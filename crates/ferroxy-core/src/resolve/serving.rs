@@ -1,5 +1,5 @@
-//! Rule: which endpoints may go on with the connections they have. All that serve, on whatever node: being unready, leaving,
-//! and every policy and hint decide about new connections only.
+//! Rule: which endpoints keep their established connections: all that serve, on any node. Readiness, termination, policies
+//! and hints only affect new connections.
 
 use std::net::SocketAddr;
 
@@ -28,7 +28,7 @@ fn endpoints<'f>(slice: &'f Slice, port: &PortIntent) -> impl Iterator<Item = So
         .filter_map(move |index| Some(SocketAddr::new(slice.address(index)?, target?)))
 }
 
-/// A ready endpoint that does not serve exists (`publishNotReadyAddresses`) and is given new connections: it keeps them.
+/// With `publishNotReadyAddresses` an endpoint can be ready without serving. It gets new connections, so it keeps them.
 fn may_hold_connections(conditions: Conditions) -> bool {
     conditions.serving() || conditions.ready()
 }
@@ -68,7 +68,7 @@ mod tests {
         })
     }
 
-    /// Who may hold connections to the first port of the Service `dns`.
+    /// The endpoints that keep connections to the first port of the Service `dns`.
     fn holders(slices: Vec<Event>) -> Vec<String> {
         let mut facts = Facts::new(Policy::default());
         let udp =

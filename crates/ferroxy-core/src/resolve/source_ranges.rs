@@ -1,4 +1,4 @@
-//! Rule: `loadBalancerSourceRanges` says who may use the load-balancer addresses (and nothing else).
+//! Rule: `loadBalancerSourceRanges` restricts the clients of load-balancer IPs (and of nothing else).
 
 use std::net::IpAddr;
 
@@ -7,10 +7,10 @@ use ipnet::IpNet;
 use crate::facts::Service;
 use crate::name::Family;
 
-/// `None`: everybody. In the order of the object, the load balancer's own addresses last.
+/// `None`: not restricted. In the order of the object, the load-balancer IPs last.
 pub(crate) fn allowed(service: &Service, family: Family, node_ip: Option<IpAddr>) -> Option<Vec<IpNet>> {
     let ranges = service.source_ranges.as_deref()?;
-    // A restriction nobody can read must not become no restriction.
+    // An invalid restriction must not become no restriction.
     if ranges.is_empty() {
         return Some(Vec::new());
     }
@@ -19,7 +19,7 @@ pub(crate) fn allowed(service: &Service, family: Family, node_ip: Option<IpAddr>
     if allowed.is_empty() || allowed.iter().any(|range| range.prefix_len() == 0) {
         return None;
     }
-    // Where a packet from the node to the load balancer loops back through it, its source is that very address.
+    // A packet from the node that is looped back by the load balancer has the load-balancer IP as its source.
     if node_ip.is_some_and(|ip| allowed.iter().any(|range| range.contains(&ip))) {
         let own = service.load_balancer_ips.iter().filter(|listed| !listed.value.via_proxy);
         allowed.extend(own.map(|listed| listed.value.ip).filter(|ip| is_of_family(*ip)).map(IpNet::from));

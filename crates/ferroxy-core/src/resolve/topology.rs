@@ -1,10 +1,10 @@
-//! Rule: topology hints. If every ready endpoint says for which nodes (or zones) it is meant, and one is meant for
-//! this one, only those meant for it are used. One endpoint without a hint turns the rule off.
+//! Rule: topology hints. If every ready endpoint has hints for nodes (or zones), and at least one has a hint for this node
+//! (or zone), only those are used. One endpoint without a hint disables the rule.
 
 use super::candidates::Candidate;
 use crate::facts::Place;
 
-/// How far the choice is narrowed.
+/// Which endpoints are preferred.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Preference {
     Anywhere,
@@ -12,7 +12,7 @@ pub(crate) enum Preference {
     SameZone,
 }
 
-/// Node hints come before zone hints. Only ready endpoints are asked.
+/// Node hints take precedence over zone hints. Only ready endpoints are considered.
 pub(crate) fn preference(candidates: &[Candidate<'_>], node: &str, zone: Option<&str>) -> Preference {
     let everybody_hints_and_one_names = |hints: for<'a> fn(&'a Place) -> &'a [Box<str>], own: &str| {
         let ready = || candidates.iter().filter(|candidate| candidate.conditions.ready());
