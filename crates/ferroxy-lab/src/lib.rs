@@ -21,6 +21,7 @@ mod error;
 pub mod load;
 mod namespace;
 mod network;
+mod patience;
 pub mod pod;
 mod probe;
 
@@ -29,5 +30,6 @@ pub use error::{LabError, Result};
 pub use load::{Load, LongConnection};
 pub use namespace::Namespace;
 pub use network::{Network, prefixes};
+pub use patience::PATIENCE;
 pub use pod::PodServer;
 pub use probe::{Answer, Effort, Probe, Protocol, Seen, ask};

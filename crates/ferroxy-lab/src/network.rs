@@ -14,6 +14,7 @@ use ipnet::IpNet;
 
 use crate::error::{LabError, Result};
 use crate::namespace::Namespace;
+use crate::patience::PATIENCE;
 use crate::pod::PodServer;
 
 /// Every namespace and thread of it ends when it is dropped.
@@ -339,7 +340,7 @@ fn wait_until_solicited(namespace: &Namespace, link: &str, addresses: &[IpNet]) 
 
 fn wait(what: &str, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
     // One worker of the kernel sets up the addresses of all namespaces: on a busy machine it is behind by seconds.
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + PATIENCE;
     while !done()? {
         if Instant::now() > deadline {
             return Err(LabError::WaitedInVain(what.to_owned()));

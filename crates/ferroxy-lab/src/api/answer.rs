@@ -4,12 +4,10 @@ use std::future::pending;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use hyper::http::request::Parts;
 use hyper::{Response, StatusCode};
-use serde_json::Value;
 
 use super::body::AnswerBody;
 use super::fault::Fault;
@@ -23,11 +21,9 @@ use super::server::Shared;
 use super::status::Status;
 use super::store::Selection;
 use super::watch::watch;
+use super::write::{create_event, patch};
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
-
-/// More than any API server takes in one request.
-const LARGEST_BODY: usize = 4 << 20;
 
 /// `certificate` is the client's, in DER, if it has shown one.
 pub(super) async fn answer(
@@ -74,12 +70,16 @@ async fn respond(
     let Some(place) = &request.place else { return no_resource(request) };
     match request.verb {
         Verb::Get => get(shared, place),
-        Verb::Create if place.kind == Kind::Event => create_event(shared, place, head, body).await,
+        Verb::Create if place.kind == Kind::Event => {
+            let text = create_event(shared, place, head, body).await?;
+            Ok(json(StatusCode::CREATED, whole(text)))
+        }
         _ if place.kind == Kind::Event => Err(Status::method_not_allowed()),
         Verb::List => Ok(json(StatusCode::OK, list(shared, request, &selection(place, request)?)?)),
         Verb::Watch | Verb::StreamList => {
             Ok(json(StatusCode::OK, watch(shared, request, selection(place, request)?)?))
         }
+        Verb::Patch => Ok(json(StatusCode::OK, whole(patch(shared, place, head, body).await?))),
         Verb::Create | Verb::Other => Err(Status::method_not_allowed()),
     }
 }
@@ -108,32 +108,6 @@ fn get(shared: &Shared, place: &Place) -> Result<Response<AnswerBody>, Status> {
     let store = lock(&shared.store);
     let object = store.get(place.kind, &key).ok_or_else(|| Status::not_found(place.kind, name))?;
     Ok(json(StatusCode::OK, whole(object.text().clone())))
-}
-
-async fn create_event(
-    shared: &Shared,
-    place: &Place,
-    head: &Parts,
-    body: Incoming,
-) -> Result<Response<AnswerBody>, Status> {
-    let content_type = head.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("");
-    if !content_type.starts_with("application/json") {
-        return Err(Status::media_type(content_type));
-    }
-    let body = Limited::new(body, LARGEST_BODY).collect().await;
-    let body = body.map_err(|error| Status::bad_request(format!("the body cannot be read: {error}")))?;
-    let mut event: Value = serde_json::from_slice(&body.to_bytes())
-        .map_err(|error| Status::bad_request(format!("the object provided is unrecognized: {error}")))?;
-    let mut store = lock(&shared.store);
-    let metadata = &mut event["metadata"];
-    if let (None, Some(prefix)) = (metadata["name"].as_str(), metadata["generateName"].as_str()) {
-        metadata["name"] = format!("{prefix}{:05}", store.version()).into();
-    }
-    if let Some(namespace) = &place.namespace {
-        metadata["namespace"] = namespace.clone().into();
-    }
-    let object = store.put(event.to_string().as_bytes()).map_err(|e| Status::bad_request(e.to_string()))?;
-    Ok(json(StatusCode::CREATED, whole(object.text().clone())))
 }
 
 fn refuse(status: &Status) -> Response<AnswerBody> {

@@ -3,7 +3,6 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, mpsc as blocking};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
@@ -21,8 +20,7 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::ring};
 
 use super::access::CertificateError;
 use crate::error::{LabError, Result};
-
-const PATIENCE: Duration = Duration::from_secs(30);
+use crate::patience::PATIENCE;
 
 /// Where to, and as whom.
 pub(super) struct Target {

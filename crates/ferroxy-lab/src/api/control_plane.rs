@@ -1,28 +1,27 @@
 //! The real thing: `etcd` and `kube-apiserver`, started for one test from the folder that `KUBEBUILDER_ASSETS` names
 //! (the convention of envtest). No controllers, no scheduler: what is put there stays as it is.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use hyper::Method;
 use rcgen::KeyPair;
-use serde_json::{Value, json};
+use serde_json::Value;
 
+use super::applier::Applier;
 use super::access::{Authority, CertificateError, Identity};
 use super::caller::{Caller, Reply, Target};
 use super::host::ApiHost;
 use super::kind::Kind;
 use super::kubeconfig::{self, Contents, Login};
-use super::lock;
 use super::process::Process;
 use crate::capability::tell_skipped;
+use crate::patience::PATIENCE;
 use crate::error::{LabError, Result};
 
 const ASSETS: &str = "KUBEBUILDER_ASSETS";
@@ -34,9 +33,6 @@ const PROXY_TOKEN: &str = "ferroxy-lab-proxy";
 
 /// The ranges of the conformance corpus.
 const SERVICE_RANGES: &str = "10.96.0.0/16,fd00:10:96::/112";
-
-/// A cold kube-apiserver on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The programs of a control plane.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,12 +75,11 @@ impl Assets {
 #[derive(Debug)]
 pub struct ControlPlane {
     // In the order they must end in.
-    caller: Caller,
+    applier: Applier,
     _kube_apiserver: Process,
     _etcd: Process,
     address: SocketAddr,
     papers: Papers,
-    namespaces: Mutex<BTreeSet<String>>,
 }
 
 impl ControlPlane {
@@ -105,14 +100,12 @@ impl ControlPlane {
         let authority = Some(papers.authority.certificate_der.clone());
         let caller = Caller::new(Target { address: ports.api, authority, token: ADMIN_TOKEN.to_owned() })?;
         wait_until_ready(&kube_apiserver, &caller, "/readyz")?;
-        let namespaces = Mutex::new(BTreeSet::from(["default".to_owned(), "kube-system".to_owned()]));
         Ok(ControlPlane {
-            caller,
+            applier: Applier::new(caller),
             _kube_apiserver: kube_apiserver,
             _etcd: etcd,
             address: ports.api,
             papers,
-            namespaces,
         })
     }
 
@@ -123,54 +116,15 @@ impl ControlPlane {
     pub fn url(&self) -> String {
         format!("https://{}", self.address)
     }
-
-    /// Server-side apply: creates, or makes equal what this has put there before.
-    fn apply(&self, path: &str, object: &Value) -> Result<()> {
-        let path = format!("{path}?fieldManager=ferroxy-lab&force=true");
-        let body = Bytes::from(object.to_string());
-        let reply = self.caller.call(Method::PATCH, &path, "application/apply-patch+yaml", body)?;
-        expect(reply, &[200, 201], || format!("apply {path}"))
-    }
-
-    /// Not applied but merged, which replaces lists as a whole: a node's addresses have their type for a key, so that
-    /// no two of one type could be applied, one of each family for example.
-    fn set_status(&self, path: &str, status: &Value) -> Result<()> {
-        let path = format!("{path}/status");
-        let body = Bytes::from(status.to_string());
-        let reply = self.caller.call(Method::PATCH, &path, "application/merge-patch+json", body)?;
-        expect(reply, &[200], || format!("set {path}"))
-    }
-
-    fn ensure_namespace(&self, namespace: &str) -> Result<()> {
-        if lock(&self.namespaces).contains(namespace) {
-            return Ok(());
-        }
-        let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}});
-        self.apply(&format!("/api/v1/namespaces/{namespace}"), &object)?;
-        lock(&self.namespaces).insert(namespace.to_owned());
-        Ok(())
-    }
 }
 
 impl ApiHost for ControlPlane {
     fn put(&self, object: &Value) -> Result<()> {
-        let (path, namespace) = place_of(object)?;
-        if let Some(namespace) = namespace {
-            self.ensure_namespace(&namespace)?;
-        }
-        let object = without_server_fields(object);
-        self.apply(&path, &object)?;
-        // What is in `status` is ignored above: it has a path of its own.
-        match object["status"].as_object() {
-            Some(status) if !status.is_empty() => self.set_status(&path, &json!({"status": status})),
-            _ => Ok(()),
-        }
+        self.applier.put(object)
     }
 
     fn delete(&self, kind: Kind, namespace: &str, name: &str) -> Result<()> {
-        let path = format!("{}/{name}", kind.path(kind.namespaced().then_some(namespace)));
-        let reply = self.caller.call(Method::DELETE, &path, "application/json", Bytes::new())?;
-        expect(reply, &[200, 202], || format!("delete {path}"))
+        self.applier.delete(kind, namespace, name)
     }
 
     fn kubeconfig(&self, folder: &Path, login: Login) -> Result<PathBuf> {
@@ -183,36 +137,6 @@ impl ApiHost for ControlPlane {
         };
         kubeconfig::write(folder, login, &contents)
     }
-}
-
-/// The path of an object, and the namespace that must be there for it.
-fn place_of(object: &Value) -> Result<(String, Option<String>)> {
-    let wrong = |what: &str| LabError::Api(format!("an object without a known {what}: {object}"));
-    let kind = object["kind"].as_str().and_then(Kind::from_name).ok_or_else(|| wrong("kind"))?;
-    let name = object["metadata"]["name"].as_str().ok_or_else(|| wrong("name"))?;
-    let namespace = object["metadata"]["namespace"].as_str().unwrap_or("default");
-    let namespace = kind.namespaced().then(|| namespace.to_owned());
-    Ok((format!("{}/{name}", kind.path(namespace.as_deref())), namespace))
-}
-
-/// What only the server may set, and refuses when others do.
-fn without_server_fields(object: &Value) -> Value {
-    let mut object = object.clone();
-    if let Some(metadata) = object["metadata"].as_object_mut() {
-        for field in ["resourceVersion", "uid", "creationTimestamp", "generation", "managedFields"] {
-            metadata.remove(field);
-        }
-    }
-    object
-}
-
-fn expect(reply: Reply, codes: &[u16], action: impl Fn() -> String) -> Result<()> {
-    if codes.contains(&reply.code) {
-        return Ok(());
-    }
-    let status: Value = serde_json::from_slice(&reply.body).unwrap_or_default();
-    let message = status["message"].as_str().unwrap_or("no message");
-    Err(LabError::Api(format!("{}: {} {message}", action(), reply.code)))
 }
 
 fn wait_until_ready(process: &Process, caller: &Caller, path: &str) -> Result<()> {
@@ -334,6 +258,7 @@ fn kube_apiserver_arguments(folder: &Path, ports: &Ports) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
 
     /// Written by another process: had we a descriptor to write it with, a child forked in another thread might still
     /// hold it when the program is to run, and it would be "busy".
@@ -396,18 +321,5 @@ mod tests {
         assert!(arguments.contains(&format!("--secure-port={}", ports.api.port())));
         assert!(etcd_arguments(folder.path(), &ports).iter().any(|a| a.ends_with(&ports.etcd.to_string())));
         assert_ne!(ports.etcd, ports.etcd_peers);
-    }
-
-    #[test]
-    fn objects_go_where_they_belong_without_what_is_the_servers() {
-        let slice =
-            json!({"kind": "EndpointSlice", "metadata": {"name": "web-1", "namespace": "shop", "uid": "7"}});
-        let (path, namespace) = place_of(&slice).unwrap();
-        assert_eq!(path, "/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices/web-1");
-        assert_eq!(namespace.as_deref(), Some("shop"));
-        assert_eq!(without_server_fields(&slice)["metadata"], json!({"name": "web-1", "namespace": "shop"}));
-        let node = json!({"kind": "Node", "metadata": {"name": "ka"}});
-        assert_eq!(place_of(&node).unwrap(), ("/api/v1/nodes/ka".to_owned(), None));
-        place_of(&json!({"kind": "Pod", "metadata": {"name": "x"}})).unwrap_err();
     }
 }

@@ -96,6 +96,8 @@ pub(super) struct Place {
     pub kind: Kind,
     pub namespace: Option<String>,
     pub name: Option<String>,
+    /// Only the status of that object.
+    pub status: bool,
 }
 
 impl Place {
@@ -114,6 +116,10 @@ impl Place {
             _ => (None, rest),
         };
         let rest = rest.strip_prefix(kind.resource())?;
+        let (rest, status) = match rest.strip_suffix("/status") {
+            Some(object) if !object.is_empty() => (object, true),
+            _ => (rest, false),
+        };
         let name = match rest.strip_prefix('/') {
             Some(name) if !name.is_empty() && !name.contains('/') => Some(name.to_owned()),
             None if rest.is_empty() => None,
@@ -121,7 +127,7 @@ impl Place {
         };
         // An object of a namespaced kind has no path without its namespace.
         let complete = name.is_none() || namespace.is_some() || !kind.namespaced();
-        complete.then_some(Place { kind, namespace, name })
+        complete.then_some(Place { kind, namespace, name, status })
     }
 }
 
@@ -153,7 +159,8 @@ mod tests {
             "/api/v1/servicesx",
             "/api/v1/services/web",
             "/api/v1/services/",
-            "/api/v1/namespaces/default/services/web/status",
+            "/api/v1/namespaces/default/services/web/scale",
+            "/api/v1/services/status",
             "/api/v1/namespaces/default/nodes",
             "/apis/v1/services",
             "/api/discovery.k8s.io/v1/endpointslices",

@@ -1,5 +1,6 @@
 //! A Kubernetes API server for tests: lists, watches and log-ins as the original has them, of the few kinds a service
-//! proxy reads, with faults on demand. It checks no object, allocates nothing, and has no other controller behind it.
+//! proxy reads, with faults on demand. It refuses what tests have put by mistake and the original refuses (`rules`), allocates
+//! nothing, and has no controller behind it.
 //! Beside it: the real API server where there is one to run ([`ControlPlane`]), for what must hold of both
 //! ([`ApiHost`]), and clusters of any size ([`cluster`]).
 //!
@@ -18,6 +19,7 @@
 
 mod access;
 mod answer;
+mod applier;
 mod body;
 mod caller;
 pub mod cluster;
@@ -31,11 +33,13 @@ mod listen;
 mod object;
 mod process;
 mod query;
+mod rules;
 mod selector;
 mod server;
 mod status;
 mod store;
 mod watch;
+mod write;
 
 use std::future::poll_fn;
 use std::pin::pin;

@@ -15,6 +15,8 @@ pub enum Verb {
     StreamList,
     Watch,
     Create,
+    /// An object is applied, or its status merged.
+    Patch,
     /// `/version`, `/livez` and whatever else is no resource; methods the server does not know.
     Other,
 }
@@ -56,6 +58,8 @@ impl Request {
     fn find_verb(&self, method: &Method) -> Verb {
         let Some(place) = &self.place else { return Verb::Other };
         match (method, &place.name) {
+            (&Method::PATCH, Some(_)) => Verb::Patch,
+            _ if place.status => Verb::Other,
             (&Method::POST, None) => Verb::Create,
             (&Method::GET, Some(_)) => Verb::Get,
             (&Method::GET, None) if !self.flag("watch") => Verb::List,
@@ -118,6 +122,9 @@ mod tests {
             ("GET", "/api/v1/nodes?watch=true&sendInitialEvents=true", Some(Kind::Node), Verb::StreamList),
             ("GET", "/api/v1/nodes/ka", Some(Kind::Node), Verb::Get),
             ("POST", "/apis/events.k8s.io/v1/namespaces/default/events", Some(Kind::Event), Verb::Create),
+            ("PATCH", "/api/v1/nodes/ka", Some(Kind::Node), Verb::Patch),
+            ("PATCH", "/api/v1/nodes/ka/status", Some(Kind::Node), Verb::Patch),
+            ("GET", "/api/v1/nodes/ka/status", Some(Kind::Node), Verb::Other),
             ("DELETE", "/api/v1/nodes/ka", Some(Kind::Node), Verb::Other),
             ("GET", "/livez", None, Verb::Other),
         ] {

@@ -20,13 +20,12 @@ use super::listen::{self, Command};
 use super::lock;
 use super::object::{Key, Version};
 use super::query::{Request, Verb};
+use super::rules;
 use super::selector::Selector;
 use super::store::{Selection, Store};
 use super::watch::{Nudge, Watcher};
 use crate::error::{LabError, Result};
-
-/// How long `wait_for_watches` waits.
-const PATIENCE: Duration = Duration::from_secs(20);
+use crate::patience::PATIENCE;
 
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -125,8 +124,10 @@ impl Server {
 
 /// What the cluster is.
 impl Server {
-    /// Creates or replaces an object. Watches are told before this returns.
+    /// Creates or replaces an object. Watches are told before this returns. The error is what the original answers to an object
+    /// that it refuses.
     pub fn put(&self, object: &Value) -> Result<Version> {
+        check(object)?;
         self.put_raw(object.to_string().as_bytes())
     }
 
@@ -157,7 +158,9 @@ impl Server {
 
     /// The documents of a YAML stream, such as `objects.yaml` of a conformance case.
     pub fn load(&self, yaml: &str) -> Result<Version> {
-        self.put_all(read_documents(yaml)?.iter().map(Value::to_string))
+        let objects = read_documents(yaml)?;
+        objects.iter().try_for_each(check)?;
+        self.put_all(objects.iter().map(Value::to_string))
     }
 
     /// An empty namespace for kinds that have none.
@@ -188,10 +191,22 @@ impl Server {
     }
 
     fn nudge(&self, kind: Kind, nudge: &Nudge) -> usize {
-        let watchers = lock(&self.shared.watchers);
+        self.shared.nudge(kind, nudge)
+    }
+}
+
+impl Shared {
+    /// How many watches it reached.
+    pub fn nudge(&self, kind: Kind, nudge: &Nudge) -> usize {
+        let watchers = lock(&self.watchers);
         let told = |watcher: &&Watcher| watcher.kind == kind && watcher.nudge.send(nudge.clone()).is_ok();
         watchers.iter().filter(told).count()
     }
+}
+
+fn check(object: &Value) -> Result<()> {
+    let Some(kind) = object["kind"].as_str().and_then(Kind::from_name) else { return Ok(()) };
+    rules::check(kind, object).map_err(|status| LabError::Api(format!("{} {}", status.code, status.message())))
 }
 
 /// What goes wrong.

@@ -60,6 +60,26 @@ impl Status {
         Status { details: Some(details), ..Status::new(404, "NotFound", message) }
     }
 
+    /// An object that breaks rules: fields, and what is wrong with each.
+    pub fn invalid(kind: Kind, name: &str, causes: &[(&'static str, String)]) -> Status {
+        let each: Vec<String> = causes.iter().map(|(field, why)| format!("{field}: Invalid value: {why}")).collect();
+        let listed: Vec<Value> = causes
+            .iter()
+            .map(|(field, why)| json!({"reason": "FieldValueInvalid", "message": why, "field": field}))
+            .collect();
+        let details = json!({"name": name, "group": kind.group(), "kind": kind.name(), "causes": listed});
+        let message = format!("{kind} {name:?} is invalid: {}", each.join(", "));
+        Status { details: Some(details), ..Status::new(422, "Invalid", message) }
+    }
+
+    pub fn internal(message: impl Into<String>) -> Status {
+        Status::new(500, "InternalError", message)
+    }
+
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
     pub fn method_not_allowed() -> Status {
         Status::new(
             405,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use ferroxy_lab::PATIENCE;
 use ferroxy_lab::api::Server;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
@@ -21,7 +22,6 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName}
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::ring};
 
 /// Long enough for any machine; only tests that fail wait for it.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Every request has a connection of its own.
 pub struct Client {
@@ -78,9 +78,7 @@ impl Client {
 
     /// A list's items, or one object.
     pub fn json(&self, path: &str) -> Value {
-        let answer = self.get(path);
-        assert_eq!(answer.code, 200, "{path}");
-        answer.json()
+        self.get(path).expect(200)
     }
 
     /// The error is what went wrong before there was an answer.
@@ -202,6 +200,14 @@ impl Answer {
         let patience = Duration::from_millis(200);
         assert!(self.read.is_empty());
         self.runtime.block_on(async { tokio::time::timeout(patience, self.body.frame()).await.is_err() })
+    }
+
+    /// The body of an answer that must have this code. When it has not, the server's message is in the panic.
+    pub fn expect(self, code: u16) -> Value {
+        let found = self.code;
+        let body = self.bytes().unwrap();
+        assert_eq!(found, code, "{}", String::from_utf8_lossy(&body));
+        serde_json::from_slice(&body).unwrap()
     }
 
     pub fn json(self) -> Value {

@@ -35,10 +35,23 @@ fn holds_of(host: &dyn ApiHost, address: SocketAddr) {
 
     let case = conformance::case("clusterip-affinity").unwrap();
     host.load(&fs::read_to_string(case.folder.join("objects.yaml")).unwrap()).unwrap();
+    objects_that_are_refused(host);
     pages_and_objects(&client);
     streaming_lists_and_watches(host, &client);
     refusals(&client);
     events(&client);
+}
+
+fn objects_that_are_refused(host: &dyn ApiHost) {
+    let service = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "refused", "namespace": "default"},
+        "spec": {
+            "clusterIP": "10.96.0.98", "clusterIPs": ["10.96.0.98", "fd00:10:96::98"],
+            "ports": [{"port": 80, "protocol": "TCP"}],
+        },
+    });
+    let error = host.put(&service).unwrap_err().to_string();
+    assert!(error.contains("422 ") && error.contains("spec.ipFamilyPolicy"), "{error}");
 }
 
 fn pages_and_objects(client: &Client) {
@@ -57,9 +70,8 @@ fn pages_and_objects(client: &Client) {
         (&node["kind"], &node["status"]["addresses"][0]["address"]),
         (&json!("Node"), &json!("172.18.0.2"))
     );
-    let none = client.get("/api/v1/nodes/none");
-    assert_eq!(none.code, 404);
-    assert_eq!(none.json()["message"], "nodes \"none\" not found");
+    let none = client.get("/api/v1/nodes/none").expect(404);
+    assert_eq!(none["message"], "nodes \"none\" not found");
 }
 
 /// Events up to the bookmark that ends the initial ones, and that.
@@ -116,20 +128,29 @@ fn refusals(client: &Client) {
         ("resourceVersionMatch=Exact", 422),
         ("continue=nonsense", 400),
     ] {
-        let refused = client.get(&format!("{SERVICES}?{query}"));
-        assert_eq!(refused.code, code, "{query}");
-        let status = refused.json();
+        let status = client.get(&format!("{SERVICES}?{query}")).expect(code);
         assert_eq!((&status["kind"], &status["code"]), (&json!("Status"), &json!(code)), "{query}");
     }
 }
 
 fn events(client: &Client) {
     let event = json!({
-        "apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {"generateName": "ka."},
+        "apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {"generateName": "ka-"},
         "eventTime": "2026-01-01T00:00:00.000000Z", "type": "Normal", "reason": "Starting", "action": "StartKubeProxy",
         "reportingController": "kube-proxy", "reportingInstance": "kube-proxy-ka",
         "regarding": {"kind": "Node", "name": "ka"},
     });
     let path = "/apis/events.k8s.io/v1/namespaces/default/events";
-    assert_eq!(client.post(path, "application/json", &event.to_string()).code, 201);
+    client.post(path, "application/json", &event.to_string()).expect(201);
+    for (field, wrong) in [
+        ("metadata", json!({"generateName": "ka."})),
+        ("action", json!("")),
+        ("type", json!("Notice")),
+        ("reportingInstance", json!("i".repeat(129))),
+        ("note", json!("n".repeat(1025))),
+    ] {
+        let mut refused = event.clone();
+        refused[field] = wrong;
+        client.post(path, "application/json", &refused.to_string()).expect(422);
+    }
 }

@@ -249,11 +249,14 @@ fn events_are_kept() {
     let server = Server::start(Options::default()).unwrap();
     let client = Client::of(&server);
     let path = "/apis/events.k8s.io/v1/namespaces/default/events";
-    let event = json!({"apiVersion": "events.k8s.io/v1", "kind": "Event", "reason": "Starting",
-                       "metadata": {"generateName": "ka."}, "regarding": {"kind": "Node", "name": "ka"}});
-    let created = client.post(path, "application/json", &event.to_string());
-    assert_eq!(created.code, 201);
-    assert_eq!(created.json()["metadata"]["name"], "ka.00001");
+    let event = json!({
+        "apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {"generateName": "ka-"},
+        "eventTime": "2026-01-01T00:00:00.000000Z", "type": "Normal", "reason": "Starting", "action": "StartKubeProxy",
+        "reportingController": "kube-proxy", "reportingInstance": "kube-proxy-ka",
+        "regarding": {"kind": "Node", "name": "ka"},
+    });
+    let created = client.post(path, "application/json", &event.to_string()).expect(201);
+    assert_eq!(created["metadata"]["name"], "ka-00001");
     let kept = server.events().unwrap();
     assert_eq!(kept.len(), 1);
     assert_eq!(

@@ -23,8 +23,10 @@ const SILENCE: Duration = Duration::from_secs(600);
 const ATTEMPTS: u32 = 4;
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LIMIT: Duration = Duration::from_secs(10);
-/// The API takes no longer note.
+/// What the API accepts, in bytes.
 const LONGEST_NOTE: usize = 1024;
+const LONGEST_INSTANCE: usize = 128;
+const LONGEST_NAME: usize = 253;
 const CONTROLLER: &str = "kube-proxy";
 
 /// Something worth telling people.
@@ -189,22 +191,28 @@ impl<'a> Event<'a> {
         Event {
             api_version: "events.k8s.io/v1",
             kind: "Event",
-            metadata: Metadata { name: format!("{}.{:x}", regarding.name, since_1970.as_nanos()), namespace },
+            metadata: Metadata { name: event_name(regarding.name, since_1970), namespace },
             event_time: write_micros(since_1970),
             reporting_controller: CONTROLLER,
-            reporting_instance: instance,
+            reporting_instance: cut(instance, LONGEST_INSTANCE),
             action: &occurrence.action,
             reason: &occurrence.reason,
             regarding,
-            note: cut(&occurrence.note),
+            note: cut(&occurrence.note, LONGEST_NOTE),
             r#type: if occurrence.warning { "Warning" } else { "Normal" },
         }
     }
 }
 
-fn cut(note: &str) -> &str {
-    let end = note.floor_char_boundary(LONGEST_NOTE);
-    &note[..end]
+/// `ka.17a3…`: unique, and a DNS name however long the name of the object is.
+fn event_name(of: &str, since_1970: Duration) -> String {
+    let number = format!("{:x}", since_1970.as_nanos());
+    let room = LONGEST_NAME - 1 - number.len();
+    format!("{}.{number}", cut(of, room).trim_end_matches(['.', '-']))
+}
+
+fn cut(text: &str, longest: usize) -> &str {
+    &text[..text.floor_char_boundary(longest)]
 }
 
 /// What the kernel calls this host; not always the name of the Node.
@@ -252,6 +260,18 @@ mod tests {
             written["regarding"],
             json!({"kind": "Service", "name": "s", "namespace": "n", "uid": "n/s"})
         );
+    }
+
+    /// Names of Nodes may be as long as the API lets any name be.
+    #[test]
+    fn a_long_node_name_does_not_make_the_event_invalid() {
+        let name = format!("{}.{}", "n".repeat(232), "m".repeat(20));
+        let node = occurrence(Regarding::Node(name.clone()));
+        let now = Duration::from_secs(1_800_000_000);
+        let written = serde_json::to_value(Event::new(&node, &name, now)).unwrap();
+        assert_eq!(written["metadata"]["name"], format!("{}.18fae27693b40000", "n".repeat(232)));
+        assert_eq!(written["reportingInstance"], "n".repeat(128));
+        assert_eq!(written["regarding"]["name"], name);
     }
 
     #[test]

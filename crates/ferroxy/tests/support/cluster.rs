@@ -193,6 +193,7 @@ impl Service {
             "type": if has_node_ports { "NodePort" } else { "ClusterIP" },
             "clusterIP": self.cluster_ips[0], "clusterIPs": self.cluster_ips,
             "ipFamilies": families, "ports": ports,
+            "ipFamilyPolicy": if families.len() > 1 { "RequireDualStack" } else { "SingleStack" },
         });
         if self.external_local {
             spec["externalTrafficPolicy"] = json!("Local");
