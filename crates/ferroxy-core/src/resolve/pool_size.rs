@@ -1,7 +1,7 @@
 //! Rule: the maximum number of endpoints of a Service port. Only a mistake or an attack exceeds it.
 
 use super::selection::Selection;
-use crate::diagnostic::{Diagnostic, Object};
+use crate::diagnostic::{Cause, Diagnostic, Object};
 use crate::facts::Service;
 use crate::intent::Endpoint;
 
@@ -25,6 +25,7 @@ pub(crate) fn diagnostic(service: &Service, port: usize, beyond: usize) -> Optio
         field: format!("spec.ports[{port}]"),
         reason: format!("the port has more than {LARGEST} endpoints"),
         effect: format!("{beyond} of them get no traffic"),
+        cause: Cause::Field,
     })
 }
 

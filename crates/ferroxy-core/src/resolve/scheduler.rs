@@ -1,6 +1,6 @@
 //! Rule: the IPVS scheduler of a Service (annotation `ferroxy.io/scheduler`).
 
-use crate::diagnostic::{Diagnostic, Object};
+use crate::diagnostic::{Cause, Diagnostic, Object};
 use crate::facts::Service;
 use crate::policy::Policy;
 use crate::scheduler::Scheduler;
@@ -23,6 +23,7 @@ pub(crate) fn chosen(
                     Scheduler::ALL.map(Scheduler::as_str).join(", ")
                 ),
                 effect: "the node's scheduler is used".to_owned(),
+                cause: Cause::Field,
             });
             None
         }
