@@ -1,0 +1,57 @@
+//! No notifications of changed files: a wait only ends by time or by a stop.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::time::Duration;
+
+use crate::files::Woken;
+
+pub struct Watcher {
+    stopped: Receiver<()>,
+}
+
+/// Ends a wait from another thread.
+#[derive(Debug)]
+pub struct Waker(Sender<()>);
+
+impl Waker {
+    pub fn stop(&self) {
+        // Fails only when the watcher is gone.
+        let _ = self.0.send(());
+    }
+}
+
+impl Watcher {
+    pub fn new(_notifications: bool) -> io::Result<(Watcher, Waker)> {
+        let (stop, stopped) = mpsc::channel();
+        Ok((Watcher { stopped }, Waker(stop)))
+    }
+
+    /// Nothing is watched, and that is no fault to report: the periodic look is how this platform works.
+    pub fn follow(&mut self, _: &BTreeSet<PathBuf>, _: &mut dyn FnMut(&Path, &io::Error)) -> bool {
+        false
+    }
+
+    pub fn wait(&mut self, time: Duration) -> Woken {
+        match self.stopped.recv_timeout(time) {
+            Err(RecvTimeoutError::Timeout) => Woken::TimedOut,
+            Ok(()) | Err(RecvTimeoutError::Disconnected) => Woken::Stopped,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_ends_by_time_or_by_a_stop() {
+        let (mut watcher, waker) = Watcher::new(true).unwrap();
+        assert!(!watcher.follow(&BTreeSet::from([std::env::temp_dir()]), &mut |_, _| {}));
+        assert_eq!(watcher.wait(Duration::ZERO), Woken::TimedOut);
+        waker.stop();
+        assert_eq!(watcher.wait(Duration::from_secs(60)), Woken::Stopped);
+    }
+}

@@ -1,0 +1,18 @@
+//! Facts about this host from its own commands.
+
+use std::net::{Ipv6Addr, UdpSocket};
+use std::process::Command;
+
+/// What the command `hostname` prints, which every system has.
+pub fn name() -> Option<String> {
+    let output = Command::new("hostname").output().ok().filter(|output| output.status.success())?;
+    String::from_utf8(output.stdout).ok()
+}
+
+pub fn kernel_release() -> String {
+    std::env::consts::OS.to_owned()
+}
+
+pub fn has_ipv6() -> bool {
+    UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)).is_ok()
+}

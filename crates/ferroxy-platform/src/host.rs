@@ -1,0 +1,28 @@
+//! Facts about this host: its name, its kernel, its IP families.
+
+use crate::system;
+
+/// The host's name as the system has it; `None` when it has none. It may differ from the name of the Node.
+pub fn name() -> Option<String> {
+    system::host::name().map(|name| name.trim().to_owned()).filter(|name| !name.is_empty())
+}
+
+/// The release of the kernel, such as `6.1.0-18-amd64`.
+pub fn kernel_release() -> String {
+    system::host::kernel_release()
+}
+
+/// Whether IPv6 exists and is switched on.
+pub fn has_ipv6() -> bool {
+    system::host::has_ipv6()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_is_trimmed_and_not_empty() {
+        assert!(name().is_none_or(|name| !name.is_empty() && name.trim() == name));
+    }
+}

@@ -1,0 +1,15 @@
+//! Linux: procfs, signalfd, systemd, capabilities, rtnetlink, inotify.
+
+pub mod addresses;
+pub mod claim;
+pub mod conntrack;
+pub mod files;
+pub mod host;
+pub mod memory;
+pub mod privileges;
+pub mod process;
+#[cfg(feature = "profiling")]
+pub mod profile;
+pub mod service_manager;
+pub mod signals;
+pub mod sockets;

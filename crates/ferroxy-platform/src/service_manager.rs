@@ -1,0 +1,105 @@
+//! The service manager that started this process (systemd, `Type=notify`): readiness, status, watchdog. Without one every
+//! call does nothing.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::system::service_manager::Link;
+
+/// The default has no service manager.
+#[derive(Debug, Clone, Default)]
+pub struct ServiceManager {
+    link: Option<Arc<Link>>,
+    /// How long the service manager waits for a sign of life.
+    watchdog: Option<Duration>,
+}
+
+impl ServiceManager {
+    /// The one that the environment names, if it names one.
+    pub fn from_environment() -> io::Result<ServiceManager> {
+        match Link::from_environment()? {
+            Some((link, watchdog)) => Ok(ServiceManager::new(link, watchdog)),
+            None => Ok(ServiceManager::default()),
+        }
+    }
+
+    pub(crate) fn new(link: Link, watchdog: Option<Duration>) -> ServiceManager {
+        ServiceManager { link: Some(Arc::new(link)), watchdog }
+    }
+
+    /// The first sync is done. Units that are ordered after ours start now.
+    pub fn ready(&self, status: impl fmt::Display) {
+        self.send(|link| link.ready(&status));
+    }
+
+    /// One line for `systemctl status`.
+    pub fn status(&self, status: impl fmt::Display) {
+        self.send(|link| link.status(&status));
+    }
+
+    /// The configuration is being reloaded; [`ServiceManager::ready`] ends this.
+    pub fn reloading(&self) {
+        self.send(Link::reloading);
+    }
+
+    pub fn stopping(&self, status: impl fmt::Display) {
+        self.send(|link| link.stopping(&status));
+    }
+
+    /// The watchdog's heartbeat, for the thread that the service depends on.
+    pub fn heart(&self) -> Heart {
+        // Twice as often as needed, as systemd recommends.
+        Heart {
+            manager: self.clone(),
+            every: self.watchdog.map(|watchdog| watchdog / 2),
+            next: Instant::now(),
+        }
+    }
+
+    fn send(&self, message: impl FnOnce(&Link)) {
+        if let Some(link) = self.link.as_deref() {
+            message(link);
+        }
+    }
+}
+
+/// Sends the watchdog's signs of life. Its owner calls [`Heart::beat`] in its loop, at [`Heart::next_beat`] at the latest.
+/// No thread beats by itself: the service manager must notice an owner that hangs.
+#[derive(Debug, Clone)]
+pub struct Heart {
+    manager: ServiceManager,
+    every: Option<Duration>,
+    next: Instant,
+}
+
+impl Heart {
+    /// When the next sign of life is due; `None` without a watchdog.
+    pub fn next_beat(&self) -> Option<Instant> {
+        self.every.map(|_| self.next)
+    }
+
+    /// Sends a sign of life if one is due.
+    pub fn beat(&mut self, now: Instant) {
+        if let Some(every) = self.every
+            && now >= self.next
+        {
+            self.manager.send(Link::alive);
+            self.next = now + every;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_service_manager_nothing_happens() {
+        let mut heart = ServiceManager::default().heart();
+        assert_eq!(heart.next_beat(), None);
+        heart.beat(Instant::now());
+        ServiceManager::default().ready("to nobody");
+    }
+}

@@ -1,0 +1,10 @@
+//! Windows: console events, process figures, the host's name and addresses. The rest is what any platform has.
+
+pub mod addresses;
+pub mod host;
+pub mod process;
+pub mod signals;
+
+#[cfg(feature = "profiling")]
+pub use crate::any::profile;
+pub use crate::any::{claim, conntrack, files, memory, privileges, service_manager, sockets};

@@ -1,0 +1,44 @@
+//! Console events: Ctrl-C and Ctrl-Break; the console is closed, the user logs off, the system shuts down.
+
+use std::io;
+use std::sync::Mutex;
+use std::thread;
+use std::time::Duration;
+
+use windows_sys::Win32::System::Console::{CTRL_BREAK_EVENT, CTRL_C_EVENT, SetConsoleCtrlHandler};
+
+use crate::StopReason;
+
+type OnStop = Box<dyn FnMut(StopReason) + Send>;
+
+/// The handler takes no argument of ours.
+static ON_STOP: Mutex<Option<OnStop>> = Mutex::new(None);
+
+/// Windows ends the process when the handler of these events returns, and after a few seconds in any case. So the handler
+/// leaves that time to whoever was asked to stop.
+const TIME_TO_STOP: Duration = Duration::from_secs(30);
+
+pub fn watch(on_stop: OnStop) -> io::Result<()> {
+    if let Ok(mut place) = ON_STOP.lock() {
+        *place = Some(on_stop);
+    }
+    // SAFETY: the handler has the type that the system calls and lives as long as the process.
+    if unsafe { SetConsoleCtrlHandler(Some(on_event), 1) } == 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// The system calls this on a thread of its own.
+unsafe extern "system" fn on_event(event: u32) -> i32 {
+    let interrupted = matches!(event, CTRL_C_EVENT | CTRL_BREAK_EVENT);
+    if let Ok(mut place) = ON_STOP.lock()
+        && let Some(on_stop) = place.as_mut()
+    {
+        on_stop(if interrupted { StopReason::Interrupted } else { StopReason::Terminated });
+    }
+    if !interrupted {
+        thread::sleep(TIME_TO_STOP);
+    }
+    1
+}
