@@ -19,7 +19,6 @@ mod dataplane;
 mod failure;
 mod mode;
 mod outcome;
-mod privileges;
 mod ruleset;
 mod settings;
 #[cfg(feature = "testing")]
@@ -34,6 +33,6 @@ pub use dataplane::Dataplane;
 pub use failure::{Failure, FailureKind};
 pub use mode::{Counted, Lifetime, Metric, Mode, Opening, Pace, PeriodFields, Periods, Platform, Rendering};
 pub use outcome::{Change, Outcome, Preview, Programmed, Receipt, Refusal, Repair};
-pub use privileges::{Privilege, Privileges};
+pub use ferroxy_platform::{Privilege, Privileges};
 pub use ruleset::{Ruleset, Step, Trace};
 pub use settings::{Field, Flag, Kind, Settings, Value, Zero};

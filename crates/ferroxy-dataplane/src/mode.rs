@@ -7,7 +7,7 @@ use ferroxy_core::{Family, Intent, Policy};
 
 use crate::dataplane::Dataplane;
 use crate::failure::Failure;
-use crate::privileges::Privileges;
+use ferroxy_platform::Privileges;
 use crate::ruleset::Ruleset;
 use crate::settings::{Field, Settings};
 

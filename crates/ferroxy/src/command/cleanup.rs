@@ -1,59 +1,84 @@
-//! `ferroxy cleanup`: everything of ours leaves the kernel, whatever mode it is of, and whatever kube-proxy left there.
+//! `ferroxy cleanup`: removes everything of ours, in every mode, and whatever kube-proxy left.
 
 use anyhow::bail;
 use clap::Args;
 use ferroxy_core::Family;
-use ferroxy_iptables::counters;
+use ferroxy_dataplane::capability::leftovers::{Established, InForce, Leftovers};
+use ferroxy_dataplane::{Dataplane, FailureKind, Mode, Opening, Platform, Settings};
 
 use super::Answer;
-use crate::dataplane::{Dataplane, Nftables};
 use crate::host;
-use crate::takeover::{self, Established, Report};
+use crate::modes::Modes;
 
 #[derive(Debug, Args)]
 pub struct Cleanup {
-    /// Leave what is kube-proxy's alone: it is at work here, or about to be
+    /// Keep what is kube-proxy's: it runs here, or is about to
     #[arg(long)]
     only_ours: bool,
 }
 
 impl Cleanup {
-    pub fn run(self) -> anyhow::Result<Answer> {
-        cleanup(self.only_ours)
+    pub fn run(self, modes: Modes) -> anyhow::Result<Answer> {
+        cleanup(modes, self.only_ours)
     }
 }
 
-/// A diff to nothing. With an agent at work it would last a moment only.
-pub fn cleanup(only_ours: bool) -> anyhow::Result<Answer> {
+/// A diff to nothing, in every mode of this platform. A running agent would restore everything.
+pub fn cleanup(modes: Modes, only_ours: bool) -> anyhow::Result<Answer> {
     let Some(_claim) = host::Claim::take()? else {
-        bail!(
-            "a Ferroxy agent is running in this network namespace and would put everything back; stop it first"
-        );
+        bail!("a Ferroxy agent runs in this network namespace and would restore everything; stop it first");
     };
-    let tables = Nftables::open(&Family::ALL)?.cleanup()?;
-    if tables {
-        println!("removed the tables of Ferroxy");
+    let mut opened = Vec::new();
+    for mode in modes.for_platform(Platform::HERE) {
+        opened.extend(open(mode)?.map(|dataplane| (mode, dataplane)));
     }
-    if only_ours {
-        return Ok(Answer::Yes);
+    let mut removed = Vec::new();
+    for (mode, dataplane) in opened.iter_mut().filter(|(mode, _)| !only_ours || !mode.shares_names) {
+        removed.extend(dataplane.cleanup()?.into_iter().map(|it| format!("{it} ({} mode)", mode.name)));
     }
-    // Chains of iptables mode are kube-proxy's by name, whoever made them.
-    let report = takeover::remove_leftovers(None, Established::End);
-    counters::remove()?;
-    for removed in &report.removed {
-        println!("removed what kube-proxy, iptables or ipvs mode left: {removed}");
+    let mut left = Leftovers::default();
+    for (_, dataplane) in opened.iter_mut().filter(|_| !only_ours) {
+        merge(&mut left, remove_leftovers(&mut **dataplane));
     }
-    for kept in &report.kept {
-        println!("left by kube-proxy, iptables or ipvs mode, and stays: {kept}");
+    report(&removed, &left)
+}
+
+/// `None` where the host lacks what the mode needs: then it has left nothing that only it can remove.
+fn open(mode: &Mode) -> anyhow::Result<Option<Box<dyn Dataplane>>> {
+    match (mode.open)(&Opening { families: &Family::ALL, settings: &Settings::default() }) {
+        Ok(dataplane) => Ok(Some(dataplane)),
+        Err(error) if error.kind == FailureKind::Unsupported => Ok(None),
+        Err(error) => Err(error.into()),
     }
-    if !tables && report == Report::default() {
-        println!("nothing of Ferroxy was there");
+}
+
+fn remove_leftovers(dataplane: &mut dyn Dataplane) -> Leftovers {
+    let takes_over = dataplane.takes_over();
+    takes_over.map(|it| it.remove_leftovers(InForce::No, Established::End)).unwrap_or_default()
+}
+
+/// Several modes look for the same leftovers: what stays is reported once.
+fn merge(all: &mut Leftovers, found: Leftovers) {
+    all.removed.extend(found.removed);
+    all.own.extend(found.own);
+    (all.kept, all.failed, all.connections) = (found.kept, found.failed, found.connections);
+}
+
+fn report(removed: &[String], left: &Leftovers) -> anyhow::Result<Answer> {
+    for it in removed.iter().chain(&left.own) {
+        println!("removed: {it}");
     }
-    if !report.failed.is_empty() {
-        bail!(
-            "not all of what kube-proxy, iptables or ipvs mode left could be removed: {}",
-            report.failed.join("; ")
-        );
+    for it in &left.removed {
+        println!("removed what kube-proxy left: {it}");
+    }
+    for it in &left.kept {
+        println!("kept, because another program uses it: {it}");
+    }
+    if removed.is_empty() && *left == Leftovers::default() {
+        println!("nothing to remove");
+    }
+    if !left.failed.is_empty() {
+        bail!("cannot remove everything: {}", left.failed.join("; "));
     }
     Ok(Answer::Yes)
 }

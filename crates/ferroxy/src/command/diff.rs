@@ -9,7 +9,7 @@ use serde_json::json;
 use super::input::Input;
 use super::{Answer, Output};
 use crate::agent::inputs;
-use crate::{dataplane, host};
+use crate::host;
 
 #[derive(Debug, Args)]
 pub struct Diff {
@@ -25,8 +25,7 @@ impl Diff {
         let (settings, mut cluster) = self.input.look()?;
         cluster.facts.apply(inputs::host_addresses()?);
         let (intent, _) = resolve::all(&cluster.facts);
-        let preview =
-            dataplane::open(settings.mode, &settings.config, &host::families())?.preview(&intent)?;
+        let preview = settings.open(&host::families())?.preview(&intent)?;
         let nothing = preview.operations.is_empty();
         let mut out = io::stdout().lock();
         match self.output {

@@ -8,11 +8,11 @@ use clap::Args;
 use ferroxy_core::explain::{Explanation, Finding, PortExplanation, Standing, explain};
 use ferroxy_core::intent::{Frontend, FrontendKind};
 use ferroxy_core::{Intent, ServiceIntent, ServiceName, resolve};
+use ferroxy_dataplane::{Failure, FailureKind, Programmed};
 use serde_json::{Value, json};
 
-use super::input::Input;
+use super::input::{Input, Settings};
 use super::{Answer, Output};
-use crate::dataplane::{self, Dataplane, Programmed};
 use crate::host;
 use crate::output::{Paint, Table};
 
@@ -36,7 +36,7 @@ impl Explain {
         let mut explanation = explain(&cluster.facts, &name);
         let (intent, _) = resolve::all(&cluster.facts);
         let kernel = intent.services.get(&name).map(|service| {
-            in_kernel(&intent, service, dataplane::open(settings.mode, &settings.config, &host::families()))
+            in_kernel(&intent, service, &settings)
         });
         let (kernel, problem) = kernel.map(|it| (it.words, it.problem)).unzip();
         explanation.findings.extend(problem.flatten());
@@ -56,44 +56,51 @@ fn is_fine(explanation: &Explanation) -> bool {
     explanation.standing == Standing::Ours && troubles == 0
 }
 
-/// What the kernel of this machine has of the Service.
+/// How much of the Service this machine has in force.
 #[derive(Debug)]
 pub(super) struct InKernel {
     pub(super) words: String,
-    /// It was looked at, and is not as it should be.
+    /// It was checked, and something is missing.
     problem: Option<Finding>,
 }
 
-pub(super) fn in_kernel(
-    intent: &Intent,
-    service: &Arc<ServiceIntent>,
-    opened: anyhow::Result<Box<dyn Dataplane>>,
-) -> InKernel {
+pub(super) fn in_kernel(intent: &Intent, service: &Arc<ServiceIntent>, settings: &Settings) -> InKernel {
     let fine = |words: String| InKernel { words, problem: None };
     let wrong = |words: String, problem: &str, fix: &str| {
         let problem = Some(Finding { problem: problem.into(), fix: fix.into() });
         InKernel { words, problem }
     };
-    let looked = opened.and_then(|mut dataplane| dataplane.programmed(intent, service).map_err(Into::into));
-    match looked {
-        Ok(Programmed::Nothing) => wrong(
+    match programmed(intent, service, settings) {
+        Ok(None) => fine(format!("not checked: {} mode keeps no state on the host", settings.mode.name)),
+        Ok(Some(Programmed::Nothing)) => wrong(
             "no".into(),
             "Nothing of Ferroxy is in this kernel: no Service works here.",
-            "Is `ferroxy run` at work in this network namespace? Its log says what it waits for.",
+            "Check that `ferroxy run` runs in this network namespace; its log says what it waits for.",
         ),
-        Ok(Programmed::Parts { right, wanted }) if right == wanted => {
+        Ok(Some(Programmed::Parts { right, wanted })) if right == wanted => {
             fine(format!("yes, all {wanted} parts of it"))
         }
-        Ok(Programmed::Parts { right, wanted }) => wrong(
+        Ok(Some(Programmed::Parts { right, wanted })) => wrong(
             format!("not as it should be: {right} of {wanted} parts are right"),
-            "The kernel does not have what these manifests ask for.",
-            "`ferroxy diff` shows what is missing; if `ferroxy run` is at work here, its log says why.",
+            "The kernel does not have what these objects ask for.",
+            "`ferroxy diff` shows what is missing; if `ferroxy run` runs here, its log says why.",
         ),
-        Err(error) if super::is_not_permitted(&error) => {
-            fine("not looked at: that needs CAP_NET_ADMIN".into())
-        }
-        Err(error) => fine(format!("not known: {error}")),
+        Err(error) => fine(match error.kind {
+            FailureKind::NotPermitted => "not checked: that needs CAP_NET_ADMIN".into(),
+            FailureKind::Unsupported => format!("not checked: {error}"),
+            FailureKind::Other | FailureKind::Drift => format!("unknown: {error}"),
+        }),
     }
+}
+
+/// `None`: the mode keeps no state that outlives its process.
+fn programmed(
+    intent: &Intent,
+    service: &Arc<ServiceIntent>,
+    settings: &Settings,
+) -> Result<Option<Programmed>, Failure> {
+    let mut dataplane = settings.open(&host::families())?;
+    dataplane.persists().map(|it| it.programmed(intent, service)).transpose()
 }
 
 pub(super) fn text(explanation: &Explanation, kernel: Option<&str>, paint: Paint) -> String {

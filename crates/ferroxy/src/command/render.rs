@@ -7,7 +7,6 @@ use ferroxy_core::resolve;
 
 use super::input::Input;
 use super::{Answer, Output};
-use crate::dataplane::{Ruleset, balancing};
 
 #[derive(Debug, Args)]
 pub struct Render {
@@ -25,7 +24,7 @@ impl Render {
         for diagnostic in diagnostics.into_iter().chain(cluster.facts.orphans()) {
             eprintln!("ferroxy: {diagnostic}");
         }
-        let ruleset = Ruleset::of(settings.mode, &intent, &balancing(&settings.config.ipvs, &cluster.facts));
+        let ruleset = settings.ruleset(&intent, &cluster.facts);
         let mut out = io::stdout().lock();
         match self.output {
             Output::Text => write!(out, "{ruleset}")?,

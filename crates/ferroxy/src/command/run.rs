@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use ferroxy_core::{Family, resolve};
+use ferroxy_dataplane::{Dataplane, Failure, Lifetime, Periods};
 use ferroxy_source::kube::{Occurrence, Regarding};
 use tracing::{info, warn};
 
@@ -14,11 +15,11 @@ use super::source::Source;
 use super::{Answer, cleanup, version};
 use crate::agent::{self, Agent, inputs};
 use crate::config::reload::{self, Reload};
-use crate::config::{self, Mode};
 use crate::flags::Flags;
 use crate::host::notify::Notifier;
-use crate::serve::Status;
-use crate::{dataplane, host, log, memory};
+use crate::modes::Modes;
+use crate::serve::{Counters, Status};
+use crate::{host, log, memory};
 
 #[derive(Debug, Args)]
 pub struct Run {
@@ -27,7 +28,7 @@ pub struct Run {
 }
 
 impl Run {
-    pub fn run(self) -> anyhow::Result<Answer> {
+    pub fn run(self, modes: Modes) -> anyhow::Result<Answer> {
         let flags = &self.input.flags;
         if let Some(version) = version(flags) {
             println!("{version}");
@@ -41,7 +42,7 @@ impl Run {
             return Ok(Answer::Yes);
         }
         if flags.cleanup == Some(true) {
-            return cleanup::cleanup(false);
+            return cleanup::cleanup(modes, false);
         }
         log::start(&settings.config.logging);
         warnings.iter().for_each(|warning| warn!("{warning}"));
@@ -55,12 +56,12 @@ impl Run {
     }
 }
 
-/// Only what needs privileges: the host is prepared, and the kernel is asked whether it can do what this mode needs.
+/// Only what needs privileges: prepares the host and checks that it has what this mode needs.
 fn init_only(settings: &Settings) -> anyhow::Result<Answer> {
     let (node, _) = resolve::node(&settings.facts());
-    dataplane::open(settings.mode, &settings.config, &host::families())?.probe(&node)?;
+    settings.open(&host::families())?.probe(&node)?;
     host::prepare(&settings.config);
-    info!("this kernel can do all that {} mode needs", settings.mode.as_str());
+    info!("this host has everything that {} mode needs", settings.mode.name);
     Ok(Answer::Yes)
 }
 
@@ -72,30 +73,34 @@ fn serve(settings: Settings, cluster: Cluster, source: Source, flags: &Flags) ->
         warn!("{warning}");
     }
     if !families.contains(&Family::V6) {
-        info!("IPv6 is switched off on this host: only IPv4 is programmed");
+        info!("IPv6 is disabled on this host: only IPv4 is programmed");
     }
     let Cluster { mut facts, diagnostics } = cluster;
-    let mut dataplane = dataplane::open(settings.mode, &settings.config, &families)?;
+    let mut dataplane = settings.open(&families)?;
     let (node, _) = resolve::node(&facts);
     dataplane.probe(&node)?;
-    // Nothing stands in the way: from here on things are changed. No thread may be started before this.
+    if settings.config.traffic_metrics && !settings.mode.counts_traffic {
+        warn!("--traffic-metrics: {} mode cannot count the traffic of Services", settings.mode.name);
+    }
+    // Everything needed is there: changes begin here. No thread may start before privileges are dropped.
     host::prepare(&settings.config);
     host::give_up_privileges(settings.mode, &settings.config);
 
     let (sender, receiver) = mpsc::channel();
-    inputs::watch_signals(sender.clone()).context("cannot listen for signals")?;
+    inputs::watch_signals(sender.clone()).context("cannot handle signals")?;
     let Some(_claim) = claim(&receiver)? else { return Ok(Answer::Yes) };
 
     let status = Arc::new(Status::new(&families, settings.periods.sync));
-    crate::serve::start(&settings.config, settings.mode, flags, &status)?;
-    dataplane.watch(sender.clone())?;
-    // First the watch, then the look: no change is missed between them.
-    inputs::watch_addresses(sender.clone())?;
-    facts.apply(inputs::host_addresses()?);
+    let counters = Counters { traffic: dataplane.counts_traffic(), packets: dataplane.counts_packets() };
+    crate::serve::start(&settings.config, settings.mode, flags, counters, &status)?;
+    watch_dataplane(&mut *dataplane, sender.clone())?;
+    // Watch first, then list: no change is missed in between.
+    inputs::watch_addresses(settings.devices(), sender.clone())?;
+    facts.apply(inputs::host_addresses(&settings.devices())?);
     info!(
         "ferroxy {} runs in {} mode as node {}, with {}",
         env!("CARGO_PKG_VERSION"),
-        settings.mode.as_str(),
+        settings.mode.name,
         settings.node_name,
         source.describe(),
     );
@@ -120,16 +125,27 @@ fn serve(settings: Settings, cluster: Cluster, source: Source, flags: &Flags) ->
             },
         );
     manager.stopping(why);
-    info!("{why}: the rules stay in place (`ferroxy cleanup` removes them)");
+    match settings.mode.lifetime {
+        Lifetime::OutlivesProcess => info!("{why}: Services keep working (`ferroxy cleanup` removes the rules)"),
+        Lifetime::EndsWithProcess => info!("{why}: Services stop working on this node"),
+    }
     log::flush();
     Ok(Answer::Yes)
 }
 
-fn periods(configured: &config::Periods) -> agent::Periods {
+fn watch_dataplane(
+    dataplane: &mut dyn Dataplane,
+    inputs: mpsc::Sender<agent::Input>,
+) -> Result<(), Failure> {
+    let Some(watches) = dataplane.watches() else { return Ok(()) };
+    watches.watch(Box::new(move |what| inputs.send(agent::Input::Drift(what)).is_ok()))
+}
+
+fn periods(configured: &Periods) -> agent::Periods {
     agent::Periods { verify: configured.sync, pace: configured.min_sync, ..agent::Periods::default() }
 }
 
-/// Tells whoever looks at the Node's events that we are here, as the original does.
+/// Reports the start as an Event of the Node, as the original does.
 fn announce(settings: &Settings, status: &Status) {
     let tell = |reason: &str, note: &str, warning| {
         status.tell_people(Occurrence {
@@ -141,8 +157,8 @@ fn announce(settings: &Settings, status: &Status) {
         });
     };
     tell("Starting", "", false);
-    if settings.config.mode == Mode::Unset {
-        let note = format!("no proxy mode is set: running in {} mode", settings.mode.as_str());
+    if settings.config.mode.is_none() {
+        let note = format!("no proxy mode is set: running in {} mode", settings.mode.name);
         tell("KubeProxyDefaultMode", &note, true);
     }
 }
@@ -166,31 +182,35 @@ fn follow_config(
         log::adjust(&new.logging);
         host::prepare_again(&current, &new);
         current.clone_from(&new);
-        let policy = new.policy(mode, node_name.clone());
-        // The agent ends by ending the process; there is nobody left to tell.
-        let _ = inputs.send(agent::Input::Settings(Box::new(policy), periods(&new.periods(mode))));
+        let reconfiguration = agent::Reconfiguration {
+            policy: new.policy(mode, node_name.clone()),
+            settings: new.settings(mode),
+            periods: periods(&new.periods(mode)),
+        };
+        // An error means that the agent has ended, and the process with it.
+        let _ = inputs.send(agent::Input::Reconfigured(Box::new(reconfiguration)));
         status.reconfigured(new);
         manager.ready("in sync, with a changed configuration");
     });
     Ok(Some(follower.with_context(|| format!("--config: cannot follow changes of {path}"))?))
 }
 
-/// Waits until no other Ferroxy programs this network namespace: two would undo each other's work. `None`: told to stop.
+/// Waits until no other agent runs in this network namespace: two would undo each other's work. `None`: asked to stop.
 fn claim(inputs: &mpsc::Receiver<agent::Input>) -> anyhow::Result<Option<host::Claim>> {
     let mut told = false;
     loop {
         if let Some(claim) =
-            host::Claim::take().context("cannot find out whether another Ferroxy runs here")?
+            host::Claim::take().context("cannot check whether another Ferroxy agent runs here")?
         {
             if !claim.is_exclusive() {
                 warn!(
-                    "another user's process has the name by which agents notice each other; going on without"
+                    "a process of another user holds the socket by which agents detect each other; continuing without it"
                 );
             }
             return Ok(Some(claim));
         }
         if !told {
-            warn!("another Ferroxy programs this network namespace: waiting for it to end");
+            warn!("another Ferroxy agent runs in this network namespace: waiting for it to end");
             told = true;
         }
         if let Ok(agent::Input::Stop(why)) = inputs.recv_timeout(Duration::from_millis(200)) {

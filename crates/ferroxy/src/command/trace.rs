@@ -7,11 +7,11 @@ use anyhow::{Context, bail};
 use clap::Args;
 use ferroxy_core::intent::LocalDetector;
 use ferroxy_core::{Facts, Family, Intent, Origin, Packet, Protocol, ServiceName, Verdict, resolve};
+use ferroxy_dataplane::Trace as PacketTrace;
 use serde_json::{Value, json};
 
 use super::input::Input;
 use super::{Answer, Output};
-use crate::dataplane::{Path, Ruleset, balancing};
 use crate::output::{Paint, Table};
 
 #[derive(Debug, Args)]
@@ -37,23 +37,22 @@ impl Trace {
         let (settings, cluster) = self.input.look()?;
         let (intent, _) = resolve::all(&cluster.facts);
         let mut packet = self.packet(&cluster.facts, &intent)?;
-        let balancing = balancing(&settings.config.ipvs, &cluster.facts);
-        let ruleset = Ruleset::of(settings.mode, &intent, &balancing);
+        let ruleset = settings.ruleset(&intent, &cluster.facts);
         // The node speaks to an address of its own from that very address.
         if self.from == "node" && ruleset.makes_local(packet.destination) {
             packet.source = packet.destination;
         }
-        let path = ruleset.trace(&packet);
+        let trace = ruleset.trace(&packet);
         let mut out = io::stdout().lock();
         match self.output {
             Output::Text => {
                 let who =
                     sender(&packet, intent.node.family(Family::of(packet.source)).local_detector.as_ref());
-                out.write_all(text(&packet, &who, &path, Paint::stdout()).as_bytes())?;
+                out.write_all(text(&packet, &who, &trace, Paint::stdout()).as_bytes())?;
             }
-            Output::Json => writeln!(out, "{:#}", to_json(&packet, &path))?,
+            Output::Json => writeln!(out, "{:#}", to_json(&packet, &trace))?,
         }
-        Ok(if matches!(path.verdict, Verdict::Endpoints(_)) { Answer::Yes } else { Answer::No })
+        Ok(if matches!(trace.verdict, Verdict::Endpoints(_)) { Answer::Yes } else { Answer::No })
     }
 
     fn packet(&self, facts: &Facts, intent: &Intent) -> anyhow::Result<Packet> {
@@ -153,25 +152,25 @@ fn sender(packet: &Packet, detector: Option<&LocalDetector>) -> String {
     }
 }
 
-fn text(packet: &Packet, who: &str, path: &Path, paint: Paint) -> String {
+fn text(packet: &Packet, who: &str, trace: &PacketTrace, paint: Paint) -> String {
     let to = SocketAddr::new(packet.destination, packet.port);
     let mut text =
         format!("{} {} -> {to}/{}, {who}\n\n", paint.strong("packet "), packet.source, packet.protocol);
     let mut steps = Table::indented(2);
-    for step in &path.steps {
-        steps.row([paint.strong(&step.chain), step.effect.clone(), paint.faint(&step.rule)]);
+    for step in &trace.steps {
+        steps.row([paint.strong(&step.place), step.effect.clone(), paint.faint(&step.rule)]);
     }
-    if path.steps.is_empty() {
+    if trace.steps.is_empty() {
         text.push_str("  no rule of ours concerns it\n");
     }
     text.push_str(&format!("{steps}\n{} ", paint.strong("verdict")));
-    match &path.verdict {
+    match &trace.verdict {
         Verdict::Endpoints(endpoints) => {
             text.push_str(&paint.good(&match endpoints.len() {
                 1 => "one endpoint".to_owned(),
                 n => format!("one of {n} endpoints, with equal chance"),
             }));
-            if path.steps.iter().any(|step| step.is_sticky) {
+            if trace.steps.iter().any(|step| step.is_sticky) {
                 text.push_str("; a client that was here before goes where it went (session affinity)");
             }
             text.push('\n');
@@ -198,13 +197,13 @@ fn seen_source(packet: &Packet, masqueraded: bool) -> String {
     }
 }
 
-fn to_json(packet: &Packet, path: &Path) -> Value {
+fn to_json(packet: &Packet, trace: &PacketTrace) -> Value {
     let steps: Vec<Value> = path
         .steps
         .iter()
-        .map(|step| json!({ "chain": step.chain, "rule": step.rule, "effect": step.effect }))
+        .map(|step| json!({ "chain": step.place, "rule": step.rule, "effect": step.effect }))
         .collect();
-    let (verdict, endpoints) = match &path.verdict {
+    let (verdict, endpoints) = match &trace.verdict {
         Verdict::Endpoints(endpoints) => {
             let one = |(endpoint, masqueraded): (&SocketAddr, &bool)| json!({ "endpoint": endpoint.to_string(), "masqueraded": masqueraded });
             ("endpoints", endpoints.iter().map(one).collect())
