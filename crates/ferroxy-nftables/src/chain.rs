@@ -1,49 +1,49 @@
-//! The chains that come and go: which there are, what they are called, and the numbers that stand for treatments.
+//! The chains that exist on demand: their names, and the numbers of treatments.
 //!
-//! What is in them is in `program.rs`; when one is needed follows from the elements that lead to it.
+//! Their rules are in `program.rs`. A chain exists while elements or other chains refer to it.
 
 use std::fmt;
 
 use crate::element::{Element, Key, Scope, SetId, Value};
 
-/// A chain that exists while something leads to it. Its rules lead only to chains before it in this order.
+/// A chain that exists on demand. Its rules refer only to chains before it in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ChainId {
-    /// Translates to this port of the address that stands in the packet.
+    /// Translates to this port of the packet's destination address.
     To(u16),
-    /// Remembers a client for this many seconds.
+    /// Remembers the endpoint of a client for this many seconds.
     Learn(Scope, u32),
-    /// Sends a client back to where it was.
+    /// Sends a client to the endpoint it had.
     Recall(Scope, Pool),
-    /// One of the treatments a frontend can ask for.
+    /// One of the treatments that a frontend can have.
     Treat(Treatment),
 }
 
-/// Which of a frontend's endpoints.
+/// A set of endpoints of a frontend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Pool {
-    /// Those that serve the frontend; for policy Local outside, those that serve pods and this host.
+    /// Those that serve the frontend; for external traffic policy Local, those that serve pods and this host.
     Main,
-    /// Policy Local outside: those on this node.
+    /// External traffic policy Local: those on this node.
     Local,
 }
 
-/// What is done to a new connection. Also the value of a frontend's element, as a number the kernel takes for a
-/// packet's priority: see [`Treatment::code`].
+/// What happens to a new connection. Its number, [`Treatment::code`], is the value of a frontend's element; the kernel takes it
+/// for a packet priority.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Treatment {
     pub kind: Kind,
     pub scope: Scope,
-    /// How many endpoints there are to pick from.
+    /// The number of endpoints to pick from.
     pub count: u16,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
     Pick(Pool),
-    /// Policy Cluster outside: masqueraded, then picked.
+    /// External traffic policy Cluster: masquerade, then pick.
     External,
-    /// Policy Local outside: it depends on who asks.
+    /// External traffic policy Local: depends on the client.
     ExternalLocal,
     /// The same four with session affinity.
     Sticky(Pool),
@@ -51,7 +51,7 @@ pub enum Kind {
     StickyExternalLocal,
 }
 
-/// Where the kinds begin in codes: those of addresses, and from there on those of node ports.
+/// The first kind in a code, and the offset of the kinds for node ports.
 const FIRST_KIND: u32 = 1;
 const NODE_PORT_KINDS: u32 = 0x10;
 
@@ -110,7 +110,7 @@ impl Treatment {
 }
 
 impl ChainId {
-    /// The chains its own rules lead to.
+    /// The chains that its rules refer to.
     fn leads_to(self) -> impl Iterator<Item = ChainId> {
         let next = match self {
             ChainId::Treat(treatment) => {
@@ -130,7 +130,7 @@ impl ChainId {
         next.into_iter().flatten()
     }
 
-    /// This chain and all that it needs.
+    /// This chain and all chains that it needs.
     pub fn with_needs(self) -> Vec<ChainId> {
         let mut all = vec![self];
         let mut next = 0;
@@ -141,11 +141,11 @@ impl ChainId {
         all
     }
 
-    /// The element by which a treatment's chain is found.
+    /// The element that maps a treatment's number to its chain.
     pub fn element(self) -> Option<Element> {
         let ChainId::Treat(treatment) = self else { return None };
         let key = Key::EMPTY.number(treatment.code());
-        // Two maps, because the kernel would see a loop in one: treatments of the local pool are asked for by others.
+        // Two maps: chains of the main pool look up the treatments of the local pool, which the kernel would take for a loop in one map.
         let set = match treatment.kind {
             Kind::Pick(Pool::Local) | Kind::Sticky(Pool::Local) => SetId::Treatments(Pool::Local),
             _ => SetId::Treatments(Pool::Main),
@@ -176,7 +176,7 @@ impl ChainId {
     }
 }
 
-/// `7`, but not `07` or `+7`: a name must be the one we would write.
+/// `7`, but not `07` or `+7`: only names that we would write are ours.
 fn canonical_number(text: &str) -> Option<u32> {
     let number: u32 = text.parse().ok()?;
     (number > 0 && number.to_string() == text).then_some(number)
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn every_treatment_is_a_number_of_its_own() {
+    fn every_treatment_has_a_unique_number() {
         let mut codes = std::collections::BTreeSet::new();
         for scope in Scope::ALL {
             for (kind, count) in Kind::ALL.into_iter().zip([1, 2, 255, 256, 1000, 65535, 3, 4]) {
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_comes_after_all_it_needs() {
+    fn a_chain_comes_after_the_chains_that_it_needs() {
         for kind in Kind::ALL {
             let chain = ChainId::Treat(Treatment { kind, scope: Scope::Address, count: 3 });
             assert!(chain.with_needs().iter().skip(1).all(|needed| *needed < chain), "{chain}");

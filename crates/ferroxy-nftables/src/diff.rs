@@ -1,4 +1,4 @@
-//! Two States to a Plan: what to do to turn one into the other.
+//! Compares two States: the Plan that turns one into the other.
 
 use ferroxy_core::Family;
 
@@ -25,7 +25,7 @@ pub fn diff(seen: &State, wanted: &State) -> Plan {
     plan
 }
 
-/// What is wanted, and whatever else is there: turning `seen` into it removes nothing.
+/// The wanted State with everything else that `seen` has: turning `seen` into it removes nothing.
 pub fn keeping_the_unknown(seen: &State, mut wanted: State) -> State {
     for (family, table) in &mut wanted.tables {
         let Some(seen) = seen.tables.get(family) else { continue };
@@ -44,8 +44,9 @@ pub fn keeping_the_unknown(seen: &State, mut wanted: State) -> State {
     wanted
 }
 
-/// A set's declaration or a hook cannot be changed in place: then the table is replaced, in one transaction. That
-/// happens when a new version declares something differently, or a foreign hand has changed (or switched off) it.
+/// The declaration of a set and the hook of a chain cannot be changed in place: if they differ, the table is replaced, in one
+/// transaction. That happens when a new version declares something differently, or when somebody changed the table or made it
+/// dormant.
 fn convertible(seen: &Table, wanted: &Table) -> bool {
     let same_sets =
         wanted.sets.iter().all(|(name, set)| seen.sets.get(name).is_none_or(|other| other == set));
@@ -66,7 +67,7 @@ impl Steps<'_> {
         self.convert(&Table::default(), wanted);
     }
 
-    /// What is referred to is made first; what is no longer referred to goes last.
+    /// Adds objects before references to them, and removes them after.
     fn convert(&mut self, seen: &Table, wanted: &Table) {
         for (name, set) in &wanted.sets {
             if !seen.sets.contains_key(name) {
@@ -87,7 +88,7 @@ impl Steps<'_> {
             }
         }
         self.elements(seen, wanted);
-        // No rule uses a foreign set any more, but a foreign map may still lead to a foreign chain.
+        // No rule uses a foreign set at this point, but a foreign map may still refer to a foreign chain: sets go first.
         for name in seen.sets.keys().filter(|name| !wanted.sets.contains_key(*name)) {
             self.tidy(Action::RemoveSet(name.clone()));
         }
@@ -96,7 +97,7 @@ impl Steps<'_> {
         }
     }
 
-    /// A chain whose rules differ is written anew, within the transaction.
+    /// A chain whose rules differ is flushed and rewritten, within the transaction.
     fn rules(&mut self, name: &str, seen: Option<&Chain>, wanted: &Chain) {
         let seen_rules = seen.map(|chain| chain.rules.as_slice()).unwrap_or_default();
         if seen_rules == wanted.rules {

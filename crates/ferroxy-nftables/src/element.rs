@@ -1,7 +1,7 @@
-//! The elements of our sets: their keys and values, typed on our side, bytes on the kernel's.
+//! The elements of our sets: keys and values as types, and as the bytes that the kernel stores.
 //!
 //! A key is the bytes the kernel compares: each field padded to four bytes, addresses and ports in network order.
-//! Which sets there are, and why, is in `program.rs`.
+//! `program.rs` explains what the sets are for.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -12,10 +12,10 @@ use ferroxy_netlink::nftables::{DataRef, VerdictRef};
 
 use crate::chain::{ChainId, Pool, Treatment};
 
-/// Local endpoints share a map with the others; their slots start here.
+/// Endpoints for traffic policy Local are in the same map as the others; their slots start here.
 pub const LOCAL_SLOTS: u32 = 1_000_000;
 
-/// What a frontend is found by: its own address and port, or, for node ports, the port alone.
+/// How a frontend is looked up: by address and port, or, for node ports, by the port only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Scope {
     Address,
@@ -33,7 +33,7 @@ impl Scope {
     }
 }
 
-/// What the elements of a set of traffic count.
+/// What the elements of a traffic set count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Counted {
     /// The first packet of each connection.
@@ -56,7 +56,7 @@ pub enum SetId {
     Firewalled,
     AllowedSources,
     Hairpins,
-    /// Cluster IPs that lead to one endpoint, with no more to be done: nothing to pick, so no treatment.
+    /// Cluster IPs with one endpoint and no affinity: they need no pick, so no treatment.
     SoleEndpoints,
     Treatments(Pool),
     Frontends(Scope),
@@ -66,11 +66,11 @@ pub enum SetId {
     Endpoints(Scope),
     StickyEndpoints(Scope),
     StickyLocalEndpoints(Scope),
-    /// All addresses in those two, of every scope: to ask them first costs the others little.
+    /// All addresses in those two, of every scope: one cheap lookup excludes packets without affinity.
     StickyAddresses,
     Affinity(Scope),
     AffinityTimeouts(Scope),
-    /// Only there while traffic is counted.
+    /// Exists only while traffic is counted.
     Traffic(Counted),
 }
 
@@ -142,18 +142,18 @@ impl SetId {
         SetId::all().find(|set| set.name() == name)
     }
 
-    /// The kernel fills it by itself while packets pass: not State, never compared.
+    /// The kernel fills it while packets pass: no part of the State, never compared.
     pub fn is_runtime(self) -> bool {
         matches!(self, SetId::Affinity(_) | SetId::Traffic(_))
     }
 
-    /// Several Services may need the same element; it goes when the last of them goes.
+    /// Several Services may need the same element; it is removed with the last of them.
     pub fn is_shared(self) -> bool {
         matches!(self, SetId::ClusterIps | SetId::Hairpins | SetId::StickyAddresses)
     }
 }
 
-/// The longest key: an IPv6 frontend (16 + 4 + 4) and one more IPv6 address.
+/// The longest key: an IPv6 frontend (16 + 4 + 4) and another IPv6 address.
 const KEY_MAX: usize = 40;
 
 /// A key as the kernel compares it.
@@ -166,7 +166,7 @@ pub struct Key {
 impl Key {
     pub const EMPTY: Key = Key { bytes: [0; KEY_MAX], len: 0 };
 
-    /// `None` if it is longer than any key of ours.
+    /// `None` if it is longer than our longest key.
     pub fn from_bytes(bytes: &[u8]) -> Option<Key> {
         (bytes.len() <= KEY_MAX).then(|| Key::EMPTY.field(bytes))
     }
@@ -190,7 +190,7 @@ impl Key {
         self.field(&port.to_be_bytes())
     }
 
-    /// A slot or a treatment: numbers are in the host's byte order.
+    /// A slot or a treatment. Numbers are in the host's byte order.
     pub fn number(self, number: u32) -> Key {
         self.field(&number.to_ne_bytes())
     }
@@ -202,7 +202,7 @@ impl Key {
     fn field(mut self, bytes: &[u8]) -> Key {
         let start = self.len as usize;
         let end = start + bytes.len().next_multiple_of(4);
-        debug_assert!(end <= KEY_MAX, "no set of ours has such a key");
+        debug_assert!(end <= KEY_MAX, "longer than our longest key");
         if end <= KEY_MAX {
             self.bytes[start..start + bytes.len()].copy_from_slice(bytes);
             self.len = end as u8;
@@ -217,17 +217,17 @@ impl fmt::Debug for Key {
     }
 }
 
-/// What an element leads to.
+/// The value of an element.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Value {
     /// A member of a plain set.
     Member,
-    /// A member that is a range of sources: its key holds the first, this is the last.
+    /// A range of sources: the key has the first address, this is the last.
     UpTo(IpAddr),
     Goto(ChainId),
     Treatment(Treatment),
     Endpoint(IpAddr, u16),
-    /// Something in our table that we did not write (and will not leave there).
+    /// A value that we did not write. It is removed.
     Foreign,
 }
 
@@ -237,12 +237,12 @@ pub struct Element {
     pub set: SetId,
     pub key: Key,
     pub value: Value,
-    /// The Service port it belongs to, where a reader of `nft list` wants to know.
+    /// The Service port it belongs to, for readers of `nft list`.
     pub comment: Option<Arc<str>>,
 }
 
 impl Element {
-    /// Hands the element to `write` in the kernel's form, without allocating for the common kinds.
+    /// Passes the value in the kernel's form to `write`, without an allocation for the common kinds.
     pub fn with_data<R>(&self, write: impl FnOnce(DataRef<'_>, Option<&[u8]>) -> R) -> R {
         match self.value {
             Value::Member | Value::Foreign => write(DataRef::None, None),
@@ -256,14 +256,19 @@ impl Element {
     }
 }
 
-/// An address from the kernel's bytes; `None` if they are not as long as one.
+/// A member of a plain set, without a comment.
+pub fn member(set: SetId, key: Key) -> Element {
+    Element { set, key, value: Value::Member, comment: None }
+}
+
+/// An address from the kernel's bytes; `None` if their number is wrong.
 pub fn address_from(bytes: &[u8]) -> Option<IpAddr> {
     let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
     let v6 = <[u8; 16]>::try_from(bytes).map(IpAddr::from);
     v4.or(v6).ok()
 }
 
-/// The key's fields with its last address replaced: the upper end of a range of sources.
+/// The key with its last address replaced: the upper end of a range of sources.
 fn range_end(key: &Key, last: IpAddr) -> Key {
     let width = if last.is_ipv4() { 4 } else { 16 };
     let kept = key.as_bytes().len().saturating_sub(width);

@@ -1,35 +1,34 @@
-//! What the kernel has acknowledged, Service by Service, and the Plan for a change of some of them.
+//! What the kernel has acknowledged, and the Plan for a change of some Services.
 //!
-//! Pure. The cost of a Plan is the size of the change: the Services named are rendered twice (as they were, as they
-//! shall be) and compared; no other Service is looked at. A change is entered only after the kernel took it.
+//! Pure. The cost of a Plan is the size of the change: it renders the changed Services twice (as they are, as they must be) and
+//! compares; it looks at no other Service. A change is entered after the kernel accepted it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use ferroxy_core::{Family, Intent, NodeIntent, ServiceIntent, ServiceName};
+use ferroxy_core::{Family, Intent, NodeIntent, ServiceIntent};
+use ferroxy_dataplane::{Acknowledged, Change};
 use rustc_hash::FxHashMap;
 
 use crate::chain::ChainId;
 use crate::diff::diff;
-use crate::element::{Element, Key, SetId, Value};
+use crate::element::{Element, Key, SetId, member};
 use crate::place;
 use crate::plan::{Action, Op, Plan};
-use crate::program;
+use crate::program::Program;
 use crate::render::{add_on_demand_chains, chains_of, elements, empty_table, render};
+use crate::settings::Settings;
 use crate::state::State;
-
-/// A Service as it shall be; `None` removes it.
-pub type Change = (ServiceName, Option<Arc<ServiceIntent>>);
 
 #[derive(Debug, Default)]
 pub struct Ledger {
     families: Vec<Family>,
-    node: NodeIntent,
-    /// In slot order: see `place.rs`.
-    services: FxHashMap<ServiceName, Arc<ServiceIntent>>,
-    /// How many Services' elements need a shared element, or lead to a chain.
+    settings: Settings,
+    /// The endpoints of Services in slot order: see `place.rs`.
+    acknowledged: Acknowledged,
+    /// How many elements of Services need a shared element or a chain.
     users: FxHashMap<Shared, i32>,
-    /// What is in the kernel and has no user any more, until it is tidied away.
+    /// What is in the kernel and has no user, until it is tidied away.
     idle: BTreeSet<Shared>,
 }
 
@@ -40,14 +39,14 @@ enum Shared {
 }
 
 impl Shared {
-    /// Whether it outlives its last user for a moment. Chains may be wanted again soon; and whether a pod reached itself is
-    /// asked last of all, when the change that made it leave may have come after the packet was sent there.
+    /// Whether it stays in the kernel, unused, until the next tidying. A chain may be needed again soon. Hairpins are matched last
+    /// of all, when a commit may already have removed the endpoint to which the packet is on its way.
     fn lingers(self) -> bool {
         matches!(self, Shared::Chain(..) | Shared::Element(_, SetId::Hairpins, _))
     }
 }
 
-/// What to enter once a Plan has been carried out.
+/// What to enter once the kernel accepted a Plan.
 #[derive(Debug, Default)]
 pub struct Settlement {
     services: Vec<Change>,
@@ -55,33 +54,38 @@ pub struct Settlement {
 }
 
 impl Ledger {
-    pub fn new(families: &[Family], node: NodeIntent) -> Ledger {
-        Ledger { families: families.to_vec(), node, ..Ledger::default() }
+    pub fn new(families: &[Family], node: NodeIntent, settings: Settings) -> Ledger {
+        let acknowledged = Acknowledged::new(node);
+        Ledger { families: families.to_vec(), settings, acknowledged, ..Ledger::default() }
     }
 
     pub fn families(&self) -> &[Family] {
         &self.families
     }
 
-    pub fn node(&self) -> &NodeIntent {
-        &self.node
+    pub fn settings(&self) -> &Settings {
+        &self.settings
     }
 
-    pub fn service(&self, name: &ServiceName) -> Option<&Arc<ServiceIntent>> {
-        self.services.get(name)
+    pub fn acknowledged(&self) -> &Acknowledged {
+        &self.acknowledged
     }
 
-    pub fn services(&self) -> impl Iterator<Item = (&ServiceName, &Arc<ServiceIntent>)> {
-        self.services.iter()
+    /// Whether node and settings are in force.
+    pub fn has_node(&self, node: &NodeIntent, settings: &Settings) -> bool {
+        self.acknowledged.node() == node && self.settings == *settings
     }
 
-    /// The ruleset the kernel should have, what is idle included: that is ours until it is tidied away, and no drift.
-    /// Walks everything: for starts, verification and people.
+    /// The ruleset that the kernel must have. Unused objects that wait for tidying are part of it: they are no drift. Walks
+    /// everything: for verification and tests.
     pub fn state(&self) -> State {
-        let services = self.services.iter().map(|(name, service)| (name.clone(), service.clone())).collect();
-        let mut state = render(&Intent { node: self.node.clone(), services }, &self.families);
+        let node = self.acknowledged.node();
+        let services = self.acknowledged.services();
+        let services = services.map(|(name, service)| (name.clone(), service.clone())).collect();
+        let mut state = render(&Intent { node: node.clone(), services }, &self.settings, &self.families);
         for (family, table) in &mut state.tables {
-            add_on_demand_chains(table, chains_among(&self.idle, *family), &self.node, *family);
+            let program = Program::new(node, &self.settings, *family);
+            add_on_demand_chains(table, chains_among(&self.idle, *family), &program);
             for shared in &self.idle {
                 if let Shared::Element(of, set, key) = *shared
                     && of == *family
@@ -93,38 +97,41 @@ impl Ledger {
         state
     }
 
-    /// The program, for a kernel that has nothing of ours.
+    /// Creates the program in a kernel that has nothing of ours.
     pub fn plan_program(&self) -> Plan {
-        diff(&State::default(), &self.program(&self.node))
+        diff(&State::default(), &self.program(self.acknowledged.node(), &self.settings))
     }
 
-    /// What a change of the node's own parameters asks for.
-    pub fn plan_node(&self, node: &NodeIntent) -> Plan {
-        diff(&self.program(&self.node), &self.program(node))
+    /// Changes the parameters of the program.
+    pub fn plan_node(&self, node: &NodeIntent, settings: &Settings) -> Plan {
+        let now = self.program(self.acknowledged.node(), &self.settings);
+        diff(&now, &self.program(node, settings))
     }
 
-    pub fn settle_node(&mut self, node: NodeIntent) {
-        self.node = node;
+    pub fn settle_node(&mut self, node: NodeIntent, settings: Settings) {
+        self.acknowledged.set_node(node);
+        self.settings = settings;
     }
 
-    /// The program with the chains in use, and no Service.
-    fn program(&self, node: &NodeIntent) -> State {
+    /// The program with the chains in use, without any Service.
+    fn program(&self, node: &NodeIntent, settings: &Settings) -> State {
         let table = |family: &Family| {
-            let mut table = empty_table(node, *family);
+            let program = Program::new(node, settings, *family);
+            let mut table = empty_table(&program);
             let used = chains_among(self.users.keys(), *family);
             let idle = chains_among(&self.idle, *family);
-            add_on_demand_chains(&mut table, used.chain(idle), node, *family);
+            add_on_demand_chains(&mut table, used.chain(idle), &program);
             (*family, table)
         };
         State { tables: self.families.iter().map(table).collect() }
     }
 
-    /// What these changes ask for, together.
+    /// The Plan for these changes, together.
     pub fn plan(&self, changes: &[Change]) -> (Plan, Settlement) {
         let mut comparison = Comparison { families: &self.families, ..Comparison::default() };
         let mut settlement = Settlement::default();
         for (name, wanted) in changes {
-            let previous = self.services.get(name);
+            let previous = self.acknowledged.service(name);
             let placed = match (previous, wanted) {
                 (Some(previous), Some(wanted)) => {
                     Some(Arc::new(place::onto_previous(previous, ServiceIntent::clone(wanted))))
@@ -142,7 +149,7 @@ impl Ledger {
             }
         }
         let mut plan = Plan { changes: comparison.ops, ..Plan::default() };
-        // By key, for the map has no order that means anything.
+        // Sorted, so that the Plan is deterministic.
         let mut leaving: Vec<_> = comparison.leaving.into_iter().collect();
         leaving.sort_unstable_by_key(|(key, _)| *key);
         for ((family, _, _), element) in leaving {
@@ -154,7 +161,7 @@ impl Ledger {
         (plan, settlement)
     }
 
-    /// Shared things come with their first user and go with their last.
+    /// Adds shared objects with their first user and removes them with their last.
     fn shared_ops(&self, users: &FxHashMap<Shared, i32>, plan: &mut Plan) {
         let mut users: Vec<_> = users.iter().collect();
         users.sort_unstable();
@@ -169,14 +176,15 @@ impl Ledger {
                     plan.changes.push(Op { family, action });
                 }
                 Shared::Chain(family, chain) if is_there != will_be => {
-                    plan.chains.extend(chain_ops(family, chain, &self.node));
+                    let program = Program::new(self.acknowledged.node(), &self.settings, family);
+                    plan.chains.extend(chain_ops(family, chain, &program));
                 }
                 _ => {}
             }
         }
     }
 
-    /// Enters the Plan's chains, which are in the kernel now; the rest may still be refused.
+    /// Enters the chains of a Plan, which are committed first. The kernel may still refuse the rest.
     pub fn settle_chains(&mut self, settlement: &Settlement) {
         for (shared, change) in &settlement.users {
             if matches!(shared, Shared::Chain(..)) && *change > 0 && !self.users.contains_key(shared) {
@@ -187,10 +195,7 @@ impl Ledger {
 
     pub fn settle(&mut self, settlement: Settlement) {
         for (name, service) in settlement.services {
-            match service {
-                Some(service) => self.services.insert(name, service),
-                None => self.services.remove(&name),
-            };
+            self.acknowledged.set_service(&name, service);
         }
         for (shared, change) in settlement.users {
             let before = self.users.get(&shared).copied().unwrap_or(0);
@@ -208,10 +213,10 @@ impl Ledger {
         }
     }
 
-    /// Removes what has no user any more.
+    /// Removes what has no user.
     pub fn plan_tidy(&self) -> Plan {
         let mut plan = Plan::default();
-        // Backwards: whoever leads to a chain comes after it in their order.
+        // Backwards: in the order of chains, those that refer to a chain come after it.
         for shared in self.idle.iter().rev() {
             match *shared {
                 Shared::Element(family, set, key) => {
@@ -242,14 +247,11 @@ fn chains_among<'a>(
     })
 }
 
-fn member(set: SetId, key: Key) -> Element {
-    Element { set, key, value: Value::Member, comment: None }
-}
-
-fn chain_ops(family: Family, chain: ChainId, node: &NodeIntent) -> impl Iterator<Item = Op> + use<> {
+fn chain_ops(family: Family, chain: ChainId, program: &Program<'_>) -> impl Iterator<Item = Op> + use<> {
     let name = chain.to_string();
     let add = Action::AddChain { name: name.clone(), hook: None };
-    let rules = program::on_demand_chain(chain, node, family)
+    let rules = program
+        .on_demand_chain(chain)
         .rules
         .into_iter()
         .map(move |rule| Action::AddRule { chain: name.clone(), rule: Box::new(rule) });
@@ -257,7 +259,7 @@ fn chain_ops(family: Family, chain: ChainId, node: &NodeIntent) -> impl Iterator
     std::iter::once(add).chain(rules).chain(found_by).map(move |action| Op { family, action })
 }
 
-/// The elements of some Services before and after: first everything goes, then what comes is held against it.
+/// Compares the elements of some Services before and after a change.
 #[derive(Default)]
 struct Comparison<'a> {
     families: &'a [Family],
@@ -289,7 +291,7 @@ impl Comparison<'_> {
         });
     }
 
-    /// Counts the users of what is shared; says whether the element itself is.
+    /// Counts the users of shared objects. Says whether the element itself is shared.
     fn count(&mut self, family: Family, element: &Element, step: i32) -> bool {
         for chain in chains_of(element) {
             *self.users.entry(Shared::Chain(family, chain)).or_insert(0) += step;

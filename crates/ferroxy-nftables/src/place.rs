@@ -1,7 +1,7 @@
-//! Which endpoint gets which slot: those that stay keep theirs, so that one change is one change.
+//! Assigns endpoints to slots: those that stay keep their slot, so that a small change stays small.
 //!
-//! `render` numbers endpoints in the order it is given. Sorted order would move half of them for one departure;
-//! here newcomers take the slots that became free, and the last ones move down into what is left.
+//! `render` numbers endpoints in their given order. In sorted order, one departure would move half of them; here new endpoints
+//! take the free slots, and the last endpoints move into the rest.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use rustc_hash::FxHashMap;
 use crate::element::{Key, LOCAL_SLOTS, Scope, SetId, Value};
 use crate::state::State;
 
-/// `wanted`, in an order that moves as little as possible against `previous`.
+/// `wanted`, in the order that moves as few endpoints as possible compared with `previous`.
 pub fn place(previous: &[Endpoint], wanted: &[Endpoint]) -> Vec<Endpoint> {
     let mut unplaced: FxHashMap<_, Endpoint> = wanted.iter().map(|e| ((e.ip, e.port), *e)).collect();
     let mut slots: Vec<Option<Endpoint>> =
@@ -21,7 +21,7 @@ pub fn place(previous: &[Endpoint], wanted: &[Endpoint]) -> Vec<Endpoint> {
     slots.iter().filter_map(|slot| slot.or_else(|| newcomers.next().copied())).collect()
 }
 
-/// A Service in slot order, against what it was before.
+/// A Service in slot order, compared with the Service before the change.
 pub fn onto_previous(previous: &ServiceIntent, mut wanted: ServiceIntent) -> ServiceIntent {
     for port in &mut wanted.ports {
         let same = |old: &&PortIntent| {
@@ -35,14 +35,14 @@ pub fn onto_previous(previous: &ServiceIntent, mut wanted: ServiceIntent) -> Ser
     wanted
 }
 
-/// A Service in slot order, against what the kernel has.
+/// A Service in slot order, compared with what the kernel has.
 pub fn onto_kernel(seen: &State, service: &Arc<ServiceIntent>) -> Arc<ServiceIntent> {
     if seen.is_empty() {
         return service.clone();
     }
     let mut placed = ServiceIntent::clone(service);
     for port in &mut placed.ports {
-        // Any frontend that uses a pool shows its order: they were all written alike.
+        // All frontends that use a pool have the same order: the first one tells.
         let first = |uses: &[(Route, u32)]| {
             port.frontends.iter().find_map(|frontend| {
                 let (_, slot) = uses.iter().find(|(route, _)| *route == frontend.route)?;
@@ -57,7 +57,7 @@ pub fn onto_kernel(seen: &State, service: &Arc<ServiceIntent>) -> Arc<ServiceInt
     if placed == **service { service.clone() } else { Arc::new(placed) }
 }
 
-/// The endpoints the kernel has for a frontend, in slot order.
+/// The endpoints that the kernel has for a frontend, in slot order.
 fn kernel_pool(seen: &State, port: &PortIntent, frontend: &Frontend, first_slot: u32) -> Vec<Endpoint> {
     let Some(table) = seen.tables.get(&port.family) else { return Vec::new() };
     let (scope, key) = frontend_key(port, frontend);
@@ -72,7 +72,7 @@ fn kernel_pool(seen: &State, port: &PortIntent, frontend: &Frontend, first_slot:
     }
 }
 
-/// What a frontend is found by.
+/// The key by which a frontend is looked up.
 pub fn frontend_key(port: &PortIntent, frontend: &Frontend) -> (Scope, Key) {
     let by_port = |key: Key| key.protocol(port.protocol).port(frontend.port);
     match frontend.address {
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_stay_keep_their_slots() {
+    fn endpoints_that_stay_keep_their_slots() {
         let cases: [(&[u8], &[u8], &[u8]); 6] = [
             (&[], &[1, 2], &[1, 2]),
             (&[1, 2, 3], &[1, 3], &[1, 3]), // 2 left: the last moves down

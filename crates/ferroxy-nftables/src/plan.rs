@@ -1,8 +1,8 @@
-//! What to do to the kernel, in order: chains that will be led to, then what should be one transaction, then what it left
-//! unused.
+//! The operations that change the kernel, in order: new chains, then the change itself as one transaction, then the removal of
+//! what it left unused.
 //!
-//! The order is safe at every point, not only as a whole: what is referred to exists, a frontend appears after its
-//! endpoints and goes before them. So a Plan too large for one transaction can be cut anywhere.
+//! The order is safe at every point, not only as a whole: references never dangle, and a frontend is added after its endpoints
+//! and removed before them. So a Plan that is too large for one transaction can be split anywhere.
 
 use ferroxy_core::Family;
 use ferroxy_netlink::nftables::{Hook, Set};
@@ -12,12 +12,12 @@ use crate::rule::Rule;
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Plan {
-    /// Of a change, a transaction of its own, before `changes`: a packet sees elements as they are when it asks for them,
-    /// but chains as they were when it came. Those that came with the element that leads there would be empty to it.
+    /// A transaction of its own, before `changes`. A lookup sees the current elements, but a packet sees the chains of the moment
+    /// it arrived: to a packet on its way, a chain that was committed together with the element that leads to it is empty.
     pub chains: Vec<Op>,
     pub changes: Vec<Op>,
-    /// A transaction of its own, after `changes`: kernels before 6.2 count a chain as used until the transaction
-    /// that removed its last user is over.
+    /// A transaction of its own, after `changes`: kernels before 6.2 count a chain as used until the transaction that removed its
+    /// last user is over.
     pub tidy: Vec<Op>,
 }
 
@@ -31,8 +31,8 @@ pub struct Op {
 pub enum Action {
     AddTable,
     RemoveTable,
-    /// kube-proxy's own table of this family. No part of our State.
-    RemovePredecessor,
+    /// The table of kube-proxy's nftables mode. No part of our State.
+    RemoveKubeProxyTable,
     AddSet(Box<Set>),
     RemoveSet(String),
     AddChain {
@@ -47,7 +47,7 @@ pub enum Action {
     },
     Add(Element),
     Remove(Element),
-    /// The same key with another value: never a moment without it.
+    /// The same key with another value, in one transaction.
     Replace {
         old: Element,
         new: Element,
@@ -67,14 +67,14 @@ impl Plan {
         self.chains.iter().chain(&self.changes).chain(&self.tidy)
     }
 
-    /// The same with its chains among the changes: for a start, which is one transaction, that it may replace others' rules.
+    /// Merges the chains into the changes: a start is one transaction, so that it can replace the rules of others atomically.
     pub fn at_once(mut self) -> Plan {
         self.changes.append(&mut self.chains);
         self.sort();
         self
     }
 
-    /// Brings the operations into the safe order; those of one rank and one set stay together, as they were.
+    /// Sorts the operations into the safe order. Stable for those of one rank and one set.
     pub fn sort(&mut self) {
         for ops in [&mut self.chains, &mut self.changes] {
             ops.sort_by_key(|op| (op.action.rank(), op.family, op.action.element().map(|e| e.set)));
@@ -83,7 +83,7 @@ impl Plan {
 }
 
 impl Action {
-    /// The element an operation is about, as it will be (or, for a removal, was).
+    /// The element that an operation is about: the new one, or for a removal the old one.
     pub fn element(&self) -> Option<&Element> {
         match self {
             Action::Add(element) | Action::Remove(element) | Action::Replace { new: element, .. } => {
@@ -107,12 +107,17 @@ impl Action {
             Action::Remove(_) => 9,
             Action::RemoveSet(_) => 10,
             Action::RemoveChain(_) => 11,
-            Action::RemovePredecessor => 12,
+            Action::RemoveKubeProxyTable => 12,
         }
     }
 }
 
-/// Elements that send packets somewhere, as opposed to those they meet there.
+/// Removes kube-proxy's tables. Last in a Plan: they serve until ours do.
+pub fn remove_kube_proxy_tables(families: &[Family]) -> impl Iterator<Item = Op> {
+    families.iter().map(|family| Op { family: *family, action: Action::RemoveKubeProxyTable })
+}
+
+/// Elements that direct packets, as opposed to those that packets are directed to.
 fn directs_traffic(set: SetId) -> bool {
     matches!(
         set,

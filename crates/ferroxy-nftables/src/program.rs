@@ -1,129 +1,134 @@
-//! The constant program: the chains and sets that are there whatever Services exist.
+//! The constant program: the chains and sets that exist whatever Services there are.
 //!
 //! ```text
 //!   prerouting, output  -110   firewall ────────── source ranges: drop
 //!   prerouting, output  -100   services ─┬─ frontends ─┐ cluster IPs, external and load-balancer IPs
-//!                                        ├─ sole-endpoints: cluster IPs with one endpoint, at once there
+//!                                        ├─ sole-endpoints: cluster IPs with one endpoint, translated at once
 //!                                        └─ nodeports ─┤ node ports (the same again, prefixed "nodeport-")
 //!                                          treatments ◀┘ the number of a treatment : its chain
 //!            ┌─────────────────────────────────┘
 //!            ├─▶ pick-N                          one of N endpoints        (cluster IPs)
 //!            ├─▶ external-N       ─▶ pick-N                                (policy Cluster: masquerade)
 //!            ├─▶ external-local-N ─┬▶ pick-N                               (policy Local: pods, this host)
-//!            │                     └▶ local-frontends ─▶ local-pick-M      (policy Local: everybody else)
+//!            │                     └▶ local-frontends ─▶ local-pick-M      (policy Local: all other clients)
 //!            └─▶ sticky…: the same with session affinity
-//!   input, postrouting      0  learn ───────────── session affinity: who went where
-//!   input, postrouting      0  traffic ─────────── counts, for each frontend and endpoint, if asked for
-//!   forward, output         0  unserved ────────── what was not translated and should have been: frontends without
+//!   input, postrouting      0  learn ───────────── session affinity: remembers which client got which endpoint
+//!   input, postrouting      0  traffic ─────────── counts for each frontend and endpoint, if enabled
+//!   forward, output         0  unserved ────────── untranslated packets that need an answer: frontends without
 //!   input                   0  unserved-here       endpoints, unused ports, unallocated cluster IPs: reject or drop
 //!   postrouting            100 masquerading ────── marked packets, and pods that reached themselves
 //! ```
 //!
-//! A Service is elements of the maps named here; `render.rs` writes them. Chains that come and go: one for each
-//! treatment and *number* of endpoints in use, and for affinity one for each timeout and endpoint port in use.
+//! A Service consists of elements of these maps and sets; `render.rs` creates them. Chains that come and go: one for each
+//! treatment and *number* of endpoints in use, and for session affinity one for each timeout and endpoint port in use.
 //!
-//! **The packet's priority is our register.** The obvious form is a verdict map, `frontend : goto pick-2`. But the
-//! kernel validates a table from its hooks down, every element of every reachable verdict map, whenever an element
-//! with a `goto` is added: at 44,000 Services that made one endpoint change 6 ms instead of 30 µs (Linux 6.18). So
-//! the map of frontends holds plain data, the number of a treatment (`1:2`), and a second, tiny map leads from numbers
-//! to chains. The kernel could look up one with what the other said, but `nft` has no words for that; it has for
-//! writing the number into the packet's priority and looking that up, which costs next to nothing (an address, which
-//! we used before, has checksums). Nobody else sees the number: all of it happens within one hook, for the first packet
-//! of a connection, and whoever leaves, translated or not, takes it out. What it costs is the priority that this first
-//! packet came with (`SO_PRIORITY` of a local sender; what is forwarded gets a new one from its TOS anyway, in IPv4).
+//! **The packet's priority is our register.** The obvious form is a verdict map, `frontend : goto pick-2`. But the kernel
+//! validates a table from its hooks down, every element of every reachable verdict map, whenever an element with a `goto` is
+//! added: with 44,000 Services one endpoint change took 6 ms instead of 30 µs (Linux 6.18). So the map of frontends holds
+//! plain data, the number of a treatment (`1:2`), and a second, tiny map leads from numbers to chains. The kernel could use the
+//! result of one lookup as the key of the next, but `nft` has no syntax for that. It can write the number into the packet's
+//! priority and look that up, which costs next to nothing (the address, which we used before, has checksums). The number is
+//! not visible elsewhere: all of this happens within one hook, for the first packet of a connection, and every way out of it
+//! clears the number. What gets lost is the priority that this first packet had (`SO_PRIORITY` of a local sender; forwarded
+//! IPv4 packets get a new one from their TOS anyway).
 //!
-//! **One endpoint is nothing to pick.** Many Services have one; their cluster IPs are in `sole-endpoints` and nowhere
-//! else: two lookups instead of three, one of which misses, and one element instead of two.
+//! **One endpoint needs no pick.** Many Services have one endpoint. Their cluster IPs are in `sole-endpoints` only: two lookups
+//! instead of three, one of which misses, and one element instead of two.
 //!
-//! **A change can come between two lookups.** A commit is one moment, but each lookup sees the elements of its own moment,
-//! so a packet can find a frontend with three endpoints and then two of them. Hence the rules marked "by now"; and pods
-//! that are endpoints no longer stay in `hairpins` until it is tidied: a packet on its way to one will be asked there.
+//! **A commit can happen between two lookups.** A commit is atomic, but each lookup sees the elements of its own moment: a
+//! packet can find a frontend with three endpoints and then only two of them. Hence the rules with a comment "by now". And
+//! pods that are no longer endpoints stay in `hairpins` until the next tidying, for packets that are already on their way.
 //!
-//! **What is translated is not asked again.** The checks behind translation are for packets that found no endpoint; for
-//! those that did they would cost more than all else we do behind it.
+//! **Translated packets skip the checks.** The checks after translation are for packets that found no endpoint. For all others
+//! they would cost more than everything else that happens there.
 //!
-//! **Session affinity** uses the destination address in the same way. A client's endpoint address is learnt after
-//! translation (`learn`; asked only for the addresses of such endpoints), where the packet's own destination is the
-//! endpoint. A new connection of a known client gets that address written into the packet (`ip daddr set … map
-//! @affinity jump recall`), and then only `sticky-endpoints`, which holds a frontend's endpoints of this moment, lets
-//! it be translated to that address (`to-P`, with the endpoint's port). So an endpoint that has left gets no new
-//! connection from the commit that removed it, with no clean-up of client entries: the stale one is deleted by the
-//! first packet that meets it, which gets its own destination back and goes on to a fresh pick. (Not one map with
-//! address and port: loading such IPv6 rules, `nft -f` 1.0.6 runs out of registers and aborts.)
+//! **Session affinity** uses the destination address in the same way. The endpoint address of a client is learnt after
+//! translation (`learn`; only for addresses of endpoints with affinity), where the packet's destination is the endpoint. A new
+//! connection of a known client gets that address written into the packet (`ip daddr set … map @affinity jump recall`), and
+//! then only `sticky-endpoints`, which has the current endpoints of a frontend, allows the translation to that address (`to-P`,
+//! with the endpoint's port). So an endpoint that left gets no new connection from the commit that removed it, and client
+//! entries need no cleanup: the first packet that meets a stale one deletes it, gets its own destination back, and goes on to
+//! a fresh pick. (One map with address and port does not work: `nft -f` 1.0.6 runs out of registers and aborts when it loads
+//! such IPv6 rules.)
+
+mod sets;
+mod treatments;
+
+pub use sets::{TRAFFIC_ENTRIES, declaration, key_types};
 
 use ferroxy_core::intent::{FamilyIntent, LocalDetector, NodePortAddresses};
 use ferroxy_core::{Family, NodeIntent, Protocol};
-use ferroxy_netlink::nftables::{ChainType, CtDirection, Datatype, Hook, HookPoint, Set, SetData};
+use ferroxy_netlink::nftables::{ChainType, CtDirection, Hook, HookPoint, Set};
 
-use crate::chain::{ChainId, Kind, Pool, Treatment};
-use crate::element::{Counted, Scope, SetId};
-use crate::rule::{
-    FLOW_FIELDS, Field, Rule, RuleWriter, frontend_fields, original_frontend_fields, recalled_frontend_fields,
-};
+use crate::chain::{ChainId, Pool};
+use crate::element::{Counted, Element, Key, Scope, SetId, member};
+use crate::rule::{FLOW_FIELDS, Field, Rule, RuleWriter, frontend_fields, original_frontend_fields};
+use crate::settings::Settings;
 use crate::state::Chain;
 
 const TRAFFIC: &str = "traffic";
 
-/// How many clients' affinity one scope remembers; beyond that a client is balanced like any other.
-const AFFINITY_CLIENTS: u32 = 524_288;
-
-/// How many pairs of frontend and endpoint are counted at once; what comes beyond is not counted.
-pub const TRAFFIC_ENTRIES: u32 = 65_536;
-
-/// How long one that is no longer used is remembered: so that those of departed endpoints make room, and long enough
-/// for every reader of metrics to have seen the last of it.
-const TRAFFIC_MEMORY_MS: u64 = 3_600_000;
-
-/// The sets, empty.
-pub fn sets(node: &NodeIntent, family: Family) -> Vec<Set> {
-    let wanted = |set: &SetId| node.count_traffic || !matches!(set, SetId::Traffic(_));
-    SetId::all().filter(wanted).map(|set| declaration(set, family)).collect()
-}
-
-/// The chains that are always there, in the order of the listing.
-pub fn chains(node: &NodeIntent, family: Family) -> Vec<(String, Chain)> {
-    let program = Program { node, intent: node.family(family), family };
-    let mut chains = program.base_chains();
-    chains.extend(program.checks());
-    chains.push(("services".into(), program.services()));
-    chains.push(("learn".into(), program.learn()));
-    chains.push(("masquerading".into(), program.masquerading()));
-    if node.count_traffic {
-        chains.push((TRAFFIC.into(), program.traffic()));
-    }
-    chains
-}
-
-/// A chain that exists while something leads to it.
-pub fn on_demand_chain(chain: ChainId, node: &NodeIntent, family: Family) -> Chain {
-    let program = Program { node, intent: node.family(family), family };
-    // nft knows what a port is only when the rule names the protocol: hence one rule for each.
-    let for_each_protocol = |rule: &dyn Fn(RuleWriter) -> RuleWriter| -> Vec<Rule> {
-        Protocol::ALL.map(|protocol| rule(program.rule().protocol(protocol)).done()).into()
-    };
-    Chain::plain(match chain {
-        ChainId::Treat(treatment) => program.treat(treatment),
-        ChainId::Recall(scope, pool) => program.recall(scope, pool),
-        ChainId::Learn(scope, seconds) => {
-            let client = [&[Field::OriginalSaddr], original_frontend_fields(scope)].concat();
-            for_each_protocol(&|rule| rule.remember(&client, SetId::Affinity(scope), seconds))
-        }
-        ChainId::To(port) => for_each_protocol(&|rule| rule.clear_priority().translate_to_port(port)),
-    })
-}
-
-/// What the fields of a set's keys are.
-pub fn key_types(set: SetId, family: Family) -> Vec<Datatype> {
-    declaration(set, family).key
-}
-
-struct Program<'a> {
+/// The program for one family, with the parameters that it depends on.
+#[derive(Debug, Clone, Copy)]
+pub struct Program<'a> {
     node: &'a NodeIntent,
+    settings: &'a Settings,
     intent: &'a FamilyIntent,
     family: Family,
 }
 
+impl<'a> Program<'a> {
+    pub fn new(node: &'a NodeIntent, settings: &'a Settings, family: Family) -> Program<'a> {
+        Program { node, settings, intent: node.family(family), family }
+    }
+}
+
 impl Program<'_> {
+    /// The sets, empty.
+    pub fn sets(&self) -> Vec<Set> {
+        let wanted = |set: &SetId| self.node.count_traffic || !matches!(set, SetId::Traffic(_));
+        SetId::all().filter(wanted).map(|set| declaration(set, self.family)).collect()
+    }
+
+    /// The chains that always exist, in the order of the listing.
+    pub fn chains(&self) -> Vec<(String, Chain)> {
+        let mut chains = self.base_chains();
+        chains.extend(self.checks());
+        chains.push(("services".into(), self.services()));
+        chains.push(("learn".into(), self.learn()));
+        chains.push(("masquerading".into(), self.masquerading()));
+        if self.node.count_traffic {
+            chains.push((TRAFFIC.into(), self.traffic()));
+        }
+        chains
+    }
+
+    /// A chain that exists only while an element or another chain refers to it.
+    pub fn on_demand_chain(&self, chain: ChainId) -> Chain {
+        // nft prints a port only where the rule matches the protocol: hence one rule for each.
+        let for_each_protocol = |rule: &dyn Fn(RuleWriter) -> RuleWriter| -> Vec<Rule> {
+            Protocol::ALL.map(|protocol| rule(self.rule().protocol(protocol)).done()).into()
+        };
+        Chain::plain(match chain {
+            ChainId::Treat(treatment) => self.treat(treatment),
+            ChainId::Recall(scope, pool) => self.recall(scope, pool),
+            ChainId::Learn(scope, seconds) => {
+                let client = [&[Field::OriginalSaddr], original_frontend_fields(scope)].concat();
+                for_each_protocol(&|rule| rule.remember(&client, SetId::Affinity(scope), seconds))
+            }
+            ChainId::To(port) => for_each_protocol(&|rule| rule.clear_priority().translate_to_port(port)),
+        })
+    }
+
+    /// The elements that belong to the node and not to a Service.
+    pub fn elements(&self) -> impl Iterator<Item = Element> + use<> {
+        let addresses = match &self.intent.node_port_addresses {
+            NodePortAddresses::These(addresses) => addresses.iter().copied().collect(),
+            NodePortAddresses::AllLocal => Vec::new(),
+        };
+        addresses.into_iter().map(|address| member(SetId::NodePortIps, Key::EMPTY.address(address)))
+    }
+
     fn base_chains(&self) -> Vec<(String, Chain)> {
         use ChainType::{Filter, Nat};
         use HookPoint::{Forward, Input, Output, Postrouting, Prerouting};
@@ -140,7 +145,7 @@ impl Program<'_> {
         let mut input = vec![unserved("unserved-here"), learn()];
         let mut postrouting = vec![learn()];
         if self.node.count_traffic {
-            // Every packet that leaves us alive passes one of these hooks. What this host sends itself passes both.
+            // Every packet that is not dropped passes one of these hooks. Packets from this host to itself pass both.
             input.push(self.rule().interface_not("lo").is_translated().jump(TRAFFIC).done());
             postrouting.push(self.rule().is_translated().jump(TRAFFIC).done());
         }
@@ -152,13 +157,13 @@ impl Program<'_> {
             base("filter-input", Filter, Input, 0, input),
             base("filter-forward", Filter, Forward, 0, vec![unserved("unserved")]),
             base("filter-output", Filter, Output, 0, vec![unserved("unserved")]),
-            // Not in a nat chain: the kernel leaves those out once another table's has decided on the source.
+            // No nat chain: the kernel skips those once a nat chain of another table has translated the source.
             base("filter-postrouting", Filter, Postrouting, 0, postrouting),
             base("nat-postrouting", Nat, Postrouting, 100, vec![all("masquerading")]),
         ]
     }
 
-    /// What stops packets: before translation (firewall) and after it (nothing translated them).
+    /// Chains that drop or reject: before translation (source ranges) and after it (packets that nothing translated).
     fn checks(&self) -> Vec<(String, Chain)> {
         let frontend = frontend_fields(Scope::Address);
         let mut with_source = frontend.to_vec();
@@ -174,7 +179,7 @@ impl Program<'_> {
         let no_endpoints =
             || self.rule().is_in(frontend, SetId::NoEndpoints(Scope::Address)).goto("no-endpoints").done();
         let nodeport_no_endpoints = self
-            .to_node_port()
+            .node_port_rule()
             .is_in(by_port, SetId::NoEndpoints(Scope::NodePort))
             .goto("nodeport-no-endpoints")
             .done();
@@ -209,13 +214,13 @@ impl Program<'_> {
 
     fn services(&self) -> Chain {
         let to_cluster_ip = |rule: RuleWriter| rule.is_in(&[Field::Daddr], SetId::ClusterIps);
-        let mark = self.node.masquerade_mark;
+        let mark = self.settings.masquerade_mark;
         let mut rules = Vec::new();
         if self.node.masquerade_all {
             let all = to_cluster_ip(self.rule()).set_mark(mark);
             rules.push(all.done_with("masquerade all cluster IP traffic"));
         } else if let Some(detector) = &self.intent.local_detector {
-            // Who sent it is asked first: for pods, which send the most, that is all.
+            // The source is compared first: for packets of pods, which are most, the rule ends there.
             let outside = to_cluster_ip(not_from_pod(self.rule(), detector)).set_mark(mark);
             rules.push(outside.done_with("masquerade cluster IP traffic that no pod sent"));
         }
@@ -224,82 +229,13 @@ impl Program<'_> {
             rule.treat(key, SetId::Frontends(scope), SetId::Treatments(Pool::Main))
         };
         rules.push(treat(self.rule(), by_address, Scope::Address).done());
-        rules.push(self.to_sole_endpoint().done());
+        rules.push(self.sole_endpoint_rule().done());
         rules.push(treat(self.rule(), by_address, Scope::Address).done_with("several by now"));
-        rules.push(treat(self.to_node_port(), frontend_fields(Scope::NodePort), Scope::NodePort).done());
+        rules.push(treat(self.node_port_rule(), frontend_fields(Scope::NodePort), Scope::NodePort).done());
         Chain::plain(rules)
     }
 
-    fn treat(&self, treatment: Treatment) -> Vec<Rule> {
-        let Treatment { kind, scope, count } = treatment;
-        let masquerade = || self.rule().set_mark(self.node.masquerade_mark).done();
-        let goto = |kind| self.rule().goto(&ChainId::Treat(treatment.with(kind)).to_string()).done();
-        match kind {
-            Kind::Pick(pool) => self.pick(count, pool, scope),
-            Kind::External => vec![masquerade(), goto(Kind::Pick(Pool::Main))],
-            Kind::ExternalLocal => self.near_or_local(treatment.with(Kind::Pick(Pool::Main))),
-            Kind::Sticky(pool) => {
-                let client = [&[Field::Saddr], frontend_fields(scope)].concat();
-                let known = self.rule().put_destination_from(&client, SetId::Affinity(scope));
-                let recall = ChainId::Recall(scope, pool).to_string();
-                vec![known.jump(&recall).done(), goto(Kind::Pick(pool))]
-            }
-            Kind::StickyExternal => vec![masquerade(), goto(Kind::Sticky(Pool::Main))],
-            Kind::StickyExternalLocal => self.near_or_local(treatment.with(Kind::Sticky(Pool::Main))),
-        }
-    }
-
-    /// One of `count`; and if endpoints have left since the frontend was looked up, one that is there in any case.
-    fn pick(&self, count: u16, pool: Pool, scope: Scope) -> Vec<Rule> {
-        let mut rules = vec![self.rule().clear_priority().pick(count, pool, scope).done()];
-        if count > 1 {
-            rules.push(self.rule().pick(1, pool, scope).done_with("fewer by now"));
-        }
-        if (pool, scope) == (Pool::Main, Scope::Address) {
-            rules.push(self.to_sole_endpoint().done_with("one by now"));
-        }
-        rules
-    }
-
-    fn to_sole_endpoint(&self) -> RuleWriter {
-        self.rule().translate_to(frontend_fields(Scope::Address), SetId::SoleEndpoints)
-    }
-
-    /// Policy Local does not bind those inside: pods go on as they are, this host masqueraded. All others get the
-    /// treatment for endpoints on this node; where there is none, the packet stays as it came and is dropped later.
-    fn near_or_local(&self, near: Treatment) -> Vec<Rule> {
-        let chain = ChainId::Treat(near).to_string();
-        let mut rules = Vec::new();
-        if let Some(detector) = &self.intent.local_detector {
-            rules.push(from_pod(self.rule(), detector).goto(&chain).done_with("pods may go anywhere"));
-        }
-        let from_host = || self.rule().is_local(Field::Saddr);
-        rules.push(from_host().set_mark(self.node.masquerade_mark).done());
-        rules.push(from_host().goto(&chain).done_with("this host may go anywhere"));
-        let (key, map) = (frontend_fields(near.scope), SetId::LocalFrontends(near.scope));
-        rules.push(self.rule().treat(key, map, SetId::Treatments(Pool::Local)).done());
-        rules.push(self.rule().clear_priority().done());
-        rules
-    }
-
-    /// The destination in the packet is the remembered endpoint now. If it is no endpoint of the frontend any more,
-    /// it is forgotten, and the pick that follows finds the packet as it came.
-    fn recall(&self, scope: Scope, pool: Pool) -> Vec<Rule> {
-        let endpoints = match pool {
-            Pool::Main => SetId::StickyEndpoints(scope),
-            Pool::Local => SetId::StickyLocalEndpoints(scope),
-        };
-        let frontend = recalled_frontend_fields(scope);
-        let remembered = [frontend, &[Field::Daddr]].concat();
-        let client = [&[Field::Saddr], frontend].concat();
-        vec![
-            self.rule().dispatch(&remembered, endpoints).done(),
-            self.rule().forget(&client, SetId::Affinity(scope)).done(),
-            self.rule().restore_destination().done(),
-        ]
-    }
-
-    /// Which affinity timeout the frontend of this connection has, if any.
+    /// Finds the affinity timeout of the connection's frontend.
     fn learn(&self) -> Chain {
         let rule = |scope: Scope, protocol| {
             self.rule()
@@ -312,8 +248,8 @@ impl Program<'_> {
         Chain::plain(all.collect())
     }
 
-    /// Translated packets, by frontend and endpoint. Somebody else's translations are counted with ours (whoever reads
-    /// knows the Services): asking whose it is would cost every packet more than counting it does.
+    /// Counts translated packets by frontend and endpoint. Packets that others translated are counted, too: the reader knows the
+    /// Services, and a check here would cost every packet more than the count.
     fn traffic(&self) -> Chain {
         let count = |rule: RuleWriter, counted| rule.count(&FLOW_FIELDS, SetId::Traffic(counted)).done();
         let of = |protocol| {
@@ -328,7 +264,7 @@ impl Program<'_> {
     }
 
     fn masquerading(&self) -> Chain {
-        let mark = self.node.masquerade_mark;
+        let mark = self.settings.masquerade_mark;
         let hairpin = [Field::Saddr, Field::Daddr, Field::L4proto, Field::Dport];
         Chain::plain(vec![
             self.rule().has_mark(mark).flip_mark(mark).masquerade().done(),
@@ -340,7 +276,7 @@ impl Program<'_> {
         ])
     }
 
-    fn to_node_port(&self) -> RuleWriter {
+    fn node_port_rule(&self) -> RuleWriter {
         match &self.intent.node_port_addresses {
             NodePortAddresses::These(_) => self.rule().is_in(&[Field::Daddr], SetId::NodePortIps),
             NodePortAddresses::AllLocal => {
@@ -351,14 +287,6 @@ impl Program<'_> {
 
     fn rule(&self) -> RuleWriter {
         RuleWriter::new(self.family)
-    }
-}
-
-fn from_pod(rule: RuleWriter, detector: &LocalDetector) -> RuleWriter {
-    match detector {
-        LocalDetector::SourceIn(net) => rule.address_in(Field::Saddr, *net),
-        LocalDetector::Interface(name) => rule.interface(name),
-        LocalDetector::InterfacePrefix(prefix) => rule.interface(&format!("{prefix}*")),
     }
 }
 
@@ -374,79 +302,5 @@ fn loopback(family: Family) -> ipnet::IpNet {
     match family {
         Family::V4 => ipnet::Ipv4Net::new_assert(std::net::Ipv4Addr::new(127, 0, 0, 0), 8).into(),
         Family::V6 => ipnet::Ipv6Net::new_assert(std::net::Ipv6Addr::LOCALHOST, 128).into(),
-    }
-}
-
-/// A set as it must be.
-pub fn declaration(set: SetId, family: Family) -> Set {
-    use Datatype::{InetProto, InetService, Integer32, Priority};
-    let address = match family {
-        Family::V4 => Datatype::Ipv4Addr,
-        Family::V6 => Datatype::Ipv6Addr,
-    };
-    let frontend = |scope: Scope| match scope {
-        Scope::Address => vec![address, InetProto, InetService],
-        Scope::NodePort => vec![InetProto, InetService],
-    };
-    let around = |before: &[Datatype], scope: Scope, after: &[Datatype]| {
-        [before.to_vec(), frontend(scope), after.to_vec()].concat()
-    };
-    let endpoint = || Some(SetData::Value(vec![address, InetService]));
-    let verdict = || Some(SetData::Verdict);
-    let treatment = || Some(SetData::Value(vec![Priority]));
-    let (key, data, comment) = match set {
-        SetId::ClusterIps => (vec![address], None, "cluster IPs in use"),
-        SetId::NodePortIps => (vec![address], None, "addresses of this host that answer on node ports"),
-        SetId::Firewalled => (frontend(Scope::Address), None, "frontends with loadBalancerSourceRanges"),
-        SetId::AllowedSources => {
-            (around(&[], Scope::Address, &[address]), None, "who may use the firewalled frontends")
-        }
-        SetId::Hairpins => {
-            (vec![address, address, InetProto, InetService], None, "pods here that are endpoints")
-        }
-        SetId::SoleEndpoints => (frontend(Scope::Address), endpoint(), "cluster IPs with one endpoint"),
-        SetId::Treatments(_) => (vec![Priority], verdict(), "what a treatment's number stands for"),
-        SetId::Frontends(scope) => (frontend(scope), treatment(), "how a Service is treated"),
-        SetId::LocalFrontends(scope) => {
-            (frontend(scope), treatment(), "and if endpoints must be on this node")
-        }
-        SetId::NoEndpoints(scope) => (frontend(scope), None, "frontends that lead nowhere"),
-        SetId::NoLocalEndpoints(scope) => (frontend(scope), None, "those that do elsewhere"),
-        SetId::Endpoints(scope) => {
-            (around(&[Integer32], scope, &[]), endpoint(), "slot, frontend : endpoint")
-        }
-        SetId::StickyEndpoints(scope) | SetId::StickyLocalEndpoints(scope) => {
-            (around(&[], scope, &[address]), verdict(), "endpoints a client may stick to")
-        }
-        SetId::AffinityTimeouts(scope) => (frontend(scope), verdict(), "frontends with session affinity"),
-        SetId::StickyAddresses => (vec![address], None, "where clients may stick"),
-        SetId::Affinity(scope) => (
-            around(&[address], scope, &[]),
-            Some(SetData::Value(vec![address])),
-            "client, frontend : endpoint",
-        ),
-        SetId::Traffic(counted) => {
-            let comment = match counted {
-                Counted::Connections => "first packets, by frontend and endpoint",
-                Counted::Received => "packets to endpoints",
-                Counted::Sent => "packets from endpoints",
-            };
-            (vec![InetProto, address, InetService, address, InetService], None, comment)
-        }
-    };
-    let (size, timeout_ms) = match set {
-        SetId::Affinity(_) => (Some(AFFINITY_CLIENTS), None),
-        SetId::Traffic(_) => (Some(TRAFFIC_ENTRIES), Some(TRAFFIC_MEMORY_MS)),
-        _ => (None, None),
-    };
-    Set {
-        name: set.name().into(),
-        key,
-        data,
-        interval: set == SetId::AllowedSources,
-        dynamic: set.is_runtime(),
-        timeout_ms,
-        size,
-        comment: Some(comment.into()),
     }
 }

@@ -1,28 +1,29 @@
-//! Intent to State: the program for this node, and the elements each Service is.
+//! Renders an Intent to a State: the program for this node, and the elements of each Service.
 //!
-//! Pure and deterministic. [`elements`] is the whole meaning of a Service in this dataplane, used to make it, to
-//! change it and to remove it.
+//! Pure and deterministic. [`elements`] is everything that a Service is in this dataplane; creating, changing and removing one
+//! all use it.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use ferroxy_core::intent::NodePortAddresses;
-use ferroxy_core::{Endpoint, Family, Frontend, Intent, NodeIntent, PortIntent, Route, ServiceIntent};
+use ferroxy_core::{Endpoint, Family, Frontend, Intent, PortIntent, Route, ServiceIntent};
 use ferroxy_netlink::nftables::COMMENT_MAX;
 use ipnet::IpNet;
 
 use crate::chain::{ChainId, Kind, Pool, Treatment};
-use crate::element::{Element, Key, LOCAL_SLOTS, Scope, SetId, Value};
+use crate::element::{Element, Key, LOCAL_SLOTS, Scope, SetId, Value, member};
 use crate::place::frontend_key;
-use crate::program;
+use crate::program::Program;
+use crate::settings::Settings;
 use crate::state::{State, Table};
 
 /// The ruleset for an Intent, in these families.
-pub fn render(intent: &Intent, families: &[Family]) -> State {
+pub fn render(intent: &Intent, settings: &Settings, families: &[Family]) -> State {
+    let program = |family: Family| Program::new(&intent.node, settings, family);
     let mut state = State::default();
     for family in families {
-        state.tables.insert(*family, empty_table(&intent.node, *family));
+        state.tables.insert(*family, empty_table(&program(*family)));
     }
     for service in intent.services.values() {
         elements(service, &mut |family, element| {
@@ -33,32 +34,23 @@ pub fn render(intent: &Intent, families: &[Family]) -> State {
     }
     for (family, table) in &mut state.tables {
         let wanted: BTreeSet<ChainId> = table.elements().flat_map(|element| chains_of(&element)).collect();
-        add_on_demand_chains(table, wanted, &intent.node, *family);
+        add_on_demand_chains(table, wanted, &program(*family));
     }
     state
 }
 
-/// The program with no Service in it.
-pub fn empty_table(node: &NodeIntent, family: Family) -> Table {
+/// The program without any Service.
+pub fn empty_table(program: &Program<'_>) -> Table {
     let mut table = Table {
-        sets: program::sets(node, family).into_iter().map(|set| (set.name.clone(), set)).collect(),
-        chains: program::chains(node, family).into_iter().collect(),
+        sets: program.sets().into_iter().map(|set| (set.name.clone(), set)).collect(),
+        chains: program.chains().into_iter().collect(),
         ..Table::default()
     };
-    node_elements(node, family).for_each(|element| table.insert(element));
+    program.elements().for_each(|element| table.insert(element));
     table
 }
 
-/// The elements that belong to the node and not to a Service.
-pub fn node_elements(node: &NodeIntent, family: Family) -> impl Iterator<Item = Element> {
-    let addresses = match &node.family(family).node_port_addresses {
-        NodePortAddresses::These(addresses) => addresses.iter().copied().collect(),
-        NodePortAddresses::AllLocal => Vec::new(),
-    };
-    addresses.into_iter().map(|address| member(SetId::NodePortIps, Key::EMPTY.address(address)))
-}
-
-/// Hands every element of a Service to `emit`, in a fixed order. Elements of shared sets may come more than once.
+/// Passes every element of a Service to `emit`, in a fixed order. Elements of shared sets may come more than once.
 pub fn elements(service: &ServiceIntent, emit: &mut dyn FnMut(Family, Element)) {
     for address in &service.cluster_ips {
         emit(Family::of(*address), member(SetId::ClusterIps, Key::EMPTY.address(*address)));
@@ -73,22 +65,22 @@ pub fn elements(service: &ServiceIntent, emit: &mut dyn FnMut(Family, Element)) 
     }
 }
 
-/// The name of the Service port, cut as the kernel's side will cut it, so that it compares equal. Names are ASCII.
+/// The name of the Service port, truncated as ferroxy-netlink truncates it, so that it compares equal when read back. Names are
+/// ASCII.
 fn comment(service: &ServiceIntent, port: &PortIntent) -> Arc<str> {
     let mut name = service.name.port(&port.name);
     name.truncate(COMMENT_MAX);
     name.into()
 }
 
-/// Adds the chains that are not always there.
+/// Adds chains that exist on demand, with the elements that lead to them.
 pub fn add_on_demand_chains(
     table: &mut Table,
     wanted: impl IntoIterator<Item = ChainId>,
-    node: &NodeIntent,
-    family: Family,
+    program: &Program<'_>,
 ) {
     for chain in wanted {
-        table.chains.insert(chain.to_string(), program::on_demand_chain(chain, node, family));
+        table.chains.insert(chain.to_string(), program.on_demand_chain(chain));
         chain.element().into_iter().for_each(|element| table.insert(element));
     }
 }
@@ -100,10 +92,6 @@ pub fn chains_of(element: &Element) -> Vec<ChainId> {
         Value::Treatment(treatment) => ChainId::Treat(treatment).with_needs(),
         _ => Vec::new(),
     }
-}
-
-fn member(set: SetId, key: Key) -> Element {
-    Element { set, key, value: Value::Member, comment: None }
 }
 
 struct PortWriter<'a> {
@@ -118,10 +106,10 @@ impl PortWriter<'_> {
         let cluster_ip = self.either(Kind::Pick(Pool::Main), Kind::Sticky(Pool::Main));
         self.source_ranges(frontend, key, emit);
         match frontend.route {
-            Route::Reject => return self.nowhere(scope, key, emit),
-            Route::Drop => return self.elsewhere(scope, key, emit),
+            Route::Reject => return self.no_endpoints(scope, key, emit),
+            Route::Drop => return self.no_local_endpoints(scope, key, emit),
             Route::Cluster => self.treated(scope, key, cluster_ip, cluster, emit),
-            // The only pool of this frontend: it takes the place of the cluster-wide one.
+            // The only pool of this frontend, so it is the main pool.
             Route::Local => self.treated(scope, key, cluster_ip, local, emit),
             Route::ExternalCluster => {
                 self.treated(scope, key, self.either(Kind::External, Kind::StickyExternal), cluster, emit);
@@ -130,7 +118,7 @@ impl PortWriter<'_> {
                 let kind = self.either(Kind::ExternalLocal, Kind::StickyExternalLocal);
                 self.treated(scope, key, kind, cluster, emit);
                 if local.is_empty() {
-                    self.elsewhere(scope, key, emit);
+                    self.no_local_endpoints(scope, key, emit);
                 } else {
                     self.treated_locally(scope, key, local, emit);
                 }
@@ -165,13 +153,13 @@ impl PortWriter<'_> {
         self.endpoints(SetId::Endpoints(scope), sticky, key, LOCAL_SLOTS, pool, emit);
     }
 
-    fn nowhere(&self, scope: Scope, key: Key, emit: &mut dyn FnMut(Element)) {
+    fn no_endpoints(&self, scope: Scope, key: Key, emit: &mut dyn FnMut(Element)) {
         let comment = Some(self.comment.clone());
         emit(Element { set: SetId::NoEndpoints(scope), key, value: Value::Member, comment });
     }
 
-    fn elsewhere(&self, scope: Scope, key: Key, emit: &mut dyn FnMut(Element)) {
-        self.nowhere(scope, key, emit);
+    fn no_local_endpoints(&self, scope: Scope, key: Key, emit: &mut dyn FnMut(Element)) {
+        self.no_endpoints(scope, key, emit);
         emit(member(SetId::NoLocalEndpoints(scope), key));
     }
 
@@ -194,8 +182,8 @@ impl PortWriter<'_> {
         }
     }
 
-    /// A client sticks to an address. Should an address serve one Service port on several ports (two pods on a
-    /// host's network, say), its clients stick to the lowest of them.
+    /// Affinity remembers an address without a port. If one address serves a Service port on several ports (two pods on the host's
+    /// network, for example), its clients get the lowest of these.
     fn sticky(&self, set: SetId, frontend: Key, pool: &[Endpoint], emit: &mut dyn FnMut(Element)) {
         let mut endpoints: Vec<&Endpoint> = pool.iter().collect();
         endpoints.sort_unstable();
@@ -210,14 +198,14 @@ impl PortWriter<'_> {
     fn source_ranges(&self, frontend: &Frontend, key: Key, emit: &mut dyn FnMut(Element)) {
         let Some(ranges) = &frontend.allowed_sources else { return };
         emit(member(SetId::Firewalled, key));
-        // The kernel refuses ranges that overlap.
+        // The kernel refuses overlapping ranges.
         for range in IpNet::aggregate(ranges) {
             let (key, value) = (key.address(range.network()), Value::UpTo(range.broadcast()));
             emit(Element { set: SetId::AllowedSources, key, value, comment: None });
         }
     }
 
-    /// A pod on this node that may be sent to itself: without masquerading it would answer itself directly.
+    /// Local pods that may connect to themselves. Such connections need masquerading: the pod would otherwise answer itself directly.
     fn hairpins(&self, emit: &mut dyn FnMut(Element)) {
         let uses = |routes: &[Route]| self.port.frontends.iter().any(|f| routes.contains(&f.route));
         let mut endpoints: BTreeSet<(IpAddr, u16)> = BTreeSet::new();

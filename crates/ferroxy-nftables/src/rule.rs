@@ -1,26 +1,27 @@
-//! How one rule is spelled: each step is written at once as the kernel's expressions and as `nft` text.
+//! Writes rules: each step adds the kernel's expressions and the `nft` text of the same.
 //!
-//! Only what the program needs: what a packet is asked is in `matches.rs`, what is done with it in `statements.rs`. What the
-//! rules are for is in `program.rs`.
+//! Only what the program needs: `matches.rs` has the matches, `statements.rs` the statements. `program.rs` explains what the
+//! rules are for.
 
 mod matches;
 mod statements;
 
 use ferroxy_core::Family;
+use ferroxy_netfilter::tables::family_word;
 use ferroxy_netlink::nftables as nl;
 use nl::Expr;
 
 use crate::element::{Scope, SetId};
 
-/// A rule of the program: for the kernel, and for people.
+/// A rule, for the kernel and for people.
 #[derive(Debug, Clone)]
 pub struct Rule {
     pub kernel: nl::Rule,
-    /// As `nft list` prints it, comment included. Empty when it was read from the kernel and is not ours.
+    /// As `nft list` prints it, with the comment. Empty for a rule that was read from the kernel.
     pub text: String,
 }
 
-/// Two rules are the same if the kernel would do the same; the text only describes it.
+/// Rules are equal if their expressions are; the text only describes them.
 impl PartialEq for Rule {
     fn eq(&self, other: &Rule) -> bool {
         self.kernel == other.kernel
@@ -29,23 +30,23 @@ impl PartialEq for Rule {
 
 impl Eq for Rule {}
 
-/// Something of a packet that can be matched, or be part of a key.
+/// A field of a packet or connection that can be matched or be part of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Field {
     Saddr,
     Daddr,
     L4proto,
     Dport,
-    /// As the client wrote it, before any translation.
+    /// As the client sent it, before any translation.
     OriginalSaddr,
     OriginalDaddr,
     OriginalDport,
-    /// Whoever answers: the endpoint.
+    /// The source of replies: the endpoint.
     ReplySaddr,
     ReplySport,
 }
 
-/// What finds a frontend in a scope's sets.
+/// The key of a frontend in the sets of a scope.
 pub fn frontend_fields(scope: Scope) -> &'static [Field] {
     match scope {
         Scope::Address => &[Field::Daddr, Field::L4proto, Field::Dport],
@@ -53,7 +54,7 @@ pub fn frontend_fields(scope: Scope) -> &'static [Field] {
     }
 }
 
-/// The same frontend, found again when an endpoint stands in the packet's destination address.
+/// The key of the same frontend, when the packet's destination is an endpoint.
 pub fn recalled_frontend_fields(scope: Scope) -> &'static [Field] {
     match scope {
         Scope::Address => &[Field::OriginalDaddr, Field::L4proto, Field::Dport],
@@ -61,7 +62,7 @@ pub fn recalled_frontend_fields(scope: Scope) -> &'static [Field] {
     }
 }
 
-/// The same frontend, found again after address and port have been translated.
+/// The key of the same frontend, after address and port were translated.
 pub fn original_frontend_fields(scope: Scope) -> &'static [Field] {
     match scope {
         Scope::Address => &[Field::OriginalDaddr, Field::L4proto, Field::OriginalDport],
@@ -69,14 +70,14 @@ pub fn original_frontend_fields(scope: Scope) -> &'static [Field] {
     }
 }
 
-/// A frontend and the endpoint that a connection to it was given. The same for every packet of the connection.
+/// A frontend and the endpoint of a connection. The same for every packet of the connection.
 pub const FLOW_FIELDS: [Field; 5] =
     [Field::L4proto, Field::OriginalDaddr, Field::OriginalDport, Field::ReplySaddr, Field::ReplySport];
 
-/// The register whose content is what to do next.
+/// The verdict register.
 const VERDICT: u32 = 0;
 
-/// Writes one rule, step by step.
+/// Builds one rule, step by step.
 #[derive(Debug)]
 pub struct RuleWriter {
     family: Family,
@@ -100,12 +101,12 @@ impl RuleWriter {
         rule
     }
 
-    /// Looks the loaded fields up, from the first register on.
+    /// Looks up the loaded fields, from the first register on.
     fn look_up(&mut self, set: SetId, dreg: Option<u32>, invert: bool) {
         self.exprs.push(Expr::Lookup { set: set.name().into(), sreg: register(0), dreg, invert });
     }
 
-    /// Loads the fields one behind the other, from a 4-byte unit on; returns the first free unit.
+    /// Loads the fields into consecutive registers, from a 4-byte unit on; returns the first free unit.
     fn load(&mut self, fields: &[Field], mut unit: u32) -> u32 {
         for field in fields {
             let dreg = register(unit);
@@ -165,22 +166,7 @@ impl RuleWriter {
     }
 }
 
-/// The `nft` word for a family: `ip` or `ip6`.
-pub fn family_word(family: Family) -> &'static str {
-    match family {
-        Family::V4 => "ip",
-        Family::V6 => "ip6",
-    }
-}
-
-pub fn kernel_family(family: Family) -> nl::Family {
-    match family {
-        Family::V4 => nl::Family::Ip,
-        Family::V6 => nl::Family::Ip6,
-    }
-}
-
-/// Where an address stands in the network header.
+/// Offset and length of an address in the network header.
 fn address_place(family: Family, field: Field) -> (u32, u32) {
     match (family, field) {
         (Family::V4, Field::Saddr) => (12, 4),
@@ -197,8 +183,8 @@ fn address_units(family: Family) -> u32 {
     }
 }
 
-/// The kernel's number for the register that starts at a 4-byte unit. It has two names for the units that begin a
-/// 16-byte register, and prints the old one (1 to 4); so do we, so that what we read back compares equal.
+/// The kernel's number of the register that starts at a 4-byte unit. Units that start a 16-byte register have two numbers; the
+/// kernel reports the old one (1 to 4), and so we use it: what we read back must compare equal.
 fn register(unit: u32) -> u32 {
     if unit.is_multiple_of(4) { 1 + unit / 4 } else { 8 + unit }
 }
@@ -215,12 +201,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn registers_are_named_as_the_kernel_prints_them() {
+    fn registers_are_numbered_as_the_kernel_reports_them() {
         assert_eq!([0, 1, 3, 4, 5, 8].map(register), [1, 9, 11, 2, 13, 3]);
     }
 
     #[test]
-    fn durations_are_spelled_as_nft_does() {
+    fn durations_are_printed_as_nft_does() {
         assert_eq!([10800, 90, 86400, 1, 3661].map(nft_duration), ["3h", "1m30s", "1d", "1s", "1h1m1s"]);
     }
 }

@@ -6,7 +6,7 @@ use ferroxy_core::Policy;
 use ferroxy_core::policy::NodePortAddress;
 use ferroxy_dataplane::{self as contract, Field, Flag, Kind, Zero};
 
-/// What the rules depend on besides the Intent.
+/// What the rules depend on, besides the Intent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
     /// The bit of the packet mark, as a mask (`0x4000` for bit 14), that carries "masquerade this" to postrouting.
@@ -19,7 +19,7 @@ impl Settings {
     }
 }
 
-/// As where nothing is configured.
+/// The values where nothing is configured.
 impl Default for Settings {
     fn default() -> Settings {
         Settings::read(&contract::Settings::default())

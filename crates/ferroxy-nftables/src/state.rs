@@ -1,7 +1,7 @@
-//! What a ruleset is, as a value: wanted (from `render`) or seen (from `observe`), printed by `text.rs`.
+//! A ruleset as a value: wanted (from `render`) or seen (from `observe`), printed by `text.rs`.
 //!
-//! It also knows how a change alters it, as strictly as the kernel does: [`State::apply`] refuses what would dangle.
-//! Runtime data (affinity entries, counters) is no part of it.
+//! [`State::apply`] changes it as strictly as the kernel does: it refuses dangling references. Runtime data (affinity entries,
+//! counters) is no part of it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub struct State {
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Table {
-    /// Switched off by a foreign hand: it is there, and the kernel ignores it.
+    /// Somebody switched the table off: it exists, and the kernel ignores it.
     pub dormant: bool,
     pub sets: BTreeMap<String, Set>,
     pub chains: BTreeMap<String, Chain>,
@@ -37,7 +37,7 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// A chain no hook leads to, only rules and elements.
+    /// A chain without a hook.
     pub fn plain(rules: Vec<Rule>) -> Chain {
         Chain { hook: None, rules, comment: None }
     }
@@ -87,7 +87,7 @@ impl State {
             Action::RemoveTable => {
                 self.tables.remove(&family).map(|_| ()).ok_or_else(|| Refused::Missing("table".into()))
             }
-            Action::RemovePredecessor => Ok(()),
+            Action::RemoveKubeProxyTable => Ok(()),
             action => {
                 let table = self.tables.get_mut(&family).ok_or_else(|| Refused::Missing("table".into()))?;
                 table.apply(action)
@@ -115,7 +115,7 @@ impl Table {
 
     fn apply(&mut self, action: &Action) -> Result<(), Refused> {
         match action {
-            Action::AddTable | Action::RemoveTable | Action::RemovePredecessor => Ok(()),
+            Action::AddTable | Action::RemoveTable | Action::RemoveKubeProxyTable => Ok(()),
             Action::AddSet(set) => {
                 self.sets.entry(set.name.clone()).or_insert_with(|| (**set).clone());
                 Ok(())

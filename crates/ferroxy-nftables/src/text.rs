@@ -1,4 +1,4 @@
-//! State and Plan as the text people know: what `nft list` prints, and commands `nft -f` takes.
+//! Prints a State as `nft list` does, and a Plan as commands for `nft -f`.
 
 use std::fmt::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -10,12 +10,12 @@ use ipnet::IpNet;
 use crate::TABLE;
 use crate::element::{Element, SetId, Value};
 use crate::plan::{Action, Op, Plan};
-use crate::predecessor;
 use crate::program;
-use crate::rule::{family_word, nft_duration};
+use crate::rule::nft_duration;
 use crate::state::{Chain, State, Table};
+use ferroxy_netfilter::tables::{KUBE_PROXY, describe, family_word};
 
-/// What our tables say about themselves.
+/// The comment of our tables.
 pub const TABLE_COMMENT: &str = "Ferroxy: the Kubernetes Services of this node";
 
 impl fmt::Display for State {
@@ -40,9 +40,7 @@ impl fmt::Display for Op {
         match &self.action {
             Action::AddTable => write!(f, "add table {table}"),
             Action::RemoveTable => write!(f, "delete table {table}"),
-            Action::RemovePredecessor => {
-                write!(f, "delete table {} {}", family_word(self.family), predecessor::TABLE)
-            }
+            Action::RemoveKubeProxyTable => write!(f, "delete {}", describe(self.family, KUBE_PROXY)),
             Action::AddSet(set) => write!(f, "add {} {table} {}", set_word(set), set.name),
             Action::RemoveSet(name) => write!(f, "delete set {table} {name}"),
             Action::AddChain { name, hook: None } => write!(f, "add chain {table} {name}"),
@@ -149,7 +147,7 @@ pub fn hook_text(hook: &Hook) -> String {
     };
     let priority = match (hook.priority, hook.point) {
         (0, _) => "filter".into(),
-        // nft knows the names dstnat and srcnat only at the hooks where they are usual.
+        // nft uses the names dstnat and srcnat only at some hooks.
         (-100, HookPoint::Prerouting) => "dstnat".into(),
         (-110, HookPoint::Prerouting) => "dstnat - 10".into(),
         (100, HookPoint::Postrouting) => "srcnat".into(),
@@ -158,7 +156,7 @@ pub fn hook_text(hook: &Hook) -> String {
     format!("type {kind} hook {point} priority {priority}; policy accept;")
 }
 
-/// `type …`, or `typeof …` for the maps whose key begins with a slot, whose type has no name in `nft`.
+/// `type …`, or `typeof …` for maps with a slot in their key: its type has no name in `nft`.
 fn spell_type(family: Family, set: &Set) -> String {
     let by_example = set.key.contains(&Datatype::Integer32);
     let spell = |types: &[Datatype]| {
@@ -245,12 +243,12 @@ fn spell_field(datatype: Datatype, bytes: &[u8]) -> String {
     }
 }
 
-/// As `nft` writes what traffic control calls a class.
+/// As `nft` prints a priority, which is a class of traffic control.
 fn priority_text(priority: u32) -> String {
     format!("{:x}:{:x}", priority >> 16, priority & 0xffff)
 }
 
-/// As the C library writes it, and so `nft`: it shows addresses such as `::10.0.0.2` in the old mixed form.
+/// As the C library, and so `nft`, prints it: addresses such as `::10.0.0.2` have the old mixed form.
 fn address_text(address: IpAddr) -> String {
     match address {
         IpAddr::V6(v6) => match u32::try_from(v6.to_bits()) {
@@ -261,7 +259,7 @@ fn address_text(address: IpAddr) -> String {
     }
 }
 
-/// As a prefix where it is one, which for ranges of ours is always.
+/// As a prefix if it is one. Our own ranges always are.
 fn spell_range(first: &str, last: IpAddr) -> String {
     let Ok(start) = first.parse::<IpAddr>() else { return first.into() };
     let width = if start.is_ipv4() { 32 } else { 128 };

@@ -1,4 +1,4 @@
-//! Ring 1 and 2: what we write, `nft` lists as we print it, and we read back as we meant it.
+//! Rings 1 and 2: `nft` lists what we write as we print it, and we read it back as we rendered it. Needs root.
 
 #![allow(
     clippy::unwrap_used,
@@ -16,9 +16,15 @@ use ferroxy_core::intent::{
     PortIntent, Route, ServiceIntent,
 };
 use ferroxy_core::{Family, Protocol, ServiceName};
+use ferroxy_dataplane::capability::leftovers::{Established, InForce};
+use ferroxy_dataplane::{
+    Change, Changed, CountsTraffic, Dataplane, Failure, FailureKind, Persists, Settings as Values, TakesOver,
+    Tidies, Value, Verifies,
+};
 use ferroxy_netlink::nftables::Connection;
-use ferroxy_nftables::observe::observe;
-use ferroxy_nftables::{Dataplane, render};
+use ferroxy_nftables::dataplane::observe::observe;
+use ferroxy_nftables::settings::MASQUERADE_BIT;
+use ferroxy_nftables::{Nftables, Settings, State};
 
 /// Runs a test in a network namespace of its own.
 fn in_namespace(test: impl FnOnce() + Send + 'static) {
@@ -39,9 +45,21 @@ fn nft(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("nft prints UTF-8")
 }
 
-fn start(dataplane: &mut Dataplane, intent: &Intent) {
+fn open(families: &[Family]) -> Nftables {
+    Nftables::open(families, Settings::default()).unwrap()
+}
+
+fn render(intent: &Intent) -> State {
+    ferroxy_nftables::render(intent, &Settings::default(), &Family::ALL)
+}
+
+fn is_as_it_must_be(dataplane: &mut Nftables) -> bool {
+    dataplane.verify().unwrap().operations == 0
+}
+
+fn start(dataplane: &mut Nftables, intent: &Intent) {
     let outcome = dataplane.start(intent).unwrap();
-    assert_eq!(outcome.failed, [], "the kernel takes every Service");
+    assert_eq!(outcome.refused, [], "the kernel takes every Service");
 }
 
 fn endpoints(family: Family, numbers: &[u16]) -> Vec<Endpoint> {
@@ -105,7 +123,7 @@ fn sample() -> Intent {
     Intent {
         node: NodeIntent {
             masquerade_all: false,
-            masquerade_mark: 0x4000,
+            masquerade_mark: 0,
             count_traffic: false,
             v4: family("10.244.0.0/16", "172.18.0.2", "10.96.0.0/16"),
             v6: family("fd00:10:244::/56", "fd00:172:18::2", "fd00:10:96::/112"),
@@ -114,7 +132,7 @@ fn sample() -> Intent {
     }
 }
 
-/// Other parameters of the program, so that every rule it can have is seen.
+/// Other parameters of the program, so that every rule it can have occurs.
 fn variants() -> Vec<Intent> {
     let with = |change: &dyn Fn(&mut Intent)| {
         let mut intent = sample();
@@ -130,7 +148,6 @@ fn variants() -> Vec<Intent> {
     vec![
         sample(),
         with(&|intent| intent.node.masquerade_all = true),
-        with(&|intent| intent.node.masquerade_mark = 1),
         with(&|intent| intent.node.count_traffic = true),
         with(&|intent| {
             intent.node.v4.node_port_addresses = NodePortAddresses::AllLocal;
@@ -143,7 +160,7 @@ fn variants() -> Vec<Intent> {
     ]
 }
 
-/// Elements come in the order of the kernel's hash: sort them, one to a line.
+/// Elements come in the order of the kernel's hash: sorts them, one to a line.
 fn normalised(listing: &str) -> Vec<String> {
     let mut lines = Vec::new();
     let mut elements: Vec<String> = Vec::new();
@@ -163,7 +180,7 @@ fn normalised(listing: &str) -> Vec<String> {
             lines.push(line.to_string());
         }
     }
-    // nft lists sets and chains in the order they were made; we print them by name.
+    // nft lists sets and chains in the order of their creation; we print them by name.
     let mut blocks: Vec<Vec<String>> = vec![Vec::new()];
     for line in lines {
         if line.ends_with('{') {
@@ -181,8 +198,8 @@ fn normalised(listing: &str) -> Vec<String> {
 fn nft_lists_what_we_print() {
     for intent in variants() {
         in_namespace(move || {
-            let state = render(&intent, &Family::ALL);
-            let mut dataplane = Dataplane::open(&Family::ALL).unwrap();
+            let state = render(&intent);
+            let mut dataplane = open(&Family::ALL);
             start(&mut dataplane, &intent);
             let listed = nft(&["list", "ruleset"]);
             pretty_compare(&normalised(&listed), &normalised(&state.to_string()));
@@ -190,7 +207,7 @@ fn nft_lists_what_we_print() {
     }
 }
 
-/// Without IPv6 affinity: nft 1.0.6 lists an IPv6 map that rules fill, but aborts when it is to load such a rule.
+/// Without IPv6 affinity: nft 1.0.6 lists an IPv6 map that rules fill, but aborts when it loads such a rule.
 fn without_ipv6_affinity(mut intent: Intent) -> Intent {
     for service in intent.services.values_mut().map(Arc::make_mut) {
         service.ports.retain(|port| port.family == Family::V4 || port.affinity.is_none());
@@ -203,7 +220,7 @@ fn nft_loads_what_we_print() {
     for intent in variants() {
         in_namespace(move || {
             let intent = without_ipv6_affinity(intent);
-            let state = render(&intent, &Family::ALL);
+            let state = render(&intent);
             let folder = tempfile::tempdir().unwrap();
             let file = folder.path().join("rendered.nft");
             std::fs::write(&file, state.to_string()).unwrap();
@@ -214,42 +231,42 @@ fn nft_loads_what_we_print() {
 }
 
 #[test]
-fn what_we_read_back_is_what_we_wrote() {
+fn the_kernel_returns_what_we_wrote() {
     for intent in variants() {
         in_namespace(move || {
-            let mut dataplane = Dataplane::open(&Family::ALL).unwrap();
+            let mut dataplane = open(&Family::ALL);
             start(&mut dataplane, &intent);
-            let mut connection = ferroxy_netlink::nftables::Connection::open().unwrap();
+            let mut connection = Connection::open().unwrap();
             let seen = observe(&mut connection).unwrap();
-            assert_eq!(seen, render(&intent, &Family::ALL));
-            let again = Dataplane::open(&Family::ALL).unwrap().start(&intent).unwrap();
-            assert_eq!(again.operations, 0, "a restart sends nothing");
+            assert_eq!(seen, render(&intent));
+            let again = open(&Family::ALL).start(&intent).unwrap();
+            assert_eq!(again.operations, 0, "a restart changes nothing");
         });
     }
 }
 
 #[test]
-fn cleanup_leaves_nothing_and_touches_nothing_else() {
+fn cleanup_removes_our_tables_and_nothing_else() {
     in_namespace(|| {
         nft(&["add", "table", "ip", "foreign"]);
         nft(&["add", "table", "ip6", "kube-proxy"]);
         let before = nft(&["list", "ruleset"]);
-        let mut dataplane = Dataplane::open(&Family::ALL).unwrap();
+        let mut dataplane = open(&Family::ALL);
         start(&mut dataplane, &sample());
-        assert!(dataplane.cleanup().unwrap());
+        assert_eq!(dataplane.cleanup().unwrap(), ["table ip ferroxy", "table ip6 ferroxy"]);
         assert_eq!(nft(&["list", "ruleset"]), before);
-        assert!(!dataplane.cleanup().unwrap(), "there is nothing left to clean up");
+        assert!(dataplane.cleanup().unwrap().is_empty(), "nothing is left to clean up");
     });
 }
 
-/// One Service with one cluster IP and two endpoints.
-fn started_with_no_service() -> Dataplane {
-    let mut dataplane = Dataplane::open(&[Family::V4]).unwrap();
+fn started_with_no_service() -> Nftables {
+    let mut dataplane = open(&[Family::V4]);
     start(&mut dataplane, &Intent { node: sample().node, services: BTreeMap::new() });
     dataplane
 }
 
-fn plain(name: &str, address: &str) -> (ServiceName, Option<Arc<ServiceIntent>>) {
+/// A Service with one cluster IP and three endpoints.
+fn plain(name: &str, address: &str) -> Change {
     let name = ServiceName::new("default", name);
     let mut port = port(Family::V4, None, "http", 80);
     port.frontends.truncate(1);
@@ -265,34 +282,34 @@ fn plain(name: &str, address: &str) -> (ServiceName, Option<Arc<ServiceIntent>>)
 }
 
 #[test]
-fn what_the_kernel_refuses_is_named_and_holds_back_nothing_else() {
+fn a_refused_service_is_reported_and_the_others_are_programmed() {
     in_namespace(|| {
         let mut dataplane = started_with_no_service();
-        // A foreign hand has put something else where the second Service must go.
+        // Somebody else added an element with the key of the second Service.
         nft(&["add", "element", "ip", "ferroxy", "frontends", "{ 10.96.0.2 . tcp . 80 : 1:9 }"]);
         let changes = vec![plain("one", "10.96.0.1"), plain("two", "10.96.0.2"), plain("three", "10.96.0.3")];
 
         let outcome = dataplane.change(changes.clone()).unwrap();
-        let [(name, words)] = outcome.failed.as_slice() else { panic!("one fails: {:?}", outcome.failed) };
-        assert_eq!(name.as_str(), "default/two");
+        let [refusal] = outcome.refused.as_slice() else { panic!("one fails: {:?}", outcome.refused) };
+        assert_eq!(refusal.service.as_str(), "default/two");
         let expected = "the kernel refuses `add element ip ferroxy frontends { 10.96.0.2 . tcp . 80 comment \
                         \"default/two:http\" : 1:3 }`: File exists";
-        assert_eq!(words, expected);
+        assert_eq!(refusal.reason, expected);
         let listed = nft(&["list", "map", "ip", "ferroxy", "frontends"]);
         assert!(listed.contains("10.96.0.1 . tcp") && listed.contains("10.96.0.3 . tcp"), "{listed}");
 
-        // It is nowhere entered as done: once the obstacle is gone, the same change goes through.
-        assert!(!dataplane.verify().unwrap().plan.is_empty());
+        // The refused Service is not acknowledged: once the obstacle is gone, the same change succeeds.
+        assert!(!is_as_it_must_be(&mut dataplane));
         let again = dataplane.change(changes).unwrap();
-        assert_eq!(again.failed, []);
+        assert_eq!(again.refused, []);
         assert!(again.operations > 0);
-        assert!(dataplane.verify().unwrap().plan.is_empty(), "the kernel has what it should have");
+        assert!(is_as_it_must_be(&mut dataplane), "nothing differs");
     });
 }
 
-/// Chains are made before the elements that lead to them, in a transaction of its own, which stays when the other fails.
+/// The chains of a change are committed before its elements, and stay when the kernel refuses the elements.
 #[test]
-fn chains_of_a_change_that_was_refused_are_known() {
+fn chains_of_a_refused_change_are_known() {
     in_namespace(|| {
         let mut dataplane = started_with_no_service();
         let obstacle = "{ 10.96.0.2 . tcp . 80 : 1:9 }";
@@ -300,43 +317,42 @@ fn chains_of_a_change_that_was_refused_are_known() {
         let rules = || nft(&["list", "chain", "ip", "ferroxy", "pick-3"]).matches("dnat").count();
 
         let changes = vec![plain("two", "10.96.0.2")];
-        assert_eq!(dataplane.change(changes.clone()).unwrap().failed.len(), 1);
+        assert_eq!(dataplane.change(changes.clone()).unwrap().refused.len(), 1);
         let made = rules();
-        assert!(made > 0, "the chain is there");
-        assert_eq!(dataplane.change(changes.clone()).unwrap().failed.len(), 1);
-        assert_eq!(rules(), made, "and is not made again");
+        assert!(made > 0, "the chain exists");
+        assert_eq!(dataplane.change(changes.clone()).unwrap().refused.len(), 1);
+        assert_eq!(rules(), made, "and is not created again");
         nft(&["delete", "element", "ip", "ferroxy", "frontends", obstacle]);
-        assert!(dataplane.verify().unwrap().plan.is_empty(), "nor is it drift");
+        assert!(is_as_it_must_be(&mut dataplane), "and is no drift");
         dataplane.tidy().unwrap();
-        assert!(!nft(&["list", "ruleset"]).contains("pick-3"), "it goes when nothing has come to need it");
-        assert_eq!(dataplane.change(changes).unwrap().failed, []);
+        assert!(!nft(&["list", "ruleset"]).contains("pick-3"), "tidying removes the unused chain");
+        assert_eq!(dataplane.change(changes).unwrap().refused, []);
         assert_eq!(rules(), made);
-        assert!(dataplane.verify().unwrap().plan.is_empty());
+        assert!(is_as_it_must_be(&mut dataplane));
     });
 }
 
-/// The agent knows what others did by counting: the kernel counts every transaction, ours among them.
+/// The kernel counts every transaction. Ours must be known, to tell those of others.
 #[test]
-fn what_was_taken_of_a_refused_change_is_counted() {
+fn transactions_of_a_refused_change_are_counted() {
     in_namespace(|| {
         let mut dataplane = started_with_no_service();
         nft(&["add", "element", "ip", "ferroxy", "frontends", "{ 10.96.0.2 . tcp . 80 : 1:9 }"]);
         let before = dataplane.generation().unwrap();
         let outcome = dataplane.change(vec![plain("two", "10.96.0.2")]).unwrap();
-        assert_eq!((outcome.failed.len(), outcome.receipt.transactions), (1, 1), "its chains");
-        assert!(outcome.operations > 0, "so that they will be tidied away");
+        assert_eq!((outcome.refused.len(), outcome.receipt.commits), (1, 1), "the chains were committed");
+        assert!(outcome.operations > 0, "so that the agent tidies");
         let both = vec![plain("one", "10.96.0.1"), plain("two", "10.96.0.2")];
-        let transactions =
-            outcome.receipt.transactions + dataplane.change(both).unwrap().receipt.transactions;
+        let transactions = outcome.receipt.commits + dataplane.change(both).unwrap().receipt.commits;
         assert_eq!(dataplane.generation().unwrap() - before, transactions as u32);
     });
 }
 
 #[test]
-fn nothing_is_tidied_while_there_may_be_services_unknown() {
+fn nothing_is_tidied_while_the_unknown_is_kept() {
     in_namespace(|| {
         let node = sample().node;
-        let of = |changes: &[(ServiceName, Option<Arc<ServiceIntent>>)]| Intent {
+        let of = |changes: &[Change]| Intent {
             node: node.clone(),
             services: changes
                 .iter()
@@ -344,8 +360,8 @@ fn nothing_is_tidied_while_there_may_be_services_unknown() {
                 .collect(),
         };
         let (seen, unseen) = (plain("seen", "10.96.0.1"), plain("unseen", "10.96.0.2"));
-        start(&mut Dataplane::open(&[Family::V4]).unwrap(), &of(&[seen.clone(), unseen]));
-        let mut dataplane = Dataplane::open(&[Family::V4]).unwrap();
+        start(&mut open(&[Family::V4]), &of(&[seen.clone(), unseen]));
+        let mut dataplane = open(&[Family::V4]);
         dataplane.keep_unknown(true);
         start(&mut dataplane, &of(std::slice::from_ref(&seen)));
         dataplane.change(vec![(seen.0, None)]).unwrap();
@@ -355,9 +371,9 @@ fn nothing_is_tidied_while_there_may_be_services_unknown() {
     });
 }
 
-/// Somebody has led a rule of theirs to a chain that should go.
+/// A rule of somebody else refers to a chain that tidying removes.
 #[test]
-fn a_tidying_that_fails_halfway_takes_nothing_from_who_comes_next() {
+fn after_a_failed_tidying_a_service_is_programmed_completely() {
     in_namespace(|| {
         let mut dataplane = started_with_no_service();
         let service = plain("one", "10.96.0.1");
@@ -366,30 +382,30 @@ fn a_tidying_that_fails_halfway_takes_nothing_from_who_comes_next() {
         nft(&["add", "chain", "ip", "ferroxy", "theirs"]);
         nft(&["add", "rule", "ip", "ferroxy", "theirs", "goto", "pick-3"]);
         assert!(dataplane.tidy().is_err());
-        assert_eq!(dataplane.change(vec![service]).unwrap().failed, []);
+        assert_eq!(dataplane.change(vec![service]).unwrap().refused, []);
         let treatments = nft(&["list", "map", "ip", "ferroxy", "treatments"]);
         assert!(treatments.contains("1:3 : goto pick-3"), "{treatments}");
         dataplane.verify().unwrap();
-        assert!(dataplane.verify().unwrap().plan.is_empty(), "one verification puts the rest right");
+        assert!(is_as_it_must_be(&mut dataplane), "one verification repairs the rest");
     });
 }
 
 #[test]
-fn a_table_that_was_switched_off_is_made_anew() {
+fn a_dormant_table_is_replaced() {
     in_namespace(|| {
-        let mut dataplane = Dataplane::open(&[Family::V4]).unwrap();
+        let mut dataplane = open(&[Family::V4]);
         start(&mut dataplane, &sample());
         nft(&["add", "table", "ip", "ferroxy", "{ flags dormant; }"]);
-        assert!(!dataplane.verify().unwrap().plan.is_empty());
+        assert!(!is_as_it_must_be(&mut dataplane));
         assert!(!nft(&["list", "table", "ip", "ferroxy"]).contains("dormant"));
     });
 }
 
 #[test]
-fn the_program_is_probed_without_a_trace() {
+fn probing_changes_nothing() {
     in_namespace(|| {
         let before = nft(&["list", "ruleset"]);
-        Dataplane::open(&Family::ALL).unwrap().probe(&sample().node).unwrap();
+        open(&Family::ALL).probe(&sample().node).unwrap();
         assert_eq!(nft(&["list", "ruleset"]), before);
     });
 }
@@ -406,9 +422,9 @@ fn pretty_compare(listed: &[String], printed: &[String]) {
 }
 
 #[test]
-fn counting_is_switched_on_and_off_while_services_stay() {
+fn traffic_counting_can_be_switched_on_and_off() {
     in_namespace(|| {
-        let mut dataplane = Dataplane::open(&Family::ALL).unwrap();
+        let mut dataplane = open(&Family::ALL);
         start(&mut dataplane, &sample());
         let without = nft(&["list", "ruleset"]);
         assert!(!without.contains("jump traffic"), "{without}");
@@ -416,31 +432,32 @@ fn counting_is_switched_on_and_off_while_services_stay() {
         dataplane.change_node(counting).unwrap();
         let with = nft(&["list", "ruleset"]);
         assert_eq!(with.matches("jump traffic").count(), 4, "two hooks in two families: {with}");
-        assert!(dataplane.verify().unwrap().plan.is_empty(), "the kernel has what it should have");
+        assert!(is_as_it_must_be(&mut dataplane), "nothing differs");
         dataplane.change_node(sample().node).unwrap();
         assert_eq!(normalised(&nft(&["list", "ruleset"])), normalised(&without));
-        assert!(dataplane.verify().unwrap().plan.is_empty(), "the kernel has what it should have");
+        assert!(is_as_it_must_be(&mut dataplane), "nothing differs");
     });
 }
 
 #[test]
-fn what_was_counted_is_runtime_data() {
-    use ferroxy_nftables::traffic::{Flow, Reader};
+fn traffic_counters_are_read_and_are_no_drift() {
+    use ferroxy_dataplane::capability::traffic::Flow;
+    use ferroxy_nftables::dataplane::traffic::Reader;
     in_namespace(|| {
         let counting = || {
             let mut intent = sample();
             intent.node.count_traffic = true;
             intent
         };
-        let mut dataplane = Dataplane::open(&Family::ALL).unwrap();
+        let mut dataplane = open(&Family::ALL);
         start(&mut dataplane, &counting());
         let element = "{ tcp . 10.96.0.80 . 80 . 10.244.1.5 . 8080 counter packets 3 bytes 180 }";
         for set in ["traffic-connections", "traffic-received"] {
             nft(&["add", "element", "ip", "ferroxy", set, element]);
         }
-        assert!(dataplane.verify().unwrap().plan.is_empty(), "it is no drift");
-        assert_eq!(Dataplane::open(&Family::ALL).unwrap().start(&counting()).unwrap().operations, 0);
-        let read = Reader::open().unwrap().read().unwrap();
+        assert!(is_as_it_must_be(&mut dataplane), "counters are no drift");
+        assert_eq!(open(&Family::ALL).start(&counting()).unwrap().operations, 0);
+        let read = Reader::default().read().unwrap();
         let flow = Flow {
             protocol: Protocol::Tcp,
             frontend: "10.96.0.80:80".parse().unwrap(),
@@ -450,13 +467,13 @@ fn what_was_counted_is_runtime_data() {
         assert_eq!((traffic.connections, traffic.received.packets, traffic.received.bytes), (3, 3, 180));
         assert_eq!((read.len(), traffic.sent.packets), (1, 0));
         dataplane.cleanup().unwrap();
-        assert!(Reader::open().unwrap().read().unwrap().is_empty(), "nothing is counted, which is no error");
+        assert!(Reader::default().read().unwrap().is_empty(), "without counters the result is empty");
     });
 }
 
-/// The laws of `laws.rs` once more, with the real kernel in place of our model of it.
+/// A law of `laws.rs` with the real kernel instead of the model.
 #[test]
-fn following_changes_leaves_the_kernel_with_what_it_should_have() {
+fn after_any_changes_the_kernel_has_the_wanted_state() {
     use ferroxy_core::testing::{Cluster, clusters};
     use ferroxy_core::{Facts, resolve};
     use proptest::test_runner::{Config, TestRunner};
@@ -464,7 +481,7 @@ fn following_changes_leaves_the_kernel_with_what_it_should_have() {
     fn follow(cluster: Cluster) {
         let mut facts = Facts::new(cluster.policy.clone());
         let mut intent = resolve::all(&facts).0;
-        let mut dataplane = Dataplane::open(&Family::ALL).unwrap();
+        let mut dataplane = open(&Family::ALL);
         start(&mut dataplane, &intent);
         for event in cluster.events {
             let before = intent.clone();
@@ -475,13 +492,13 @@ fn following_changes_leaves_the_kernel_with_what_it_should_have() {
                 before.services.keys().chain(intent.services.keys()).cloned().collect();
             let changes = names.into_iter().map(|name| (name.clone(), intent.services.get(&name).cloned()));
             let outcome = dataplane.change(changes.collect()).unwrap();
-            assert_eq!(outcome.failed, [], "the kernel takes every change");
+            assert_eq!(outcome.refused, [], "the kernel takes every change");
         }
         dataplane.tidy().unwrap();
-        let mut connection = ferroxy_netlink::nftables::Connection::open().unwrap();
+        let mut connection = Connection::open().unwrap();
         assert_eq!(observe(&mut connection).unwrap(), dataplane.ledger().state());
-        let restarted = Dataplane::open(&Family::ALL).unwrap().start(&intent).unwrap();
-        assert_eq!(restarted.operations, 0, "a restart finds everything in place");
+        let restarted = open(&Family::ALL).start(&intent).unwrap();
+        assert_eq!(restarted.operations, 0, "a restart changes nothing");
     }
 
     let config = Config { cases: 96, failure_persistence: None, ..Config::default() };
@@ -494,36 +511,83 @@ fn following_changes_leaves_the_kernel_with_what_it_should_have() {
     }
 }
 
-/// What kube-proxy's own nftables mode has left goes in the transaction that brings ours; a table that has only the name
-/// is somebody's.
+fn removed_leftovers(dataplane: &mut Nftables) -> Vec<String> {
+    dataplane.remove_leftovers(InForce::Yes, Established::GoOn).removed
+}
+
+/// The transaction that creates our tables removes those of kube-proxy's nftables mode. A table that only has the name belongs to
+/// somebody else, and stays.
 #[test]
-fn tables_of_kube_proxy_go_as_ours_come() {
+fn start_replaces_the_tables_of_kube_proxy() {
     in_namespace(|| {
         nft(&["add table ip kube-proxy { comment \"rules for kube-proxy\"; chain services { counter; }; }"]);
         nft(&["add table ip6 kube-proxy { chain mine { counter; }; }"]);
-        let mut dataplane = Dataplane::open(&Family::ALL).unwrap();
+        let mut dataplane = open(&Family::ALL);
         let preview = dataplane.preview(&sample()).unwrap();
-        assert_eq!(preview.changes.last().unwrap().to_string(), "delete table ip kube-proxy");
+        assert_eq!(preview.operations.last().unwrap(), "delete table ip kube-proxy");
 
         let outcome = dataplane.start(&sample()).unwrap();
-        assert_eq!(outcome.replaced, [Family::V4]);
-        assert_eq!(outcome.receipt.transactions, 1);
+        assert_eq!(outcome.receipt.commits, 1);
         assert_eq!(nft(&["list tables"]), "table ip6 kube-proxy\ntable ip ferroxy\ntable ip6 ferroxy\n");
-        assert_eq!(observe(&mut Connection::open().unwrap()).unwrap(), render(&sample(), &Family::ALL));
+        assert_eq!(observe(&mut Connection::open().unwrap()).unwrap(), render(&sample()));
 
-        let again = dataplane.start(&sample()).unwrap();
-        assert_eq!((again.replaced, again.operations), (vec![], 0));
+        assert_eq!(removed_leftovers(&mut dataplane), ["table ip kube-proxy"]);
+        assert_eq!(dataplane.start(&sample()).unwrap().operations, 0);
+        assert!(removed_leftovers(&mut dataplane).is_empty(), "they are reported once");
     });
 }
 
-/// While not all of the cluster can be seen, their rules may be for what cannot.
+/// Services that cannot be read may depend on kube-proxy's rules.
 #[test]
-fn tables_of_kube_proxy_stay_while_nothing_unknown_may_go() {
+fn tables_of_kube_proxy_stay_while_the_unknown_is_kept() {
     in_namespace(|| {
         nft(&["add table ip kube-proxy { comment \"rules for kube-proxy\"; }"]);
-        let mut dataplane = Dataplane::open(&Family::ALL).unwrap();
+        let mut dataplane = open(&Family::ALL);
         dataplane.keep_unknown(true);
-        assert_eq!(dataplane.start(&sample()).unwrap().replaced, []);
+        start(&mut dataplane, &sample());
         assert!(nft(&["list tables"]).contains("kube-proxy"));
+    });
+}
+
+/// A setting of this mode is part of what `change_node` puts in force.
+#[test]
+fn a_new_masquerade_bit_is_applied_with_the_node() {
+    in_namespace(|| {
+        let mut dataplane = open(&[Family::V4]);
+        start(&mut dataplane, &sample());
+        let marks = || nft(&["list", "chain", "ip", "ferroxy", "masquerading"]);
+        assert!(marks().contains("0x00004000"), "{}", marks());
+        let node = sample().node;
+        assert!(dataplane.has_node(&node).unwrap());
+
+        let mut values = Values::default();
+        values.set(&MASQUERADE_BIT, Value::Number(3));
+        dataplane.configure(&values);
+        assert!(!dataplane.has_node(&node).unwrap(), "the setting is not in force yet");
+        assert!(is_as_it_must_be(&mut dataplane), "nor is the old one drift");
+        assert!(dataplane.change_node(node.clone()).unwrap().operations > 0);
+        assert!(marks().contains("0x00000008") && !marks().contains("0x00004000"), "{}", marks());
+        assert!(dataplane.has_node(&node).unwrap() && is_as_it_must_be(&mut dataplane));
+        assert_eq!(dataplane.changed_by_others().unwrap(), Changed::Nothing, "our own commits are known");
+
+        let mut restarted = Nftables::open(&[Family::V4], Settings::read(&values)).unwrap();
+        assert_eq!(restarted.start(&sample()).unwrap().operations, 0);
+    });
+}
+
+#[test]
+fn without_net_admin_the_failure_says_so() {
+    in_namespace(|| {
+        let mut dataplane = open(&Family::ALL);
+        // Only this thread loses its privileges.
+        let none = rustix::thread::CapabilitySet::empty();
+        let sets = rustix::thread::CapabilitySets { effective: none, permitted: none, inheritable: none };
+        rustix::thread::set_capabilities(None, sets).unwrap();
+        let failures: Vec<Failure> =
+            vec![dataplane.probe(&sample().node).unwrap_err(), dataplane.start(&sample()).unwrap_err()];
+        for failure in failures {
+            assert_eq!(failure.kind, FailureKind::NotPermitted, "{failure}");
+            assert!(failure.to_string().contains("run as root, or with CAP_NET_ADMIN"), "{failure}");
+        }
     });
 }

@@ -1,15 +1,17 @@
-//! Ring 0: what holds for every cluster, checked on random ones.
+//! Ring 0: laws that hold for every cluster, checked on random ones.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 
 use ferroxy_core::testing::{Cluster, clusters, events, interesting_packets};
-use ferroxy_core::{Facts, Family, Intent, Packet, Verdict, oracle, resolve};
-use ferroxy_nftables::ledger::{Change, Ledger};
+use ferroxy_core::{Facts, Family, Frontend, Intent, Packet, Verdict, oracle, resolve};
+use ferroxy_dataplane::Change;
+use ferroxy_nftables::ledger::Ledger;
 use ferroxy_nftables::plan::{Action, Op};
-use ferroxy_nftables::{Plan, State, diff, interpret, render};
+use ferroxy_nftables::{Plan, Settings, State, diff, interpret, trace};
 use proptest::prelude::*;
 
-/// Does the Plan to the State as the kernel would, and fails where the kernel would refuse.
+/// Applies the Plan to the State as the kernel does, and fails where the kernel refuses.
 fn carried_out(mut state: State, plan: &Plan) -> Result<State, TestCaseError> {
     for op in plan.ops() {
         state.apply(op).map_err(|refused| TestCaseError::fail(format!("{op}: {refused}")))?;
@@ -17,18 +19,22 @@ fn carried_out(mut state: State, plan: &Plan) -> Result<State, TestCaseError> {
     Ok(state)
 }
 
-fn rendered(cluster: &Cluster) -> State {
-    render(&cluster.intent(), &Family::ALL)
+fn render(intent: &Intent) -> State {
+    ferroxy_nftables::render(intent, &Settings::default(), &Family::ALL)
 }
 
-/// What changed between two Intents, as the agent would say it.
+fn rendered(cluster: &Cluster) -> State {
+    render(&cluster.intent())
+}
+
+/// The changes between two Intents, as the agent passes them.
 fn changes(before: &Intent, after: &Intent) -> Vec<Change> {
     let names: BTreeSet<_> = before.services.keys().chain(after.services.keys()).cloned().collect();
     let differs = |name: &_| before.services.get(name) != after.services.get(name);
     names.into_iter().filter(differs).map(|name| (name.clone(), after.services.get(&name).cloned())).collect()
 }
 
-/// The text of a State with its endpoints in an order of their own: which slot holds which is no matter.
+/// What a State does to packets. Which slot an endpoint has does not matter.
 fn meaning(intent: &Intent, state: &State) -> Vec<Verdict> {
     interesting_packets(intent).iter().map(|packet| interpret(state, packet)).collect()
 }
@@ -37,20 +43,43 @@ fn served(state: &State, packet: &Packet) -> bool {
     matches!(interpret(state, packet), Verdict::Endpoints(_))
 }
 
+/// Whether the port that serves a packet has session affinity. Addresses come before node ports.
+fn has_affinity(intent: &Intent, packet: &Packet) -> bool {
+    let port = |address: Option<IpAddr>| {
+        let ports = intent.services.values().flat_map(|service| &service.ports);
+        let mut ports = ports.filter(|port| port.protocol == packet.protocol);
+        ports.find(|port| {
+            let is_its = |frontend: &Frontend| frontend.address == address && frontend.port == packet.port;
+            port.family == Family::of(packet.destination) && port.frontends.iter().any(is_its)
+        })
+    };
+    port(Some(packet.destination)).or_else(|| port(None)).is_some_and(|port| port.affinity.is_some())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn packets_go_where_the_oracle_says(cluster in clusters()) {
         let intent = cluster.intent();
-        let state = render(&intent, &Family::ALL);
+        let state = render(&intent);
         for packet in interesting_packets(&intent) {
             prop_assert_eq!(interpret(&state, &packet), oracle(&intent, &packet), "{:?}", packet);
         }
     }
 
     #[test]
-    fn a_plan_does_what_it_is_for_and_nothing_dangles(a in clusters(), b in clusters()) {
+    fn a_trace_shows_session_affinity_exactly_where_a_port_has_it(cluster in clusters()) {
+        let intent = cluster.intent();
+        let state = render(&intent);
+        for packet in interesting_packets(&intent).into_iter().filter(|packet| served(&state, packet)) {
+            let is_sticky = trace(&state, &packet).steps.iter().any(|step| step.is_sticky);
+            prop_assert_eq!(is_sticky, has_affinity(&intent, &packet), "{:?}", packet);
+        }
+    }
+
+    #[test]
+    fn a_plan_turns_one_state_into_the_other_without_dangling_references(a in clusters(), b in clusters()) {
         let (a, b) = (rendered(&a), rendered(&b));
         prop_assert_eq!(carried_out(a.clone(), &diff(&a, &b))?, b);
     }
@@ -64,7 +93,7 @@ proptest! {
     }
 
     #[test]
-    fn equal_states_need_nothing(cluster in clusters()) {
+    fn equal_states_have_an_empty_plan(cluster in clusters()) {
         let state = rendered(&cluster);
         prop_assert!(diff(&state, &state).is_empty());
     }
@@ -75,34 +104,34 @@ proptest! {
     }
 
     #[test]
-    fn following_changes_means_the_same_as_starting_anew(cluster in clusters()) {
+    fn changes_lead_to_the_same_behaviour_as_a_start(cluster in clusters()) {
         let mut facts = Facts::new(cluster.policy.clone());
         let mut intent = resolve::all(&facts).0;
-        let mut ledger = Ledger::new(&Family::ALL, intent.node.clone());
+        let mut ledger = Ledger::new(&Family::ALL, intent.node.clone(), Settings::default());
         let mut kernel = carried_out(State::default(), &ledger.plan_program())?;
         for event in &cluster.events {
             let before = intent.clone();
             let touched = facts.apply(event.clone());
             resolve::update(&facts, &touched, &mut intent);
-            kernel = carried_out(kernel, &ledger.plan_node(&intent.node))?;
-            ledger.settle_node(intent.node.clone());
+            kernel = carried_out(kernel, &ledger.plan_node(&intent.node, &Settings::default()))?;
+            ledger.settle_node(intent.node.clone(), Settings::default());
             let (plan, settlement) = ledger.plan(&changes(&before, &intent));
             let makes_rules = |op: &Op| matches!(op.action, Action::AddChain { .. } | Action::AddRule { .. });
-            prop_assert!(!plan.changes.iter().any(makes_rules), "chains are there before they are led to");
+            prop_assert!(!plan.changes.iter().any(makes_rules), "chains are committed before elements refer to them");
             kernel = carried_out(kernel, &plan)?;
             ledger.settle(settlement);
-            prop_assert_eq!(meaning(&intent, &kernel), meaning(&intent, &render(&intent, &Family::ALL)));
+            prop_assert_eq!(meaning(&intent, &kernel), meaning(&intent, &render(&intent)));
         }
         kernel = carried_out(kernel, &ledger.plan_tidy())?;
         ledger.settle_tidy();
-        prop_assert_eq!(&kernel, &ledger.state(), "what is left is what should be there, and no more");
+        prop_assert_eq!(&kernel, &ledger.state(), "exactly the wanted state is left");
     }
 
     #[test]
-    fn between_any_two_operations_traffic_has_a_place_to_go(cluster in clusters(), event in events()) {
+    fn traffic_is_served_between_any_two_operations(cluster in clusters(), event in events()) {
         let mut facts = cluster.facts();
         let before = resolve::all(&facts).0;
-        let mut ledger = Ledger::new(&Family::ALL, before.node.clone());
+        let mut ledger = Ledger::new(&Family::ALL, before.node.clone(), Settings::default());
         let start: Vec<Change> =
             before.services.iter().map(|(name, service)| (name.clone(), Some(service.clone()))).collect();
         let (_, settlement) = ledger.plan(&start);
@@ -115,7 +144,7 @@ proptest! {
         let mut kernel = ledger.state();
         let packets: Vec<_> = interesting_packets(&before)
             .into_iter()
-            .filter(|packet| served(&kernel, packet) && served(&render(&after, &Family::ALL), packet))
+            .filter(|packet| served(&kernel, packet) && served(&render(&after), packet))
             .collect();
         for op in plan.ops() {
             kernel.apply(op).map_err(|refused| TestCaseError::fail(format!("{op}: {refused}")))?;
@@ -139,7 +168,7 @@ mod one_endpoint {
     use ferroxy_nftables::element::{Scope, SetId};
     use ferroxy_nftables::ledger::Ledger;
     use ferroxy_nftables::plan::{Op, Plan};
-    use ferroxy_nftables::{interpret, render};
+    use ferroxy_nftables::{Settings, interpret, render};
 
     fn service(number: u16, endpoints: impl Iterator<Item = u16>) -> (ServiceName, Arc<ServiceIntent>) {
         let name = ServiceName::new("default", &format!("s{number}"));
@@ -172,13 +201,12 @@ mod one_endpoint {
         (name, Arc::new(intent))
     }
 
-    /// A lookup sees the elements of its moment: the frontend may still be that of before when the endpoints are those of
-    /// after.
+    /// Each lookup sees the elements of its own moment: a packet may find the old frontend and then the new endpoints.
     #[test]
-    fn that_leaves_between_two_lookups_is_no_gap() {
+    fn that_leaves_between_two_lookups_breaks_no_connection() {
         let state = |endpoints: u16| {
             let services = [service(1, 0..endpoints)].into();
-            render(&Intent { node: NodeIntent::default(), services }, &[Family::V4])
+            render(&Intent { node: NodeIntent::default(), services }, &Settings::default(), &[Family::V4])
         };
         let packet = Packet {
             source: [10, 244, 9, 9].into(),
@@ -202,22 +230,21 @@ mod one_endpoint {
             let (between, after) = found_late(count, count - 1, &late);
             assert_eq!(interpret(&between, &packet), interpret(&after, &packet), "{count} endpoints before");
         }
-        // One endpoint becomes two: it was not among the frontends when these were asked, and is nothing else by now.
+        // One endpoint becomes two: the frontend was not in the map when the packet looked there, and is no sole endpoint any more.
         let (mut between, after) = (state(2), state(2));
         between.tables.get_mut(&Family::V4).unwrap().chains.get_mut("services").unwrap().rules.remove(0);
         assert_eq!(interpret(&between, &packet), interpret(&after, &packet));
     }
 
-    /// Whether a pod reached itself is asked after its endpoint was picked: the change that made it leave may have come in
-    /// between.
+    /// Hairpins are matched after the pick: the commit that removes the endpoint may happen in between.
     #[test]
-    fn that_leaves_is_known_as_a_hairpin_for_a_while() {
+    fn that_leaves_stays_a_hairpin_until_tidying() {
         let (name, with) = service(1, 0..2);
         let mut with = ServiceIntent::clone(&with);
         with.ports[0].cluster[0].is_local = true;
         let mut without = with.clone();
         without.ports[0].cluster.remove(0);
-        let mut ledger = Ledger::new(&[Family::V4], NodeIntent::default());
+        let mut ledger = Ledger::new(&[Family::V4], NodeIntent::default(), Settings::default());
         let about_hairpins = |plan: Plan| -> Vec<String> {
             plan.ops().map(Op::to_string).filter(|op| op.contains(" hairpins ")).collect()
         };
@@ -236,7 +263,7 @@ mod one_endpoint {
         assert_eq!(change(&mut ledger, &with), comes);
         assert_eq!((change(&mut ledger, &without).as_slice(), known(&ledger)), (nothing.as_slice(), 1));
         assert_eq!(about_hairpins(ledger.plan_tidy()), goes);
-        assert_eq!(change(&mut ledger, &with), nothing, "back before it was tidied away");
+        assert_eq!(change(&mut ledger, &with), nothing, "it returned before the tidying");
         assert_eq!(about_hairpins(ledger.plan_tidy()), nothing);
         assert_eq!(change(&mut ledger, &without), nothing);
         ledger.settle_tidy();
@@ -246,7 +273,7 @@ mod one_endpoint {
 
     /// Operations for each departure and each return of one endpoint out of many.
     fn costs(services: u16, endpoints: u16) -> Vec<usize> {
-        let mut ledger = Ledger::new(&[Family::V4], NodeIntent::default());
+        let mut ledger = Ledger::new(&[Family::V4], NodeIntent::default(), Settings::default());
         let all: Vec<_> =
             (0..services).map(|n| service(n, 0..endpoints)).map(|(name, s)| (name, Some(s))).collect();
         let settlement = ledger.plan(&all).1;
@@ -265,12 +292,12 @@ mod one_endpoint {
 
     #[test]
     fn costs_a_handful_of_operations_whatever_the_size() {
-        // Gone: another takes its slot, the last slot goes, the treatment's number changes. Back: a slot, the number.
-        // The first time there is also the chain for that many endpoints: itself, three rules, and its number.
+        // Departure: another endpoint takes its slot, the last slot is removed, the treatment's number changes. Return: a slot, the
+        // number. The first time also the chain for this number of endpoints: the chain, three rules, and its element.
         let (small, large) = (costs(2, 10), costs(2_000, 10));
-        assert_eq!(small, large, "the number of Services is no matter");
+        assert_eq!(small, large, "the number of Services does not matter");
         assert!(small[0] <= 8, "{small:?}");
         assert!(small[1..].iter().all(|cost| *cost <= 3), "{small:?}");
-        assert!(costs(2, 200).iter().all(|cost| *cost <= 8), "nor is the number of endpoints");
+        assert!(costs(2, 200).iter().all(|cost| *cost <= 8), "nor does the number of endpoints");
     }
 }

@@ -1,4 +1,4 @@
-//! What a packet is asked. A rule goes on only while every answer is yes.
+//! The matches of rules. A rule continues only while all of them match.
 
 use ferroxy_core::Protocol;
 use ferroxy_netlink::nftables as nl;
@@ -8,7 +8,7 @@ use nl::{CmpOp, Expr};
 use super::{Field, RuleWriter, register};
 use crate::element::SetId;
 
-/// Of a connection's status: its destination is another than the client asked for.
+/// The status bit of connections whose destination was translated.
 const IPS_DST_NAT: u32 = 0x20;
 
 impl RuleWriter {
@@ -67,7 +67,7 @@ impl RuleWriter {
         let data = match name.strip_suffix('*') {
             Some(prefix) => prefix.as_bytes().to_vec(),
             None => {
-                // A whole name is compared with its padding, so that "eth1" is not "eth10".
+                // A complete name is compared with its padding, so that "eth1" does not match "eth10".
                 let mut padded = name.as_bytes().to_vec();
                 padded.resize(16, 0);
                 padded
@@ -119,8 +119,8 @@ impl RuleWriter {
         self.say(words.into())
     }
 
-    /// A connection is confirmed when its first packet has come through; no other packet of it meets this.
-    /// (`ct state new` is also true of every UDP packet until somebody answers, and of repeated SYNs.)
+    /// Matches the first packet of a connection only: the connection is confirmed when that packet has passed all hooks.
+    /// (`ct state new` also matches further UDP packets until the first reply, and repeated SYNs.)
     pub fn begins_connection(self) -> RuleWriter {
         const IPS_CONFIRMED: u32 = 8;
         self.ct_bits(nl::CtKey::Status, IPS_CONFIRMED, CmpOp::Eq, "ct status ! confirmed")
@@ -142,7 +142,7 @@ impl RuleWriter {
         self.say(format!("meta mark & 0x{mark:08x} != 0x00000000"))
     }
 
-    /// Compares these bits of what was loaded with zero.
+    /// Compares these bits of the loaded value with zero.
     fn compare_bits(&mut self, bits: u32, op: CmpOp) {
         self.exprs.push(Expr::Bitwise {
             sreg: register(0),

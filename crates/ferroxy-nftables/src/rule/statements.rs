@@ -1,12 +1,12 @@
-//! What is done with a packet.
+//! The statements of rules: what happens to a packet.
 
 use ferroxy_core::Family;
+use ferroxy_netfilter::tables::kernel_family;
 use ferroxy_netlink::nftables as nl;
 use nl::{Expr, Verdict};
 
 use super::{
-    Field, RuleWriter, VERDICT, address_place, address_units, frontend_fields, kernel_family, nft_duration,
-    register,
+    Field, RuleWriter, VERDICT, address_place, address_units, frontend_fields, nft_duration, register,
 };
 use crate::chain::Pool;
 use crate::element::{LOCAL_SLOTS, Scope, SetId};
@@ -47,7 +47,7 @@ impl RuleWriter {
         self.say("drop".into())
     }
 
-    /// ICMP port unreachable, for every protocol, as the original does.
+    /// ICMP port unreachable, for every protocol, as kube-proxy does.
     pub fn reject(mut self) -> RuleWriter {
         const ICMP_UNREACHABLE: u32 = 0;
         let code = match self.family {
@@ -58,7 +58,7 @@ impl RuleWriter {
         self.say("reject".into())
     }
 
-    /// Goes where the element says, or on to the next rule if there is none.
+    /// Applies the verdict of the element, if there is one.
     pub fn dispatch(mut self, fields: &[Field], map: SetId) -> RuleWriter {
         self.load(fields, 0);
         self.look_up(map, Some(VERDICT), false);
@@ -66,7 +66,7 @@ impl RuleWriter {
         self.say(words)
     }
 
-    /// Looks up which treatment these fields get, and goes to its chain.
+    /// Looks up the treatment for these fields, and continues in its chain.
     pub fn treat(mut self, fields: &[Field], map: SetId, treatments: SetId) -> RuleWriter {
         self.load(fields, 0);
         self.look_up(map, Some(register(0)), false);
@@ -81,14 +81,14 @@ impl RuleWriter {
         ))
     }
 
-    /// Takes the treatment's number out of the packet.
+    /// Clears the treatment's number in the packet.
     pub fn clear_priority(mut self) -> RuleWriter {
         self.exprs.push(Expr::ImmediateData { dreg: register(0), data: vec![0; 4] });
         self.exprs.push(Expr::MetaSet { key: nl::MetaKey::Priority, sreg: register(0) });
         self.say("meta priority set none".into())
     }
 
-    /// Translates the destination to what `map` holds for these fields.
+    /// Translates the destination to the endpoint that `map` has for these fields.
     pub fn translate_to(mut self, fields: &[Field], map: SetId) -> RuleWriter {
         self.load(fields, 0);
         let key = self.spell(fields);
@@ -108,9 +108,9 @@ impl RuleWriter {
         self.translate(SetId::Endpoints(scope), key)
     }
 
-    /// Translates the destination to the address that stands in the packet, and this port.
+    /// Translates the destination to the address in the packet and this port.
     pub fn translate_to_port(mut self, port: u16) -> RuleWriter {
-        // nft 1.0.6 takes whole registers here, the address being one: so the port is in the next.
+        // nft 1.0.6 expects whole registers here: the address is in the first, the port in the next.
         const PORT_REGISTER: u32 = 2;
         self.load(&[Field::Daddr], 0);
         self.exprs.push(Expr::ImmediateData { dreg: PORT_REGISTER, data: port.to_be_bytes().to_vec() });
@@ -137,7 +137,7 @@ impl RuleWriter {
         self.say("masquerade fully-random".into())
     }
 
-    /// Writes what `map` holds for these fields over the packet's destination address.
+    /// Overwrites the packet's destination address with the one that `map` has for these fields.
     pub fn put_destination_from(mut self, fields: &[Field], map: SetId) -> RuleWriter {
         self.load(fields, 0);
         self.look_up(map, Some(register(0)), false);
@@ -146,7 +146,7 @@ impl RuleWriter {
         self.say(format!("{field} set {key} map @{}", map.name()))
     }
 
-    /// Writes the client's own destination address back into the packet.
+    /// Restores the packet's original destination address.
     pub fn restore_destination(mut self) -> RuleWriter {
         self.load(&[Field::OriginalDaddr], 0);
         self.write_destination();
@@ -156,8 +156,8 @@ impl RuleWriter {
 
     fn write_destination(&mut self) {
         let (offset, len) = address_place(self.family, Field::Daddr);
-        // IPv4 has a header checksum at byte 10 to mend (type 1: the internet checksum); both families have the
-        // pseudo-header sum of TCP and UDP (flag 1).
+        // Checksums to update: that of the IPv4 header at byte 10 (type 1: internet checksum), and in both families the
+        // pseudo-header checksum of TCP and UDP (flag 1).
         let (csum_type, csum_offset) = match self.family {
             Family::V4 => (1, 10),
             Family::V6 => (0, 0),
@@ -173,7 +173,7 @@ impl RuleWriter {
         });
     }
 
-    /// Remembers the packet's destination address under these fields; an entry that exists gets new time.
+    /// Stores the packet's destination address under these fields, or renews the timeout of an existing entry.
     pub fn remember(self, fields: &[Field], map: SetId, seconds: u32) -> RuleWriter {
         let key = self.spell(fields);
         let words = format!(
@@ -212,7 +212,7 @@ impl RuleWriter {
         self.say(words)
     }
 
-    /// Counts the packet in the element of these fields, which is made if need be and if there is room.
+    /// Counts the packet in the element of these fields; creates it if there is room.
     pub fn count(mut self, fields: &[Field], set: SetId) -> RuleWriter {
         self.load(fields, 0);
         self.exprs.push(Expr::Dynset {

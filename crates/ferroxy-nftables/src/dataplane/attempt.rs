@@ -1,0 +1,191 @@
+//! Carries out Plans: leaves out the Services that the kernel refuses, and tries again without them.
+
+use std::sync::Arc;
+
+use ferroxy_core::{Family, Intent, ServiceIntent, ServiceName};
+use ferroxy_dataplane::{Change, Outcome, Refusal};
+use ferroxy_netfilter::tables;
+use ferroxy_netlink::error::Error;
+
+use super::Nftables;
+use super::apply::{ApplyError, commit};
+use super::observe::observe;
+use crate::diff::{diff, keeping_the_unknown};
+use crate::ledger::{Ledger, Settlement};
+use crate::place;
+use crate::plan::{Op, Plan, remove_kube_proxy_tables};
+use crate::render::{elements, render};
+use crate::state::State;
+
+/// The Services of an Intent, in the slot order that the kernel has.
+pub(super) fn placed(seen: &State, intent: &Intent) -> Intent {
+    let place = |(name, service): (&ServiceName, &Arc<ServiceIntent>)| {
+        (name.clone(), place::onto_kernel(seen, service))
+    };
+    Intent { node: intent.node.clone(), services: intent.services.iter().map(place).collect() }
+}
+
+/// With `keep_unknown` the Plan removes nothing that is not wanted.
+pub(super) fn difference(seen: &State, wanted: State, keep_unknown: bool) -> Plan {
+    let wanted = if keep_unknown { keeping_the_unknown(seen, wanted) } else { wanted };
+    diff(seen, &wanted)
+}
+
+impl Nftables {
+    /// Sends the difference between the kernel and this Intent. The same transaction replaces the tables of kube-proxy's nftables
+    /// mode.
+    pub(super) fn start_with(&mut self, intent: &Intent) -> Result<Outcome, ApplyError> {
+        let seen = observe(&mut self.connection)?;
+        let services = placed(&seen, intent).services;
+        let changes: Vec<Change> =
+            services.into_iter().map(|(name, service)| (name, Some(service))).collect();
+        self.ledger = Ledger::new(&self.families, intent.node.clone(), self.settings);
+        // Services that cannot be read may depend on kube-proxy's rules.
+        let mut replaced = match self.keep_unknown {
+            true => Vec::new(),
+            false => tables::of_kube_proxy(&mut self.connection)?,
+        };
+        let outcome = match self.first_attempt(intent, &seen, changes.clone(), &replaced) {
+            // Our rules must come into force even if kube-proxy's cannot be removed.
+            Err(error) if error.is_about_kube_proxy() => {
+                replaced.clear();
+                self.first_attempt(intent, &seen, changes, &replaced)
+            }
+            result => result,
+        }?;
+        self.replaced.extend(replaced);
+        Ok(outcome)
+    }
+
+    fn first_attempt(
+        &mut self,
+        intent: &Intent,
+        seen: &State,
+        changes: Vec<Change>,
+        replaced: &[Family],
+    ) -> Result<Outcome, ApplyError> {
+        let keep_unknown = self.keep_unknown;
+        let mut outcome = Outcome::default();
+        let plan = |ledger: &Ledger, changes: &[Change]| {
+            let (mut plan, settlement) = ledger.plan(changes);
+            if seen.is_empty() {
+                // The usual first start: the elements of the Services and the program are all there is to add.
+                plan.changes.extend(ledger.plan_program().changes);
+            } else {
+                let services =
+                    changes.iter().filter_map(|(name, service)| Some((name.clone(), service.clone()?)));
+                let wanted = Intent { node: intent.node.clone(), services: services.collect() };
+                let wanted = render(&wanted, ledger.settings(), ledger.families());
+                plan = difference(seen, wanted, keep_unknown);
+            }
+            plan.changes.extend(remove_kube_proxy_tables(replaced));
+            (plan.at_once(), settlement)
+        };
+        self.attempt(changes, plan, &mut outcome)?;
+        Ok(outcome)
+    }
+
+    pub(super) fn change_services(&mut self, changes: Vec<Change>) -> Result<Outcome, ApplyError> {
+        let mut outcome = Outcome::default();
+        match self.attempt(changes.clone(), Ledger::plan, &mut outcome) {
+            Err(error) if changes.len() > 1 && error.is_refusal() && !error.suggests_drift() => {
+                outcome.refused.clear();
+                self.one_by_one(changes, &mut outcome);
+                Ok(outcome)
+            }
+            result => result.map(|()| outcome),
+        }
+    }
+
+    /// The kernel refused something without saying what (before 5.16 it names no element). Separate attempts tell.
+    fn one_by_one(&mut self, changes: Vec<Change>, outcome: &mut Outcome) {
+        for change in changes {
+            let service = change.0.clone();
+            if let Err(error) = self.attempt(vec![change], Ledger::plan, outcome) {
+                outcome.refused.push(Refusal { service, reason: error.to_string() });
+            }
+        }
+    }
+
+    /// Carries out what `plan` says for these changes. Services whose elements the kernel refuses are reported, and the rest is
+    /// tried again without them.
+    fn attempt(
+        &mut self,
+        mut changes: Vec<Change>,
+        plan: impl Fn(&Ledger, &[Change]) -> (Plan, Settlement),
+        outcome: &mut Outcome,
+    ) -> Result<(), ApplyError> {
+        loop {
+            let (plan, settlement) = plan(&self.ledger, &changes);
+            let error = match self.carry_out(&plan, &settlement, outcome) {
+                Ok(()) => {
+                    self.ledger.settle(settlement);
+                    return Ok(());
+                }
+                Err(error) => error,
+            };
+            let refused = refusals(&error, &changes, &self.ledger);
+            if refused.is_empty() {
+                return Err(error);
+            }
+            changes.retain(|(name, _)| !refused.iter().any(|refusal| refusal.service == *name));
+            outcome.drift |= error.suggests_drift();
+            outcome.refused.extend(refused);
+        }
+    }
+
+    /// What the kernel accepts before it refuses the rest is in `outcome`, too.
+    fn carry_out(
+        &mut self,
+        plan: &Plan,
+        settlement: &Settlement,
+        outcome: &mut Outcome,
+    ) -> Result<(), ApplyError> {
+        // A start has its chains among the changes.
+        if !plan.chains.is_empty() {
+            self.commit(&plan.chains, outcome)?;
+            self.ledger.settle_chains(settlement);
+        }
+        self.commit(&plan.changes, outcome)?;
+        self.commit(&plan.tidy, outcome)
+    }
+
+    pub(super) fn commit(&mut self, ops: &[Op], outcome: &mut Outcome) -> Result<(), ApplyError> {
+        outcome.receipt.add(commit(&mut self.connection, ops)?);
+        outcome.operations += ops.len();
+        Ok(())
+    }
+}
+
+/// The Services whose elements the kernel refused. Searched for only after an error.
+fn refusals(error: &ApplyError, changes: &[Change], ledger: &Ledger) -> Vec<Refusal> {
+    let mut refusals: Vec<Refusal> = Vec::new();
+    for (op, error) in &error.refused {
+        let owner = changes.iter().find(|(name, wanted)| {
+            let involved = [wanted.as_ref(), ledger.acknowledged().service(name)];
+            involved.into_iter().flatten().any(|service| owns(service, op))
+        });
+        if let Some((name, _)) = owner
+            && !refusals.iter().any(|known| known.service == *name)
+        {
+            refusals.push(Refusal { service: name.clone(), reason: reason(op, error) });
+        }
+    }
+    refusals
+}
+
+/// The operation as `nft` writes it, and the kernel's reason.
+fn reason(op: &Op, error: &Error) -> String {
+    let op = op.to_string();
+    let last_step = op.lines().last().unwrap_or_default();
+    format!("the kernel refuses `{last_step}`: {}", error.reason())
+}
+
+fn owns(service: &ServiceIntent, op: &Op) -> bool {
+    let Some(wanted) = op.action.element() else { return false };
+    let mut found = false;
+    elements(service, &mut |family, element| {
+        found |= family == op.family && element.set == wanted.set && element.key == wanted.key;
+    });
+    found
+}

@@ -1,0 +1,45 @@
+//! Decodes elements as the kernel lists them.
+
+use std::net::IpAddr;
+
+use ferroxy_core::Family;
+use ferroxy_netlink::nftables as nl;
+
+use crate::chain::{ChainId, Treatment};
+use crate::element::{Element, Key, SetId, Value, address_from};
+
+/// `None` for a key that is longer than our longest one.
+pub fn decode(set: SetId, family: Family, element: nl::Element) -> Option<Element> {
+    let key = Key::from_bytes(&element.key)?;
+    let value = match (element.data, element.key_end) {
+        (nl::Data::None, None) => Value::Member,
+        (nl::Data::None, Some(end)) => last_address(&end, family).map_or(Value::Foreign, Value::UpTo),
+        (nl::Data::Verdict(nl::Verdict::Goto(chain)), _) => {
+            ChainId::parse(&chain).map_or(Value::Foreign, Value::Goto)
+        }
+        (nl::Data::Verdict(_), _) => Value::Foreign,
+        (nl::Data::Value(bytes), _) => match set {
+            SetId::Frontends(_) | SetId::LocalFrontends(_) => treatment(&bytes),
+            _ => endpoint(&bytes),
+        }
+        .unwrap_or(Value::Foreign),
+    };
+    Some(Element { set, key, value, comment: element.comment.map(Into::into) })
+}
+
+fn treatment(bytes: &[u8]) -> Option<Value> {
+    Treatment::from_code(u32::from_ne_bytes(bytes.try_into().ok()?)).map(Value::Treatment)
+}
+
+fn endpoint(bytes: &[u8]) -> Option<Value> {
+    let (address, port) = bytes.split_at_checked(bytes.len().checked_sub(4)?)?;
+    Some(Value::Endpoint(address_from(address)?, u16::from_be_bytes([port[0], port[1]])))
+}
+
+fn last_address(key: &[u8], family: Family) -> Option<IpAddr> {
+    let width = match family {
+        Family::V4 => 4,
+        Family::V6 => 16,
+    };
+    address_from(key.get(key.len().checked_sub(width)?..)?)
+}
