@@ -5,19 +5,71 @@ use std::fmt;
 /// The object a diagnostic is about.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Object {
-    /// The API's kind (`Service`), or `File` for a manifest that does not parse.
-    pub kind: &'static str,
-    /// `namespace/name`, a bare name for cluster-wide kinds, or a path.
+    pub kind: ObjectKind,
+    /// `namespace/name`, a bare name for cluster-wide kinds, a path, or a URL.
     pub name: String,
+}
+
+/// The kinds of objects that diagnostics are about. Sorted by the words they print as, so that sorted diagnostics are
+/// in alphabetical order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ObjectKind {
+    ApiServer,
+    EndpointSlice,
+    /// A manifest file, or a directory of them.
+    File,
+    Node,
+    Service,
+    ServiceCidr,
+}
+
+/// Why there is a diagnostic. Code branches on this and on [`ObjectKind`], never on the texts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Cause {
+    /// A field is missing or has a value that cannot be used.
+    Field,
+    /// An endpoint of an EndpointSlice cannot be used.
+    Endpoint,
+    /// Another field or another object already owns what this one claims.
+    Conflict,
+    /// The source cannot read everything: objects may exist that it does not report. What the kernel has must not be
+    /// removed on the ground that the source does not show it.
+    SourceIncomplete,
+    /// The source reported everything once, and does not see changes at the moment.
+    SourceStale,
+}
+
+impl ObjectKind {
+    /// The API's spelling, where the API has the kind.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            ObjectKind::ApiServer => "API server",
+            ObjectKind::EndpointSlice => "EndpointSlice",
+            ObjectKind::File => "File",
+            ObjectKind::Node => "Node",
+            ObjectKind::Service => "Service",
+            ObjectKind::ServiceCidr => "ServiceCIDR",
+        }
+    }
+}
+
+impl fmt::Display for ObjectKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
 }
 
 impl Object {
     pub fn service(name: impl fmt::Display) -> Object {
-        Object { kind: "Service", name: name.to_string() }
+        Object { kind: ObjectKind::Service, name: name.to_string() }
     }
 
     pub fn slice(name: impl fmt::Display) -> Object {
-        Object { kind: "EndpointSlice", name: name.to_string() }
+        Object { kind: ObjectKind::EndpointSlice, name: name.to_string() }
+    }
+
+    pub fn node(name: impl Into<String>) -> Object {
+        Object { kind: ObjectKind::Node, name: name.into() }
     }
 }
 
@@ -27,7 +79,7 @@ impl fmt::Display for Object {
     }
 }
 
-/// One thing that could not be used as it was written. Never stops anything else.
+/// One thing that cannot be used as it is written. Never stops anything else.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Diagnostic {
     pub object: Object,
@@ -37,10 +89,45 @@ pub struct Diagnostic {
     pub reason: String,
     /// What it means: `port 8080 gets no node port`.
     pub effect: String,
+    pub cause: Cause,
 }
 
 impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}: {}; {}", self.object, self.field, self.reason, self.effect)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_sort_like_the_words_they_print_as() {
+        let kinds = [
+            ObjectKind::ServiceCidr,
+            ObjectKind::File,
+            ObjectKind::Node,
+            ObjectKind::Service,
+            ObjectKind::ApiServer,
+            ObjectKind::EndpointSlice,
+        ];
+        let (mut by_kind, mut by_word) = (kinds, kinds);
+        by_kind.sort();
+        by_word.sort_by_key(|kind| kind.as_str());
+        assert_eq!(by_kind, by_word);
+    }
+
+    #[test]
+    fn a_diagnostic_reads_as_one_line() {
+        let diagnostic = Diagnostic {
+            object: Object::service("default/web"),
+            field: "spec.ports[1].nodePort".into(),
+            reason: "node port 30080 already belongs to default/api".into(),
+            effect: "port 8080 gets no node port".into(),
+            cause: Cause::Conflict,
+        };
+        let text = "Service default/web: spec.ports[1].nodePort: node port 30080 already belongs to default/api; port 8080 gets no node port";
+        assert_eq!(diagnostic.to_string(), text);
     }
 }

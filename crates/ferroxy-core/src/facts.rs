@@ -22,7 +22,7 @@ pub use node::{Node, ServiceCidr};
 pub use service::{Listed, LoadBalancerIp, Service, ServiceKind, ServicePort};
 pub use slice::{Conditions, Place, Slice, SlicePort};
 
-use crate::diagnostic::{Diagnostic, Object};
+use crate::diagnostic::{Cause, Diagnostic, Object, ObjectKind};
 use crate::event::Event;
 use crate::name::ServiceName;
 use crate::policy::Policy;
@@ -104,26 +104,30 @@ impl Facts {
     /// Takes one event in. An event that says nothing new touches nothing.
     pub fn apply(&mut self, event: Event) -> Touched {
         match event {
-            Event::Service(object) => match self.name("Service", &object.namespace, &object.name) {
+            Event::Service(object) => match self.name(ObjectKind::Service, &object.namespace, &object.name) {
                 Some(name) => {
                     let name = ServiceName::from_shared(name);
                     self.replace_service(&name, Some(Box::new(Service::read(name.clone(), object))))
                 }
                 None => Touched::default(),
             },
-            Event::ServiceGone { namespace, name } => match self.name_gone("Service", &namespace, &name) {
-                Some(name) => self.replace_service(&ServiceName::from_shared(name), None),
-                None => Touched::default(),
-            },
-            Event::Slice(object) => match self.name("EndpointSlice", &object.namespace, &object.name) {
-                Some(name) => {
-                    let slice = Slice::read(name.clone(), object, &mut self.places);
-                    self.replace_slice(&name, Some(Box::new(slice)))
+            Event::ServiceGone { namespace, name } => {
+                match self.name_gone(ObjectKind::Service, &namespace, &name) {
+                    Some(name) => self.replace_service(&ServiceName::from_shared(name), None),
+                    None => Touched::default(),
                 }
-                None => Touched::default(),
-            },
+            }
+            Event::Slice(object) => {
+                match self.name(ObjectKind::EndpointSlice, &object.namespace, &object.name) {
+                    Some(name) => {
+                        let slice = Slice::read(name.clone(), object, &mut self.places);
+                        self.replace_slice(&name, Some(Box::new(slice)))
+                    }
+                    None => Touched::default(),
+                }
+            }
             Event::SliceGone { namespace, name } => {
-                match self.name_gone("EndpointSlice", &namespace, &name) {
+                match self.name_gone(ObjectKind::EndpointSlice, &namespace, &name) {
                     Some(name) => self.replace_slice(&name, None),
                     None => Touched::default(),
                 }
@@ -245,7 +249,7 @@ impl Facts {
     }
 
     /// `namespace/name`, if both can be used; otherwise a Diagnostic stays until the object is gone.
-    fn name(&mut self, kind: &'static str, namespace: &str, name: &str) -> Option<Arc<str>> {
+    fn name(&mut self, kind: ObjectKind, namespace: &str, name: &str) -> Option<Arc<str>> {
         match read_name(namespace, name) {
             Ok(full) => Some(full),
             Err((field, reason)) => {
@@ -255,6 +259,7 @@ impl Facts {
                     field: field.to_owned(),
                     reason,
                     effect: "the object is skipped".to_owned(),
+                    cause: Cause::Field,
                 };
                 self.nameless.insert(object, diagnostic);
                 None
@@ -262,7 +267,7 @@ impl Facts {
         }
     }
 
-    fn name_gone(&mut self, kind: &'static str, namespace: &str, name: &str) -> Option<Arc<str>> {
+    fn name_gone(&mut self, kind: ObjectKind, namespace: &str, name: &str) -> Option<Arc<str>> {
         let full = read_name(namespace, name).ok();
         if full.is_none() {
             self.nameless.remove(&nameless_object(kind, namespace, name));
@@ -369,6 +374,7 @@ impl Facts {
             field: "metadata.labels[kubernetes.io/service-name]".to_owned(),
             reason: format!("there is no Service {service}"),
             effect: "its endpoints are not used".to_owned(),
+            cause: Cause::Field,
         })
     }
 }
@@ -383,7 +389,7 @@ fn read_name(namespace: &str, name: &str) -> Result<Arc<str>, (&'static str, Str
     Ok(format!("{namespace}/{name}").into())
 }
 
-fn nameless_object(kind: &'static str, namespace: &str, name: &str) -> Object {
+fn nameless_object(kind: ObjectKind, namespace: &str, name: &str) -> Object {
     Object { kind, name: format!("{}/{}", field::quoted(namespace), field::quoted(name)) }
 }
 

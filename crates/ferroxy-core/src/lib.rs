@@ -23,7 +23,7 @@ pub mod scheduler;
 #[cfg(feature = "testing")]
 pub mod testing;
 
-pub use diagnostic::{Diagnostic, Object};
+pub use diagnostic::{Cause, Diagnostic, Object, ObjectKind};
 pub use event::Event;
 pub use explain::{Explanation, explain};
 pub use facts::{Facts, Touched};

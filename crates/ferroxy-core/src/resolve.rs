@@ -36,7 +36,7 @@ pub use ownership::NotOurs;
 use selection::{Selection, Uses};
 pub use serving::serving;
 
-use crate::diagnostic::{Diagnostic, Object};
+use crate::diagnostic::{Cause, Diagnostic, Object};
 use crate::facts::{Claim, Facts, Service, Touched};
 use crate::intent::{FamilyIntent, Frontend, FrontendKind, Intent, NodeIntent, PortIntent, ServiceIntent};
 use crate::name::{Family, ServiceName};
@@ -96,10 +96,11 @@ fn missing_node(facts: &Facts) -> Option<Diagnostic> {
         ),
     };
     Some(Diagnostic {
-        object: Object { kind: "Node", name: facts.policy().node_name.clone() },
+        object: Object::node(&facts.policy().node_name),
         field: "metadata.name".to_owned(),
         reason: reason.to_owned(),
         effect: effect.to_owned(),
+        cause: Cause::Field,
     })
 }
 

@@ -7,7 +7,7 @@ use ferroxy_core::event;
 use ferroxy_core::resolve::{self, Resolution};
 use ferroxy_core::testing::{Cluster, clusters, events, garbage, interesting_packets, policies};
 use ferroxy_core::{
-    Diagnostic, Event, Facts, Family, Intent, PortIntent, Route, ServiceName, Verdict, explain, oracle,
+    Cause, Diagnostic, Event, Facts, Family, Intent, PortIntent, Route, ServiceName, Verdict, explain, oracle,
 };
 use proptest::prelude::*;
 
@@ -212,8 +212,7 @@ fn random_clusters_have_variety() {
     for _ in 0..300 {
         let cluster = clusters().new_tree(&mut runner).unwrap().current();
         let (intent, diagnostics) = resolve::all(&cluster.facts());
-        conflicts +=
-            diagnostics.iter().filter(|d: &&Diagnostic| d.reason.contains("already belongs to")).count();
+        conflicts += diagnostics.iter().filter(|d: &&Diagnostic| d.cause == Cause::Conflict).count();
         for frontend in ports(&intent).flat_map(|port| &port.frontends) {
             *routes.entry(frontend.route).or_default() += 1;
         }

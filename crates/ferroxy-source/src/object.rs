@@ -1,7 +1,7 @@
 //! One object of a kind a proxy reads, and its name. Not a wire type.
 
 use ferroxy_core::event::{EndpointSlice, Event, Node, Service, ServiceCidr};
-use ferroxy_core::{Object as Subject, diagnostic};
+use ferroxy_core::{Object as Subject, ObjectKind};
 
 #[derive(Debug, Clone, PartialEq, Hash)]
 #[allow(clippy::large_enum_variant, reason = "passes by one at a time and is never kept, like the events")]
@@ -56,11 +56,17 @@ impl From<Object> for Event {
 impl Kind {
     /// The API's spelling.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Kind::Node => "Node",
-            Kind::ServiceCidr => "ServiceCIDR",
-            Kind::Service => "Service",
-            Kind::Slice => "EndpointSlice",
+        ObjectKind::from(self).as_str()
+    }
+}
+
+impl From<Kind> for ObjectKind {
+    fn from(kind: Kind) -> ObjectKind {
+        match kind {
+            Kind::Node => ObjectKind::Node,
+            Kind::ServiceCidr => ObjectKind::ServiceCidr,
+            Kind::Service => ObjectKind::Service,
+            Kind::Slice => ObjectKind::EndpointSlice,
         }
     }
 }
@@ -77,12 +83,12 @@ impl Key {
         }
     }
 
-    /// The object as a [`Diagnostic`](diagnostic::Diagnostic) names it.
+    /// The object as a [`Diagnostic`](ferroxy_core::Diagnostic) names it.
     pub fn subject(&self) -> Subject {
         let name = match self.namespace.as_str() {
             "" => self.name.clone(),
             namespace => format!("{namespace}/{}", self.name),
         };
-        diagnostic::Object { kind: self.kind.as_str(), name }
+        Subject { kind: self.kind.into(), name }
     }
 }

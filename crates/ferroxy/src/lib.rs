@@ -9,5 +9,6 @@ pub mod host;
 pub mod log;
 pub mod memory;
 pub mod output;
+pub mod panic;
 pub mod serve;
 pub mod takeover;

@@ -3,5 +3,6 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    ferroxy::panic::abort_on_panic();
     ferroxy::command::main(std::env::args_os())
 }

@@ -243,7 +243,7 @@ fn nothing_is_ready_before_the_first_sync() {
     let body = get(&ka, HEALTHZ, "/readyz").unwrap().json();
     assert_eq!(body["ferroxy"]["firstSyncDone"], false);
     assert_eq!(body["ferroxy"]["lastApplyAgeSeconds"], Value::Null);
-    assert_eq!(body["ferroxy"]["failing"][0]["object"], "the first sync");
+    assert_eq!(body["ferroxy"]["failing"][0]["object"], "first sync");
 
     drop(orders);
     owner.wait().unwrap();

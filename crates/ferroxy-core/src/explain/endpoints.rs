@@ -1,6 +1,7 @@
 //! Every endpoint a port could have: whether it gets traffic, and if not, why.
 
 use super::EndpointExplanation;
+use crate::diagnostic::Cause;
 use crate::facts::{Conditions, Facts, Place, Service, Slice};
 use crate::resolve::ResolvedPort;
 use crate::resolve::candidates::Candidate;
@@ -79,10 +80,9 @@ fn portless(facts: &Facts, slice: &Slice, index: usize, port: &str) -> EndpointE
     }
 }
 
-/// Endpoints that the store could not take in: only their Diagnostics are left.
+/// Endpoints that the store could not read: only their diagnostics are left.
 fn unreadable(slice: &Slice) -> impl Iterator<Item = EndpointExplanation> {
-    let about_endpoints =
-        slice.diagnostics.iter().filter(|diagnostic| diagnostic.field.starts_with("endpoints["));
+    let about_endpoints = slice.diagnostics.iter().filter(|it| it.cause == Cause::Endpoint);
     about_endpoints.map(|diagnostic| EndpointExplanation {
         reason: Some(format!("invalid address: {}", diagnostic.reason)),
         ..blank(diagnostic.field.clone(), slice, usize::MAX, &Place::default(), false)

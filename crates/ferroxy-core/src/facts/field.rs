@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use crate::diagnostic::{Diagnostic, Object};
+use crate::diagnostic::{Cause, Diagnostic, Object};
 use crate::name::{Family, Protocol};
 
 /// Collects what is wrong with one object.
@@ -30,6 +30,16 @@ impl Notes {
         reason: impl fmt::Display,
         effect: impl fmt::Display,
     ) {
+        self.add_as(Cause::Field, field, reason, effect);
+    }
+
+    pub(super) fn add_as(
+        &mut self,
+        cause: Cause,
+        field: impl fmt::Display,
+        reason: impl fmt::Display,
+        effect: impl fmt::Display,
+    ) {
         if self.diagnostics.len() == MOST_PER_OBJECT {
             self.left_out += 1;
             return;
@@ -39,6 +49,7 @@ impl Notes {
             field: field.to_string(),
             reason: reason.to_string(),
             effect: effect.to_string(),
+            cause,
         });
     }
 
@@ -59,6 +70,7 @@ impl Notes {
                 field: "(more)".to_owned(),
                 reason: format!("{} more mistakes like these", self.left_out),
                 effect: "each one is skipped".to_owned(),
+                cause: Cause::Field,
             });
         }
         self.diagnostics.into()

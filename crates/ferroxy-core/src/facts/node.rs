@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::field::{self, Notes};
-use crate::diagnostic::{Diagnostic, Object};
+use crate::diagnostic::{Diagnostic, Object, ObjectKind};
 use crate::event;
 
 #[derive(Debug, Clone, PartialEq)]
@@ -32,7 +32,7 @@ pub struct ServiceCidr {
 
 impl Node {
     pub(super) fn read(object: event::Node) -> Node {
-        let mut notes = Notes::about(Object { kind: "Node", name: object.name });
+        let mut notes = Notes::about(Object::node(object.name));
         let mut internal_ips = Vec::new();
         let mut external_ips = Vec::new();
         for (i, (kind, text)) in object.addresses.iter().enumerate() {
@@ -62,7 +62,7 @@ impl Node {
 
 impl ServiceCidr {
     pub(super) fn read(object: event::ServiceCidr) -> ServiceCidr {
-        let mut notes = Notes::about(Object { kind: "ServiceCIDR", name: object.name });
+        let mut notes = Notes::about(Object { kind: ObjectKind::ServiceCidr, name: object.name });
         // What no Service has is dropped inside these ranges: the whole address space would be the end of all traffic.
         let bounded = |cidr: IpNet| match cidr.prefix_len() {
             0 => Err(format!("{cidr} is every address there is")),

@@ -8,7 +8,7 @@ use rustc_hash::FxHashSet;
 
 use super::field::{self, Notes, quoted};
 use super::interner::{Id, Interner};
-use crate::diagnostic::{Diagnostic, Object};
+use crate::diagnostic::{Cause, Diagnostic, Object};
 use crate::event;
 use crate::name::{Family, Protocol, ServiceName};
 
@@ -237,7 +237,7 @@ impl Reader {
 fn read_address(i: usize, addresses: &[String], family: Family, notes: &mut Notes) -> Option<IpAddr> {
     let effect = "the endpoint is skipped";
     let Some(first) = addresses.first() else {
-        notes.add(format_args!("endpoints[{i}].addresses"), "the list is empty", effect);
+        notes.add_as(Cause::Endpoint, format_args!("endpoints[{i}].addresses"), "the list is empty", effect);
         return None;
     };
     let right_family = |address: IpAddr| match Family::of(address) == family {
@@ -245,7 +245,8 @@ fn read_address(i: usize, addresses: &[String], family: Family, notes: &mut Note
         false => Err(format!("{address} is not an {family} address, but the slice says it is")),
     };
     let read = field::ordinary_address(first).and_then(right_family);
-    notes.keep(read, format_args!("endpoints[{i}].addresses[0]"), effect)
+    let field = format_args!("endpoints[{i}].addresses[0]");
+    read.map_err(|reason| notes.add_as(Cause::Endpoint, field, reason, effect)).ok()
 }
 
 fn place_of(endpoint: event::SliceEndpoint) -> Place {

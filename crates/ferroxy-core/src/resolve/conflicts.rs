@@ -3,7 +3,7 @@
 use rustc_hash::FxHashSet;
 
 use super::frontends::{self, Wanted};
-use crate::diagnostic::{Diagnostic, Object};
+use crate::diagnostic::{Cause, Diagnostic, Object};
 use crate::facts::{Claim, Facts, Service};
 use crate::intent::FrontendKind;
 use crate::name::{Family, Protocol, ServiceName};
@@ -58,14 +58,14 @@ fn health_check_behind(facts: &Facts, service: &Service, wanted: &Wanted) -> Opt
 impl Settled {
     pub(crate) fn diagnostics(&self, service: &Service) -> Vec<Diagnostic> {
         let lost = self.lost.iter().map(|lost| {
-            diagnostic(service, lost.wanted.field.path(), lost.reason(service), lost.effect(service))
+            conflict(service, lost.wanted.field.path(), lost.reason(service), lost.effect(service))
         });
         let shadowing = self.shadowing.iter().map(|lost| {
             let Lost { wanted, owner } = lost;
             let reason =
                 format!("node port {}/tcp is also the health-check node port of {owner}", wanted.number);
             let effect = format!("health checks of {owner} are answered by this Service's endpoints");
-            diagnostic(service, wanted.field.path(), reason, effect)
+            conflict(service, wanted.field.path(), reason, effect)
         });
         lost.chain(shadowing).collect()
     }
@@ -100,8 +100,12 @@ impl Lost {
     }
 }
 
+fn conflict(service: &Service, field: String, reason: String, effect: String) -> Diagnostic {
+    Diagnostic { cause: Cause::Conflict, ..diagnostic(service, field, reason, effect) }
+}
+
 pub(crate) fn diagnostic(service: &Service, field: String, reason: String, effect: String) -> Diagnostic {
-    Diagnostic { object: Object::service(&service.name), field, reason, effect }
+    Diagnostic { object: Object::service(&service.name), field, reason, effect, cause: Cause::Field }
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use super::conflicts::diagnostic;
 use super::{ResolvedPort, routes};
-use crate::diagnostic::Diagnostic;
+use crate::diagnostic::{Cause, Diagnostic};
 use crate::facts::{Claim, Facts, Service, ServiceKind};
 use crate::intent::HealthCheck;
 use crate::name::Family;
@@ -22,19 +22,22 @@ pub(crate) fn resolve(
     ports: &[ResolvedPort<'_>],
     diagnostics: &mut Vec<Diagnostic>,
 ) -> Option<HealthCheck> {
-    let mut say = |reason: String| {
+    let mut say = |cause: Cause, reason: String| {
         let effect = "load balancers cannot ask this node whether it has endpoints".to_owned();
-        diagnostics.push(diagnostic(service, FIELD.to_owned(), reason, effect));
+        diagnostics.push(Diagnostic { cause, ..diagnostic(service, FIELD.to_owned(), reason, effect) });
     };
     let Some(port) = port(service) else {
         if needs_one(service) {
-            say("a load balancer with the policy Local needs one, and there is none".to_owned());
+            say(
+                Cause::Field,
+                "a load balancer with the policy Local needs one, and there is none".to_owned(),
+            );
         }
         return None;
     };
     match facts.claims().owner(&Claim::HealthCheck { port }) {
         Some(owner) if *owner != service.name => {
-            say(format!("health-check node port {port} already belongs to {owner}"));
+            say(Cause::Conflict, format!("health-check node port {port} already belongs to {owner}"));
             None
         }
         _ => Some(HealthCheck { port, local_endpoints: local_endpoints(ports) }),

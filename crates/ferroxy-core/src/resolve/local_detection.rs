@@ -2,7 +2,7 @@
 
 use ipnet::IpNet;
 
-use crate::diagnostic::{Diagnostic, Object};
+use crate::diagnostic::{Cause, Diagnostic, Object};
 use crate::facts::Facts;
 use crate::intent::LocalDetector;
 use crate::name::Family;
@@ -36,10 +36,11 @@ fn first(ranges: &[IpNet], family: Family) -> Option<LocalDetector> {
 
 fn no_pod_cidrs(facts: &Facts) -> Diagnostic {
     Diagnostic {
-        object: Object { kind: "Node", name: facts.policy().node_name.clone() },
+        object: Object::node(&facts.policy().node_name),
         field: "spec.podCIDRs".to_owned(),
         reason: "detectLocalMode is NodeCIDR, but the Node has no usable pod CIDR".to_owned(),
         effect: "traffic from outside to cluster IPs is not masqueraded".to_owned(),
+        cause: Cause::Field,
     }
 }
 

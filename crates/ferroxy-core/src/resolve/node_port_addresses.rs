@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::node_ips;
-use crate::diagnostic::{Diagnostic, Object};
+use crate::diagnostic::{Cause, Diagnostic, Object};
 use crate::facts::{Facts, field};
 use crate::intent::NodePortAddresses;
 use crate::name::Family;
@@ -31,10 +31,11 @@ pub(crate) fn addresses(
     if these.is_empty() && !ranges.iter().all(|range| range.addr().is_loopback()) {
         let ranges: Vec<String> = ranges.iter().map(IpNet::to_string).collect();
         diagnostics.push(Diagnostic {
-            object: Object { kind: "Node", name: facts.policy().node_name.clone() },
+            object: Object::node(&facts.policy().node_name),
             field: "nodePortAddresses".to_owned(),
             reason: format!("no {family} address of this host is in {}", ranges.join(", ")),
             effect: format!("{family} node ports answer on no address"),
+            cause: Cause::Field,
         });
     }
     NodePortAddresses::These(these)

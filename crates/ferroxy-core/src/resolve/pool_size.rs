@@ -1,7 +1,7 @@
 //! Rule: how many endpoints one Service port can have. Nobody has that many; a mistake or an attack may.
 
 use super::selection::Selection;
-use crate::diagnostic::{Diagnostic, Object};
+use crate::diagnostic::{Cause, Diagnostic, Object};
 use crate::facts::Service;
 use crate::intent::Endpoint;
 
@@ -25,6 +25,7 @@ pub(crate) fn diagnostic(service: &Service, port: usize, beyond: usize) -> Optio
         field: format!("spec.ports[{port}]"),
         reason: format!("has more than {LARGEST} endpoints"),
         effect: format!("{beyond} of them get no traffic"),
+        cause: Cause::Field,
     })
 }
 

@@ -1,6 +1,6 @@
 //! Rule: how the kernel's balancer chooses among a Service's endpoints (annotation `ferroxy.io/scheduler`).
 
-use crate::diagnostic::{Diagnostic, Object};
+use crate::diagnostic::{Cause, Diagnostic, Object};
 use crate::facts::Service;
 use crate::policy::Policy;
 use crate::scheduler::Scheduler;
@@ -20,6 +20,7 @@ pub(crate) fn chosen(
                 field: "metadata.annotations[ferroxy.io/scheduler]".to_owned(),
                 reason: format!("{text} is not one of {}", Scheduler::ALL.map(Scheduler::as_str).join(", ")),
                 effect: "the node's own scheduler chooses".to_owned(),
+                cause: Cause::Field,
             });
             None
         }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use ::kube::client::Client;
-use ferroxy_core::{Diagnostic, Object};
+use ferroxy_core::{Cause, Diagnostic, Object, ObjectKind};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
 use tracing::info;
@@ -89,15 +89,16 @@ impl Keeper {
     }
 
     fn trouble(&self, reason: String) -> Diagnostic {
-        let effect = match self.supplied {
-            Some(_) => "those in use stay in use",
-            None => "nothing can be asked yet",
+        let (effect, cause) = match self.supplied {
+            Some(_) => ("those in use stay in use", Cause::SourceStale),
+            None => ("nothing can be asked yet", Cause::SourceIncomplete),
         };
         Diagnostic {
-            object: Object { kind: "API server", name: self.access.server() },
+            object: Object { kind: ObjectKind::ApiServer, name: self.access.server() },
             field: "credentials".to_owned(),
             reason,
             effect: effect.to_owned(),
+            cause,
         }
     }
 }

@@ -66,7 +66,7 @@ impl Hub {
 mod tests {
     use std::rc::Rc;
 
-    use ferroxy_core::Object;
+    use ferroxy_core::{Cause, Object};
 
     use super::*;
 
@@ -80,6 +80,7 @@ mod tests {
             field: "spec".into(),
             reason: reason.into(),
             effect: String::new(),
+            cause: Cause::Field,
         };
         hub.complete(Kind::Service);
         hub.complete(Kind::ServiceCidr);

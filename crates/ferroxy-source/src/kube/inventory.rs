@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use ferroxy_core::{Diagnostic, Event, Object as Subject};
+use ferroxy_core::{Cause, Diagnostic, Event, Object as Subject};
 
 use super::decode::{Content, Item};
 use super::outlet::Outlet;
@@ -74,6 +74,7 @@ impl Inventory {
             field: format!("{}s", self.kind.as_str()),
             reason: format!("one object cannot be used: {why}"),
             effect: "it is not seen".to_owned(),
+            cause: Cause::SourceIncomplete,
         });
         unusable.into_iter().chain(self.troubles.values().flatten().cloned())
     }
@@ -100,6 +101,7 @@ impl Inventory {
             field: note.field,
             reason: note.reason,
             effect: "it is treated as absent".to_owned(),
+            cause: Cause::Field,
         };
         self.troubles.insert(name.into(), notes.into_iter().map(diagnostic).collect());
     }

@@ -12,7 +12,7 @@
 
 use std::time::{Duration, Instant};
 
-use ferroxy_core::{Diagnostic, Object as Subject};
+use ferroxy_core::{Cause, Diagnostic, Object as Subject, ObjectKind};
 
 use super::backoff::Backoff;
 use super::decode::{self, Item, Line, Status};
@@ -103,7 +103,7 @@ impl ListWatch {
     pub(super) fn new(kind: Kind, server: &str, random: fn() -> f64) -> ListWatch {
         ListWatch {
             kind,
-            server: Subject { kind: "API server", name: server.to_owned() },
+            server: Subject { kind: ObjectKind::ApiServer, name: server.to_owned() },
             random,
             phase: Phase::Start,
             streaming: true,
@@ -166,6 +166,7 @@ impl ListWatch {
                 true => format!("changes of {kind}s are not seen; what is known stays in force"),
                 false => format!("no {kind} is known yet"),
             },
+            cause: if self.listed { Cause::SourceStale } else { Cause::SourceIncomplete },
         });
         failure.into_iter().chain(self.inventory.troubles(&self.server)).collect()
     }

@@ -8,7 +8,7 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
 
-use ferroxy_core::Diagnostic;
+use ferroxy_core::{Cause, Diagnostic};
 
 use super::MAX_FILE_BYTES;
 use super::read::{self, Reading};
@@ -98,9 +98,11 @@ pub(super) fn read_again(path: &Path, each: &mut dyn FnMut(Held, Object)) {
     }
 }
 
+/// Something of this path cannot be read.
 pub(super) fn about(path: &Path, field: &str, reason: String, effect: &str) -> Diagnostic {
     let object = read::file(&path.display().to_string());
-    Diagnostic { object, field: field.to_owned(), reason, effect: effect.to_owned() }
+    let cause = Cause::SourceIncomplete;
+    Diagnostic { object, field: field.to_owned(), reason, effect: effect.to_owned(), cause }
 }
 
 fn contents(path: &Path) -> io::Result<String> {

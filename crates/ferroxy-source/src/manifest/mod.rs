@@ -16,7 +16,7 @@ mod tree;
 mod watch;
 
 pub use read::read_str;
-pub use source::{Batch, ManifestSource, OpenError};
+pub use source::{Batch, LastLook, ManifestSource, OpenError};
 pub use watch::ManifestWatch;
 
 /// A file larger than this is refused: manifests of 100,000 Services are smaller.

@@ -1,6 +1,6 @@
 //! The text of one manifest to the objects in it. Does not touch the file system, and never panics: it is fuzzed.
 
-use ferroxy_core::{Diagnostic, Object as Subject};
+use ferroxy_core::{Cause, Diagnostic, Object as Subject, ObjectKind};
 use serde_json::Value;
 use tracing::debug;
 
@@ -42,12 +42,13 @@ impl Reading {
             field,
             reason,
             effect: "the objects in it are not seen".to_owned(),
+            cause: Cause::SourceIncomplete,
         });
     }
 }
 
 pub(super) fn file(name: &str) -> Subject {
-    Subject { kind: "File", name: name.to_owned() }
+    Subject { kind: ObjectKind::File, name: name.to_owned() }
 }
 
 /// Reads a manifest and hands over each object as it is read: all of them at once would take a lot of memory.
@@ -153,6 +154,7 @@ impl Reader<'_> {
                     field: format!("{}, apiVersion", item.place),
                     reason,
                     effect: format!("this {kind} is not seen"),
+                    cause: Cause::SourceIncomplete,
                 });
             }
             None => debug!(file = self.name, at = item.place, api_version, kind, "not a kind a proxy reads"),
@@ -169,6 +171,7 @@ impl Reader<'_> {
                     field: note.field,
                     reason: note.reason,
                     effect: "it is treated as absent".to_owned(),
+                    cause: Cause::Field,
                 };
                 self.reading.diagnostics.extend(notes.0.into_iter().map(diagnostic));
                 self.count += 1;

@@ -4,9 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
-use ferroxy_core::{Diagnostic, Event};
+use ferroxy_core::{Cause, Diagnostic, Event};
 
 use super::MAX_OBJECTS;
 use super::file::{self, Held, ReadFile, about};
@@ -24,6 +25,25 @@ pub struct ManifestSource {
     directories: BTreeSet<PathBuf>,
     /// What could not be looked at last time. `None`: nothing could, or this is the first time.
     troubles: Option<Vec<Trouble>>,
+    last_look: LastLook,
+}
+
+/// When the manifests were last looked at. Stays readable while a thread follows them.
+#[derive(Debug, Clone)]
+pub struct LastLook(Arc<Mutex<Instant>>);
+
+impl LastLook {
+    fn now() -> LastLook {
+        LastLook(Arc::new(Mutex::new(Instant::now())))
+    }
+
+    pub fn age(&self) -> Duration {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
+    }
+
+    fn renew(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
 }
 
 /// What a look at the files brought.
@@ -63,13 +83,25 @@ impl ManifestSource {
         let in_force = merge.objects.into_iter().map(|(key, winner)| (key, winner.digest)).collect();
         let diagnostics = merge.diagnostics;
         let (directories, troubles) = (tree.directories, Some(tree.troubles));
-        let source =
-            ManifestSource { path, files, in_force, diagnostics: diagnostics.clone(), directories, troubles };
+        let source = ManifestSource {
+            path,
+            files,
+            in_force,
+            diagnostics: diagnostics.clone(),
+            directories,
+            troubles,
+            last_look: LastLook::now(),
+        };
         Ok((source, diagnostics))
     }
 
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Shows from another thread that [`refresh`](Self::refresh) is called again and again.
+    pub fn last_look(&self) -> LastLook {
+        self.last_look.clone()
     }
 
     /// Looks again, and reads the files that may have changed. `None`: nothing did, and nothing is newly wrong.
@@ -79,6 +111,7 @@ impl ManifestSource {
             Ok(tree) => self.take_in(tree),
             Err(error) => self.keep_all(&error),
         };
+        self.last_look.renew();
         (!batch.events.is_empty() || batch.diagnostics != before).then_some(batch)
     }
 
@@ -205,6 +238,7 @@ impl<'a> Merge<'a> {
                     field: "metadata.name".to_owned(),
                     reason: format!("is already taken by an object in {}", first.path.display()),
                     effect: format!("the one in {} is not seen", path.display()),
+                    cause: Cause::Conflict,
                 });
             } else if self.objects.len() >= MAX_OBJECTS {
                 self.too_many(path);
@@ -248,6 +282,7 @@ fn unreadable_winner(key: &Key, path: &Path) -> Diagnostic {
         field: "metadata.name".to_owned(),
         reason: format!("is now that of the object in {}, which cannot be read", path.display()),
         effect: "what was in force before stays".to_owned(),
+        cause: Cause::SourceStale,
     }
 }
 

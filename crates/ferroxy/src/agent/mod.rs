@@ -17,14 +17,14 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ferroxy_core::facts::Touched;
-use ferroxy_core::{Diagnostic, Event, Facts, Policy};
+use ferroxy_core::{Cause, Diagnostic, Event, Facts, Policy};
 use tracing::{debug, info, warn};
 
 use crate::config::Mode;
 use crate::dataplane::Dataplane;
 use crate::host::notify::{Heart, Notifier};
 use crate::serve::Status;
-use crate::serve::status::changes_in;
+use crate::serve::changes::{ChangeKind, Reported};
 use crate::takeover::Takeover;
 use latency::Latency;
 use queue::Queue;
@@ -210,11 +210,15 @@ impl Agent {
     }
 
     fn apply(&mut self, events: Vec<Event>) -> Touched {
-        let (services, slices) = changes_in(&events);
-        let mut touched = Touched::default();
+        let (mut touched, mut reported) = (Touched::default(), Reported::default());
         events.iter().for_each(|event| self.latency.heard(event));
-        events.into_iter().for_each(|event| touched.merge(self.facts.apply(event)));
-        self.status.heard(services, slices, self.facts.own_node());
+        for event in events {
+            let kind = ChangeKind::of(&event);
+            let by_this = self.facts.apply(event);
+            reported.add(kind, &by_this.services);
+            touched.merge(by_this);
+        }
+        self.status.reported(reported, self.facts.own_node());
         touched
     }
 
@@ -274,9 +278,9 @@ impl Agent {
     }
 }
 
-/// No file is unreadable, in whole or in part.
+/// The source can read everything it should: no object can exist that it does not report.
 pub fn is_whole(diagnostics: &[Diagnostic]) -> bool {
-    diagnostics.iter().all(|diagnostic| diagnostic.object.kind != "File")
+    diagnostics.iter().all(|diagnostic| diagnostic.cause != Cause::SourceIncomplete)
 }
 
 /// By the clock on the wall: only to compare with times that others wrote down.

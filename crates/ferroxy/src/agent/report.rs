@@ -1,8 +1,8 @@
-//! What is wrong with objects, said once: a Diagnostic is logged when it is new, and may be said again after it is gone.
+//! Logs diagnostics: each one when it appears, and again only if it disappeared in between.
 
 use std::collections::{BTreeSet, HashMap};
 
-use ferroxy_core::{Diagnostic, ServiceName};
+use ferroxy_core::{Diagnostic, ObjectKind, ServiceName};
 use tracing::{info, warn};
 
 #[derive(Debug, Default)]
@@ -14,25 +14,25 @@ pub(super) struct Reports {
 }
 
 impl Reports {
-    /// Everything at once.
+    /// The diagnostics of everything but the source.
     pub(super) fn all(&mut self, found: Vec<Diagnostic>) {
         let mut by_service: HashMap<ServiceName, Vec<Diagnostic>> = HashMap::new();
         let (mut node, mut others) = (Vec::new(), Vec::new());
         for diagnostic in found {
             match (diagnostic.object.kind, ServiceName::parse(&diagnostic.object.name)) {
-                ("Service", Some(name)) => by_service.entry(name).or_default().push(diagnostic),
-                ("Node", _) => node.push(diagnostic),
+                (ObjectKind::Service, Some(name)) => by_service.entry(name).or_default().push(diagnostic),
+                (ObjectKind::Node, _) => node.push(diagnostic),
                 _ => others.push(diagnostic),
             }
         }
         by_service.into_iter().for_each(|(name, found)| self.service(&name, found));
         self.node(node);
-        say_what_is_new(&mut self.of_others, others);
+        log_what_is_new(&mut self.of_others, others);
     }
 
     pub(super) fn service(&mut self, name: &ServiceName, found: Vec<Diagnostic>) {
         let mut known = self.of_services.remove(name).unwrap_or_default();
-        say_what_is_new(&mut known, found);
+        log_what_is_new(&mut known, found);
         if !known.is_empty() {
             self.of_services.insert(name.clone(), known);
         }
@@ -40,21 +40,21 @@ impl Reports {
 
     pub(super) fn source(&mut self, found: Vec<Diagnostic>) {
         if found.is_empty() && !self.of_source.is_empty() {
-            let api_server = self.of_source.iter().find(|it| it.object.kind == "API server");
+            let api_server = self.of_source.iter().find(|it| it.object.kind == ObjectKind::ApiServer);
             match api_server.map(|it| &it.object) {
-                Some(object) => info!("{object}: is heard again"),
-                None => info!("the manifests read well again"),
+                Some(object) => info!("{object}: all watches are established again"),
+                None => info!("all manifests can be read again"),
             }
         }
-        say_what_is_new(&mut self.of_source, found);
+        log_what_is_new(&mut self.of_source, found);
     }
 
     pub(super) fn node(&mut self, found: Vec<Diagnostic>) {
-        say_what_is_new(&mut self.of_node, found);
+        log_what_is_new(&mut self.of_node, found);
     }
 }
 
-fn say_what_is_new(known: &mut BTreeSet<Diagnostic>, found: Vec<Diagnostic>) {
+fn log_what_is_new(known: &mut BTreeSet<Diagnostic>, found: Vec<Diagnostic>) {
     let found: BTreeSet<Diagnostic> = found.into_iter().collect();
     found.difference(known).for_each(|diagnostic| warn!("{diagnostic}"));
     *known = found;

@@ -113,7 +113,7 @@ impl Agent {
     pub fn start(&mut self, inputs: &Receiver<Input>) -> Option<&'static str> {
         let mut failures = 0;
         let known = self.facts.counts();
-        self.status.heard(known.services as u64, known.slices as u64, self.facts.own_node());
+        self.status.starting(known.services as u64, known.slices as u64, self.facts.own_node());
         self.status.queued();
         loop {
             match self.try_start() {

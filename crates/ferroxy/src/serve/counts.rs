@@ -1,5 +1,4 @@
-//! What the proxy has counted and measured since it started: what only grows, and what was last. Pages of it are written
-//! in `metrics.rs`.
+//! Counters, histograms and timestamps since the start of the process. `metrics.rs` writes them as pages.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,6 +7,7 @@ use ferroxy_core::Family;
 
 use crate::dataplane::Receipt;
 
+use super::changes::Changes;
 use super::exposition::Histogram;
 use super::health::Step;
 use super::moment::Moment;
@@ -15,41 +15,44 @@ use super::requests::Requests;
 
 #[derive(Debug)]
 pub struct Counts {
+    /// Syncs only: the first one, changed Services, changed settings of the node.
     pub sync: Histogram,
     pub full_sync: Histogram,
     pub partial_sync: Histogram,
+    pub verification: Histogram,
+    /// Removal of unused rules and objects.
+    pub cleanup: Histogram,
     pub last_sync: Option<Moment>,
     pub last_queued: Option<Moment>,
-    pub service_changes: Changes,
-    pub endpoint_changes: Changes,
+    pub changes: Changes,
     pub full_sync_failures: u64,
     pub partial_sync_failures: u64,
     pub cleanup_failures: u64,
     pub drift_repairs: u64,
     pub kernel_messages: u64,
     pub kernel_bytes: u64,
-    /// By path and answer.
+    /// By path and status code.
     pub health_answers: BTreeMap<(&'static str, u16), u64>,
     pub of_family: [FamilyCounts; 2],
     pub iptables: Iptables,
     pub requests: Requests,
 }
 
-/// What can differ between the IP families.
+/// Figures that can differ between the IP families.
 #[derive(Debug)]
 pub struct FamilyCounts {
-    /// From the change of an endpoint in the API to its being in force here.
+    /// From the change of an endpoint in the API until the kernel has it.
     pub network_programming: Histogram,
     pub conntrack_sweep: Histogram,
     pub conntrack_deleted: u64,
 }
 
-/// What there is to tell in iptables mode only.
+/// Figures of iptables mode.
 #[derive(Debug, Default)]
 pub struct Iptables {
     /// By family and table.
     pub rules: BTreeMap<(Family, &'static str), Rules>,
-    /// Packets dropped because connection tracking found them invalid.
+    /// Packets dropped because connection tracking considers them invalid.
     pub invalid_dropped: u64,
     /// Packets to node ports on 127.0.0.1.
     pub localhost_accepted: u64,
@@ -62,22 +65,17 @@ pub struct Rules {
     pub last: u64,
 }
 
-#[derive(Debug, Default)]
-pub struct Changes {
-    pub total: u64,
-    pub pending: u64,
-}
-
 impl Default for Counts {
     fn default() -> Counts {
         Counts {
             sync: Histogram::of_durations(),
             full_sync: Histogram::of_durations(),
             partial_sync: Histogram::of_durations(),
+            verification: Histogram::of_durations(),
+            cleanup: Histogram::of_durations(),
             last_sync: None,
             last_queued: None,
-            service_changes: Changes::default(),
-            endpoint_changes: Changes::default(),
+            changes: Changes::default(),
             full_sync_failures: 0,
             partial_sync_failures: 0,
             cleanup_failures: 0,
@@ -102,28 +100,28 @@ impl Default for FamilyCounts {
     }
 }
 
-impl Changes {
-    pub fn heard(&mut self, number: u64) {
-        self.total += number;
-        self.pending += number;
-    }
-}
-
 impl Counts {
-    pub fn synced(&mut self, step: Step, took: Duration, now: Moment) {
-        let kind = if step.is_full_sync() { &mut self.full_sync } else { &mut self.partial_sync };
-        kind.observe(took.as_secs_f64());
-        self.sync.observe(took.as_secs_f64());
+    /// A step has succeeded. A verification that finds everything in place confirms the last sync, but is not one.
+    pub fn done(&mut self, step: Step, took: Duration, now: Moment) {
+        let seconds = took.as_secs_f64();
+        match step {
+            Step::Start => self.full_sync.observe(seconds),
+            Step::Services | Step::Node => self.partial_sync.observe(seconds),
+            Step::Verify => self.verification.observe(seconds),
+            Step::Tidy => return self.cleanup.observe(seconds),
+        }
+        if step.is_sync() {
+            self.sync.observe(seconds);
+        }
         self.last_sync = Some(now);
-        self.service_changes.pending = 0;
-        self.endpoint_changes.pending = 0;
     }
 
+    /// A verification compares and repairs everything, so it fails like a full sync.
     pub fn failed(&mut self, step: Step) {
         match step {
+            Step::Start | Step::Verify => self.full_sync_failures += 1,
+            Step::Services | Step::Node => self.partial_sync_failures += 1,
             Step::Tidy => self.cleanup_failures += 1,
-            step if step.is_full_sync() => self.full_sync_failures += 1,
-            _ => self.partial_sync_failures += 1,
         }
     }
 

@@ -42,6 +42,11 @@ impl Histogram {
         Histogram { bounds, counts, sum: 0.0 }
     }
 
+    /// How many values were observed.
+    pub fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
     pub fn observe(&mut self, value: f64) {
         let bucket = self.bounds.partition_point(|bound| *bound < value);
         self.counts[bucket] += 1;

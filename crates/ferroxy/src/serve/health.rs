@@ -1,8 +1,8 @@
-//! Whether this proxy does its work: the original's rule, as a value. No clock: time comes in as an argument.
+//! Whether the proxy does its work: kube-proxy's rule, as a value. No clock: time is an argument.
 //!
-//! Healthy is who has nothing waiting for the kernel, or nothing that waits for long. Both IP families are programmed
-//! in one transaction, so one state stands for both. A Service that the kernel refuses by name does not make the proxy
-//! unhealthy: the others are in force, and a load balancer that leaves this node because of one would hurt them.
+//! The proxy is healthy while nothing has waited for the kernel for longer than twice the sync period. Both IP families
+//! are programmed in one transaction, so one state stands for both. A Service that the kernel refuses does not make the
+//! proxy unhealthy: the other Services work, and a load balancer that leaves this node because of one would hurt them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,22 +20,23 @@ pub enum Step {
     Node,
     /// Everything is compared with the kernel again.
     Verify,
-    /// What changes left unused is removed. Traffic does not notice when that fails.
+    /// Unused rules and objects are removed. Traffic does not depend on it.
     Tidy,
 }
 
 impl Step {
-    pub fn is_full_sync(self) -> bool {
-        matches!(self, Step::Start | Step::Verify)
+    /// Whether the step programs what the source reported. Verification and cleanup do not.
+    pub fn is_sync(self) -> bool {
+        matches!(self, Step::Start | Step::Services | Step::Node)
     }
 
     pub fn words(self) -> &'static str {
         match self {
-            Step::Start => "the first sync",
+            Step::Start => "first sync",
             Step::Services => "changes of Services",
-            Step::Node => "the node's own settings",
+            Step::Node => "settings of the node",
             Step::Verify => "verification",
-            Step::Tidy => "removal of what is unused",
+            Step::Tidy => "removal of unused rules",
         }
     }
 }
@@ -44,33 +45,42 @@ impl Step {
 pub struct Health {
     patience: Duration,
     updated: Moment,
-    waiting_since: Option<Moment>,
+    /// Since when a change waits for a sync.
+    queued_since: Option<Moment>,
     first_sync_done: bool,
-    failing: BTreeMap<Step, String>,
+    failing: BTreeMap<Step, Failing>,
+}
+
+/// A step that failed and has not succeeded since.
+#[derive(Debug)]
+pub struct Failing {
+    pub since: Moment,
+    pub reason: String,
 }
 
 impl Health {
-    /// The original's patience is twice the sync period.
+    /// kube-proxy tolerates twice the sync period.
     pub fn new(sync_period: Duration, now: Moment) -> Health {
         Health {
             patience: sync_period * 2,
             updated: now,
-            waiting_since: None,
+            queued_since: None,
             first_sync_done: false,
             failing: BTreeMap::new(),
         }
     }
 
-    /// `syncPeriod` is another one from here on.
+    /// `syncPeriod` has changed.
     pub fn set_sync_period(&mut self, sync_period: Duration) {
         self.patience = sync_period * 2;
     }
 
-    /// Something waits to be sent to the kernel.
+    /// A change waits to be sent to the kernel.
     pub fn queued(&mut self, now: Moment) {
-        self.waiting_since.get_or_insert(now);
+        self.queued_since.get_or_insert(now);
     }
 
+    /// A step has succeeded. Only a sync takes changes off the queue; a verification says nothing about them.
     pub fn done(&mut self, step: Step, now: Moment) {
         self.failing.remove(&step);
         if step == Step::Tidy {
@@ -78,32 +88,32 @@ impl Health {
         }
         self.first_sync_done |= step == Step::Start;
         self.updated = now;
-        if self.failing.keys().all(|step| *step == Step::Tidy) {
-            self.waiting_since = None;
+        if step.is_sync() {
+            self.queued_since = None;
         }
     }
 
     pub fn failed(&mut self, step: Step, reason: String, now: Moment) {
-        self.failing.insert(step, reason);
-        if step != Step::Tidy {
-            self.queued(now);
-        }
+        let since = self.failing.get(&step).map_or(now, |failing| failing.since);
+        self.failing.insert(step, Failing { since, reason });
     }
 
     pub fn is_healthy(&self, now: Moment) -> bool {
-        self.waiting_since.is_none_or(|since| since.age(now) < self.patience)
+        let failing = self.failing.iter().filter(|(step, _)| **step != Step::Tidy);
+        let waiting = failing.map(|(_, failing)| failing.since).chain(self.queued_since);
+        waiting.into_iter().all(|since| since.age(now) < self.patience)
     }
 
     pub fn first_sync_done(&self) -> bool {
         self.first_sync_done
     }
 
-    /// When the kernel last took what we sent; before the first sync, the start of the process.
+    /// When the kernel last accepted a change; before the first sync, the start of the process.
     pub fn updated(&self) -> Moment {
         self.updated
     }
 
-    pub fn failing(&self) -> &BTreeMap<Step, String> {
+    pub fn failing(&self) -> &BTreeMap<Step, Failing> {
         &self.failing
     }
 }
@@ -129,13 +139,13 @@ mod tests {
     }
 
     #[test]
-    fn whoever_has_nothing_to_do_is_healthy_for_ever() {
+    fn an_idle_proxy_stays_healthy() {
         let (health, clock) = started();
         assert!(health.is_healthy(clock.at(1_000_000)) && !health.first_sync_done());
     }
 
     #[test]
-    fn what_waits_for_two_periods_is_late_until_it_is_done() {
+    fn a_change_that_waits_for_two_periods_makes_the_proxy_unhealthy() {
         let (mut health, clock) = started();
         health.queued(clock.at(10));
         health.queued(clock.at(60));
@@ -147,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn one_step_does_not_excuse_another() {
+    fn the_success_of_one_step_does_not_hide_the_failure_of_another() {
         let (mut health, clock) = started();
         health.failed(Step::Node, "no".into(), clock.at(0));
         health.done(Step::Services, clock.at(30));
@@ -157,7 +167,18 @@ mod tests {
     }
 
     #[test]
-    fn untidiness_is_no_illness() {
+    fn a_verification_does_not_take_changes_off_the_queue() {
+        let (mut health, clock) = started();
+        health.done(Step::Start, clock.at(0));
+        health.queued(clock.at(10));
+        health.done(Step::Verify, clock.at(30));
+        assert!(!health.is_healthy(clock.at(70)), "the change still waits");
+        health.done(Step::Services, clock.at(71));
+        assert!(health.is_healthy(clock.at(71)));
+    }
+
+    #[test]
+    fn failed_cleanup_does_not_make_the_proxy_unhealthy() {
         let (mut health, clock) = started();
         health.failed(Step::Tidy, "busy".into(), clock.at(0));
         assert!(health.is_healthy(clock.at(1000)));
@@ -167,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_first_sync_that_fails_becomes_late_too() {
+    fn a_first_sync_that_keeps_failing_makes_the_proxy_unhealthy() {
         let (mut health, clock) = started();
         health.failed(Step::Start, "no".into(), clock.at(0));
         health.failed(Step::Start, "no".into(), clock.at(50));

@@ -1,4 +1,11 @@
-//! `/healthz` and `/livez` as the original answers them, `/readyz`, and what its users miss: under the key `ferroxy`.
+//! `/healthz` and `/livez` as kube-proxy answers them, and `/readyz`. Details that kube-proxy does not have are under the
+//! key `ferroxy`.
+//!
+//! | | fails when | who acts |
+//! |---|---|---|
+//! | `/healthz` | changes wait for too long, a thread ended, or the node is about to be removed | load balancers leave the node |
+//! | `/livez` | changes wait for too long, or a thread ended | the kubelet restarts the proxy |
+//! | `/readyz` | the first sync is not done, or the source does not report changes | rollouts wait |
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +17,7 @@ use super::http::{self, Answer, Handler};
 use super::moment::Moment;
 use super::status::{Now, Status, Watch};
 
-/// More failing objects than this are counted, not listed.
+/// Failing objects beyond this number are counted, not listed.
 const MOST_LISTED: usize = 20;
 
 pub fn handler(status: Arc<Status>) -> Handler {
@@ -18,7 +25,7 @@ pub fn handler(status: Arc<Status>) -> Handler {
 }
 
 fn respond(status: &Status, path: &str) -> Answer {
-    let mut now = status.now();
+    let mut now = status.refreshed();
     let (path, question) = match path {
         "/healthz" => ("/healthz", Question::Healthy),
         "/livez" => ("/livez", Question::Alive),
@@ -32,15 +39,15 @@ fn respond(status: &Status, path: &str) -> Answer {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Question {
-    /// May traffic be sent to this node?
+    /// `/healthz`: may traffic be sent to this node?
     Healthy,
-    /// Does the proxy do its work?
+    /// `/livez`: does the proxy do its work?
     Alive,
-    /// Has it begun to, and does it hear of changes?
+    /// `/readyz`: is the first sync done, and does the source report changes?
     Ready,
 }
 
-/// The first five fields are the original's.
+/// The first five fields are kube-proxy's.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Body {
@@ -65,12 +72,12 @@ struct FamilyBody {
 struct More {
     ready: bool,
     first_sync_done: bool,
-    /// Since the kernel last took something from us; null before the first sync.
+    /// Since the kernel last accepted a change; null before the first sync.
     last_apply_age_seconds: Option<f64>,
     source_alive: bool,
-    /// Since whoever tells us about the cluster last told something.
+    /// Since the last sign of life of the source.
     source_age_seconds: Option<f64>,
-    /// The same for each kind of object, where they come one by one.
+    /// The same for each kind of object, if the source is an API server.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     watches: Vec<WatchBody>,
     queue_length: usize,
@@ -93,14 +100,14 @@ struct Failing {
 }
 
 fn answer(now: &Now, question: Question, moment: Moment) -> (StatusCode, Answer) {
-    let healthy = now.health.is_healthy(moment);
+    let healthy = now.is_healthy(moment);
     let is_well = match question {
         Question::Healthy => healthy && now.node_eligible,
         Question::Alive => healthy,
-        Question::Ready => now.is_ready(),
+        Question::Ready => now.is_ready(moment),
     };
     let updated = now.health.updated();
-    // The original says "now" when all is well: once upon a time it updated whether anything had changed or not.
+    // kube-proxy reports the present time while it is healthy; clients rely on it.
     let last_updated = if is_well && question != Question::Ready { moment } else { updated };
     let of_family = || FamilyBody { last_updated: updated.rfc3339(), healthy };
     let body = Body {
@@ -119,8 +126,11 @@ fn answer(now: &Now, question: Question, moment: Moment) -> (StatusCode, Answer)
 
 fn more(now: &Now, moment: Moment) -> More {
     let services = now.refused.iter().map(|(name, reason)| (format!("Service {name}"), reason));
-    let steps = now.health.failing().iter().map(|(step, reason)| (step.words().to_owned(), reason));
-    let listed = steps.chain(services).take(MOST_LISTED);
+    let services = services.map(|(object, reason)| (object, reason.as_str()));
+    let failing = now.health.failing();
+    let steps = failing.iter().map(|(step, failing)| (step.words().to_owned(), failing.reason.as_str()));
+    let source = now.source.ended.map(|why| ("source".to_owned(), why));
+    let listed = source.into_iter().chain(steps).chain(services).take(MOST_LISTED);
     let seconds = |since: Moment| since.age(moment).as_secs_f64();
     let watch = |watch: &Watch| WatchBody {
         resource: watch.resource,
@@ -128,15 +138,15 @@ fn more(now: &Now, moment: Moment) -> More {
         age_seconds: watch.last_heard.map(seconds),
     };
     More {
-        ready: now.is_ready(),
+        ready: now.is_ready(moment),
         first_sync_done: now.health.first_sync_done(),
         last_apply_age_seconds: now.health.first_sync_done().then(|| seconds(now.health.updated())),
-        source_alive: now.source.is_alive,
-        source_age_seconds: now.source.last_word.map(seconds),
-        watches: now.source.watches.iter().map(watch).collect(),
+        source_alive: now.source.is_alive(moment),
+        source_age_seconds: now.source.state.last_sign.map(seconds),
+        watches: now.source.state.watches.iter().map(watch).collect(),
         queue_length: now.queue_length,
-        failing_count: now.refused.len() + now.health.failing().len(),
-        failing: listed.map(|(object, reason)| Failing { object, reason: reason.clone() }).collect(),
+        failing_count: now.refused.len() + failing.len() + usize::from(now.source.ended.is_some()),
+        failing: listed.map(|(object, reason)| Failing { object, reason: reason.to_owned() }).collect(),
     }
 }
 
@@ -144,6 +154,7 @@ fn more(now: &Now, moment: Moment) -> More {
 mod tests {
     use super::*;
     use crate::serve::health::Step;
+    use crate::serve::status::SourceState;
     use ferroxy_core::{Family, ServiceName};
     use http_body_util::BodyExt;
     use serde_json::{Value, json};
@@ -160,7 +171,7 @@ mod tests {
             let wall = UNIX_EPOCH + Duration::from_secs(1_794_779_336);
             let started = Moment { instant: Instant::now(), wall };
             let status = Status::new(&Family::ALL, Duration::from_secs(30));
-            let mut now = status.now();
+            let mut now = status.refreshed();
             now.health = crate::serve::health::Health::new(Duration::from_secs(30), started);
             now.node_eligible = true;
             drop(now);
@@ -170,6 +181,11 @@ mod tests {
         fn at(&self, seconds: u64) -> Moment {
             let later = Duration::from_secs(seconds);
             Moment { instant: self.started.instant + later, wall: self.started.wall + later }
+        }
+
+        /// A source that reports changes, and worked last at this time.
+        fn followed_at(&self, seconds: u64) -> SourceState {
+            SourceState { last_sign: Some(self.at(seconds)), is_following: true, watches: Vec::new() }
         }
 
         fn ask(&self, question: Question, seconds: u64) -> (u16, Value) {
@@ -199,12 +215,34 @@ mod tests {
         assert_eq!((code, without_ours(body)), (200, expected));
         assert_eq!(proxy.ask(Question::Ready, 5).0, 503);
         proxy.status.now().health.done(Step::Start, proxy.at(6));
-        assert_eq!(proxy.ask(Question::Ready, 7).0, 503, "nobody has told us anything");
-        proxy.status.source_spoke();
+        assert_eq!(proxy.ask(Question::Ready, 7).0, 503, "the source has not reported anything");
+        proxy.status.now().source.state = proxy.followed_at(7);
         assert_eq!(proxy.ask(Question::Ready, 7).0, 200);
-        proxy.status.source_ended();
-        assert_eq!(proxy.ask(Question::Ready, 7).0, 503);
-        assert_eq!(proxy.ask(Question::Healthy, 7).0, 200, "as the original");
+    }
+
+    #[test]
+    fn a_silent_source_is_only_not_ready() {
+        let proxy = Proxy::new();
+        proxy.status.now().health.done(Step::Start, proxy.at(1));
+        proxy.status.now().source.state = proxy.followed_at(10);
+        assert_eq!(proxy.ask(Question::Ready, 69).0, 200);
+        assert_eq!(proxy.ask(Question::Ready, 70).0, 503, "no sign of life for a minute");
+        assert_eq!(proxy.ask(Question::Healthy, 70).0, 200, "load balancers stay");
+        assert_eq!(proxy.ask(Question::Alive, 70).0, 200, "a restart does not help");
+    }
+
+    #[test]
+    fn the_end_of_the_sources_thread_fails_every_check() {
+        let proxy = Proxy::new();
+        proxy.status.now().health.done(Step::Start, proxy.at(1));
+        proxy.status.now().source.state = proxy.followed_at(5);
+        assert_eq!(proxy.ask(Question::Ready, 6).0, 200);
+        proxy.status.source_ended("the thread has ended");
+        for question in [Question::Healthy, Question::Alive, Question::Ready] {
+            let (code, body) = proxy.ask(question, 6);
+            let failing = json!([{ "object": "source", "reason": "the thread has ended" }]);
+            assert_eq!((code, &body["ferroxy"]["failing"]), (503, &failing), "{question:?}");
+        }
     }
 
     #[test]
@@ -243,7 +281,8 @@ mod tests {
             alive,
             last_heard: heard.map(|seconds| proxy.at(seconds)),
         };
-        proxy.status.source(vec![watch("services", true, Some(5)), watch("endpointslices", false, None)]);
+        let watches = vec![watch("services", true, Some(5)), watch("endpointslices", false, None)];
+        proxy.status.now().source.state = SourceState::of_watches(watches);
         let (code, body) = proxy.ask(Question::Ready, 9);
         let expected = json!([
             { "resource": "services", "alive": true, "ageSeconds": 4.0 },
@@ -251,7 +290,8 @@ mod tests {
         ]);
         assert_eq!((code, &body["ferroxy"]["watches"]), (503, &expected));
         assert_eq!(body["ferroxy"]["sourceAgeSeconds"], json!(4.0));
-        proxy.status.source(vec![watch("services", true, Some(5)), watch("endpointslices", true, Some(6))]);
+        let watches = vec![watch("services", true, Some(5)), watch("endpointslices", true, Some(6))];
+        proxy.status.now().source.state = SourceState::of_watches(watches);
         assert_eq!(proxy.ask(Question::Ready, 9).0, 200);
     }
 

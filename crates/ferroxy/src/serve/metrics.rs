@@ -8,7 +8,8 @@ mod modes;
 
 use ferroxy_core::Family;
 
-use super::counts::{Changes, Counts};
+use super::changes::Tally;
+use super::counts::Counts;
 use super::exposition::{Exposition, Histogram, Kind};
 use super::moment::Moment;
 use super::process;
@@ -19,7 +20,7 @@ use crate::config::{FeatureGates, Mode};
 
 pub fn page(status: &Status, mode: Mode, gates: &FeatureGates, traffic: &Collector) -> String {
     let mut page = Exposition::default();
-    agent(&mut page, &status.now(), mode);
+    agent(&mut page, &status.refreshed(), mode);
     traffic.write(status, &mut page);
     page.begin(Kind::Gauge, "kubernetes_feature_enabled", "[BETA] Feature gates, and whether they are on.");
     for (name, stage, on) in gates.all() {
@@ -31,13 +32,13 @@ pub fn page(status: &Status, mode: Mode, gates: &FeatureGates, traffic: &Collect
 
 /// `/metrics/slis`: the answers of the health service, as Kubernetes' own components tell theirs.
 pub fn slis(status: &Status) -> String {
-    let now = status.now();
+    let now = status.refreshed();
     let moment = Moment::now();
-    let healthy = now.health.is_healthy(moment);
+    let healthy = now.is_healthy(moment);
     let checks = [
         ("/healthz", "healthz", healthy && now.node_eligible),
         ("/livez", "livez", healthy),
-        ("/readyz", "readyz", now.is_ready()),
+        ("/readyz", "readyz", now.is_ready(moment)),
     ];
     let mut page = Exposition::default();
     let name = "kubernetes_healthcheck";
@@ -105,9 +106,9 @@ fn syncs(page: &mut Exposition, now: &Now) {
 }
 
 fn changes(page: &mut Exposition, counts: &Counts) {
-    let kinds: [(&str, &str, &Changes); 2] = [
-        ("endpoint", "EndpointSlices", &counts.endpoint_changes),
-        ("service", "Services", &counts.service_changes),
+    let kinds: [(&str, &str, &Tally); 2] = [
+        ("endpoint", "EndpointSlices", &counts.changes.slices),
+        ("service", "Services", &counts.changes.services),
     ];
     for (kind, objects, changes) in kinds {
         let name = |end: &str| format!("kubeproxy_sync_proxy_rules_{kind}_changes_{end}");
@@ -140,15 +141,31 @@ fn ours(page: &mut Exposition, now: &Now) {
     );
     let refused = now.refused.len();
     page.single(Kind::Gauge, "ferroxy_refused_services", "Services that the kernel refuses.", refused);
+    let durations = [
+        (
+            "ferroxy_verification_duration_seconds",
+            "Duration of comparing all rules with the kernel and repairing them.",
+            &counts.verification,
+        ),
+        (
+            "ferroxy_cleanup_duration_seconds",
+            "Duration of removing unused rules and objects.",
+            &counts.cleanup,
+        ),
+    ];
+    for (name, help, histogram) in durations {
+        page.begin(Kind::Histogram, name, help);
+        page.histogram(name, &[], histogram);
+    }
     let help = "Netlink messages sent to program the kernel.";
     page.single(Kind::Counter, "ferroxy_kernel_messages_total", help, counts.kernel_messages);
     let help = "Bytes sent to program the kernel.";
     page.single(Kind::Counter, "ferroxy_kernel_bytes_total", help, counts.kernel_bytes);
     let help = "Whether the first sync is done and changes are heard of.";
-    page.single(Kind::Gauge, "ferroxy_ready", help, u8::from(now.is_ready()));
-    let last_word = now.source.last_word.as_ref().map_or(0.0, Moment::unix_seconds);
+    page.single(Kind::Gauge, "ferroxy_ready", help, u8::from(now.is_ready(Moment::now())));
+    let last_sign = now.source.state.last_sign.as_ref().map_or(0.0, Moment::unix_seconds);
     let help = "When the source last told something, as Unix time.";
-    page.single(Kind::Gauge, "ferroxy_source_last_word_timestamp_seconds", help, last_word);
+    page.single(Kind::Gauge, "ferroxy_source_last_word_timestamp_seconds", help, last_sign);
     page.begin(Kind::Gauge, "ferroxy_build_info", "Which Ferroxy this is; always 1.");
     page.sample("ferroxy_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
 }
@@ -176,7 +193,7 @@ fn build_info(page: &mut Exposition, now: &Now) {
 }
 
 fn watches(page: &mut Exposition, now: &Now) {
-    let watches = &now.source.watches;
+    let watches = &now.source.state.watches;
     if watches.is_empty() {
         return;
     }
@@ -224,7 +241,7 @@ mod tests {
     use crate::dataplane::RuleCount;
     use crate::serve::health::Step;
     use crate::serve::requests::Request;
-    use crate::serve::status::Watch;
+    use crate::serve::status::{SourceState, Watch};
     use std::time::Duration;
 
     fn lines(text: &str, beginning: &str) -> Vec<String> {
@@ -247,7 +264,7 @@ mod tests {
         let took = Duration::from_millis(3);
         status.requested(Request { method: "GET", host: "10.0.0.1:6443", code: Some(200), took });
         let watch = Watch { resource: "services", alive: true, last_heard: Some(Moment::now()) };
-        status.source(vec![watch]);
+        status.now().source.state = SourceState::of_watches(vec![watch]);
         status.cluster_version("v1.33.2");
         status
     }

@@ -2,6 +2,7 @@
 //! agent writes, and never asks the agent anything.
 
 mod accept;
+pub mod changes;
 mod counts;
 mod debug;
 mod exposition;

@@ -1,19 +1,20 @@
-//! What the agent says about its work, for those who ask over HTTP. The agent writes, the servers read; neither waits
-//! for the other longer than it takes to copy a few numbers.
+//! The state of the agent, shared with the HTTP servers. The agent writes, the servers read; neither holds the lock for
+//! longer than it takes to copy a few numbers.
 
 use std::collections::BTreeMap;
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use ferroxy_core::facts::Node;
-use ferroxy_core::{Event, Family, ServiceName};
+use ferroxy_core::{Family, ServiceName};
 use ferroxy_source::kube::{Occurrence, Recorder};
 use tokio::sync::Notify;
 
 use crate::config::Config;
 use crate::dataplane::{Acknowledged, Receipt, RuleCount};
 
+use super::changes::Reported;
 use super::counts::{Counts, Rules};
 use super::frontends::Frontends;
 use super::health::{Health, Step};
@@ -22,62 +23,80 @@ use super::ports::Ports;
 use super::requests::Request;
 use super::without_local::WithoutLocal;
 
-/// The cluster autoscaler marks a node with this taint before it removes it.
+/// The cluster autoscaler taints a node with this before it removes it.
 const GOING_AWAY: &str = "ToBeDeletedByClusterAutoscaler";
 
-/// Unless told otherwise.
+/// The default of `trafficMetricsMaxSeries`.
 const MOST_TRAFFIC_SERIES: usize = 20_000;
+
+/// A source that shows no sign of life for so long is not ready. An API server is probed after 10 seconds of silence,
+/// manifests are looked at every 10 seconds.
+const LONGEST_SILENCE: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 pub struct Status {
     now: Mutex<Now>,
-    /// Told when health-check node ports are to be opened or closed.
+    /// Notified when health-check node ports must be opened or closed.
     ports_changed: Notify,
-    /// Who tells people by events of the API, where there is an API.
+    /// Sends events to the API server, where there is one.
     recorder: OnceLock<Recorder>,
+    probe: OnceLock<Probe>,
 }
 
-/// All there is to tell.
+/// Asks the source how it is doing.
+struct Probe(Box<dyn Fn() -> SourceState + Send + Sync>);
+
+/// Everything the servers can report.
 #[derive(Debug)]
 pub struct Now {
     pub families: Vec<Family>,
     pub health: Health,
-    /// The Node object is known, and the node is to stay.
+    /// The Node object is known, and the node is not about to be removed.
     pub node_eligible: bool,
     pub source: Source,
-    /// Services that the kernel refused, with its words.
+    /// Services that the kernel refused, and why.
     pub refused: BTreeMap<ServiceName, String>,
     pub queue_length: usize,
     pub ports: Ports,
     pub without_local: WithoutLocal,
     pub counts: Counts,
-    /// Whose traffic is counted; `None` while none is.
+    /// The Services whose traffic is counted; `None` while traffic is not counted.
     pub frontends: Option<Frontends>,
-    /// How many series of traffic are told at most.
+    /// The limit for series of traffic.
     pub most_traffic_series: usize,
-    /// The configuration in force, if it is not the one we started with.
+    /// The configuration in force, if it is not the one the process started with.
     pub changed_config: Option<Box<Config>>,
-    /// The version of Kubernetes that the cluster has, as its API server tells it: `v1.37.0`.
+    /// The version that the API server reports: `v1.37.0`.
     pub cluster_version: Option<String>,
 }
 
-/// Whoever tells us about the cluster.
+/// The source of Services and EndpointSlices: the API server, or manifests.
 #[derive(Debug, Default)]
 pub struct Source {
-    pub last_word: Option<Moment>,
-    pub is_alive: bool,
-    /// One for each kind of object, where they come one by one.
+    pub state: SourceState,
+    /// Why no change will ever be reported again, if the thread of the source has ended. Only a restart helps.
+    pub ended: Option<&'static str>,
+}
+
+/// What the source says of itself.
+#[derive(Debug, Clone, Default)]
+pub struct SourceState {
+    /// The last time the source worked: a change, an answer of the API server, a look at the files.
+    pub last_sign: Option<Moment>,
+    /// Changes are being reported, as far as the source knows.
+    pub is_following: bool,
+    /// One for each kind of object, if the source is an API server.
     pub watches: Vec<Watch>,
 }
 
-/// How one kind of object is heard of.
+/// How one kind of object is watched.
 #[derive(Debug, Clone)]
 pub struct Watch {
     /// As the API's paths have it: `services`.
     pub resource: &'static str,
-    /// Listed in whole at least once, and changes are being listened for.
+    /// Listed completely at least once, and a watch is open.
     pub alive: bool,
-    /// A change, or a sign that there was none.
+    /// The last event or sign of life on this watch.
     pub last_heard: Option<Moment>,
 }
 
@@ -99,20 +118,35 @@ impl Status {
             changed_config: None,
             cluster_version: None,
         };
-        Status { now: Mutex::new(now), ports_changed: Notify::new(), recorder: OnceLock::new() }
+        Status {
+            now: Mutex::new(now),
+            ports_changed: Notify::new(),
+            recorder: OnceLock::new(),
+            probe: OnceLock::new(),
+        }
     }
 
     pub fn now(&self) -> MutexGuard<'_, Now> {
-        // Whoever panicked while writing left numbers, not references: they are as good as before.
+        // A panic while writing leaves numbers, not broken references: they can still be read.
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns when other health-check node ports are wanted than at the last call.
+    /// The same, after asking the source how it is doing at this moment.
+    pub fn refreshed(&self) -> MutexGuard<'_, Now> {
+        let state = self.probe.get().map(|probe| (probe.0)());
+        let mut now = self.now();
+        if let Some(state) = state {
+            now.source.state = state;
+        }
+        now
+    }
+
+    /// Returns when the set of health-check node ports has changed since the last call.
     pub async fn ports_changed(&self) {
         self.ports_changed.notified().await;
     }
 
-    /// How many series of traffic may be told; `None` when none is counted.
+    /// The limit for series of traffic; `None` while traffic is not counted.
     pub fn traffic_limit(&self) -> Option<usize> {
         let now = self.now();
         now.frontends.as_ref().map(|_| now.most_traffic_series)
@@ -123,42 +157,36 @@ impl Status {
     }
 }
 
-/// For whoever reads the source.
+/// For the source.
 impl Status {
-    /// From here on events are sent. The first call counts.
+    /// Sends events through this recorder from now on. The first call counts.
     pub fn tell_people_by(&self, recorder: Recorder) {
         let _ = self.recorder.set(recorder);
     }
 
-    /// An event of the API; nothing where there is no API.
+    /// Sends an event to the API server, if there is one.
     pub fn tell_people(&self, occurrence: Occurrence) {
         if let Some(recorder) = self.recorder.get() {
             recorder.emit(occurrence);
         }
     }
 
-    pub fn source_spoke(&self) {
-        let mut now = self.now();
-        now.source.last_word = Some(Moment::now());
-        now.source.is_alive = true;
+    /// How to ask the source how it is doing. It is asked for every answer, so that none is out of date. The first
+    /// call counts.
+    pub fn probe_source(&self, probe: impl Fn() -> SourceState + Send + Sync + 'static) {
+        let _ = self.probe.set(Probe(Box::new(probe)));
     }
 
-    pub fn source_ended(&self) {
-        self.now().source.is_alive = false;
-    }
-
-    /// What is heard of each kind of object: all of them must be alive for the source to be.
-    pub fn source(&self, watches: Vec<Watch>) {
-        let newest = watches.iter().filter_map(|watch| watch.last_heard).max_by_key(|heard| heard.instant);
-        let is_alive = !watches.is_empty() && watches.iter().all(|watch| watch.alive);
-        self.now().source = Source { last_word: newest, is_alive, watches };
+    /// The thread of the source has ended: no change will be reported any more.
+    pub fn source_ended(&self, why: &'static str) {
+        self.now().source.ended = Some(why);
     }
 
     pub fn requested(&self, request: Request<'_>) {
         self.now().counts.requests.count(request);
     }
 
-    /// What the API server says it is: `v1.37.0`.
+    /// The version that the API server reports: `v1.37.0`.
     pub fn cluster_version(&self, version: &str) {
         self.now().cluster_version = Some(version.to_owned());
     }
@@ -166,15 +194,21 @@ impl Status {
 
 /// For the agent.
 impl Status {
-    /// The source or the host told these, and this is our Node now.
-    pub fn heard(&self, services: u64, slices: u64, node: Option<&Node>) {
+    /// The source or the host reported these changes; this is our Node now.
+    pub fn reported(&self, changes: Reported, node: Option<&Node>) {
         let mut now = self.now();
         now.node_eligible = node.is_some_and(is_eligible);
-        now.counts.service_changes.heard(services);
-        now.counts.endpoint_changes.heard(slices);
+        now.counts.changes.reported(changes);
     }
 
-    /// Something waits to be sent to the kernel.
+    /// The first sync begins, with so many objects.
+    pub fn starting(&self, services: u64, slices: u64, node: Option<&Node>) {
+        let mut now = self.now();
+        now.node_eligible = node.is_some_and(is_eligible);
+        now.counts.changes.known(services, slices);
+    }
+
+    /// A change waits to be sent to the kernel.
     pub fn queued(&self) {
         let (mut now, moment) = (self.now(), Moment::now());
         now.health.queued(moment);
@@ -185,8 +219,10 @@ impl Status {
         let (mut now, moment) = (self.now(), Moment::now());
         now.health.done(step, moment);
         now.counts.sent(receipt);
-        if step != Step::Tidy {
-            now.counts.synced(step, moment.instant.saturating_duration_since(began), moment);
+        now.counts.done(step, moment.instant.saturating_duration_since(began), moment);
+        if step == Step::Start {
+            let Now { counts, refused, .. } = &mut *now;
+            counts.changes.first_sync(refused.keys());
         }
     }
 
@@ -196,7 +232,7 @@ impl Status {
         now.counts.failed(step);
     }
 
-    /// These Services were tried. What the kernel has of them it has acknowledged; some of them it refused.
+    /// These Services were sent to the kernel, which refused some of them.
     pub fn services(
         &self,
         tried: &[ServiceName],
@@ -215,6 +251,11 @@ impl Status {
             other_ports |= now.ports.replace(name, service);
         }
         now.refused.extend(refused.iter().cloned());
+        for name in tried {
+            if !now.refused.contains_key(name) {
+                now.counts.changes.programmed(name);
+            }
+        }
         now.counts.partial_sync_failures += refused.len() as u64;
         drop(now);
         if other_ports {
@@ -249,12 +290,12 @@ impl Status {
         self.now().queue_length = length;
     }
 
-    /// A change of endpoints is in force, so long after it was made in the API.
+    /// The kernel has a change of endpoints, so long after it was made in the API.
     pub fn programmed(&self, family: Family, seconds: f64) {
         self.now().counts.of_family[family as usize].network_programming.observe(seconds);
     }
 
-    /// Stale connections were looked for.
+    /// A sweep for stale connections has ended.
     pub fn swept(&self, family: Family, took: Duration, deleted: u64) {
         let mut now = self.now();
         let counts = &mut now.counts.of_family[family as usize];
@@ -268,44 +309,61 @@ impl Status {
         self.now().counts.iptables.rules.extend(counts.iter().map(count));
     }
 
-    /// iptables mode: what the kernel has counted so far.
+    /// iptables mode: the kernel's counters.
     pub fn iptables_packets(&self, invalid_dropped: u64, localhost_accepted: u64) {
         let iptables = &mut self.now().counts.iptables;
         (iptables.invalid_dropped, iptables.localhost_accepted) = (invalid_dropped, localhost_accepted);
     }
 
-    /// Another configuration is in force.
+    /// A changed configuration is in force.
     pub fn reconfigured(&self, config: Box<Config>) {
         let mut now = self.now();
         now.most_traffic_series = config.traffic_metrics_max_series as usize;
         now.changed_config = Some(config);
     }
 
-    /// How many series of traffic are told at most.
+    /// Sets the limit for series of traffic.
     pub fn limit_traffic_series(&self, most: usize) {
         self.now().most_traffic_series = most;
     }
 }
 
 impl Now {
-    /// The first sync is done, and whoever tells us about the cluster still does.
-    pub fn is_ready(&self) -> bool {
-        self.health.first_sync_done() && self.source.is_alive
+    /// The first sync is done, and the source reports changes.
+    pub fn is_ready(&self, now: Moment) -> bool {
+        self.health.first_sync_done() && self.source.is_alive(now)
+    }
+
+    /// Changes that are reported are programmed, and will be. If not, only a restart helps.
+    ///
+    /// A source that cannot reach its API server for a while does not count: the rules in the kernel stay right for as
+    /// long as nothing changes, a restart does not help, and load balancers must not leave every node at once.
+    pub fn is_healthy(&self, now: Moment) -> bool {
+        self.health.is_healthy(now) && self.source.ended.is_none()
     }
 }
 
-/// How many of these events are about Services, and how many about EndpointSlices.
-pub fn changes_in(events: &[Event]) -> (u64, u64) {
-    let mut counts = (0, 0);
-    for event in events {
-        match event {
-            Event::Service(_) | Event::ServiceGone { .. } => counts.0 += 1,
-            Event::Slice(_) | Event::SliceGone { .. } => counts.1 += 1,
-            Event::Node(_) | Event::NodeGone { .. } => {}
-            Event::ServiceCidr(_) | Event::ServiceCidrGone { .. } | Event::HostAddresses(_) => {}
-        }
+impl Source {
+    /// Changes are being reported, and there was a sign of life in the last minute.
+    pub fn is_alive(&self, now: Moment) -> bool {
+        let is_fresh = self.state.last_sign.is_some_and(|sign| sign.age(now) < LONGEST_SILENCE);
+        self.ended.is_none() && self.state.is_following && is_fresh
     }
-    counts
+}
+
+impl SourceState {
+    /// An API server: all watches must be open, and one of them must show that the server is there.
+    pub fn of_watches(watches: Vec<Watch>) -> SourceState {
+        let last_sign = watches.iter().filter_map(|watch| watch.last_heard).max_by_key(|heard| heard.instant);
+        let is_following = !watches.is_empty() && watches.iter().all(|watch| watch.alive);
+        SourceState { last_sign, is_following, watches }
+    }
+}
+
+impl fmt::Debug for Probe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Probe")
+    }
 }
 
 fn is_eligible(node: &Node) -> bool {
@@ -315,21 +373,22 @@ fn is_eligible(node: &Node) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ferroxy_core::{Facts, event};
+    use crate::serve::changes::ChangeKind;
+    use ferroxy_core::{Event, Facts, event};
     use ferroxy_nftables::ledger::Ledger;
 
     fn status() -> Status {
         Status::new(&Family::ALL, Duration::from_secs(30))
     }
 
-    /// Whether the node is eligible, once we have heard of it in this state.
+    /// Whether the node is eligible when its object has this state.
     fn eligible(node: Option<event::Node>) -> bool {
         let policy = ferroxy_core::Policy { node_name: "ka".into(), ..Default::default() };
         let (mut facts, status) = (Facts::new(policy), status());
         if let Some(node) = node {
             facts.apply(Event::Node(node));
         }
-        status.heard(0, 0, facts.own_node());
+        status.starting(0, 0, facts.own_node());
         status.now().node_eligible
     }
 
@@ -347,29 +406,50 @@ mod tests {
 
     #[test]
     fn changes_are_pending_until_the_kernel_has_them() {
-        let status = status();
-        let gone = || (String::from("default"), String::from("web"));
-        let ((namespace, name), (slice_namespace, slice)) = (gone(), gone());
-        let events = [
-            Event::ServiceGone { namespace, name },
-            Event::SliceGone { namespace: slice_namespace, name: slice },
-            Event::HostAddresses(Vec::new()),
-        ];
-        let (services, slices) = changes_in(&events);
-        status.heard(services, slices, None);
-        let pending = || {
-            let counts = &status.now().counts;
-            (counts.service_changes.pending, counts.endpoint_changes.pending)
-        };
-        assert_eq!(pending(), (1, 1));
-        status.failed(Step::Services, &"no memory");
-        assert_eq!(pending(), (1, 1));
+        let (status, ledger) = (status(), Ledger::default());
+        let (web, api) = (ServiceName::new("default", "web"), ServiceName::new("default", "api"));
         let receipt = Receipt { transactions: 1, messages: 3, bytes: 100 };
+        status.done(Step::Start, Instant::now(), &receipt);
+        let mut changes = Reported::default();
+        changes.add(ChangeKind::Service, &[web.clone()].into());
+        changes.add(ChangeKind::Slice, &[web.clone()].into());
+        changes.add(ChangeKind::Slice, &[api.clone()].into());
+        status.reported(changes, None);
+        let pending = || {
+            let changes = &status.now().counts.changes;
+            (changes.services.pending, changes.slices.pending)
+        };
+        assert_eq!(pending(), (1, 2));
+        status.failed(Step::Services, &"no memory");
+        assert_eq!(pending(), (1, 2));
+        for step in [Step::Verify, Step::Node, Step::Tidy] {
+            status.done(step, Instant::now(), &Receipt::default());
+            assert_eq!(pending(), (1, 2), "{step:?} does not program Services");
+        }
+        status.services(std::slice::from_ref(&api), &[], &ledger);
         status.done(Step::Services, Instant::now(), &receipt);
+        assert_eq!(pending(), (1, 1), "the other Service is not programmed yet");
+        let refused = [(web.clone(), "too large".to_owned())];
+        status.services(std::slice::from_ref(&web), &refused, &ledger);
+        assert_eq!(pending(), (1, 1), "the kernel refused it");
+        status.services(&[web], &[], &ledger);
         assert_eq!(pending(), (0, 0));
         let now = status.now();
-        assert_eq!((now.counts.service_changes.total, now.counts.sync_failures()), (1, 1));
-        assert_eq!((now.counts.kernel_messages, now.counts.kernel_bytes), (3, 100));
+        assert_eq!((now.counts.changes.services.total, now.counts.sync_failures()), (1, 2));
+        assert_eq!((now.counts.kernel_messages, now.counts.kernel_bytes), (6, 200));
+    }
+
+    #[test]
+    fn only_syncs_are_in_the_histogram_of_syncs() {
+        let status = status();
+        for step in [Step::Start, Step::Services, Step::Node, Step::Verify, Step::Tidy] {
+            status.done(step, Instant::now(), &Receipt::default());
+        }
+        let now = status.now();
+        let counts = &now.counts;
+        assert_eq!(counts.sync.count(), 3);
+        assert_eq!((counts.full_sync.count(), counts.partial_sync.count()), (1, 2));
+        assert_eq!((counts.verification.count(), counts.cleanup.count()), (1, 1));
     }
 
     #[test]
@@ -385,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn untidiness_is_no_failed_sync() {
+    fn a_failed_cleanup_is_not_a_failed_sync() {
         let status = status();
         status.failed(Step::Tidy, &"busy");
         status.done(Step::Tidy, Instant::now(), &Receipt::default());
@@ -393,18 +473,35 @@ mod tests {
         assert_eq!((now.counts.sync_failures(), now.counts.cleanup_failures), (0, 1));
         assert!(now.counts.last_sync.is_none());
     }
+
     #[test]
-    fn the_source_is_alive_while_every_watch_is() {
-        let status = status();
+    fn the_source_is_alive_while_every_watch_is_and_one_was_heard_of_lately() {
         let watch = |resource, alive, last_heard| Watch { resource, alive, last_heard };
+        let of = |watches| Source { state: SourceState::of_watches(watches), ended: None };
         let (early, late) = (Moment::now(), Moment::now());
-        status.source(vec![watch("services", true, Some(late)), watch("endpointslices", false, Some(early))]);
-        assert!(!status.now().source.is_alive);
-        assert_eq!(status.now().source.last_word.map(|word| word.instant), Some(late.instant));
-        status.source(vec![watch("services", true, Some(late)), watch("endpointslices", true, None)]);
-        assert!(status.now().source.is_alive);
-        status.source(Vec::new());
-        assert!(!status.now().source.is_alive, "nobody listens");
+        let one = of(vec![watch("services", true, Some(late)), watch("endpointslices", false, Some(early))]);
+        assert!(!one.is_alive(late));
+        assert_eq!(one.state.last_sign.map(|sign| sign.instant), Some(late.instant));
+        let all = of(vec![watch("services", true, Some(late)), watch("endpointslices", true, None)]);
+        assert!(all.is_alive(late));
+        let after = |seconds| Moment { instant: late.instant + Duration::from_secs(seconds), ..late };
+        assert!(all.is_alive(after(59)));
+        assert!(!all.is_alive(after(60)), "a thread that hangs leaves its watches open");
+        assert!(!of(Vec::new()).is_alive(late), "nothing is watched");
+        assert!(!Source { ended: Some("the thread ended"), ..all }.is_alive(late));
+    }
+
+    #[test]
+    fn the_source_is_asked_for_every_answer() {
+        let status = status();
+        let asked = std::sync::atomic::AtomicU64::new(0);
+        status.probe_source(move || {
+            let is_following = asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed) == 1;
+            SourceState { is_following, ..SourceState::default() }
+        });
+        assert!(!status.refreshed().source.state.is_following);
+        assert!(status.refreshed().source.state.is_following);
+        assert!(!status.refreshed().source.state.is_following);
     }
 
     #[test]

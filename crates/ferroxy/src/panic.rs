@@ -1,0 +1,77 @@
+//! Panics: a panic in any thread is logged and ends the process. A proxy that goes on without one of its threads looks
+//! healthy and does not do its work; a restart puts it right, and the rules stay in the kernel meanwhile.
+
+use std::panic::PanicHookInfo;
+
+use crate::log;
+
+/// Installs the panic hook. Call it first in `main`.
+pub fn abort_on_panic() {
+    std::panic::set_hook(Box::new(|panic| {
+        report(panic);
+        log::flush();
+        std::process::abort();
+    }));
+}
+
+/// In the format of the log, once there is one.
+fn report(panic: &PanicHookInfo<'_>) {
+    let thread = std::thread::current();
+    let thread = thread.name().unwrap_or("unnamed");
+    let message = panic.payload_as_str().unwrap_or("no message");
+    let place = panic.location().map(ToString::to_string).unwrap_or_default();
+    if tracing::dispatcher::has_been_set() {
+        tracing::error!("internal error: thread {thread} panicked at {place}: {message}; the process ends");
+    } else {
+        eprintln!("ferroxy: internal error: thread {thread} panicked at {place}: {message}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Command;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::config::{LogFormat, LogStream, Logging};
+
+    /// Set in the process that panics.
+    const CHILD: &str = "FERROXY_TEST_PANIC";
+
+    /// The tests run themselves once more: the process has to end.
+    #[test]
+    fn a_panic_in_any_thread_is_logged_and_ends_the_process() {
+        if std::env::var_os(CHILD).is_some() {
+            return child();
+        }
+        let name = "panic::tests::a_panic_in_any_thread_is_logged_and_ends_the_process";
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", name, "--nocapture"])
+            .env(CHILD, "1")
+            .output()
+            .unwrap();
+        assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{output:?}");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        let line = errors.lines().find(|line| line.contains("on purpose")).unwrap();
+        let line: serde_json::Value = serde_json::from_str(line).unwrap();
+        let message = line["msg"].as_str().unwrap();
+        assert!(message.contains("thread watcher panicked at") && message.contains("panic.rs"), "{message}");
+    }
+
+    fn child() {
+        abort_on_panic();
+        let stream = LogStream { split_stream: false, info_buffer_size: "0".into() };
+        log::start(&Logging {
+            format: LogFormat::Json,
+            flush_frequency: Duration::ZERO,
+            verbosity: 0,
+            vmodule: Vec::new(),
+            text: stream.clone(),
+            json: stream,
+        });
+        let thread = std::thread::Builder::new().name("watcher".into()).spawn(|| panic!("on purpose"));
+        // Before the hook was there, the rest of the process went on.
+        let _ = thread.unwrap().join();
+    }
+}
