@@ -50,7 +50,7 @@ impl Inventory {
             Content::Object(object, notes) => {
                 let key = object.key();
                 let name: Box<str> = key.subject().name.into();
-                self.note(&name, &key, notes);
+                self.note(&name, key, notes);
                 self.objects.insert(name, self.generation);
                 out.tell(object.into());
             }

@@ -34,8 +34,8 @@ pub(super) struct Held {
 impl Held {
     fn new(object: &Object) -> Held {
         let mut hasher = DefaultHasher::new();
-        object.hash(&mut hasher);
-        Held { key: Arc::new(object.key()), digest: hasher.finish() }
+        object.event().hash(&mut hasher);
+        Held { key: Arc::new(object.key().clone()), digest: hasher.finish() }
     }
 }
 

@@ -293,7 +293,7 @@ items:
         let text = "{kind: Node, apiVersion: v1, metadata: {name: a}}\n---\nkind: [\n---\n\
                     {kind: Node, apiVersion: v1, metadata: {name: b}}\n";
         assert!(incomplete(text));
-        let names: Vec<Key> = read_str("a.yaml", text).0.iter().map(Object::key).collect();
+        let names: Vec<Key> = read_str("a.yaml", text).0.iter().map(Object::key).cloned().collect();
         assert_eq!(names.iter().map(|key| key.name.as_str()).collect::<Vec<_>>(), ["a", "b"]);
         let shown = shown("a.yaml", text);
         assert_eq!(shown.len(), 1);

@@ -77,7 +77,7 @@ impl Wire for EndpointSlice {
         }
         let ports = self.ports.entries(format_args!("ports"), notes);
         let endpoints = self.endpoints.entries(format_args!("endpoints"), notes);
-        Decoded::Object(Object::Slice(event::EndpointSlice {
+        Decoded::Object(Object::slice(event::EndpointSlice {
             service: identity.label(SERVICE_NAME, notes),
             last_change: identity.last_change(notes),
             address_type: self.address_type.take(format_args!("addressType"), notes).unwrap_or_default(),
@@ -128,6 +128,7 @@ fn names(list: Field<Vec<Field<Named>>>, path: std::fmt::Arguments<'_>, notes: &
 
 #[cfg(test)]
 mod tests {
+    use ferroxy_core::Event;
     use serde_json::{Value, json};
 
     use super::*;
@@ -140,7 +141,10 @@ mod tests {
 
     fn slice(value: Value) -> (event::EndpointSlice, Vec<String>) {
         match read(value) {
-            (Decoded::Object(Object::Slice(slice)), notes) => (slice, notes),
+            (Decoded::Object(object), notes) => {
+                let Event::Slice(slice) = object.into() else { panic!() };
+                (slice, notes)
+            }
             other => panic!("{other:?}"),
         }
     }

@@ -1,4 +1,4 @@
-//! The paths of the metrics address: `/metrics` and what people look at when they wonder about this proxy. Profiles are in
+//! The paths of the metrics address: `/metrics` and pages for troubleshooting. Profiles are in
 //! `debug.rs`.
 
 use std::sync::Arc;
@@ -18,9 +18,9 @@ use crate::config::{Config, Mode};
 
 const PATHS: [&str; 7] =
     ["/configz", "/flagz", "/healthz", "/metrics", "/metrics/slis", "/proxyMode", "/statusz"];
-const CAUTION: &str = "For people who look for a problem: this text may change with any version.";
+const CAUTION: &str = "For troubleshooting only: the format of this page may change with any version.";
 
-/// How it was started.
+/// How the process was started.
 #[derive(Debug)]
 pub struct About {
     pub config: Config,
@@ -66,12 +66,12 @@ impl Pages {
     fn metrics(&self) -> Answer {
         let about = &self.about;
         if about.mode == Mode::Iptables {
-            // The kernel counts; whoever cannot ask it tells what was known.
+            // If the kernel cannot be asked, the last known values are served.
             match ferroxy_iptables::counters::read() {
                 Ok(packets) => {
                     self.status.iptables_packets(packets.invalid_dropped, packets.localhost_accepted)
                 }
-                Err(error) => tracing::debug!("packet counters cannot be read: {error}"),
+                Err(error) => tracing::debug!("cannot read packet counters: {error}"),
             }
         }
         let page = metrics::page(&self.status, about.mode, &about.config.feature_gates, &self.traffic);

@@ -1,8 +1,8 @@
-//! Traffic of Services and endpoints: what the kernel has counted, added up and told. Read when somebody asks for
-//! metrics, over a netlink connection of its own and never on the thread that serves.
+//! Traffic metrics of Services and endpoints, from the kernel's counters. They are read when a client asks for
+//! metrics, over a separate netlink connection and never on the serving thread.
 //!
-//! The kernel counts by address and forgets what was not used for an hour; a counter of Prometheus never goes back. So
-//! what came since the last reading is added to totals kept here.
+//! The kernel counts by address and forgets entries that are unused for an hour; a Prometheus counter never decreases.
+//! So the difference to the last reading is added to totals kept here.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
@@ -20,13 +20,13 @@ use super::exposition::{Exposition, Kind};
 use super::frontends::ServicePort;
 use super::status::Status;
 
-/// A reading this young is good enough, however many ask.
+/// A reading younger than this is reused.
 const YOUNG: Duration = Duration::from_secs(1);
 
-/// Series told of one Service port, and of one endpoint: connections; packets and bytes, received and sent.
+/// Series of one Service port, and of one endpoint: connections; packets and bytes, received and sent.
 const SERIES_OF_ONE: usize = 5;
 
-/// Flows looked up in one go; the agent may want the lock.
+/// Flows looked up while the lock is held once; the agent needs it as well.
 const CHUNK: usize = 1024;
 
 /// Reads and adds up, one at a time.
@@ -44,13 +44,13 @@ struct Inner {
 }
 
 impl Collector {
-    /// Writes what is known now, after asking the kernel. Takes as long as the kernel takes: call it where that hurts
-    /// nobody.
+    /// Reads the kernel's counters and writes the metrics. May take as long as the kernel takes: call it on a thread for
+    /// blocking work.
     pub fn write(&self, status: &Status, page: &mut Exposition) {
-        // Whoever panicked with it left numbers, as good as before.
+        // A panic leaves numbers that can still be used.
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(most_series) = status.traffic_limit() else {
-            // Switched off: what is counted after it is switched on again starts from nothing.
+            // Counting is off: totals start from zero when it is switched on again.
             *inner = Inner::default();
             return;
         };
@@ -74,7 +74,7 @@ impl Inner {
             Err(error) => {
                 self.failures += 1;
                 self.reader = None;
-                warn!("cannot read what the kernel counted of Services' traffic: {error}");
+                warn!("cannot read the kernel's traffic counters: {error}");
             }
         }
         self.read_at = Some(Instant::now());
@@ -89,7 +89,7 @@ impl Inner {
     }
 }
 
-/// A flow as the kernel counts it, and whose it is, if it is one of ours.
+/// A flow with the kernel's counters, and its owner if that is one of our Services.
 type Owned = (Flow, Option<ServicePort>, Traffic);
 
 fn owned(status: &Status, flows: HashMap<Flow, Traffic>) -> Vec<Owned> {
@@ -110,13 +110,13 @@ struct Tally {
     flows: HashMap<Flow, Traffic>,
     services: BTreeMap<ServicePort, Traffic>,
     endpoints: BTreeMap<(ServicePort, SocketAddr), Traffic>,
-    /// How many Service ports and endpoints have no place.
+    /// How many Service ports and endpoints are beyond the limit.
     left_out: usize,
 }
 
 impl Tally {
-    /// Adds what came since the last reading. At most so many Service ports and endpoints are told, Services first; an
-    /// endpoint is told for as long as the kernel knows it.
+    /// Adds the difference to the last reading. Service ports and endpoints are limited, Services come first; an
+    /// endpoint is reported for as long as the kernel knows it.
     fn take(&mut self, flows: Vec<Owned>, exists: impl Fn(&ServicePort) -> bool, most: usize) {
         let endpoint = |(flow, owner, _): &Owned| owner.clone().map(|owner| (owner, flow.endpoint));
         let used: BTreeSet<_> = flows.iter().filter_map(endpoint).collect();
@@ -174,7 +174,7 @@ impl Tally {
             .collect();
         write_rows(page, "ferroxy_endpoint", "of an endpoint of a Service port", &endpoints);
         let name = "ferroxy_traffic_left_out_series";
-        let help = "Series of Services and endpoints that are not told because there are too many.";
+        let help = "Series of Services and endpoints left out because of the limit.";
         page.single(Kind::Gauge, name, help, self.left_out * SERIES_OF_ONE);
         let name = "ferroxy_traffic_flows";
         page.begin(Kind::Gauge, name, "Pairs of frontend and endpoint that the kernel counts.");
@@ -182,7 +182,7 @@ impl Tally {
             let number = self.flows.keys().filter(|flow| Family::of(flow.endpoint.ip()) == family).count();
             page.sample(name, &[("ip_family", &family.to_string())], number);
         }
-        let help = "Pairs of frontend and endpoint that the kernel counts at most, in each family.";
+        let help = "Limit of pairs of frontend and endpoint that the kernel counts, per IP family.";
         page.single(Kind::Gauge, "ferroxy_traffic_flows_limit", help, TRAFFIC_ENTRIES);
     }
 }
@@ -232,7 +232,7 @@ fn write_both_ways(
     }
 }
 
-/// What came between two readings. A number that is smaller than before was forgotten in between, and counts from zero.
+/// The difference between two readings. A counter that is smaller than before was forgotten and counts from zero again.
 fn since(before: Option<&Traffic>, now: Traffic) -> Traffic {
     let Some(before) = before else { return now };
     let number = |before: u64, now: u64| now.checked_sub(before).unwrap_or(now);
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ours_is_not_told() {
+    fn flows_of_others_are_left_out() {
         let mut tally = Tally::default();
         let (flow, _, traffic) = counted("web", 1, 5, 10);
         tally.take(vec![(flow, None, traffic)], |_| true, 100);
