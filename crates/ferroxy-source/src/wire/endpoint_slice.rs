@@ -1,4 +1,4 @@
-//! `discovery.k8s.io/v1` EndpointSlice: the fields of it that reach a packet.
+//! `discovery.k8s.io/v1` EndpointSlice: the fields that a proxy reads.
 
 use ferroxy_core::event;
 use serde::Deserialize;
@@ -10,7 +10,7 @@ use crate::object::{Key, Kind, Object};
 
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
-/// Slices with this label, whatever its value, are not watched by the original.
+/// kube-proxy does not watch slices with this label, whatever its value.
 const HEADLESS: &str = "service.kubernetes.io/headless";
 
 #[derive(Debug, Default, Deserialize)]

@@ -1,4 +1,4 @@
-//! `v1` Node: where it is, its addresses, its pod ranges, and whether it is leaving.
+//! `v1` Node: its zone, addresses, pod CIDRs, and whether it is being removed.
 
 use ferroxy_core::event;
 use serde::Deserialize;

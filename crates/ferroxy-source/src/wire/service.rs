@@ -1,4 +1,4 @@
-//! `v1` Service: the fields of it that reach a packet.
+//! `v1` Service: the fields that a proxy reads.
 
 use ferroxy_core::event;
 use serde::Deserialize;
