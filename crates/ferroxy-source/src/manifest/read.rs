@@ -311,6 +311,16 @@ items:
     }
 
     #[test]
+    fn a_diagnostic_says_by_its_type_whether_objects_may_be_missing() {
+        let cause = |text: &str| read_str("a.yaml", text).1[0].cause;
+        for text in ["kind: [", "{kind: Service, apiVersion: v1}", "{kind: Service, metadata: {name: a}}"] {
+            assert_eq!(cause(text), Cause::SourceIncomplete, "{text}");
+        }
+        let wrong_field = "{kind: Service, apiVersion: v1, metadata: {name: a}, spec: {clusterIP: [1]}}";
+        assert_eq!(cause(wrong_field), Cause::Field);
+    }
+
+    #[test]
     fn an_object_without_a_name_is_lost() {
         let expected = [
             "File a.yaml: document 1, metadata.name: this Service has no name; the objects in it are ignored",

@@ -326,6 +326,7 @@ fn a_cut_watch_continues_where_it_was() {
         "API server {SERVER}: Services: connection refused; changes of Services are not received; the last known state stays in force"
     );
     assert_eq!(bench.troubles(), [trouble]);
+    assert_eq!(bench.machine.troubles()[0].cause, Cause::SourceStale, "everything was listed once");
     bench.answered();
     assert_eq!((bench.troubles().len(), bench.machine.wait()), (0, None));
     assert_eq!(bench.machine.errors(), 2);
@@ -493,6 +494,7 @@ fn an_object_that_cannot_be_used_is_one_trouble_and_stops_nothing() {
     let trouble =
         format!("API server {SERVER}: Services: one object cannot be used: it has no name; it is ignored");
     assert_eq!((bench.told(), bench.troubles()), (vec!["+a".to_owned()], vec![trouble]));
+    assert_eq!(bench.machine.troubles()[0].cause, Cause::SourceIncomplete, "it may be any object");
 }
 
 #[test]
