@@ -16,7 +16,7 @@ fuzz_target!(|text: &str| {
     if objects.is_empty() {
         return;
     }
-    let keys: Vec<Key> = objects.iter().map(|object| object.key()).collect();
+    let keys: Vec<Key> = objects.iter().map(|object| object.key().clone()).collect();
     let mut facts = Facts::new(policy());
     objects.into_iter().for_each(|object| drop(facts.apply(object.into())));
 

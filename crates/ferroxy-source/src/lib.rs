@@ -1,8 +1,8 @@
-//! Where facts come from: whatever the source, out comes the same [`Event`](ferroxy_core::Event).
+//! The sources of facts. Every source produces the same [`Event`](ferroxy_core::Event)s.
 //!
 //! `kube/` follows an API server, `manifest/` a file or a directory. `wire/` holds the few fields of each kind that a
-//! proxy reads, and is shared by both. Nothing here judges what the fields mean: addresses and ports stay text and
-//! numbers until the store of `ferroxy-core` looks at them.
+//! proxy reads, and is shared by both. Nothing here validates values: addresses and ports stay text and
+//! numbers until `ferroxy-core` reads them.
 
 #![forbid(unsafe_code)]
 

@@ -1,18 +1,16 @@
-//! One object of a kind a proxy reads, and its name. Not a wire type.
+//! One object of a kind that a proxy reads: its key, and the event that reports it. Not a wire type.
 
 use ferroxy_core::event::{EndpointSlice, Event, Node, Service, ServiceCidr};
 use ferroxy_core::{Object as Subject, ObjectKind};
 
-#[derive(Debug, Clone, PartialEq, Hash)]
-#[allow(clippy::large_enum_variant, reason = "passes by one at a time and is never kept, like the events")]
-pub enum Object {
-    Service(Service),
-    Slice(EndpointSlice),
-    Node(Node),
-    ServiceCidr(ServiceCidr),
+/// An object that exists.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Object {
+    key: Key,
+    event: Event,
 }
 
-/// The kinds a proxy reads. Their order is the order changes are told in: what others refer to comes first.
+/// The kinds that a proxy reads. Changes are reported in this order: objects that others refer to come first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
     Node,
@@ -21,7 +19,7 @@ pub enum Kind {
     Slice,
 }
 
-/// What makes two objects the same one.
+/// Identifies an object.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key {
     pub kind: Kind,
@@ -31,25 +29,37 @@ pub struct Key {
 }
 
 impl Object {
-    pub fn key(&self) -> Key {
-        let (kind, namespace, name) = match self {
-            Object::Service(it) => (Kind::Service, it.namespace.as_str(), &it.name),
-            Object::Slice(it) => (Kind::Slice, it.namespace.as_str(), &it.name),
-            Object::Node(it) => (Kind::Node, "", &it.name),
-            Object::ServiceCidr(it) => (Kind::ServiceCidr, "", &it.name),
-        };
-        Key { kind, namespace: namespace.to_owned(), name: name.clone() }
+    pub fn service(object: Service) -> Object {
+        let key = Key::new(Kind::Service, &object.namespace, &object.name);
+        Object { key, event: Event::Service(object) }
+    }
+
+    pub fn slice(object: EndpointSlice) -> Object {
+        let key = Key::new(Kind::Slice, &object.namespace, &object.name);
+        Object { key, event: Event::Slice(object) }
+    }
+
+    pub fn node(object: Node) -> Object {
+        Object { key: Key::new(Kind::Node, "", &object.name), event: Event::Node(object) }
+    }
+
+    pub fn service_cidr(object: ServiceCidr) -> Object {
+        Object { key: Key::new(Kind::ServiceCidr, "", &object.name), event: Event::ServiceCidr(object) }
+    }
+
+    pub fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// The event that reports this object.
+    pub fn event(&self) -> &Event {
+        &self.event
     }
 }
 
 impl From<Object> for Event {
     fn from(object: Object) -> Event {
-        match object {
-            Object::Service(it) => Event::Service(it),
-            Object::Slice(it) => Event::Slice(it),
-            Object::Node(it) => Event::Node(it),
-            Object::ServiceCidr(it) => Event::ServiceCidr(it),
-        }
+        object.event
     }
 }
 
@@ -72,7 +82,11 @@ impl From<Kind> for ObjectKind {
 }
 
 impl Key {
-    /// The event that says this object is no more.
+    fn new(kind: Kind, namespace: &str, name: &str) -> Key {
+        Key { kind, namespace: namespace.to_owned(), name: name.to_owned() }
+    }
+
+    /// The event that reports the removal of this object.
     pub fn gone(self) -> Event {
         let Key { kind, namespace, name } = self;
         match kind {

@@ -1,4 +1,4 @@
-//! The API as a source, against a server that follows a script: what is asked, what is told, and what happens when
+//! The API as a source, against a server that follows a script: which requests it sends, what it reports, and what happens when
 //! answers are late, wrong or missing. The rules themselves are tested beside `kube/list_watch.rs`.
 
 #![allow(
@@ -87,7 +87,7 @@ impl Watched {
         }
     }
 
-    /// Liveness is written down right after an update is told.
+    /// Liveness is updated right after an update is sent.
     fn wait_until_services(&self, holds: impl Fn(&ResourceLiveness) -> bool) {
         let deadline = Instant::now() + PATIENCE;
         loop {

@@ -89,7 +89,7 @@ fn a_broken_file_keeps_what_it_last_said() {
     cluster.write_service(&service("other", "10.96.0.81", "a1"));
     let agent = Agent::start(&node, &cluster);
     cluster.write_text("web.yaml", "apiVersion: v1\nkind: Service\nmetadata: {name: web");
-    agent.wait_for("stay in force until it reads well again");
+    agent.wait_for("stay in force until it can be read again");
     // Another file goes on being followed, and the broken one's Service stays.
     cluster.write_service(&service("other", "10.96.0.81", "b1"));
     becomes(&node, "10.96.0.81", B1);

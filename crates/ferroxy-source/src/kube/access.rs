@@ -1,5 +1,5 @@
-//! Where the API server is and how to prove who we are: read from a kubeconfig, from the pod's service account, or
-//! from `--master` alone. The network is not touched here.
+//! Address and credentials of the API server: read from a kubeconfig, from the pod's service account, or
+//! from `--master` alone. Does not use the network.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -21,15 +21,15 @@ use tower::{BoxError, ServiceBuilder};
 
 use super::Options;
 
-/// Dead peers are noticed by the kernel: after 10 seconds of silence it asks every 5, and 20 without an answer are
-/// enough. What stands between us and the server may answer for it; `link.rs` has a probe for that.
+/// TCP keep-alive detects dead peers: after 10 seconds of silence a probe every 5 seconds, and 20 seconds without an
+/// answer end the connection. A proxy in between may answer for a dead server; `probe.rs` detects that.
 const SILENCE: Duration = Duration::from_secs(10);
 const ASK_EVERY: Duration = Duration::from_secs(5);
 const UNANSWERED: Duration = Duration::from_secs(20);
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 
-/// Why a source cannot even begin. One line each.
+/// Why a source cannot be opened. Each message is one line.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     #[error(
@@ -60,7 +60,7 @@ pub(super) struct Access {
 
 impl Access {
     pub(super) fn read(options: &Options) -> Result<Access, OpenError> {
-        // The digest is taken first: a file that changes while it is read is then seen as changed, and read again.
+        // The digest is computed first: a file that changes while it is read then counts as changed and is read again.
         let (_, files) = configuration(options)?;
         let digest = digest(&files);
         let (mut config, files) = configuration(options)?;
@@ -78,17 +78,17 @@ impl Access {
         self.config.cluster_url.to_string().trim_end_matches('/').to_owned()
     }
 
-    /// Whether all files are as they were when this was read.
+    /// Whether no file has changed since this was read.
     pub(super) fn is_current(&self) -> bool {
         digest(&self.files) == self.digest
     }
 
-    /// Credentials come from a program, which is the only one to know how long they are good for.
+    /// Credentials come from an exec plugin; only the plugin knows how long they are valid.
     pub(super) fn runs_a_program(&self) -> bool {
         self.config.auth_info.exec.is_some()
     }
 
-    /// Makes a client, with connections of its own. May run a program for the credentials: it blocks. Needs a runtime.
+    /// Makes a client with its own connections. Blocks, since it may run an exec plugin. Needs a tokio runtime.
     pub(super) fn client(&self) -> Result<Client, String> {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
@@ -99,7 +99,7 @@ impl Access {
         tcp.set_keepalive_retries(Some(2));
         #[cfg(target_os = "linux")]
         tcp.set_tcp_user_timeout(Some(UNANSWERED));
-        // Without TLS no certificates are looked for: a small image has none.
+        // Without TLS no root certificates are loaded: a small image has none.
         if self.config.cluster_url.scheme() == Some(&Scheme::HTTP) {
             return self.layered(tcp);
         }
@@ -121,7 +121,7 @@ impl Access {
         Ok(Client::new(service, self.config.default_namespace.clone()))
     }
 
-    /// Finds what is wrong before the first connection does. Credentials that a program makes are not asked for yet.
+    /// Finds errors before the first connection. Exec plugins are not run yet.
     fn check(&self) -> Result<(), OpenError> {
         for path in &self.files {
             fs::read(path).map_err(|reason| OpenError::Credentials { path: path.clone(), reason })?;
@@ -134,7 +134,7 @@ impl Access {
     }
 }
 
-/// Why a request failed, without the names of the layers it failed in.
+/// Why a request failed, without the names of library layers.
 pub(super) fn failure(error: &::kube::Error) -> String {
     match error {
         ::kube::Error::Service(cause) => told(cause.as_ref()),
@@ -156,7 +156,7 @@ pub(super) fn told(error: &dyn std::error::Error) -> String {
     plain(one_line(&text))
 }
 
-/// Without the client's name for a kind of error, and without links to the manual of a library.
+/// Without the client library's name for the error, and without links to its manual.
 fn plain(text: String) -> String {
     let text = text.strip_prefix("ServiceError: ").unwrap_or(&text);
     text.split(": https://docs.rs/").next().unwrap_or(text).to_owned()
@@ -173,7 +173,7 @@ fn configuration(options: &Options) -> Result<(Config, BTreeSet<PathBuf>), OpenE
     Ok((config, files))
 }
 
-/// The environment is asked first, so that the error outside a cluster says what to give instead.
+/// The environment is checked first, so that the error outside a cluster says which flag to use instead.
 fn in_cluster(environment: impl Fn(&str) -> Option<OsString>) -> Result<Config, OpenError> {
     for variable in ["KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"] {
         if environment(variable).is_none_or(|value| value.is_empty()) {
@@ -203,7 +203,7 @@ fn from_kubeconfig(path: &Path, master: Option<&str>) -> Result<(Config, BTreeSe
         let reason = "proxy-url is not supported: name the API server itself".to_owned();
         return Err(OpenError::Kubeconfig { path: path.to_owned(), reason });
     }
-    // It may also have come from the environment, which is not meant for a node's way to its API server.
+    // The client also takes a proxy from the environment, which is not meant for a node's connection to its API server.
     config.proxy_url = None;
     files.extend(credential_files(&config.auth_info));
     Ok((config, files))
@@ -216,7 +216,7 @@ fn chosen_cluster(kubeconfig: &mut Kubeconfig) -> Option<&mut ::kube::config::Cl
 }
 
 fn credential_files(auth: &AuthInfo) -> BTreeSet<PathBuf> {
-    // What is written into the configuration itself goes before a file, as everywhere.
+    // Inline data takes precedence over a file, as in every Kubernetes client.
     let unless = |data: bool, file: &Option<String>| file.clone().filter(|path| !data && !path.is_empty());
     let files = [
         unless(auth.token.is_some(), &auth.token_file),
@@ -226,8 +226,8 @@ fn credential_files(auth: &AuthInfo) -> BTreeSet<PathBuf> {
     files.into_iter().flatten().map(PathBuf::from).collect()
 }
 
-/// Takes the token out of its file, without the line end that most tools write: no header can hold one, and the client
-/// would send it. (That the file changed is seen by the digest.)
+/// Reads the token from its file, without the newline that most tools write: a header cannot contain one, and the client
+/// would send it. (The digest detects changes of the file.)
 fn read_token(auth: &mut AuthInfo) -> Result<(), OpenError> {
     let file = auth.token_file.take().filter(|path| auth.token.is_none() && !path.is_empty());
     if let Some(path) = file.map(PathBuf::from) {
@@ -237,7 +237,7 @@ fn read_token(auth: &mut AuthInfo) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// An address without a scheme means what it means to the original: TLS if a certificate authority is given.
+/// An address without a scheme means the same as in kube-proxy: TLS if a certificate authority is given.
 fn server_url(text: &str, tls: bool) -> Result<Uri, OpenError> {
     let wrong = |reason: String| OpenError::Master { url: text.to_owned(), reason };
     let scheme = if tls { "https" } else { "http" };
@@ -249,7 +249,7 @@ fn server_url(text: &str, tls: bool) -> Result<Uri, OpenError> {
     }
 }
 
-/// What is wrong with a kubeconfig, by the names of its fields.
+/// What is wrong with a kubeconfig, with the names of its fields.
 fn field(error: &KubeconfigError) -> String {
     match error {
         KubeconfigError::CurrentContextNotSet => "current-context is missing".to_owned(),
@@ -273,7 +273,7 @@ fn one_line(text: &str) -> String {
     text.lines().next().unwrap_or_default().trim().to_owned()
 }
 
-/// Of what is in the files now. A file that cannot be read counts, too.
+/// The digest of the files' contents. A file that cannot be read counts as well.
 fn digest(files: &BTreeSet<PathBuf>) -> u64 {
     let mut hasher = DefaultHasher::new();
     for path in files {

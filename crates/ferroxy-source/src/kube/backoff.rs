@@ -1,4 +1,4 @@
-//! How long to wait before asking again, and how often one may ask at all. Time comes in as an argument.
+//! Backoff between retries, and the rate limit of requests. Time is an argument.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
@@ -8,8 +8,8 @@ const LONGEST: Duration = Duration::from_secs(30);
 /// After this long without a failure the next one counts as the first.
 const FORGET_AFTER: Duration = Duration::from_secs(120);
 
-/// Waits that double with every failure, each multiplied by a random fraction: clients that fail together must not
-/// come back together.
+/// Waits that double with every failure, with random jitter: clients that fail together must not
+/// retry together.
 #[derive(Debug, Default)]
 pub(super) struct Backoff {
     failures: u32,
@@ -17,7 +17,7 @@ pub(super) struct Backoff {
 }
 
 impl Backoff {
-    /// Counts a failure and says how long to wait after it.
+    /// Counts a failure and returns how long to wait after it.
     pub(super) fn next(&mut self, now: Instant, random: f64) -> Duration {
         if self.last.is_some_and(|last| now.saturating_duration_since(last) >= FORGET_AFTER) {
             self.failures = 0;
@@ -31,7 +31,7 @@ impl Backoff {
 
 /// At least 0, less than 1. Good enough to spread clients, and for nothing else.
 pub(super) fn random() -> f64 {
-    // Every `RandomState` is keyed differently: what it makes of nothing is a random number.
+    // Every `RandomState` has random keys, so the hash of nothing is a random number.
     (RandomState::new().hash_one(()) >> 11) as f64 / (1_u64 << 53) as f64
 }
 
@@ -40,13 +40,13 @@ pub(super) fn random() -> f64 {
 pub(super) struct Throttle {
     qps: f64,
     burst: f64,
-    /// May be negative: requests that wait have taken theirs already.
+    /// May be negative: waiting requests have already taken their token.
     tokens: f64,
     last: Option<Instant>,
 }
 
 impl Throttle {
-    /// `qps` 0 means the original's 5, less means no limit.
+    /// `qps` 0 means kube-proxy's default of 5; a negative value means no limit.
     pub(super) fn new(qps: f32, burst: u32) -> Throttle {
         let qps = if qps == 0.0 { 5.0 } else { f64::from(qps) };
         let burst = f64::from(if burst == 0 { 10 } else { burst });
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_double_up_to_a_limit_and_are_forgotten_after_a_good_while() {
+    fn waits_double_up_to_a_limit_and_start_over_after_a_long_success() {
         let (mut backoff, mut now) = (Backoff::default(), Instant::now());
         let mut wait = |after: u64, random: f64| {
             now += Duration::from_secs(after);

@@ -1,5 +1,5 @@
-//! Keeps the link supplied with a client whose credentials are those in the files. A client that works is never given
-//! up for a configuration that cannot be read.
+//! Keeps the link supplied with a client whose credentials are those in the files. A working client is never replaced
+//! because of a configuration that cannot be read.
 
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -15,19 +15,19 @@ use super::access::Access;
 use super::hub::Hub;
 use super::link::{Link, Why};
 
-/// How often the files are looked at.
+/// How often the files are checked.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// A program that makes credentials is run again when requests fail, but not more often than this. (When the server
-/// says that it does not take them, it is run at once.)
+/// An exec plugin is run again when requests fail, but not more often than this. (When the server rejects its
+/// credentials, it is run at once.)
 const RUN_AGAIN_AFTER: Duration = Duration::from_secs(60);
-/// A program that makes credentials has so long.
+/// Timeout of an exec plugin.
 const READ_LIMIT: Duration = Duration::from_secs(30);
 
 pub(super) async fn keep(options: Options, access: Access, link: Rc<Link>, hub: Rc<Hub>) {
     let mut keeper = Keeper { options, access, link, hub, reading: Reading::default(), supplied: None };
     loop {
         keeper.look().await;
-        // Elapsed or called, it is looked again.
+        // After the timeout or a notification, the files are checked again.
         let _ = timeout(LOOK_EVERY, keeper.link.attention.notified()).await;
     }
 }
@@ -55,7 +55,7 @@ impl Keeper {
         let changed = !self.access.is_current();
         let program = self.access.runs_a_program();
         match self.link.take_wanted() {
-            // A refusal is no reason to read again what has not changed: the watches would move for nothing.
+            // After a 401, unchanged files are not read again: the watches would reconnect for nothing.
             Some(Why::Renewal) => (changed || program).then_some(Why::Renewal),
             Some(why) => Some(why),
             None => {
@@ -71,7 +71,7 @@ impl Keeper {
                 let moved = self.supplied.is_some() && access.server() != self.access.server();
                 let why = if moved { Why::Move } else { why };
                 if self.supplied.is_some() {
-                    info!("connecting anew to the API server {}: {}", access.server(), why.words());
+                    info!("reconnecting to the API server {}: {}", access.server(), why.words());
                 }
                 self.access = access;
                 self.supplied = Some(Instant::now());
@@ -80,7 +80,7 @@ impl Keeper {
             }
             Err(reason) => {
                 self.hub.troubles(None, vec![self.trouble(reason)]);
-                // Dead connections are dead, whatever the files say.
+                // Dead connections must be replaced even if the files cannot be read.
                 if let (Why::Death, Some(lease)) = (why, self.link.current()) {
                     self.link.supply(lease.client, &lease.server, why);
                 }
@@ -90,8 +90,8 @@ impl Keeper {
 
     fn trouble(&self, reason: String) -> Diagnostic {
         let (effect, cause) = match self.supplied {
-            Some(_) => ("those in use stay in use", Cause::SourceStale),
-            None => ("nothing can be asked yet", Cause::SourceIncomplete),
+            Some(_) => ("the credentials in use stay in use", Cause::SourceStale),
+            None => ("no request can be sent yet", Cause::SourceIncomplete),
         };
         Diagnostic {
             object: Object { kind: ObjectKind::ApiServer, name: self.access.server() },
@@ -105,8 +105,8 @@ impl Keeper {
 
 type Fresh = Result<(Access, Client), String>;
 
-/// Reads everything anew, on a thread of its own: it may run a program. One that does not end is waited for again the
-/// next time, not run a second time beside itself.
+/// Reads everything again on a separate thread: it may run an exec plugin. A plugin that does not end is awaited again
+/// the next time; a second one is not started beside it.
 #[derive(Default)]
 struct Reading(Option<JoinHandle<Fresh>>);
 
@@ -124,7 +124,7 @@ impl Reading {
             Ok(Err(error)) => Err(error.to_string()),
             Err(_) => {
                 self.0 = Some(reading);
-                Err(format!("the program that makes them has not ended after {limit:?}"))
+                Err(format!("the exec plugin has not ended after {limit:?}"))
             }
         }
     }
@@ -136,7 +136,7 @@ mod tests {
 
     use super::*;
 
-    /// Credentials from a program that waits for a file.
+    /// Credentials from an exec plugin that waits for a file.
     const KUBECONFIG: &str = r#"
 apiVersion: v1
 kind: Config
@@ -159,7 +159,7 @@ users:
 "#;
 
     #[test]
-    fn a_program_that_does_not_end_is_not_run_beside_itself() {
+    fn an_exec_plugin_that_does_not_end_is_not_started_twice() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("kubeconfig");
         let text = KUBECONFIG.replace("DIRECTORY", directory.path().to_str().unwrap());
@@ -170,7 +170,7 @@ users:
             let mut reading = Reading::default();
             for _ in 0..3 {
                 let error = reading.fresh(&options, Duration::from_millis(50)).await.err().unwrap();
-                assert_eq!(error, "the program that makes them has not ended after 50ms");
+                assert_eq!(error, "the exec plugin has not ended after 50ms");
             }
             fs::write(directory.path().join("go"), "").unwrap();
             reading.fresh(&options, Duration::from_secs(60)).await.unwrap();

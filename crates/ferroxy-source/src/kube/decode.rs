@@ -1,5 +1,5 @@
-//! What the API server sends, decoded straight into partial types: lines of a watch, pages of a list, refusals. What
-//! follows from them is decided in `list_watch.rs`.
+//! Decodes what the API server sends into partial types: lines of a watch, pages of a list, errors. `list_watch.rs`
+//! decides what follows from them.
 
 use std::fmt;
 
@@ -21,7 +21,7 @@ pub(super) enum Line {
     Deleted(Item),
     Bookmark(Bookmark),
     Error(Status),
-    /// Of a type that nobody has taught us.
+    /// Of an unknown type.
     Unknown,
 }
 
@@ -35,11 +35,11 @@ pub(super) struct Item {
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "matched where it is returned, never kept")]
 pub(super) enum Content {
-    /// The object, and the fields of it that had the wrong type.
+    /// The object, and its fields of the wrong type.
     Object(Object, Vec<Note>),
-    /// The selector should not have let it through.
+    /// The selector should have excluded it.
     LeftOut(Key),
-    /// Nobody can say which object this was meant to be.
+    /// The object cannot be identified.
     Unusable(&'static str),
 }
 
@@ -50,7 +50,7 @@ pub(super) struct Bookmark {
     pub(super) ends_list: bool,
 }
 
-/// A `metav1.Status`: why the server does not do what was asked.
+/// A `metav1.Status`: why the server rejected the request.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Status {
@@ -64,7 +64,7 @@ pub(super) struct Status {
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct PageEnd {
     pub(super) resource_version: String,
-    /// Asks for the next page; empty after the last.
+    /// The token of the next page; empty after the last.
     pub(super) r#continue: String,
 }
 
@@ -85,8 +85,8 @@ pub(super) fn line(kind: Kind, bytes: &[u8]) -> serde_json::Result<Line> {
     }
 }
 
-/// The object of a line that says an object is there, as the event it makes. What becomes of lines is decided in
-/// `list_watch.rs`; this is for whoever measures reading alone.
+/// The event of an `ADDED` or `MODIFIED` line. For measuring decoding alone; `list_watch.rs` decides
+/// what happens with lines.
 pub fn event_of(kind: Kind, bytes: &[u8]) -> Option<Event> {
     match line(kind, bytes).ok()? {
         Line::Changed(Item { content: Content::Object(object, _), .. }) => Some(object.into()),
@@ -94,14 +94,14 @@ pub fn event_of(kind: Kind, bytes: &[u8]) -> Option<Event> {
     }
 }
 
-/// Reads a page of a list and hands over each of its items.
+/// Reads a page of a list and passes on each item.
 pub(super) fn page(kind: Kind, bytes: &[u8], each: &mut dyn FnMut(Item)) -> serde_json::Result<PageEnd> {
     let mut from = serde_json::Deserializer::from_slice(bytes);
     let end = PageSeed { kind, each }.deserialize(&mut from)?;
     from.end().map(|()| end)
 }
 
-/// Reads the body of a refusal; anything that is not a Status is quoted as it is.
+/// Reads the body of an error response; a body that is not a Status is quoted.
 pub(super) fn status(code: u16, body: &[u8]) -> Status {
     let status = serde_json::from_slice::<Status>(body).unwrap_or_default();
     let message = if status.message.is_empty() {
@@ -142,7 +142,7 @@ enum Envelope {
 
 struct EnvelopeSeed {
     kind: Kind,
-    /// The type, when an earlier look found it behind the object.
+    /// The type, if an earlier pass found it after the object.
     known: Option<Type>,
 }
 
@@ -224,7 +224,7 @@ impl From<BookmarkObject> for Bookmark {
     }
 }
 
-/// Reads an object of a kind. What is not even a mapping is [`Content::Unusable`], not an error: errors end the
+/// Reads an object of a kind. A value that is not a mapping is [`Content::Unusable`], not an error: errors end the
 /// connection, and one bad object must not.
 struct ItemSeed(Kind);
 
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_object_is_no_error_but_a_bad_line_is() {
+    fn a_bad_object_is_not_an_error_but_a_bad_line_is() {
         for object in ["7", "-7", "1.5", "\"x\"", "null", "true", "[{}]", "{}", r#"{"metadata":[]}"#] {
             let text = format!(r#"{{"type":"ADDED","object":{object}}}"#);
             let Ok(Line::Changed(item)) = line(Kind::Slice, text.as_bytes()) else { panic!("{text}") };
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_with_and_without_a_status() {
+    fn errors_with_and_without_a_status() {
         assert_eq!(status(422, br#"{"kind":"Status","code":422,"message":"no"}"#).message, "no");
         let plain = status(503, b"upstream\n  down");
         assert_eq!((plain.code, plain.message.as_str()), (503, "upstream down"));

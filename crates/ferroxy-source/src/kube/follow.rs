@@ -1,4 +1,4 @@
-//! Asks the server for one resource, for ever, and carries out what the rules in `list_watch.rs` decide.
+//! Lists and watches one resource for ever, as the rules in `list_watch.rs` decide.
 
 use std::future::Future;
 use std::pin::pin;
@@ -28,21 +28,21 @@ use super::outlet::Outlet;
 use super::resource::Resource;
 use crate::object::Kind;
 
-/// A watch begins at once, or not at all.
+/// The response to a watch starts at once.
 const WATCH_HEAD_LIMIT: Duration = Duration::from_secs(10);
-/// A list may be queued by a busy server for 15 seconds; giving up earlier would only send it to the end of the queue.
+/// A busy server may queue a list for 15 seconds; an earlier retry would only go to the end of the queue.
 const LIST_HEAD_LIMIT: Duration = Duration::from_secs(20);
-/// A list does not pause so long.
+/// Longest pause within a list.
 const LIST_SILENCE: Duration = Duration::from_secs(15);
-/// Servers send a bookmark about every minute. A watch that says nothing for so long is asked for again from where it
-/// was, which costs next to nothing: something between us and the server may have lost it, and keep the connection.
+/// Servers send a bookmark about every minute. A watch that is silent for so long is reopened at its version, which
+/// costs next to nothing: a proxy in between may have lost it and still keep the connection open.
 const WATCH_SILENCE: Duration = Duration::from_secs(180);
-/// The server ends a watch between 5 and 10 minutes, as with the original: so that watches spread over servers.
+/// The server ends a watch after 5 to 10 minutes, as for kube-proxy, so that watches spread over API servers.
 const WATCH_SECONDS: f64 = 300.0;
 const LONGEST_PAGE: usize = LONGEST_LINE;
 const LONGEST_REFUSAL: usize = 64 << 10;
 
-/// Never ends. `insists`: does not do without what one can do without.
+/// Never returns. `insists`: waits for optional resources as well.
 pub(super) async fn follow(
     resource: Resource,
     insists: bool,
@@ -84,17 +84,17 @@ struct Follower {
     leases: watch::Receiver<Option<Lease>>,
 }
 
-/// What a stream brings next.
+/// The next part of a stream.
 enum Next {
     Bytes(Bytes),
     End,
-    /// Nothing for so long.
+    /// No data for so long.
     Silence(Duration),
     Broken(String),
 }
 
 impl Follower {
-    /// One request, and its answer to the end.
+    /// Sends one request and reads its response to the end.
     async fn turn(&mut self) {
         self.rest().await;
         let lease = usable(&mut self.leases).await;
@@ -127,7 +127,7 @@ impl Follower {
         }
     }
 
-    /// Waits as long as the rules say, or until the server is seen to answer others.
+    /// Waits as long as the rules say, or until the server answers other requests.
     async fn rest(&self) {
         let Some(wait) = self.machine.wait() else { return };
         debug!(kind = self.resource.kind.as_str(), until = ?wait.until, "waiting");
@@ -147,7 +147,7 @@ impl Follower {
         let body = Limited::new(response.into_body(), LONGEST_REFUSAL).collect();
         let body = match timeout(LIST_SILENCE, body).await {
             Ok(Ok(body)) => body.to_bytes(),
-            // The status alone says enough.
+            // The status code alone is enough.
             Ok(Err(_)) | Err(_) => Bytes::new(),
         };
         let status = decode::status(status, &body);
@@ -196,7 +196,7 @@ impl Follower {
                     self.cut_off = true;
                     return self.machine.broken("does not answer any more".to_owned(), Instant::now());
                 }
-                // A list would begin again from nothing; the connection it comes on still works.
+                // A list would start from the beginning; its connection still works.
                 Err(Why::Renewal) if !self.machine.is_watching() => {}
                 Err(Why::Renewal | Why::Move) => return self.machine.moved(),
             }
@@ -216,7 +216,7 @@ impl Follower {
                 Err(error) => return self.machine.stumble(error.to_string(), now),
             }
         }
-        // In a list batches fill up: nothing acts on it before it is complete.
+        // During a list, batches fill up: the agent waits for the complete list.
         if self.machine.is_watching() {
             self.out.flush();
         }
@@ -228,7 +228,7 @@ impl Follower {
         self.pulse.state().heard = Some(Instant::now());
     }
 
-    /// Tells everybody how this resource is doing.
+    /// Publishes the state of this resource.
     fn report(&self, connected: bool) {
         let kind = self.resource.kind;
         let mut state = self.pulse.state();
@@ -246,15 +246,15 @@ impl Follower {
         self.hub.troubles(Some(kind), self.machine.troubles());
     }
 
-    /// Ranges of cluster IPs are the one thing a proxy can do without. They are waited for until a request for them has
-    /// failed, so that the rules made of them do not go and come back at every start.
+    /// ServiceCIDRs are the one optional resource. They are awaited until a request for them has
+    /// failed, so that their rules are not removed and added again at every start.
     fn does_without(&self) -> bool {
         let failed = !self.insists && self.machine.errors() > 0;
         self.resource.kind == Kind::ServiceCidr && (self.machine.is_settled() || failed)
     }
 }
 
-/// The next bytes of a body, if they come in time.
+/// The next bytes of a body, if they arrive in time.
 async fn next<B>(body: &mut B, silence: Duration) -> Next
 where
     B: BodyExt<Data = Bytes, Error: std::error::Error + 'static> + Unpin,
@@ -277,14 +277,14 @@ fn silent(length: Duration) -> String {
     format!("silent for {} seconds", length.as_secs())
 }
 
-/// The next bytes, or why one has to leave.
+/// The next bytes, or why the connection must be given up.
 async fn unless_withdrawn(
     next: impl Future<Output = Next>,
     leases: &mut watch::Receiver<Option<Lease>>,
 ) -> Result<Next, Why> {
     let withdrawn = async {
         if leases.changed().await.is_err() {
-            // The link is gone, and with it everything that runs here.
+            // The link is dropped together with everything that runs on this thread.
             std::future::pending::<()>().await;
         }
         leases.borrow_and_update().as_ref().map_or(Why::Renewal, |lease| lease.why)
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_is_told_from_an_end() {
+    fn silence_differs_from_the_end() {
         assert!(matches!(heard(StreamBody::new(stream::pending())), Next::Silence(_)));
         assert!(matches!(heard(Empty::new()), Next::End));
         assert!(matches!(heard(Full::from("line")), Next::Bytes(bytes) if bytes == "line"));

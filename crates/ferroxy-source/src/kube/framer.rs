@@ -1,9 +1,9 @@
-//! Bytes of a response become lines. What a line says is not known here.
+//! Splits the bytes of a response into lines. Knows nothing of their contents.
 
-/// No object comes near this: etcd takes 1.5 MiB by default.
+/// No object comes near this: etcd accepts 1.5 MiB by default.
 pub(super) const LONGEST_LINE: usize = 64 << 20;
 
-/// A buffer that once held a huge line is given back when it is larger than this.
+/// A buffer that grew beyond this is freed when it is empty.
 const KEEP: usize = 1 << 20;
 
 /// Cuts a stream at its newlines. Lines may be spread over any number of chunks.

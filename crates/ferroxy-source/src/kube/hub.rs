@@ -1,4 +1,4 @@
-//! Where the resources come together: one stream of updates out of all of them.
+//! Merges the updates of all resources into one stream.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -40,7 +40,7 @@ impl Hub {
         (self.state.borrow_mut().on_update)(Update::Events(events));
     }
 
-    /// This kind is complete. Its events must have been told before.
+    /// This kind is complete. Its events must have been sent before.
     pub(super) fn complete(&self, kind: Kind) {
         let state = &mut *self.state.borrow_mut();
         state.missing.remove(&kind);
@@ -50,7 +50,7 @@ impl Hub {
         }
     }
 
-    /// All that is wrong with one kind, or with the credentials.
+    /// Everything that is wrong with one kind, or with the credentials.
     pub(super) fn troubles(&self, about: Option<Kind>, troubles: Vec<Diagnostic>) {
         let state = &mut *self.state.borrow_mut();
         let before = state.troubles.get(&about).map_or(&[][..], Vec::as_slice);
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn listed_is_told_once_and_troubles_when_they_change() {
+    fn listed_is_sent_once_and_troubles_when_they_change() {
         let updates = Rc::new(RefCell::new(Vec::new()));
         let sink = Rc::clone(&updates);
         let hub = Hub::new([Kind::Service, Kind::Slice], move |update| sink.borrow_mut().push(update));

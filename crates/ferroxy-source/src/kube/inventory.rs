@@ -1,4 +1,4 @@
-//! Which objects of one kind have been told of: their names, and what was wrong with them. The objects themselves are
+//! The names of all objects of one kind that were reported, and what is wrong with them. The objects themselves are
 //! not kept.
 
 use std::collections::{BTreeMap, HashMap};
@@ -13,12 +13,12 @@ use crate::wire::field::Note;
 #[derive(Debug)]
 pub(super) struct Inventory {
     kind: Kind,
-    /// By `namespace/name`, or the bare name of a cluster-wide kind: the last list or the watch after it that had it.
+    /// By `namespace/name`, or the bare name of a cluster-wide kind: the generation of the last list that had it.
     objects: HashMap<Box<str>, u32>,
-    /// Counts the lists. What an older list saw and a complete one did not is gone.
+    /// Counts the lists. An object of an older generation that a complete list does not contain is gone.
     generation: u32,
     troubles: BTreeMap<Box<str>, Vec<Diagnostic>>,
-    /// Why the last object that nobody could name was of no use.
+    /// Why the last object without an identity cannot be used.
     unusable: Option<&'static str>,
 }
 
@@ -27,13 +27,13 @@ impl Inventory {
         Inventory { kind, objects: HashMap::new(), generation: 0, troubles: BTreeMap::new(), unusable: None }
     }
 
-    /// A list begins, perhaps once more after one that broke off.
+    /// A list begins, perhaps again after one that was interrupted.
     pub(super) fn begin_list(&mut self) {
         self.generation += 1;
         self.unusable = None;
     }
 
-    /// A list is complete: what it did not contain is gone.
+    /// A list is complete: objects that it does not contain are gone.
     pub(super) fn end_list(&mut self, out: &mut Outlet) {
         let generation = self.generation;
         let gone = self.objects.extract_if(|_, seen| *seen != generation);
@@ -50,7 +50,7 @@ impl Inventory {
             Content::Object(object, notes) => {
                 let key = object.key();
                 let name: Box<str> = key.subject().name.into();
-                self.note(&name, &key, notes);
+                self.note(&name, key, notes);
                 self.objects.insert(name, self.generation);
                 out.tell(object.into());
             }
@@ -67,13 +67,13 @@ impl Inventory {
         }
     }
 
-    /// What is wrong with objects, and with what this server sent as one.
+    /// What is wrong with objects, named or not, that this server sent.
     pub(super) fn troubles(&self, server: &Subject) -> impl Iterator<Item = Diagnostic> {
         let unusable = self.unusable.map(|why| Diagnostic {
             object: server.clone(),
             field: format!("{}s", self.kind.as_str()),
             reason: format!("one object cannot be used: {why}"),
-            effect: "it is not seen".to_owned(),
+            effect: "it is ignored".to_owned(),
             cause: Cause::SourceIncomplete,
         });
         unusable.into_iter().chain(self.troubles.values().flatten().cloned())

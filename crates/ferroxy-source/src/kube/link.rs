@@ -1,6 +1,6 @@
-//! The way to the API server: the client in use, and when everybody has to change to another one.
+//! The connection to the API server: the client in use, and when all requests must switch to another one.
 //!
-//! Everything that asks the server holds a [`Lease`]: a client that may be withdrawn. Who withdraws it, and why, is in
+//! Every request uses a [`Lease`]: a client that may be withdrawn. It is withdrawn by
 //! `credentials.rs` (they have changed) and `probe.rs` (the connections are dead).
 
 use std::cell::{Cell, RefCell};
@@ -19,7 +19,7 @@ use super::backoff::Throttle;
 use super::liveness::Pulse;
 use super::observer::{Observation, Observer};
 
-/// A client, for as long as it is good.
+/// A client, for as long as it is valid.
 #[derive(Clone)]
 pub(super) struct Lease {
     pub(super) client: Client,
@@ -30,23 +30,23 @@ pub(super) struct Lease {
     number: u64,
 }
 
-/// What a new lease means for work that is going on under the one before.
+/// What a new lease means for requests under the previous one.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Why {
     /// Credentials have changed. The old connections still work.
     Renewal,
     /// The old connections are dead.
     Death,
-    /// It is another server: where the old one was in its history means nothing there.
+    /// It is another server: resource versions of the old one mean nothing there.
     Move,
 }
 
 impl Why {
-    /// For people.
+    /// For log messages.
     pub(super) fn words(self) -> &'static str {
         match self {
             Why::Renewal => "its credentials were renewed",
-            Why::Death => "it did not answer any more",
+            Why::Death => "it stopped answering",
             Why::Move => "the configuration names another one",
         }
     }
@@ -54,12 +54,12 @@ impl Why {
 
 pub(super) struct Link {
     leases: watch::Sender<Option<Lease>>,
-    /// That a new lease is needed.
+    /// A new lease is needed.
     wanted: Cell<Option<Why>>,
-    /// That requests fail, which new credentials might mend.
+    /// Requests fail, and new credentials might help.
     doubted: Cell<bool>,
     pub(super) attention: Notify,
-    /// Told to all who wait when the server is seen to answer again.
+    /// Wakes all retries when the server answers again.
     pub(super) recovered: Notify,
     throttle: RefCell<Throttle>,
     pub(super) pulses: Vec<Arc<Pulse>>,
@@ -81,13 +81,13 @@ impl Link {
     }
 }
 
-/// For those who ask the server.
+/// For requests.
 impl Link {
     pub(super) fn leases(&self) -> watch::Receiver<Option<Lease>> {
         self.leases.subscribe()
     }
 
-    /// Sends a request, as soon as the limits on our side allow, and waits so long for the head of the answer.
+    /// Sends a request as soon as the rate limit allows, and waits up to `limit` for the head of the response.
     pub(super) async fn send(
         &self,
         lease: &Lease,
@@ -119,9 +119,9 @@ impl Link {
         Err(failed)
     }
 
-    /// The server does not take the credentials of this lease.
+    /// The server rejects the credentials of this lease.
     pub(super) fn refused(&self, lease: &Lease) {
-        // Of several requests that are refused only the first finds the lease still in force.
+        // Of several rejected requests only the first finds the lease still current.
         let current = self.leases.borrow().as_ref().map(|it| it.number);
         if current == Some(lease.number) {
             self.want(Why::Renewal);
@@ -129,7 +129,7 @@ impl Link {
     }
 }
 
-/// For those who supply the leases.
+/// For the supplier of leases.
 impl Link {
     pub(super) fn want(&self, why: Why) {
         self.wanted.set(Some(why));
@@ -161,7 +161,7 @@ pub(super) async fn usable(leases: &mut watch::Receiver<Option<Lease>>) -> Lease
             return lease.clone();
         }
         if leases.changed().await.is_err() {
-            // The link is gone, and with it everything that runs here.
+            // The link is dropped together with everything that runs on this thread.
             std::future::pending::<()>().await;
         }
     }

@@ -1,4 +1,4 @@
-//! The rules of listing and watching one kind: what to ask next, and what answers, lines and failures mean. No
+//! The rules of listing and watching one kind: which request is next, and what responses and failures mean. No
 //! sockets and no clock: `follow.rs` has those.
 //!
 //! ```text
@@ -8,7 +8,7 @@
 //!    └─ (refused) ─ page ─ Pages { token } ─ last page ───────────────▲
 //! ```
 //!
-//! An object is only said to be gone when the server says so, or when a list without it is complete.
+//! An object is reported as gone only when the server says so, or when a complete list does not contain it.
 
 use std::time::{Duration, Instant};
 
@@ -21,34 +21,34 @@ use super::outlet::Outlet;
 use crate::object::Kind;
 
 const PAGE: u32 = 500;
-/// So many times may the watch stumble at one place before everything is listed again.
+/// So many errors at the same version cause a new list.
 const STUCK: u32 = 3;
-/// So many streaming lists may break off before pages are asked for instead.
+/// After so many interrupted streaming lists, pages are requested instead.
 const UNFINISHED: u32 = 2;
 /// The server has no such kind. It may have it after an upgrade.
 const ABSENT_FOR: Duration = Duration::from_secs(180);
-/// `Retry-After` is obeyed up to this.
+/// `Retry-After` is respected up to this.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(60);
-/// A watch that lasts so long works, even if it is silent.
+/// A watch that lasts so long counts as working, even if it is silent.
 const WELL: Duration = Duration::from_secs(10);
-/// A watch that ends sooner than this, and without a word, has failed.
+/// A watch that ends sooner than this, without data, has failed.
 const TOO_SHORT: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(super) struct ListWatch {
     kind: Kind,
-    /// The server, as troubles name it.
+    /// The server, as diagnostics name it.
     server: Subject,
     random: fn() -> f64,
     phase: Phase,
-    /// Whether the server is thought to know streaming lists.
+    /// Whether the server is assumed to support streaming lists.
     streaming: bool,
     unfinished: u32,
     page_limit: u32,
     inventory: Inventory,
-    /// Since when the present answer is coming in.
+    /// When the current response started.
     answered: Option<Instant>,
-    /// Whether that answer brought anything yet.
+    /// Whether that response brought data.
     heard: bool,
     listed: bool,
     settled: bool,
@@ -56,7 +56,7 @@ pub(super) struct ListWatch {
     backoff: Backoff,
     wait: Option<Wait>,
     failure: Option<String>,
-    /// Requests that failed in a row, with nothing heard in between.
+    /// Consecutive failed requests, without data in between.
     failures: u32,
     relists: u64,
     errors: u64,
@@ -87,7 +87,7 @@ pub(super) enum Ask {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Wait {
     pub(super) until: Instant,
-    /// May be cut short when the server is seen to answer others.
+    /// May end early when the server answers other requests.
     pub(super) until_recovery: bool,
 }
 
@@ -98,7 +98,7 @@ pub(super) enum Go {
     Reconnect,
 }
 
-/// What is going on, for people who ask.
+/// Queries.
 impl ListWatch {
     pub(super) fn new(kind: Kind, server: &str, random: fn() -> f64) -> ListWatch {
         ListWatch {
@@ -129,7 +129,7 @@ impl ListWatch {
         self.listed
     }
 
-    /// It is listed, or the server said that there is nothing for us to see.
+    /// It is listed, or the server said that there is nothing to list.
     pub(super) fn is_settled(&self) -> bool {
         self.settled
     }
@@ -153,7 +153,7 @@ impl ListWatch {
         self.errors
     }
 
-    /// Everything that is wrong now. One failed request is not: connections end, and the next one helps.
+    /// Everything that is wrong now. A single failed request does not count: connections end, and the retry succeeds.
     pub(super) fn troubles(&self) -> Vec<Diagnostic> {
         let stuck = self.stuck.as_ref().is_some_and(|stuck| stuck.times > 1);
         let shown = !self.listed || self.failures > 1 || stuck;
@@ -163,7 +163,7 @@ impl ListWatch {
             field: format!("{kind}s"),
             reason: reason.clone(),
             effect: match self.listed {
-                true => format!("changes of {kind}s are not seen; what is known stays in force"),
+                true => format!("changes of {kind}s are not received; the last known state stays in force"),
                 false => format!("no {kind} is known yet"),
             },
             cause: if self.listed { Cause::SourceStale } else { Cause::SourceIncomplete },
@@ -190,7 +190,7 @@ impl ListWatch {
 
 /// What happened.
 impl ListWatch {
-    /// The server said 200, and more follows.
+    /// The server answered 200; the body follows.
     pub(super) fn answered(&mut self, now: Instant) {
         self.answered = Some(now);
         self.heard = false;
@@ -219,7 +219,7 @@ impl ListWatch {
             Line::Bookmark(bookmark) => match (bookmark.version, &self.phase) {
                 (Some(version), Phase::Watch { .. }) if !self.is_past(&version) => self.advance(version),
                 (Some(version), _) if bookmark.ends_list => self.finish_list(version, out),
-                // Before the end of the list a version is nothing one could continue from.
+                // Before the end of the list, no watch can continue from a version.
                 _ => {}
             },
             Line::Error(status) => return self.error(status, now),
@@ -242,17 +242,17 @@ impl ListWatch {
         }
     }
 
-    /// A page is too large to be held: smaller ones are asked for.
+    /// A page is too large for the buffer: smaller ones are requested.
     pub(super) fn page_too_large(&mut self, now: Instant) {
         self.page_limit = (self.page_limit / 2).max(1);
         let limit = self.page_limit;
         self.lose_list(
-            format!("sent a page that is too large; now asking for {limit} objects at a time"),
+            format!("sent a page that is too large; now requesting {limit} objects at a time"),
             now,
         );
     }
 
-    /// The server answered with another status than 200.
+    /// The server answered with a status other than 200.
     pub(super) fn refused(
         &mut self,
         status: Status,
@@ -263,8 +263,8 @@ impl ListWatch {
         let streaming_list = self.ask() == Ask::StreamingList;
         self.settled |= matches!(status.code, 403 | 404);
         match status.code {
-            // 422: the feature is off. 400, 405, 501: the server, or what stands before it, is too old to know it.
-            // 403: allowed to list, but not to watch; if it is neither, the page will say so.
+            // 422: the feature is off. 400, 405, 501: the server, or a proxy before it, is too old to support it.
+            // 403: allowed to list, but not to watch; if it is neither, requesting a page shows it.
             400 | 403 | 405 | 422 | 501 if streaming_list => {
                 self.streaming = false;
                 self.wait = None;
@@ -276,7 +276,7 @@ impl ListWatch {
                 let watching = self.is_watching();
                 let count = watching && matches!(status.code, 400 | 402 | 404..=428);
                 self.fail(said(&status), now);
-                // Whoever says when to come back means it, also when others are answered already.
+                // Retry-After holds even if other requests are answered earlier.
                 if let (429 | 503, Some(after), Some(wait)) = (status.code, retry_after, &mut self.wait) {
                     let until = wait.until.max(now + after.min(LONGEST_RETRY_AFTER));
                     *wait = Wait { until, until_recovery: false };
@@ -288,7 +288,7 @@ impl ListWatch {
         }
     }
 
-    /// The connection failed, or broke, or fell silent.
+    /// The connection failed, broke or is silent.
     pub(super) fn broken(&mut self, reason: String, now: Instant) {
         if self.answered.is_some() && self.phase == Phase::Start {
             self.count_unfinished();
@@ -296,14 +296,14 @@ impl ListWatch {
         self.fail(reason, now);
     }
 
-    /// The answer is longer than an object can be, or is not one.
+    /// The response is too long, or is not a watch event.
     pub(super) fn stumble(&mut self, reason: String, now: Instant) -> Go {
         self.fail(reason, now);
         self.count_stumble();
         Go::Reconnect
     }
 
-    /// The server ended a watch in good order. It does so every few minutes, because it is asked to.
+    /// The server ended a watch normally. It does so every few minutes, as requested.
     pub(super) fn ended(&mut self, now: Instant) {
         let short = self.answered.is_some_and(|since| now.saturating_duration_since(since) < TOO_SHORT);
         if !self.is_watching() {
@@ -315,13 +315,13 @@ impl ListWatch {
         self.answered = None;
     }
 
-    /// We gave up the connection ourselves, to continue on another.
+    /// We closed the connection to continue on another.
     pub(super) fn moved(&mut self) {
         self.answered = None;
         self.wait = None;
     }
 
-    /// From now on another server is asked. Its history is not the one we know: everything is listed again.
+    /// Switches to another server. Its resource versions are different: everything is listed again.
     pub(super) fn change_server(&mut self, server: &str) {
         if self.server.name != server {
             server.clone_into(&mut self.server.name);
@@ -347,14 +347,14 @@ impl ListWatch {
         }
     }
 
-    /// A watch goes forward: what is older than its place is a repetition of the past, and would bring back what is
-    /// gone. A list is always the truth: a server restored from a backup may count from further back.
+    /// A watch only goes forward: an event older than its version is a replay, and would bring back objects that are
+    /// gone. A list is always current: a server restored from a backup may have lower versions.
     fn is_past(&self, version: &str) -> bool {
         let place = self.version().map_or(0, number);
         number(version) != 0 && number(version) < place
     }
 
-    /// Continue from here after the next break. In a list this means nothing: objects come in the order of their names.
+    /// Continue from here after the next interruption. Ignored during a list, which is sorted by name.
     fn advance(&mut self, to: String) {
         let Phase::Watch { version } = &mut self.phase else { return };
         *version = to;
@@ -392,7 +392,7 @@ impl ListWatch {
         self.stumble(said(&status), now)
     }
 
-    /// What we want to continue from is not there any more: list again. Nothing is dropped meanwhile.
+    /// The version to continue from is gone: list again. No object is dropped meanwhile.
     fn restart(&mut self, status: &Status, now: Instant) {
         self.fail(said(status), now);
         self.failure = None;
@@ -407,11 +407,11 @@ impl ListWatch {
     }
 
     fn fail(&mut self, reason: String, now: Instant) {
-        // Something between us and the server may accept connections only to cut them.
+        // A proxy in between may accept connections only to cut them.
         let lasted = self.answered.take().is_some_and(|since| now.saturating_duration_since(since) >= WELL);
         self.failures = if self.heard || lasted { 1 } else { self.failures + 1 };
         if lasted {
-            // What failed before that is over: a server that is restarted now and then is met again at once.
+            // Earlier failures are over: after a restart of the server, reconnect at once.
             self.backoff = Backoff::default();
         }
         self.heard = false;
@@ -440,12 +440,12 @@ impl ListWatch {
     }
 }
 
-/// Versions are opaque to clients by contract, and numbers in every server there is. 0: this one is not.
+/// Versions are opaque by contract, and numbers in every known server. 0: this one is not a number.
 fn number(version: &str) -> u64 {
     version.parse().unwrap_or(0)
 }
 
-/// The server was set back behind what we have seen, by a restored backup for instance.
+/// The server is behind the version that we have, for instance after a restored backup.
 fn is_too_far_ahead(status: &Status) -> bool {
     status.message.contains("Too large resource version")
 }

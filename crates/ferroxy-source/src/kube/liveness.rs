@@ -1,4 +1,4 @@
-//! How the watches are doing, for whoever asks from another thread.
+//! The state of the watches, readable from other threads.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -18,10 +18,10 @@ pub struct ResourceLiveness {
     pub listed: bool,
     /// A watch is open.
     pub connected: bool,
-    /// Since the server last gave a sign of life: something on this stream, or an answer to the probe while the
+    /// Time since the last sign of life of the server: data on this stream, or an answer to the probe while the
     /// stream was open. `None`: never.
     pub last_heard: Option<Duration>,
-    /// The `resourceVersion` the watch is at.
+    /// The `resourceVersion` of the watch.
     pub version: Option<String>,
     /// Lists after the first.
     pub relists: u64,
@@ -30,7 +30,7 @@ pub struct ResourceLiveness {
 }
 
 impl Liveness {
-    /// How long ago the least lively of the open or needed watches was heard. `None`: one was never heard.
+    /// The longest time since a sign of life among the required watches. `None`: one has had none yet.
     pub fn oldest(&self) -> Option<Duration> {
         let needed = self.resources.iter().filter(|it| it.kind != Kind::ServiceCidr);
         needed.map(|it| it.last_heard).try_fold(Duration::ZERO, |oldest, heard| Some(oldest.max(heard?)))
@@ -59,7 +59,7 @@ impl Pulse {
         Arc::new(Pulse { kind, state: Mutex::default() })
     }
 
-    /// Held for a few assignments only; a panic in between leaves numbers, not broken rules.
+    /// Held for a few assignments only; a panic in between leaves usable values.
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_of_what_is_needed_counts() {
+    fn the_oldest_of_the_required_watches_counts() {
         let now = Instant::now();
         let pulses: Vec<Arc<Pulse>> = [Kind::Node, Kind::Service, Kind::ServiceCidr].map(Pulse::new).into();
         let liveness =

@@ -1,12 +1,12 @@
-//! The Kubernetes API as a source: listed, then watched, on a thread of its own.
+//! The Kubernetes API as a source: list, then watch, on a separate thread.
 //!
 //! ```text
 //! access (who, where) ─▶ link (client, rotation, probe) ─▶ follow (one for each resource) ─▶ hub ─▶ on_update
 //!                                                            │ framer ─▶ list_watch (the rules; pure), inventory ─▶ outlet
 //! ```
 //!
-//! Objects are decoded straight into events and never kept; what is remembered of each is its name.
-//! While the server is away nothing is said to be gone, and when it is back the watches continue where they were.
+//! Objects are decoded into events and not kept; only their names are remembered.
+//! While the server is unreachable no object counts as gone; afterwards the watches continue at their versions.
 
 mod access;
 mod backoff;
@@ -37,26 +37,26 @@ pub use observer::{Observation, Observer};
 pub use recorder::{Occurrence, Recorder, Regarding};
 pub use source::{KubeSource, KubeWatch, ReadError};
 
-/// How to reach the API server, and what to ask it for.
+/// How to reach the API server, and what to watch.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// `None`, and no `master` either: the service account of the pod.
     pub kubeconfig: Option<PathBuf>,
-    /// The server's URL; goes before the one in the kubeconfig, and is enough alone.
+    /// The server's URL; overrides the one in the kubeconfig, and is enough alone.
     pub master: Option<String>,
     /// The only Node that is watched.
     pub node_name: String,
-    /// Watch ServiceCIDRs, too.
+    /// Watch ServiceCIDRs as well.
     pub service_cidrs: bool,
     pub user_agent: String,
-    /// Requests a second; 0 means 5, less means no limit.
+    /// Requests per second; 0 means 5, a negative value means no limit.
     pub qps: f32,
-    /// Requests at once; 0 means 10.
+    /// Burst of requests; 0 means 10.
     pub burst: u32,
 }
 
 impl Options {
-    /// The service account of the pod, and the original's limits.
+    /// The service account of the pod, and kube-proxy's limits.
     pub fn for_node(name: impl Into<String>) -> Options {
         Options {
             kubeconfig: None,
@@ -70,12 +70,12 @@ impl Options {
     }
 }
 
-/// What a watch tells.
+/// What a watch reports.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Update {
     Events(Vec<Event>),
-    /// Services, EndpointSlices and the own Node (which may not exist) are complete. Told once.
+    /// Services, EndpointSlices and the own Node (which may not exist) are complete. Sent once.
     Listed,
-    /// Everything that is wrong with the source now; nothing means that all is well again.
+    /// Everything that is wrong with the source now; empty if nothing is.
     Troubles(Vec<Diagnostic>),
 }

@@ -1,4 +1,4 @@
-//! For whoever counts: every request and how it ended, and what the server says it is.
+//! Reports every request and its outcome, and the version of the server.
 
 use std::fmt;
 use std::rc::Rc;
@@ -14,19 +14,19 @@ use tokio::time::{sleep, timeout};
 use super::link::{Lease, Link, usable};
 
 const LIMIT: Duration = Duration::from_secs(10);
-/// A server that does not say what it is, is asked again after so long.
+/// Pause before a server that did not report its version is asked again.
 const PAUSE: Duration = Duration::from_secs(60);
 const LARGEST_ANSWER: usize = 64 * 1024;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Observation<'a> {
-    /// The answer to a request has begun, or it is known that there will be none (no code).
+    /// The response to a request has started, or the request has failed (no code).
     Request { method: &'a str, server: &'a str, code: Option<u16>, took: Duration },
     /// `v1.37.0`
     ServerVersion(&'a str),
 }
 
-/// Is called on the thread of the watches, and must not hold it up.
+/// Called on the thread of the watches; must not block it.
 #[derive(Clone)]
 pub struct Observer(Arc<dyn Fn(Observation<'_>) + Send + Sync>);
 
@@ -40,7 +40,7 @@ impl Observer {
     }
 }
 
-/// Nobody counts.
+/// Ignores everything.
 impl Default for Observer {
     fn default() -> Observer {
         Observer::new(|_| {})
@@ -53,7 +53,7 @@ impl fmt::Debug for Observer {
     }
 }
 
-/// Asks the server once what it is.
+/// Asks the server for its version once.
 pub(super) async fn learn_version(link: Rc<Link>, observer: Observer) {
     let mut leases = link.leases();
     loop {

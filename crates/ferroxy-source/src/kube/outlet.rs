@@ -1,4 +1,4 @@
-//! Events on their way out, put together to batches. A batch never waits for something that has not arrived yet.
+//! Collects events into batches. A batch never waits for data that has not arrived yet.
 
 use ferroxy_core::Event;
 

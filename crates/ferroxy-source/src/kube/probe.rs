@@ -1,7 +1,7 @@
-//! Notices that the server is gone when nothing says so: asks it for a sign of life when all streams are silent.
+//! Detects a server that disappeared silently: sends it a request when all streams are silent.
 //!
-//! The kernel's keep-alive (see `access.rs`) notices dead peers, but what stands between us and the server may answer
-//! for it. In a busy cluster the streams speak all the time, and this costs nothing.
+//! TCP keep-alive (see `access.rs`) detects dead peers, but a proxy in between may answer for the server. In a busy
+//! cluster the streams are never silent, and the probe costs nothing.
 
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use super::access::failure;
 use super::link::{Lease, Link, Why};
 
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// After so much silence the server is asked,
+/// After so much silence the server is probed,
 const QUIET: Duration = Duration::from_secs(10);
 /// and has so long to answer.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -33,7 +33,7 @@ pub(super) async fn probe(link: Rc<Link>) {
             Err(reason) => {
                 warn!(
                     server = &*lease.server,
-                    reason, "the watches are silent and the API server does not answer"
+                    reason, "no data on any watch, and the API server does not answer"
                 );
                 disconnected(&link);
                 link.want(Why::Death);
@@ -42,14 +42,14 @@ pub(super) async fn probe(link: Rc<Link>) {
     }
 }
 
-/// Some stream is open, and none has been heard for a while.
+/// A stream is open, and none has had data for a while.
 fn is_quiet(link: &Link, now: Instant) -> bool {
     let open = link.pulses.iter().map(|it| it.state()).filter(|it| it.connected);
     let last = open.filter_map(|it| it.heard).max();
     last.is_some_and(|last| now.saturating_duration_since(last) >= QUIET)
 }
 
-/// Any answer is a sign of life, whatever it says.
+/// Any response is a sign of life, whatever its status.
 async fn sign_of_life(lease: &Lease) -> Result<(), String> {
     let request = Request::get("/version").body(Body::empty()).map_err(|error| error.to_string())?;
     let answer = async {
@@ -72,7 +72,7 @@ fn heard(link: &Link, now: Instant) {
     }
 }
 
-/// Until the streams have left, nobody needs to ask again.
+/// Stops further probes until the streams have reconnected.
 fn disconnected(link: &Link) {
     link.pulses.iter().for_each(|it| it.state().connected = false);
 }

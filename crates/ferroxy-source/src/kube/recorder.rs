@@ -1,5 +1,5 @@
-//! Events for people (`kubectl get events`), sent as the original sends them. Nothing waits for them, and when the API
-//! server is away they are lost.
+//! Events for people (`kubectl get events`), in the form that kube-proxy uses. Nothing waits for them; while the API
+//! server is unreachable they are lost.
 
 use std::collections::HashMap;
 use std::fs;
@@ -18,18 +18,18 @@ use super::link::{Link, usable};
 use crate::wire::time::write_micros;
 
 const QUEUE: usize = 64;
-/// What has been said is not repeated for so long.
+/// An event is not repeated for so long.
 const SILENCE: Duration = Duration::from_secs(600);
 const ATTEMPTS: u32 = 4;
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LIMIT: Duration = Duration::from_secs(10);
-/// What the API accepts, in bytes.
+/// The API accepts no longer note.
 const LONGEST_NOTE: usize = 1024;
 const LONGEST_INSTANCE: usize = 128;
 const LONGEST_NAME: usize = 253;
 const CONTROLLER: &str = "kube-proxy";
 
-/// Something worth telling people.
+/// An event to send.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Occurrence {
     pub regarding: Regarding,
@@ -54,7 +54,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Never blocks. When too many wait already, this one is dropped.
+    /// Never blocks. Drops the event if too many are waiting.
     pub fn emit(&self, occurrence: Occurrence) {
         if let Err(error) = self.queue.try_send(occurrence) {
             debug!(%error, "event dropped");
@@ -67,7 +67,7 @@ impl Recorder {
     }
 }
 
-/// Sends what is emitted. Ends when nobody can emit any more.
+/// Sends the emitted events. Ends when all recorders are dropped.
 pub(super) async fn record(mut occurrences: Receiver<Occurrence>, link: Rc<Link>, node_name: String) {
     let instance = format!("{CONTROLLER}-{}", host_name().unwrap_or(node_name));
     let mut leases = link.leases();
@@ -121,7 +121,7 @@ async fn post(link: &Link, lease: &super::link::Lease, event: &Event<'_>) -> Pos
         Err(_) => Posted::Failed("waited too long".to_owned()),
         Ok(Err(reason)) => Posted::Failed(reason),
         Ok(Ok(response)) => match response.status().as_u16() {
-            // 409: a try before this one did arrive.
+            // 409: an earlier attempt did arrive.
             200..=299 | 409 => Posted::Done,
             code @ (401 | 429 | 500..) => Posted::Failed(format!("answered {code}")),
             code => Posted::Refused(format!("answered {code}")),
@@ -129,7 +129,7 @@ async fn post(link: &Link, lease: &super::link::Lease, event: &Event<'_>) -> Pos
     }
 }
 
-/// What was told within the last minutes.
+/// The events of the last minutes.
 #[derive(Debug, Default)]
 struct Recent(HashMap<(Regarding, String, String), Instant>);
 
@@ -180,7 +180,7 @@ struct Reference<'a> {
 
 impl<'a> Event<'a> {
     fn new(occurrence: &'a Occurrence, instance: &'a str, since_1970: Duration) -> Event<'a> {
-        // The uids are not those of the objects, which a proxy does not read: they are what the original puts there.
+        // The uids are not those of the objects, which a proxy does not read: kube-proxy writes the same.
         let regarding = match &occurrence.regarding {
             Regarding::Node(name) => Reference { kind: "Node", name, namespace: "", uid: name.clone() },
             Regarding::Service { namespace, name } => {
@@ -215,7 +215,7 @@ fn cut(text: &str, longest: usize) -> &str {
     &text[..text.floor_char_boundary(longest)]
 }
 
-/// What the kernel calls this host; not always the name of the Node.
+/// The host name; not always the name of the Node.
 fn host_name() -> Option<String> {
     let name = fs::read_to_string("/proc/sys/kernel/hostname").ok()?.trim().to_owned();
     Some(name).filter(|it| !it.is_empty())
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn events_as_the_original_writes_them() {
+    fn events_have_the_form_of_kube_proxy() {
         let node = occurrence(Regarding::Node("ka".into()));
         let written =
             serde_json::to_value(Event::new(&node, "kube-proxy-ka", Duration::from_micros(1))).unwrap();
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_told_is_not_repeated_for_ten_minutes() {
+    fn an_event_is_not_repeated_for_ten_minutes() {
         let (mut recent, now) = (Recent::default(), Instant::now());
         let node = occurrence(Regarding::Node("ka".into()));
         let other = Occurrence { reason: "Other".into(), ..node.clone() };

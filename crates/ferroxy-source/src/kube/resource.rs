@@ -1,4 +1,4 @@
-//! What is watched and how it is asked for: paths, selectors and queries, as the original's.
+//! The watched resources: paths, selectors and queries, the same as kube-proxy's.
 
 use std::fmt::Write as _;
 
@@ -63,7 +63,7 @@ impl Resource {
     }
 }
 
-/// Percent-encodes everything that could mean something in a query.
+/// Percent-encodes everything that has a meaning in a query.
 fn encoded(text: &str) -> String {
     let mut encoded = String::new();
     for byte in text.bytes() {
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_selectors_of_the_original() {
+    fn the_selectors_of_kube_proxy() {
         let all = Resource::all("ka.example", true);
         let targets: Vec<String> =
             all.iter().map(|it| it.target(&Ask::Page { limit: 5, token: None }, 0)).collect();

@@ -1,4 +1,4 @@
-//! The source as the rest of the program sees it: opened, then watched or read once.
+//! The public interface of the source: open it, then watch it or read it once.
 
 use std::io;
 use std::pin::pin;
@@ -26,7 +26,7 @@ use super::recorder::{Occurrence, Recorder, record};
 use super::resource::Resource;
 use super::{Options, Update};
 
-/// An API server that could be asked.
+/// An API server with its configuration, not contacted yet.
 #[derive(Debug)]
 pub struct KubeSource {
     options: Options,
@@ -43,7 +43,7 @@ pub struct KubeWatch {
     recorder: Recorder,
 }
 
-/// Why not everything could be read.
+/// Why the read is incomplete.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     #[error("cannot start a thread: {0}")]
@@ -57,13 +57,13 @@ fn because(troubles: &[Diagnostic]) -> String {
 }
 
 impl KubeSource {
-    /// Reads the configuration and the credentials. The server need not be there yet.
+    /// Reads the configuration and the credentials. The server need not be reachable yet.
     pub fn open(options: Options) -> Result<KubeSource, OpenError> {
         let access = Access::read(&options)?;
         Ok(KubeSource { options, access, observer: Observer::default() })
     }
 
-    /// Tells somebody of every request.
+    /// Reports every request to the observer.
     pub fn observed_by(self, observer: Observer) -> KubeSource {
         KubeSource { observer, ..self }
     }
@@ -73,16 +73,16 @@ impl KubeSource {
         self.access.server()
     }
 
-    /// Lists and watches on a thread of its own, and calls back from there.
+    /// Lists and watches on a separate thread, and calls back from there.
     pub fn watch(self, on_update: impl FnMut(Update) + Send + 'static) -> io::Result<KubeWatch> {
         self.start(false, on_update)
     }
 
-    /// Lists everything once. Also tells what is wrong with single objects.
+    /// Lists everything once. Also returns what is wrong with single objects.
     pub fn read_once(self, limit: Duration) -> Result<(Vec<Event>, Vec<Diagnostic>), ReadError> {
         let (deadline, server) = (Instant::now() + limit, self.server());
         let (sender, updates) = mpsc::channel();
-        // Fails only when nobody reads any more.
+        // Fails only if the receiver is gone.
         let watch = self.start(true, move |update| drop(sender.send(update)))?;
         let (mut events, mut troubles) = (Vec::new(), Vec::new());
         loop {
@@ -96,7 +96,7 @@ impl KubeSource {
             }
         }
         drop(watch);
-        // What is wrong with the last list is told right after it.
+        // The diagnostics of the last list follow it.
         for update in updates.try_iter() {
             if let Update::Troubles(now) = update {
                 troubles = now;
@@ -105,7 +105,7 @@ impl KubeSource {
         Ok((events, troubles))
     }
 
-    /// `wait_for_all`: also for what one can do without.
+    /// `wait_for_all`: also for optional resources.
     fn start(
         self,
         wait_for_all: bool,
@@ -119,7 +119,7 @@ impl KubeSource {
         let work = Work { source: self, resources, pulses: pulses.clone(), occurrences, wait_for_all };
         let run = move || {
             runtime.block_on(async { drop(select(pin!(work.run(on_update)), stopped).await) });
-            // Names being resolved and programs being run are not waited for.
+            // Does not wait for DNS lookups and exec plugins.
             runtime.shutdown_background();
         };
         let thread = thread::Builder::new().name("api-watch".to_owned()).spawn(run)?;
@@ -128,7 +128,7 @@ impl KubeSource {
 }
 
 impl KubeWatch {
-    /// How the watches are doing. Cheap.
+    /// The state of the watches. Cheap.
     pub fn liveness(&self) -> Liveness {
         let now = Instant::now();
         Liveness { resources: self.pulses.iter().map(|it| it.at(now)).collect() }
@@ -142,7 +142,7 @@ impl KubeWatch {
 
 impl Drop for KubeWatch {
     fn drop(&mut self) {
-        // Neither can fail in a way that matters: the thread is gone already, or it panicked and said so.
+        // Both fail only if the thread has already ended.
         let _ = self.stop.take().map(|stop| stop.send(()));
         let _ = self.thread.take().map(JoinHandle::join);
     }

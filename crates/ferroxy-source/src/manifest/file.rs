@@ -34,8 +34,8 @@ pub(super) struct Held {
 impl Held {
     fn new(object: &Object) -> Held {
         let mut hasher = DefaultHasher::new();
-        object.hash(&mut hasher);
-        Held { key: Arc::new(object.key()), digest: hasher.finish() }
+        object.event().hash(&mut hasher);
+        Held { key: Arc::new(object.key().clone()), digest: hasher.finish() }
     }
 }
 
@@ -75,14 +75,14 @@ impl ReadFile {
         Some(file)
     }
 
-    /// Something in the file could not be read: what it held before and does not show now stays in force.
+    /// A part of the file cannot be read: objects that were in it before and are not found now stay in force.
     fn keep(&mut self, path: &Path, earlier: Vec<Held>) {
         let seen: HashSet<&Key> = self.objects.iter().map(|it| &*it.key).collect();
         let kept: Vec<Held> = earlier.into_iter().filter(|it| !seen.contains(&*it.key)).collect();
         if !kept.is_empty() {
             let reason = "not all of the file can be read".to_owned();
             let effect = format!(
-                "objects last read from it and not seen now ({}) stay in force until it reads well again or is removed",
+                "objects last read from it and missing now ({}) stay in force until it can be read again or is removed",
                 kept.len()
             );
             self.diagnostics.push(about(path, "contents", reason, &effect));
@@ -91,7 +91,7 @@ impl ReadFile {
     }
 }
 
-/// Reads the file once more and hands over the objects that can be read now. That some cannot is no news.
+/// Reads the file again and passes on the objects that can be read now. Errors were reported before.
 pub(super) fn read_again(path: &Path, each: &mut dyn FnMut(Held, Object)) {
     if let Ok(text) = contents(path) {
         read::read(&path.display().to_string(), &text, &mut |object| each(Held::new(&object), object));
@@ -107,7 +107,7 @@ pub(super) fn about(path: &Path, field: &str, reason: String, effect: &str) -> D
 
 fn contents(path: &Path) -> io::Result<String> {
     let mut bytes = Vec::new();
-    // The size is not asked for first: the file may grow, and in some file systems it is not told.
+    // The size is not checked first: the file may grow, and some file systems do not report it.
     File::open(path)?.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > MAX_FILE_BYTES {
         let reason = format!("the file is larger than {} MiB", MAX_FILE_BYTES >> 20);

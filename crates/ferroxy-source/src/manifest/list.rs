@@ -1,4 +1,4 @@
-//! A large list, read item by item, so that only one item is in memory at a time. What an item is, is not known here.
+//! A large list, read item by item, so that only one item is in memory at a time. Knows nothing of the items.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ pub(super) struct Outline {
     pub(super) items: Field<Items>,
 }
 
-/// That there is a list of items, whatever is in it.
+/// There is a list of items, whatever it contains.
 #[derive(Debug)]
 pub(super) struct Items;
 
@@ -32,7 +32,7 @@ impl Shape for Items {
     }
 }
 
-/// Hands over each entry of the list `items` of a mapping, with its index.
+/// Passes on each entry of the list `items` of a mapping, with its index.
 pub(super) struct EachItem<F>(pub(super) F);
 
 impl<'de, F: FnMut(usize, Value)> DeserializeSeed<'de> for EachItem<F> {

@@ -1,11 +1,11 @@
-//! Objects from files: a manifest, or a directory of them, read whole and then followed.
+//! Objects from files: a manifest, or a directory of manifests, read once and then watched.
 //!
 //! ```text
 //! tree (which files) ──▶ document (YAML or JSON) ──▶ read (objects) ──▶ file, source (what changed) ──▶ watch (when)
 //! ```
 //!
-//! A file that is being written, broken or gone for a moment must never take a Service down: what was last read from
-//! it stays in force until the file reads well again or is really removed.
+//! A file that is being written, is invalid or is briefly missing must never break a Service: what was last read from
+//! it stays in force until the file can be read again or is really removed.
 
 mod document;
 mod file;

@@ -1,4 +1,4 @@
-//! The text of one manifest to the objects in it. Does not touch the file system, and never panics: it is fuzzed.
+//! Reads the objects in the text of one manifest. Does not use the file system, and never panics: it is fuzzed.
 
 use ferroxy_core::{Cause, Diagnostic, Object as Subject, ObjectKind};
 use serde_json::Value;
@@ -19,11 +19,11 @@ pub fn read_str(name: &str, text: &str) -> (Vec<Object>, Vec<Diagnostic>) {
     (objects, reading.diagnostics)
 }
 
-/// What there is to say about a text besides its objects.
+/// What is wrong with a text.
 #[derive(Debug, Default)]
 pub(super) struct Reading {
     pub(super) diagnostics: Vec<Diagnostic>,
-    /// Something in the text could not be read at all: there may be objects in it that are not seen here.
+    /// A part of the text cannot be read: it may contain objects that are missing here.
     pub(super) incomplete: bool,
 }
 
@@ -41,7 +41,7 @@ impl Reading {
             object: file(name),
             field,
             reason,
-            effect: "the objects in it are not seen".to_owned(),
+            effect: "the objects in it are ignored".to_owned(),
             cause: Cause::SourceIncomplete,
         });
     }
@@ -51,7 +51,7 @@ pub(super) fn file(name: &str) -> Subject {
     Subject { kind: ObjectKind::File, name: name.to_owned() }
 }
 
-/// Reads a manifest and hands over each object as it is read: all of them at once would take a lot of memory.
+/// Reads a manifest and passes on each object as it is read: all at once would take a lot of memory.
 pub(super) fn read(name: &str, text: &str, each: &mut dyn FnMut(Object)) -> Reading {
     let mut reader = Reader { name, each, count: 0, reading: Reading::default(), full: false };
     if name.ends_with(".json") {
@@ -71,7 +71,7 @@ struct Reader<'a> {
     /// How many objects there were so far.
     count: usize,
     reading: Reading,
-    /// There were more objects than we take; that has been said.
+    /// There are more objects than the limit; this was reported.
     full: bool,
 }
 
@@ -147,13 +147,13 @@ impl Reader<'_> {
             None if is_another_version(api_version, kind) => {
                 let reason = match api_version {
                     "" => "is missing".to_owned(),
-                    other => format!("{other:?} is not a version that is read here"),
+                    other => format!("{other:?} is not a supported version"),
                 };
                 self.reading.diagnostics.push(Diagnostic {
                     object: file(self.name),
                     field: format!("{}, apiVersion", item.place),
                     reason,
-                    effect: format!("this {kind} is not seen"),
+                    effect: format!("this {kind} is ignored"),
                     cause: Cause::SourceIncomplete,
                 });
             }
@@ -196,7 +196,7 @@ impl Reader<'_> {
     }
 }
 
-/// One of our kinds, but of no version, or of one that nobody has taught us.
+/// One of our kinds, but without a version, or of an unknown one.
 fn is_another_version(api_version: &str, kind: &str) -> bool {
     let groups = match api_version.split_once('/') {
         Some((group, _)) => vec![group],
@@ -276,12 +276,12 @@ items:
 
     #[test]
     fn our_kinds_without_a_version_are_pointed_out() {
-        let expected = ["File a.yaml: document 1, apiVersion: is missing; this Service is not seen"];
+        let expected = ["File a.yaml: document 1, apiVersion: is missing; this Service is ignored"];
         assert_eq!(shown("a.yaml", "{kind: Service, metadata: {name: a}}"), expected);
         for (version, kind) in [("v2", "Service"), ("discovery.k8s.io/v1beta1", "EndpointSlice")] {
             let expected = format!(
-                "File a.yaml: document 1, apiVersion: {version:?} is not a version that is read here; \
-                 this {kind} is not seen"
+                "File a.yaml: document 1, apiVersion: {version:?} is not a supported version; \
+                 this {kind} is ignored"
             );
             let text = format!("{{apiVersion: {version}, kind: {kind}, metadata: {{name: a}}}}");
             assert_eq!(shown("a.yaml", &text), [expected]);
@@ -293,12 +293,12 @@ items:
         let text = "{kind: Node, apiVersion: v1, metadata: {name: a}}\n---\nkind: [\n---\n\
                     {kind: Node, apiVersion: v1, metadata: {name: b}}\n";
         assert!(incomplete(text));
-        let names: Vec<Key> = read_str("a.yaml", text).0.iter().map(Object::key).collect();
+        let names: Vec<Key> = read_str("a.yaml", text).0.iter().map(Object::key).cloned().collect();
         assert_eq!(names.iter().map(|key| key.name.as_str()).collect::<Vec<_>>(), ["a", "b"]);
         let shown = shown("a.yaml", text);
         assert_eq!(shown.len(), 1);
         assert!(shown[0].starts_with("File a.yaml: document 2, line "), "{shown:?}");
-        assert!(shown[0].ends_with("; the objects in it are not seen"), "{shown:?}");
+        assert!(shown[0].ends_with("; the objects in it are ignored"), "{shown:?}");
     }
 
     #[test]
@@ -311,9 +311,19 @@ items:
     }
 
     #[test]
+    fn a_diagnostic_says_by_its_type_whether_objects_may_be_missing() {
+        let cause = |text: &str| read_str("a.yaml", text).1[0].cause;
+        for text in ["kind: [", "{kind: Service, apiVersion: v1}", "{kind: Service, metadata: {name: a}}"] {
+            assert_eq!(cause(text), Cause::SourceIncomplete, "{text}");
+        }
+        let wrong_field = "{kind: Service, apiVersion: v1, metadata: {name: a}, spec: {clusterIP: [1]}}";
+        assert_eq!(cause(wrong_field), Cause::Field);
+    }
+
+    #[test]
     fn an_object_without_a_name_is_lost() {
         let expected = [
-            "File a.yaml: document 1, metadata.name: this Service has no name; the objects in it are not seen",
+            "File a.yaml: document 1, metadata.name: this Service has no name; the objects in it are ignored",
         ];
         assert_eq!(shown("a.yaml", "{kind: Service, apiVersion: v1}"), expected);
         assert!(incomplete("{kind: Service, apiVersion: v1}"));

@@ -1,5 +1,5 @@
-//! The manifests as a whole: which objects are in force, and what each new look at the files changes about that.
-//! When to look is decided in `watch.rs`.
+//! The manifests as a whole: which objects are in force, and what a new look at the files changes.
+//! `watch.rs` decides when to look.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
@@ -19,7 +19,7 @@ use crate::object::{Key, Object};
 pub struct ManifestSource {
     path: PathBuf,
     files: BTreeMap<PathBuf, ReadFile>,
-    /// The digest of each object that was told last.
+    /// The digest of each object that was reported last.
     in_force: BTreeMap<Arc<Key>, u64>,
     diagnostics: Vec<Diagnostic>,
     directories: BTreeSet<PathBuf>,
@@ -46,7 +46,7 @@ impl LastLook {
     }
 }
 
-/// What a look at the files brought.
+/// The result of a look at the files.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Batch {
     /// The difference to what was in force before: removals first, then changed and new objects.
@@ -64,8 +64,8 @@ pub struct OpenError {
 }
 
 impl ManifestSource {
-    /// Reads everything once, and tells of each object as it is read: the whole of a large cluster is never in
-    /// memory. Later the path may come and go; here it must exist.
+    /// Reads everything once, and reports each object as it is read: a large cluster is never completely in
+    /// memory. Later the path may disappear and come back; here it must exist.
     pub fn open(
         path: impl Into<PathBuf>,
         mut on_event: impl FnMut(Event),
@@ -129,7 +129,7 @@ impl ManifestSource {
         });
         self.files = files;
         self.directories = tree.directories;
-        // Looking happens all the time: when nothing is new, it must not cost a walk through all objects.
+        // A look happens every few seconds: if nothing changed, it must not walk through all objects.
         if changed || self.troubles.as_ref() != Some(&tree.troubles) {
             let events = self.compare(&tree.troubles, fresh);
             self.troubles = Some(tree.troubles);
@@ -138,7 +138,7 @@ impl ManifestSource {
         Batch { events: Vec::new(), diagnostics: self.diagnostics.clone() }
     }
 
-    /// Puts all files together again and tells the difference to what was in force.
+    /// Merges all files again and returns the difference to what was in force.
     fn compare(&mut self, troubles: &[Trouble], mut fresh: Fresh) -> Vec<Event> {
         let Merge { objects: mut after, mut diagnostics, .. } = Merge::new(troubles, &self.files);
         read_what_is_missing(&self.in_force, &after, &mut fresh);
@@ -154,7 +154,7 @@ impl ManifestSource {
         });
         let after = after.into_iter().map(|(key, winner)| (key, winner.digest)).collect();
         let events = difference(&self.in_force, &after, fresh);
-        // Tried again at the next look, though nothing about the file changes.
+        // Retried at the next look, even if the file does not change.
         for path in unreadable {
             self.files.entry(path).and_modify(|file| file.stamp.settled = false);
         }
@@ -192,7 +192,7 @@ fn next_files(
     let lost_sight_of =
         |path: &Path| tree.troubles.iter().any(|it| it.may_exist && path.starts_with(&it.path));
     let missing = before.len();
-    // Nothing was removed from a directory that was itself taken away while we looked.
+    // If the directory itself was replaced during the look, nothing was removed from it.
     let keep_all = missing > 0 && !tree.is_still_there();
     files.extend(before.into_iter().filter(|(path, _)| keep_all || lost_sight_of(path)));
     (files, changed || missing > 0)
@@ -237,7 +237,7 @@ impl<'a> Merge<'a> {
                     object: key.subject(),
                     field: "metadata.name".to_owned(),
                     reason: format!("is already taken by an object in {}", first.path.display()),
-                    effect: format!("the one in {} is not seen", path.display()),
+                    effect: format!("the one in {} is ignored", path.display()),
                     cause: Cause::Conflict,
                 });
             } else if self.objects.len() >= MAX_OBJECTS {
@@ -252,13 +252,13 @@ impl<'a> Merge<'a> {
         if !self.full {
             self.full = true;
             let reason = format!("there are more than {MAX_OBJECTS} objects");
-            self.diagnostics.push(about(path, "contents", reason, "the rest, from here on, is not seen"));
+            self.diagnostics.push(about(path, "contents", reason, "the rest, from here on, is ignored"));
         }
     }
 }
 
-/// An object that comes into force because the one before it in path order went away may be in a file that was not
-/// read just now: it is read again.
+/// An object may come into force because the one before it in path order is gone. Its file may not have been
+/// read just now; then it is read again.
 fn read_what_is_missing(
     before: &BTreeMap<Arc<Key>, u64>,
     after: &BTreeMap<Arc<Key>, Winner<'_>>,
@@ -281,7 +281,7 @@ fn unreadable_winner(key: &Key, path: &Path) -> Diagnostic {
         object: key.subject(),
         field: "metadata.name".to_owned(),
         reason: format!("is now that of the object in {}, which cannot be read", path.display()),
-        effect: "what was in force before stays".to_owned(),
+        effect: "the previous object stays in force".to_owned(),
         cause: Cause::SourceStale,
     }
 }

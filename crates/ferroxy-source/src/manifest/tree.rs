@@ -11,8 +11,8 @@ use std::time::{Duration, SystemTime};
 const MAX_FILES: usize = 100_000;
 /// Directories nested deeper than this are not entered.
 const MAX_LEVELS: usize = 32;
-/// A file changed less than this ago could change again without its timestamps showing it: they tick coarsely, and
-/// on network file systems very coarsely.
+/// A file that changed less than this ago could change again with the same timestamps: they are coarse, and
+/// very coarse on network file systems.
 const SETTLED_AFTER: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Default)]
@@ -54,7 +54,7 @@ pub(super) fn identity(metadata: &Metadata) -> Identity {
 }
 
 /// Finds the manifests: the path itself if it is a file, else `.yaml`, `.yml` and `.json` files at any depth.
-/// Hidden entries are passed over, links are followed: that is how a mounted ConfigMap (`a.yaml → ..data/a.yaml`)
+/// Hidden entries are skipped, links are followed: so a mounted ConfigMap (`a.yaml → ..data/a.yaml`)
 /// shows each of its files once. Fails only if the path itself cannot be looked at.
 pub(super) fn find(root: &Path) -> io::Result<Tree> {
     let metadata = fs::metadata(root)?;
@@ -75,7 +75,7 @@ pub(super) fn find(root: &Path) -> io::Result<Tree> {
 }
 
 impl Tree {
-    /// Whether the root is still what was looked at. If not, what seems removed from it is not.
+    /// Whether the root is still the same directory. If not, files that seem removed from it may still exist.
     pub(super) fn is_still_there(&self) -> bool {
         let now = fs::metadata(&self.root).map(|metadata| identity(&metadata));
         now.is_ok_and(|now| self.walked.is_none_or(|walked| walked == now))
@@ -91,7 +91,7 @@ pub(super) fn entry_of(path: &Path) -> Option<PathBuf> {
 
 struct Walk {
     tree: Tree,
-    /// A directory is read once, however many links lead to it: this is what stops loops.
+    /// A directory is read once, however many links lead to it: this stops loops.
     entered: HashSet<Identity>,
     now: SystemTime,
 }
@@ -127,10 +127,10 @@ impl Walk {
         }
     }
 
-    /// Gone since the directory was read, or a link to nothing. Only the second is worth a word.
+    /// Removed since the directory was read, or a dangling link. Only the second is reported.
     fn nothing(&mut self, path: &Path) {
         if is_manifest(path) && fs::symlink_metadata(path).is_ok() {
-            self.trouble(path, "is a link to nothing".to_owned(), false);
+            self.trouble(path, "is a dangling link".to_owned(), false);
         }
     }
 
@@ -142,7 +142,7 @@ impl Walk {
             return;
         }
         self.tree.files.insert(path.to_path_buf(), Stamp::of(metadata, self.now));
-        // Where the file really is, if a link led to it: its contents change there.
+        // The directory of the real file, if this is a link: its contents change there.
         let real = fs::canonicalize(path).ok();
         self.tree.directories.extend(real.and_then(|it| it.parent().map(Path::to_path_buf)));
     }
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_to_nothing_is_mentioned() {
+    fn a_dangling_link_is_reported() {
         let dir = tempfile::tempdir().unwrap();
         symlink("nowhere", dir.path().join("a.yaml")).unwrap();
         let tree = find(dir.path()).unwrap();

@@ -1,4 +1,4 @@
-//! `discovery.k8s.io/v1` EndpointSlice: the fields of it that reach a packet.
+//! `discovery.k8s.io/v1` EndpointSlice: the fields that a proxy reads.
 
 use ferroxy_core::event;
 use serde::Deserialize;
@@ -10,7 +10,7 @@ use crate::object::{Key, Kind, Object};
 
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
-/// Slices with this label, whatever its value, are not watched by the original.
+/// kube-proxy does not watch slices with this label, whatever its value.
 const HEADLESS: &str = "service.kubernetes.io/headless";
 
 #[derive(Debug, Default, Deserialize)]
@@ -77,7 +77,7 @@ impl Wire for EndpointSlice {
         }
         let ports = self.ports.entries(format_args!("ports"), notes);
         let endpoints = self.endpoints.entries(format_args!("endpoints"), notes);
-        Decoded::Object(Object::Slice(event::EndpointSlice {
+        Decoded::Object(Object::slice(event::EndpointSlice {
             service: identity.label(SERVICE_NAME, notes),
             last_change: identity.last_change(notes),
             address_type: self.address_type.take(format_args!("addressType"), notes).unwrap_or_default(),
@@ -128,6 +128,7 @@ fn names(list: Field<Vec<Field<Named>>>, path: std::fmt::Arguments<'_>, notes: &
 
 #[cfg(test)]
 mod tests {
+    use ferroxy_core::Event;
     use serde_json::{Value, json};
 
     use super::*;
@@ -140,7 +141,10 @@ mod tests {
 
     fn slice(value: Value) -> (event::EndpointSlice, Vec<String>) {
         match read(value) {
-            (Decoded::Object(Object::Slice(slice)), notes) => (slice, notes),
+            (Decoded::Object(object), notes) => {
+                let Event::Slice(slice) = object.into() else { panic!() };
+                (slice, notes)
+            }
             other => panic!("{other:?}"),
         }
     }

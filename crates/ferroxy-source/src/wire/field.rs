@@ -1,4 +1,4 @@
-//! A field that may be absent or of the wrong type without taking its object down. Not a validator of values.
+//! A field that may be absent or of the wrong type without invalidating its object. Does not validate values.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -57,7 +57,7 @@ impl Field<Vec<Field<String>>> {
     }
 }
 
-/// What a type makes of each kind of value; `None` means that this kind of value is wrong for it.
+/// Converts each kind of value to a type; `None` means that this kind of value is wrong for it.
 pub(crate) trait Shape: Sized {
     /// `text`, `a list`: completes "must be …".
     const WANTED: &'static str;
@@ -194,7 +194,7 @@ impl<'de, T: Shape> Visitor<'de> for FieldVisitor<T> {
         Ok(found(i64::try_from(number).ok().and_then(T::from_integer), "a number"))
     }
     fn visit_f64<E>(self, number: f64) -> Result<Field<T>, E> {
-        // Go writes 80 as 80.0 nowhere, but JavaScript tools do, and the API server takes it.
+        // Some JavaScript tools write 80 as 80.0, and the API server accepts it.
         let whole = (number.fract() == 0.0 && number.abs() < 1e15).then_some(number as i64);
         Ok(found(whole.and_then(T::from_integer), "a number with a fraction"))
     }
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn null_is_absent_and_says_nothing() {
+    fn null_is_absent_and_is_not_noted() {
         assert_eq!(taken::<String>(json!(null)), (None, vec![]));
         assert_eq!(taken::<i64>(json!(null)), (None, vec![]));
     }

@@ -29,7 +29,7 @@ struct Annotations {
 
 mappings!(Metadata, Annotations);
 
-/// `metadata.resourceVersion`, taken out. It says nothing about an object but where it stands in a watch.
+/// Takes `metadata.resourceVersion`, which is not part of the object but its position in a watch.
 pub(super) fn take_version(metadata: &mut Field<Metadata>) -> Option<String> {
     let Field::Is(metadata) = metadata else { return None };
     match std::mem::take(&mut metadata.resource_version) {
@@ -38,12 +38,12 @@ pub(super) fn take_version(metadata: &mut Field<Metadata>) -> Option<String> {
     }
 }
 
-/// `metadata`, taken apart.
+/// The fields of `metadata`.
 #[derive(Debug)]
 pub(super) struct Identity {
     /// Never empty.
     pub(super) name: String,
-    /// `default` when the object does not say. Cluster-wide kinds do not look at it.
+    /// `default` if the object has none. Cluster-wide kinds ignore it.
     pub(super) namespace: String,
     /// Seconds since 1970.
     pub(super) created: Option<i64>,
@@ -71,14 +71,14 @@ impl Identity {
         })
     }
 
-    /// How a Service wants to be balanced.
+    /// The scheduler that a Service asks for.
     pub(super) fn scheduler(&mut self, notes: &mut Notes) -> Option<String> {
         let annotations =
             std::mem::take(&mut self.annotations).take(format_args!("metadata.annotations"), notes)?;
         annotations.scheduler.take(format_args!("metadata.annotations[ferroxy.io/scheduler]"), notes)
     }
 
-    /// Nanoseconds since 1970 of what led to this state of a slice.
+    /// When the change happened that led to this state of a slice, in nanoseconds since 1970.
     pub(super) fn last_change(&mut self, notes: &mut Notes) -> Option<i64> {
         const FIELD: &str = "metadata.annotations[endpoints.kubernetes.io/last-change-trigger-time]";
         let annotations =
@@ -87,7 +87,7 @@ impl Identity {
         time::nanoseconds(&text, FIELD, notes)
     }
 
-    /// The value of a label; a label that is there with a value of the wrong type is noted and counts as absent.
+    /// The value of a label. A value of the wrong type is noted and counts as absent.
     pub(super) fn label(&mut self, key: &str, notes: &mut Notes) -> Option<String> {
         self.labels.remove(key)?.take(format_args!("metadata.labels[{key}]"), notes)
     }

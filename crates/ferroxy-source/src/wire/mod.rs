@@ -1,7 +1,7 @@
-//! The fields of Kubernetes objects that a proxy reads, and nothing else of them. Any serde format will do.
+//! The fields of Kubernetes objects that a proxy reads, and no others. Works with any serde format.
 //!
 //! Decoding never fails because of one field: a field of the wrong type is noted and counts as absent, and the rest
-//! of the object stands. That is what [`field::Field`] is for.
+//! of the object is used. See [`field::Field`].
 
 mod endpoint_slice;
 pub(crate) mod field;
@@ -18,23 +18,23 @@ use crate::object::{Key, Kind, Object};
 use field::{Field, Notes};
 use metadata::Metadata;
 
-/// What came of decoding one object.
+/// The result of decoding one object.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "matched where it is returned, never kept")]
 pub(crate) enum Decoded {
     Object(Object),
-    /// The original's selector does not see it either.
+    /// kube-proxy's selector excludes it as well.
     LeftOut(Key),
     /// It has no usable `metadata.name`.
     Nameless,
 }
 
-/// The kind a proxy reads that goes by this name, in the group and version it is read in. (Others use the name
+/// The kind with this name, in the group and version that a proxy reads. (Other API groups use the name
 /// `Service` too.)
 pub(crate) fn known_kind(api_version: &str, kind: &str) -> Option<Kind> {
     let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
     let known = kind_in_group(group, kind)?;
-    // ServiceCIDRs had their present form one version earlier.
+    // ServiceCIDRs have the same form in v1beta1.
     let read = version == "v1" || (known == Kind::ServiceCidr && version == "v1beta1");
     read.then_some(known)
 }

@@ -1,4 +1,4 @@
-//! `v1` Node: where it is, its addresses, its pod ranges, and whether it is leaving.
+//! `v1` Node: its zone, addresses, pod CIDRs, and whether it is being removed.
 
 use ferroxy_core::event;
 use serde::Deserialize;
@@ -58,7 +58,7 @@ impl Wire for Node {
         let Some(mut identity) = Identity::read(self.metadata, notes) else { return Decoded::Nameless };
         let spec = self.spec.take(format_args!("spec"), notes).unwrap_or_default();
         let status = self.status.take(format_args!("status"), notes).unwrap_or_default();
-        Decoded::Object(Object::Node(event::Node {
+        Decoded::Object(Object::node(event::Node {
             zone: identity.label(ZONE, notes),
             addresses: addresses(status, notes),
             pod_cidrs: pod_cidrs(spec.pod_cidrs, spec.pod_cidr, notes),
@@ -96,6 +96,7 @@ fn taints(taints: Field<Vec<Field<Taint>>>, notes: &mut Notes) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use ferroxy_core::Event;
     use serde_json::{Value, json};
 
     use super::*;
@@ -104,7 +105,8 @@ mod tests {
     fn read(value: Value) -> (event::Node, Vec<String>) {
         let mut notes = Notes::default();
         match super::super::decode(Kind::Node, value, &mut notes).unwrap() {
-            Decoded::Object(Object::Node(node)) => {
+            Decoded::Object(object) => {
+                let Event::Node(node) = object.into() else { panic!() };
                 (node, notes.0.into_iter().map(|note| note.field).collect())
             }
             other => panic!("{other:?}"),

@@ -1,4 +1,4 @@
-//! `v1` Service: the fields of it that reach a packet.
+//! `v1` Service: the fields that a proxy reads.
 
 use ferroxy_core::event;
 use serde::Deserialize;
@@ -93,7 +93,7 @@ impl Wire for Service {
         let proxy_name = identity.label(PROXY_NAME, notes);
         let scheduler = identity.scheduler(notes);
         let spec = self.spec.take(format_args!("spec"), notes).unwrap_or_default();
-        Decoded::Object(Object::Service(event::Service {
+        Decoded::Object(Object::service(event::Service {
             proxy_name,
             scheduler,
             ingress: ingress(self.status, notes),
@@ -178,6 +178,7 @@ fn ingress(status: Field<Status>, notes: &mut Notes) -> Vec<event::Ingress> {
 
 #[cfg(test)]
 mod tests {
+    use ferroxy_core::Event;
     use serde_json::{Value, json};
 
     use super::*;
@@ -186,7 +187,8 @@ mod tests {
     fn read(value: Value) -> (event::Service, Vec<String>) {
         let mut notes = Notes::default();
         match super::super::decode(Kind::Service, value, &mut notes).unwrap() {
-            Decoded::Object(Object::Service(service)) => {
+            Decoded::Object(object) => {
+                let Event::Service(service) = object.into() else { panic!() };
                 (service, notes.0.into_iter().map(|note| note.field).collect())
             }
             other => panic!("{other:?}"),

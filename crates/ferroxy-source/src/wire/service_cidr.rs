@@ -32,12 +32,13 @@ impl Wire for ServiceCidr {
         let Some(identity) = Identity::read(self.metadata, notes) else { return Decoded::Nameless };
         let spec = self.spec.take(format_args!("spec"), notes).unwrap_or_default();
         let cidrs = spec.cidrs.texts(format_args!("spec.cidrs"), notes);
-        Decoded::Object(Object::ServiceCidr(event::ServiceCidr { name: identity.name, cidrs }))
+        Decoded::Object(Object::service_cidr(event::ServiceCidr { name: identity.name, cidrs }))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use ferroxy_core::Event;
     use serde_json::json;
 
     use super::*;
@@ -49,7 +50,8 @@ mod tests {
         let value =
             json!({"metadata": {"name": "kubernetes"}, "spec": {"cidrs": ["10.96.0.0/16", 7, "fd00::/112"]}});
         let decoded = super::super::decode(Kind::ServiceCidr, value, &mut notes).unwrap();
-        let Decoded::Object(Object::ServiceCidr(cidr)) = decoded else { panic!("{decoded:?}") };
+        let Decoded::Object(object) = decoded else { panic!("{decoded:?}") };
+        let Event::ServiceCidr(cidr) = object.into() else { panic!() };
         assert_eq!(
             (cidr.name.as_str(), cidr.cidrs),
             ("kubernetes", vec!["10.96.0.0/16".into(), "fd00::/112".into()])

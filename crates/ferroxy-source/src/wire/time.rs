@@ -1,40 +1,32 @@
-//! The API's timestamps (RFC 3339), read as time since 1970 and written for events. Not a calendar.
+//! The API's timestamps (RFC 3339), read as time since 1970 and written for events. jiff knows the calendar.
 
+use std::borrow::Cow;
 use std::time::Duration;
+
+use jiff::Timestamp;
 
 use super::field::{Note, Notes};
 
-/// Reads a timestamp, without its fraction; one that cannot be read is noted.
+/// What is finer than a nanosecond is cut off.
+const MOST_DIGITS: usize = 9;
+
+/// Reads a timestamp, without its fraction. One that cannot be read is noted.
 pub(super) fn seconds(text: &str, field: &str, notes: &mut Notes) -> Option<i64> {
-    noted(parse(text), text, field, notes).map(|(seconds, _)| seconds)
+    noted(parse(text).map(whole_seconds), text, field, notes)
 }
 
 /// The same in nanoseconds. Years that do not fit (before 1678, after 2261) cannot be read.
 pub(super) fn nanoseconds(text: &str, field: &str, notes: &mut Notes) -> Option<i64> {
-    let whole =
-        |(seconds, nanoseconds): (i64, i64)| seconds.checked_mul(1_000_000_000)?.checked_add(nanoseconds);
-    noted(parse(text).and_then(whole), text, field, notes)
+    let time = parse(text).and_then(|time| i64::try_from(time.as_nanosecond()).ok());
+    noted(time, text, field, notes)
 }
 
 /// `2024-02-29T12:00:00.123456Z`, as the API writes the times of events.
 pub(crate) fn write_micros(since_1970: Duration) -> String {
-    let seconds = since_1970.as_secs();
-    let (mut year, mut day) = (1970, seconds / 86_400);
-    while day >= days_of(year) {
-        day -= days_of(year);
-        year += 1;
-    }
-    let mut month = 1;
-    for length in month_lengths(year) {
-        if day < length {
-            break;
-        }
-        day -= length;
-        month += 1;
-    }
-    let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
-    let micros = since_1970.subsec_micros();
-    format!("{year:04}-{month:02}-{:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z", day + 1)
+    let micros = i64::try_from(since_1970.as_micros()).unwrap_or(i64::MAX);
+    // The last moment that jiff knows is in the year 9999.
+    let time = Timestamp::from_microsecond(micros).unwrap_or(Timestamp::MAX);
+    format!("{time:.6}")
 }
 
 fn noted<T>(time: Option<T>, text: &str, field: &str, notes: &mut Notes) -> Option<T> {
@@ -45,79 +37,40 @@ fn noted<T>(time: Option<T>, text: &str, field: &str, notes: &mut Notes) -> Opti
     time
 }
 
-/// `2024-02-29T12:00:00.123+02:00` as seconds since 1970 and the nanoseconds after them.
-fn parse(text: &str) -> Option<(i64, i64)> {
-    let (date, rest) = text.split_once(['T', 't'])?;
-    let zone_at = rest.find(['Z', 'z', '+', '-'])?;
-    let (clock, zone) = rest.split_at(zone_at);
-    let (clock, fraction) = clock.split_once('.').unwrap_or((clock, "0"));
-    Some((days(date)? * 86_400 + second_of_day(clock)? - offset(zone)?, nanoseconds_of(fraction)?))
+/// Rounded down, also before 1970.
+fn whole_seconds(time: Timestamp) -> i64 {
+    time.as_second() - i64::from(time.subsec_nanosecond() < 0)
 }
 
-/// The digits after the point; what is finer than a nanosecond is cut off.
-fn nanoseconds_of(fraction: &str) -> Option<i64> {
-    if fraction.is_empty() || !fraction.bytes().all(|b| b.is_ascii_digit()) {
-        return None;
-    }
-    format!("{fraction:0<9}").get(..9)?.parse().ok()
+fn parse(text: &str) -> Option<Timestamp> {
+    rfc3339(text)?.parse().ok()
 }
 
-/// Days from 1970-01-01 to a date of the Gregorian calendar.
-fn days(date: &str) -> Option<i64> {
-    let [year, month, day] = numbers(date, '-', [4, 2, 2])?;
-    let lengths = month_lengths(u64::try_from(year).ok()?).map(|days| days as i64);
-    let before = usize::try_from(month).ok()?.checked_sub(1)?;
-    if day < 1 || day > *lengths.get(before)? {
-        return None;
-    }
-    // Leap days of all years before this one, counted from year 1.
-    let leaps = |year: i64| year / 4 - year / 100 + year / 400;
-    let to_year = (year - 1970) * 365 + leaps(year - 1) - leaps(1969);
-    Some(to_year + lengths.iter().take(before).sum::<i64>() + day - 1)
-}
-
-fn month_lengths(year: u64) -> [u64; 12] {
-    let leap = year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
-    let february = if leap { 29 } else { 28 };
-    [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31]
-}
-
-fn days_of(year: u64) -> u64 {
-    month_lengths(year).iter().sum()
-}
-
-fn second_of_day(clock: &str) -> Option<i64> {
-    let [hour, minute, second] = numbers(clock, ':', [2, 2, 2])?;
-    // A leap second (:60) is the second after, as everywhere in POSIX time.
-    (hour < 24 && minute < 60 && second <= 60).then_some(hour * 3600 + minute * 60 + second)
-}
-
-/// Seconds that a zone is ahead of UTC: `Z`, `+02:00`, `-07:30`.
-fn offset(zone: &str) -> Option<i64> {
-    if zone.eq_ignore_ascii_case("z") {
-        return Some(0);
-    }
-    let (sign, hours) = match zone.split_at_checked(1)? {
-        ("+", hours) => (1, hours),
-        ("-", hours) => (-1, hours),
-        _ => return None,
+/// The text if it has the shape of RFC 3339, with a fraction that jiff can read. jiff reads other forms as well (dates
+/// without dashes, zones by name); the API server does not, and neither does kube-proxy.
+fn rfc3339(text: &str) -> Option<Cow<'_, str>> {
+    let (moment, rest) = text.split_at_checked(19)?;
+    let (digits, zone) = match rest.strip_prefix('.') {
+        Some(rest) => rest.split_at(rest.bytes().take_while(u8::is_ascii_digit).count()),
+        None => ("0", rest),
     };
-    let [hour, minute] = numbers(hours, ':', [2, 2])?;
-    (hour < 24 && minute < 60).then_some(sign * (hour * 3600 + minute * 60))
+    let is_zone = matches!(zone, "Z" | "z") || has_shape(zone, b"+00:00") || has_shape(zone, b"-00:00");
+    if !has_shape(moment, b"0000-00-00T00:00:00") || digits.is_empty() || !is_zone {
+        return None;
+    }
+    match digits.get(..MOST_DIGITS) {
+        Some(kept) if digits.len() > MOST_DIGITS => Some(Cow::Owned(format!("{moment}.{kept}{zone}"))),
+        _ => Some(Cow::Borrowed(text)),
+    }
 }
 
-/// Exactly these many digits each, with a separator between.
-fn numbers<const N: usize>(text: &str, separator: char, widths: [usize; N]) -> Option<[i64; N]> {
-    let mut parts = text.split(separator);
-    let mut numbers = [0; N];
-    for (number, width) in numbers.iter_mut().zip(widths) {
-        let part = parts.next()?;
-        if part.len() != width || !part.bytes().all(|b| b.is_ascii_digit()) {
-            return None;
-        }
-        *number = part.parse().ok()?;
-    }
-    parts.next().is_none().then_some(numbers)
+/// `0` stands for any digit; letters are compared without case.
+fn has_shape(text: &str, shape: &[u8]) -> bool {
+    let fits = |(byte, shape): (u8, &u8)| match shape {
+        b'0' => byte.is_ascii_digit(),
+        shape => byte.eq_ignore_ascii_case(shape),
+    };
+    text.len() == shape.len() && text.bytes().zip(shape).all(fits)
 }
 
 #[cfg(test)]
@@ -125,7 +78,7 @@ mod tests {
     use super::*;
 
     fn parse(text: &str) -> Option<i64> {
-        super::parse(text).map(|(seconds, _)| seconds)
+        super::parse(text).map(whole_seconds)
     }
 
     #[test]
@@ -146,8 +99,8 @@ mod tests {
         for text in
             ["1970-01-01T00:00:00.000000Z", "2000-02-29T23:59:59.000001Z", "2024-12-31T12:30:00.999999Z"]
         {
-            let (seconds, nanos) = super::parse(text).unwrap();
-            assert_eq!(write_micros(Duration::new(seconds as u64, nanos as u32)), text);
+            let time = super::parse(text).unwrap();
+            assert_eq!(write_micros(time.duration_since(Timestamp::UNIX_EPOCH).unsigned_abs()), text);
         }
     }
 
@@ -174,7 +127,9 @@ mod tests {
         assert_eq!(parse("1970-01-01T02:00:00+02:00"), Some(0));
         assert_eq!(parse("1969-12-31T16:30:00-07:30"), Some(0));
         assert_eq!(parse("1970-01-01t00:00:05.5z"), Some(5));
-        assert_eq!(parse("2016-12-31T23:59:60Z"), parse("2017-01-01T00:00:00Z"));
+        assert_eq!(parse("1969-12-31T23:59:58.5Z"), Some(-2));
+        // A leap second counts as the second before it.
+        assert_eq!(parse("2016-12-31T23:59:60Z"), parse("2016-12-31T23:59:59Z"));
     }
 
     #[test]
@@ -195,6 +150,12 @@ mod tests {
             "2024-01-01T00:00:00+é",
             "2024-1-1T0:0:0Z",
             "12024-01-01T00:00:00Z",
+            // Forms that jiff reads and the API server does not.
+            "20240101T000000Z",
+            "2024-01-01 00:00:00Z",
+            "2024-01-01T00:00:00+02",
+            "2024-01-01T00:00:00Z[UTC]",
+            "2024-01-01T00:00:00,5Z",
         ] {
             assert_eq!(parse(text), None, "{text}");
         }

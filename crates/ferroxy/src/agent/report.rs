@@ -59,3 +59,27 @@ fn log_what_is_new(known: &mut BTreeSet<Diagnostic>, found: Vec<Diagnostic>) {
     found.difference(known).for_each(|diagnostic| warn!("{diagnostic}"));
     *known = found;
 }
+
+#[cfg(test)]
+mod tests {
+    use ferroxy_core::{Cause, Diagnostic, Object, ObjectKind};
+
+    use crate::agent::is_whole;
+
+    #[test]
+    fn a_source_is_whole_unless_a_diagnostic_says_that_objects_may_be_missing() {
+        let diagnostic = |kind, cause| Diagnostic {
+            object: Object { kind, name: "it".into() },
+            field: "Services".into(),
+            reason: "one object cannot be used".into(),
+            effect: "it is ignored".into(),
+            cause,
+        };
+        assert!(is_whole(&[]));
+        assert!(is_whole(&[diagnostic(ObjectKind::Service, Cause::Field)]));
+        assert!(is_whole(&[diagnostic(ObjectKind::ApiServer, Cause::SourceStale)]));
+        for kind in [ObjectKind::File, ObjectKind::ApiServer] {
+            assert!(!is_whole(&[diagnostic(kind, Cause::SourceIncomplete)]), "{kind}");
+        }
+    }
+}

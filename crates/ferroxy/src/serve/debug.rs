@@ -1,5 +1,4 @@
-//! `/debug/`: profiles of this process and its log level, for people who look for a problem. Off unless profiling is asked
-//! for.
+//! `/debug/`: profiles of this process and its log level, for troubleshooting. Only served with `enableProfiling`.
 
 use std::fmt::Write;
 use std::fs;
@@ -64,7 +63,7 @@ pub fn answer(request: Request<Incoming>) -> Pending {
     }
 }
 
-/// The number of seconds asked for; `None` if it is none that we take.
+/// The requested number of seconds; `None` if it is out of range.
 fn seconds(query: Option<&str>) -> Option<u64> {
     let pairs = query.unwrap_or_default().split('&');
     match pairs.filter_map(|pair| pair.split_once('=')).find(|(key, _)| *key == "seconds") {
@@ -86,7 +85,7 @@ fn profile_page(recorded: &Profile) -> Answer {
     http::answer(StatusCode::OK, "application/octet-stream", bytes)
 }
 
-/// `PUT` with the level as the body, as the original takes it.
+/// `PUT` with the level as the body, like kube-proxy.
 async fn log_level(request: Request<Incoming>) -> Answer {
     if request.method() != Method::PUT {
         return not_allowed("PUT");
@@ -118,13 +117,13 @@ fn command_line() -> String {
     words.join("\0")
 }
 
-/// Where threads spend their time, for when a name is enough.
+/// The CPU time of each thread.
 fn threads() -> String {
     let mut page = format!("{:>8} {:<16} {:<5} {:>12} {:>12}\n", "id", "name", "state", "user", "system");
     let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     for task in tasks {
         let stat = fs::read_to_string(task.path().join("stat")).unwrap_or_default();
-        // One that has just ended has nothing to say.
+        // The thread may have ended since it was listed.
         let Some(thread) = Thread::parse(&stat) else { continue };
         let seconds = |ticks: u64| ticks as f64 / rustix::param::clock_ticks_per_second() as f64;
         let (id, name, state) = (task.file_name(), thread.name, thread.state);
@@ -149,7 +148,7 @@ impl Thread<'_> {
         // The name is in parentheses, and may hold some itself.
         let (name, rest) = stat.split_once('(')?.1.rsplit_once(')')?;
         let fields: Vec<&str> = rest.split_whitespace().collect();
-        // proc(5) counts from 1; the first here is its third.
+        // proc(5) counts fields from 1; the first field here is its third.
         let number = |field: usize| fields.get(field - 3)?.parse().ok();
         Some(Thread { name, state: fields.first()?, user_ticks: number(14)?, system_ticks: number(15)? })
     }
@@ -169,7 +168,7 @@ fn heap() -> Answer {
 
 #[cfg(not(target_env = "gnu"))]
 fn heap() -> Answer {
-    http::answer(StatusCode::NOT_IMPLEMENTED, TEXT, "this allocator does not tell what it holds\n")
+    http::answer(StatusCode::NOT_IMPLEMENTED, TEXT, "this allocator does not report its memory\n")
 }
 
 #[cfg(test)]
@@ -196,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_are_told_by_name() {
+    fn threads_are_listed_by_name() {
         let stat = "9 (a) b) S 1 7 7 0 -1 4194304 100 0 0 0 21 4 0 0 20 0 3 0 5000 1048576 300";
         let expected = Thread { name: "a) b", state: "S", user_ticks: 21, system_ticks: 4 };
         assert_eq!(Thread::parse(stat), Some(expected));

@@ -1,4 +1,4 @@
-//! The text that Prometheus reads (format 0.0.4), and the histogram it asks for. What is measured is not known here.
+//! The Prometheus text format (0.0.4), and histograms. Knows nothing of what is measured.
 
 use std::fmt::{Display, Write};
 
@@ -11,7 +11,7 @@ pub enum Kind {
     Histogram,
 }
 
-/// Counts what was observed, by size.
+/// Counts observed values in buckets.
 #[derive(Debug, Clone)]
 pub struct Histogram {
     bounds: Vec<f64>,
@@ -21,18 +21,18 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// 15 buckets from a millisecond on, each twice as wide: the original's for most durations.
+    /// 15 buckets from a millisecond on, each twice as wide: kube-proxy's buckets for most durations.
     pub fn of_durations() -> Histogram {
         Histogram::new((0..15).map(|k| 0.001 * f64::from(1 << k)).collect())
     }
 
-    /// The original's for the time from a change in the API to its being in force: fine where it matters, up to 5 minutes.
+    /// kube-proxy's buckets for the network programming latency, up to 5 minutes.
     pub fn of_network_programming() -> Histogram {
         let seconds = (1..60).chain((60..120).step_by(5)).chain((120..=300).step_by(30));
         Histogram::new([0.25, 0.5].into_iter().chain(seconds.map(f64::from)).collect())
     }
 
-    /// Those of the original's client library, for requests to the API server.
+    /// The buckets of Kubernetes' Go client, for requests to the API server.
     pub fn of_requests() -> Histogram {
         Histogram::new(vec![0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0])
     }
@@ -69,7 +69,7 @@ impl Exposition {
         self.sample(name, &[], value);
     }
 
-    /// Says what a metric is; its samples follow.
+    /// Writes the type and the help text of a metric; its samples follow.
     pub fn begin(&mut self, kind: Kind, name: &str, help: &str) {
         let kind = match kind {
             Kind::Counter => "counter",
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_reads_as_prometheus_wants_it() {
+    fn a_page_is_in_the_text_format_of_prometheus() {
         let mut page = Exposition::default();
         page.single(Kind::Gauge, "length", "How many\nwait.", 3);
         page.begin(Kind::Counter, "seen_total", "Seen.");
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn buckets_hold_what_is_not_above_them() {
+    fn a_bucket_holds_values_up_to_its_bound() {
         let mut histogram = Histogram::new(vec![1.0, 2.0]);
         [0.5, 1.0, 1.5, 9.0].into_iter().for_each(|value| histogram.observe(value));
         let mut page = Exposition::default();
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bounds_are_those_of_the_original() {
+    fn the_bounds_are_those_of_kube_proxy() {
         let bounds: Vec<String> = Histogram::of_durations().bounds.iter().map(ToString::to_string).collect();
         let expected =
             "0.001 0.002 0.004 0.008 0.016 0.032 0.064 0.128 0.256 0.512 1.024 2.048 4.096 8.192 16.384";

@@ -1,5 +1,5 @@
-//! Which Service port a frontend belongs to, kept up to date Service by Service: whoever counts packets knows addresses
-//! only.
+//! Which Service port a frontend belongs to, updated Service by Service. The kernel's traffic counters only have
+//! addresses.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -39,10 +39,10 @@ impl Frontends {
         frontends
     }
 
-    /// A Service is now this.
+    /// Replaces what is known of one Service.
     pub fn replace(&mut self, name: &ServiceName, service: Option<&ServiceIntent>) {
         for old in self.of_service.remove(name).unwrap_or_default() {
-            // It may be another's by now.
+            // Another Service may own it by now.
             if self.owners.get(&old).is_some_and(|owner| owner.service == *name) {
                 self.owners.remove(&old);
             }
@@ -62,7 +62,7 @@ impl Frontends {
         }
     }
 
-    /// `None` for what is not ours.
+    /// `None` if no Service owns it.
     pub fn owner(&self, flow: &Flow) -> Option<&ServicePort> {
         let (address, port) = (flow.frontend.ip(), flow.frontend.port());
         let at = |address| {

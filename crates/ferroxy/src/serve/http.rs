@@ -1,7 +1,7 @@
-//! A small HTTP/1.1 server for many sockets on one thread: binding, limits, time-outs. What is answered is not known here.
+//! A small HTTP/1.1 server for many sockets on one thread: binding, limits, timeouts. Knows nothing of the answers.
 //!
-//! hyper reads and writes the protocol. Nobody who connects can hold much: a request's head must come soon and be
-//! small, a body is read only by whoever expects one, and connections are bounded for each socket and for each service.
+//! hyper implements the protocol. A client cannot hold many resources: a request's head must arrive soon and be
+//! small, a body is read only by handlers that expect one, and connections are limited per socket and per service.
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -26,24 +26,24 @@ use tokio::time::{sleep, timeout};
 use tracing::{debug, error, info, warn};
 
 pub type Answer = Response<Full<Bytes>>;
-/// An answer that may take its time; others are served meanwhile.
+/// An answer that may take long; other requests are served meanwhile.
 pub type Pending = Pin<Box<dyn Future<Output = Answer> + Send>>;
 pub type Handler = Arc<dyn Fn(Request<Incoming>) -> Pending + Send + Sync>;
 
-/// How long a request's head may take; also how long a connection may be idle. Those who ask every ten seconds, as many
-/// health checkers do, must not find theirs just closed.
+/// How long a request's head may take; also how long a connection may be idle. Health checkers often ask every ten
+/// seconds and must not find their connection just closed.
 const SLOWEST_HEAD: Duration = Duration::from_secs(12);
 const LARGEST_HEAD: usize = 16 * 1024;
 /// How long a connection may live, whatever happens on it.
 const LONGEST_CONNECTION: Duration = Duration::from_secs(600);
 const MOST_CONNECTIONS_OF_A_SOCKET: usize = 64;
 const BIND_AGAIN: Duration = Duration::from_secs(5);
-/// What the kernel keeps for us while we are busy.
+/// Backlog of connections that are not accepted yet.
 const BACKLOG: i32 = 128;
-/// After an error of `accept`, such as too many open files, so that it does not take a core.
+/// Pause after an error of `accept` (such as too many open files), to keep the loop from spinning.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// One kind of service: its connections are bounded together.
+/// One kind of service: the limit of connections covers all its sockets.
 #[derive(Clone)]
 pub struct Service {
     pub name: &'static str,
@@ -55,7 +55,7 @@ impl Service {
         Service { name, connections: Arc::new(Semaphore::new(most_connections)) }
     }
 
-    /// Serves on an address, as soon as it can be bound. `first` is what came of the first attempt.
+    /// Serves on an address as soon as it can be bound. `first` is the result of the first attempt.
     pub async fn run(self, address: SocketAddr, first: Option<std::net::TcpListener>, handler: Handler) {
         let bound = match first {
             Some(listener) => listener,
@@ -84,7 +84,7 @@ impl Service {
         warn!("cannot serve {} on {address}: {error}; trying again in {BIND_AGAIN:?}", self.name);
     }
 
-    /// Serves until it is dropped, and its connections with it.
+    /// Serves until it is dropped, which also closes its connections.
     pub async fn serve(self, listener: TcpListener, handler: Handler) {
         let mut connections = JoinSet::new();
         loop {
@@ -105,7 +105,7 @@ impl Service {
             let Ok(permit) = Arc::clone(&self.connections).acquire_owned().await else { return };
             let handler = Arc::clone(&handler);
             connections.spawn(async move {
-                // Whatever goes wrong is the other side's doing, and of no interest.
+                // Errors of single connections are caused by the client and are not logged.
                 let _ = timeout(LONGEST_CONNECTION, converse(stream, handler)).await;
                 drop(permit);
             });
@@ -122,13 +122,13 @@ async fn converse(stream: TcpStream, handler: Handler) -> hyper::Result<()> {
         .timer(TokioTimer::new())
         .header_read_timeout(SLOWEST_HEAD)
         .max_buf_size(LARGEST_HEAD)
-        // As the original writes them; some health checkers are that simple.
+        // Title-case header names like kube-proxy: some health checkers need them.
         .title_case_headers(true)
         .serve_connection(TokioIo::new(stream), service_fn(answer))
         .await
 }
 
-/// A listening socket. An unspecified address means both families, whichever it is: that is what Go makes of it.
+/// A listening socket. An unspecified address of either family means both families, as in Go.
 pub fn bind(address: SocketAddr) -> io::Result<std::net::TcpListener> {
     if !address.ip().is_unspecified() {
         return bind_exactly(address);
@@ -141,7 +141,7 @@ pub fn bind(address: SocketAddr) -> io::Result<std::net::TcpListener> {
     }
 }
 
-/// A listening socket of the address' own family only.
+/// A listening socket of the address's own family only.
 pub fn bind_exactly(address: SocketAddr) -> io::Result<std::net::TcpListener> {
     Ok(listen(address, true)?)
 }
@@ -150,7 +150,7 @@ fn listen(address: SocketAddr, only_v6: bool) -> Result<std::net::TcpListener, E
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket: OwnedFd = rustix::net::socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))?;
-    // A restart must not wait for the old process' connections to be forgotten.
+    // A restart must not wait for connections of the old process in TIME_WAIT.
     sockopt::set_socket_reuseaddr(&socket, true)?;
     if address.is_ipv6() {
         sockopt::set_ipv6_v6only(&socket, only_v6)?;
@@ -160,20 +160,20 @@ fn listen(address: SocketAddr, only_v6: bool) -> Result<std::net::TcpListener, E
     Ok(socket.into())
 }
 
-/// An answer that is there already.
+/// An answer that is ready.
 pub fn at_once(answer: Answer) -> Pending {
     Box::pin(std::future::ready(answer))
 }
 
-/// An answer that is worked out where that hurts nobody.
+/// An answer that is computed on a thread for blocking work.
 pub async fn elsewhere(work: impl FnOnce() -> Answer + Send + 'static) -> Answer {
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| {
         error!("cannot answer a request: {error}");
-        answer(StatusCode::INTERNAL_SERVER_ERROR, TEXT, "this went wrong; the log says more\n")
+        answer(StatusCode::INTERNAL_SERVER_ERROR, TEXT, "internal error; see the log\n")
     })
 }
 
-/// An answer that no browser takes for anything but what it says it is.
+/// An answer with `nosniff`, so that browsers do not guess its type.
 pub fn answer(code: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Answer {
     let mut answer = Response::new(Full::new(body.into()));
     *answer.status_mut() = code;

@@ -1,8 +1,8 @@
-//! `/metrics` and `/metrics/slis`: the original's names for what the agent does, and our own for what the original does
-//! not have. What only one mode has is in `metrics/modes.rs`.
+//! `/metrics` and `/metrics/slis`: kube-proxy's metrics by their names, and our own (`ferroxy_…`) for what kube-proxy does
+//! not have. Metrics of single modes are in `metrics/modes.rs`.
 //!
-//! The original's alerts compare the versions in `kubernetes_build_info` across a cluster: ours is the cluster's own, and
-//! is told once the API server has told it.
+//! Common alerts compare the versions in `kubernetes_build_info` across a cluster: ours is the version of the API server,
+//! and appears once the API server has reported it.
 
 mod modes;
 
@@ -31,7 +31,7 @@ pub fn page(status: &Status, mode: &Mode, gates: &FeatureGates, traffic: &Collec
     page.finish()
 }
 
-/// `/metrics/slis`: the answers of the health service, as Kubernetes' own components tell theirs.
+/// `/metrics/slis`: the results of the health checks, in the form that Kubernetes components use.
 pub fn slis(status: &Status) -> String {
     let now = status.refreshed();
     let moment = Moment::now();
@@ -48,7 +48,7 @@ pub fn slis(status: &Status) -> String {
         page.sample(name, &[("name", "proxy"), ("type", kind)], u8::from(succeeds));
     }
     let name = "kubernetes_healthchecks_total";
-    page.begin(Kind::Counter, name, "[STABLE] Answers to those who asked, by outcome.");
+    page.begin(Kind::Counter, name, "[STABLE] Health checks answered, by outcome.");
     for (path, kind, _) in checks {
         for (code, outcome) in [(200, "success"), (503, "error")] {
             let labels = [("name", "proxy"), ("status", outcome), ("type", kind)];
@@ -69,24 +69,20 @@ fn agent(page: &mut Exposition, now: &Now, mode: &Mode) {
     watches(page, now);
 }
 
-/// Both families are programmed in one transaction: what is true of one is true of the other.
+/// Both families are programmed in one transaction, so both have the same values.
 fn syncs(page: &mut Exposition, now: &Now) {
     let counts = &now.counts;
     let name = "kubeproxy_sync_proxy_rules_duration_seconds";
     let of = |_| &counts.sync;
-    by_family_histogram(page, now, name, "Time of a sync.", of);
+    by_family_histogram(page, now, name, "Duration of a sync.", of);
     let name = "kubeproxy_network_programming_duration_seconds";
-    let help = "Time from a change of endpoints in the API until it is in force here.";
+    let help = "Time from a change of endpoints in the API until the kernel has it.";
     by_family_histogram(page, now, name, help, |family| {
         &counts.of_family[family as usize].network_programming
     });
     let moments = [
         ("last_timestamp_seconds", "When the last sync ended, as Unix time.", counts.last_sync),
-        (
-            "last_queued_timestamp_seconds",
-            "When a sync was last asked for, as Unix time.",
-            counts.last_queued,
-        ),
+        ("last_queued_timestamp_seconds", "When a sync was last queued, as Unix time.", counts.last_queued),
     ];
     for (name, help, moment) in moments {
         let value = moment.as_ref().map_or(0.0, Moment::unix_seconds);
@@ -96,7 +92,7 @@ fn syncs(page: &mut Exposition, now: &Now) {
     page.begin(
         Kind::Gauge,
         name,
-        &alpha("Service ports with the policy Local and no endpoint on this node."),
+        &alpha("Service ports with traffic policy Local and no endpoint on this node."),
     );
     for (policy, word) in [(Policy::Internal, "internal"), (Policy::External, "external")] {
         for family in &now.families {
@@ -113,9 +109,9 @@ fn changes(page: &mut Exposition, counts: &Counts) {
     ];
     for (kind, objects, changes) in kinds {
         let name = |end: &str| format!("kubeproxy_sync_proxy_rules_{kind}_changes_{end}");
-        let pending = alpha(&format!("Changes of {objects} that wait to be programmed."));
+        let pending = alpha(&format!("Changes of {objects} that are not programmed yet."));
         page.single(Kind::Gauge, &name("pending"), &pending, changes.pending);
-        let total = alpha(&format!("Changes of {objects} heard of."));
+        let total = alpha(&format!("Changes of {objects} received."));
         page.single(Kind::Counter, &name("total"), &total, changes.total);
     }
 }
@@ -132,16 +128,16 @@ fn health(page: &mut Exposition, counts: &Counts) {
 
 fn ours(page: &mut Exposition, now: &Now) {
     let counts = &now.counts;
-    let help = "Times that somebody else's changes of our rules were undone.";
+    let help = "Repairs of rules that something else had changed.";
     page.single(Kind::Counter, "ferroxy_drift_repairs_total", help, counts.drift_repairs);
+    page.single(Kind::Gauge, "ferroxy_queue_length", "Services waiting to be programmed.", now.queue_length);
+    let refused = now.refused.len();
     page.single(
         Kind::Gauge,
-        "ferroxy_queue_length",
-        "Services that wait to be programmed.",
-        now.queue_length,
+        "ferroxy_refused_services",
+        "Services that the kernel refuses to accept.",
+        refused,
     );
-    let refused = now.refused.len();
-    page.single(Kind::Gauge, "ferroxy_refused_services", "Services that the kernel refuses.", refused);
     let durations = [
         (
             "ferroxy_verification_duration_seconds",
@@ -162,16 +158,16 @@ fn ours(page: &mut Exposition, now: &Now) {
     page.single(Kind::Counter, "ferroxy_kernel_messages_total", help, counts.kernel_messages);
     let help = "Bytes sent to program the kernel.";
     page.single(Kind::Counter, "ferroxy_kernel_bytes_total", help, counts.kernel_bytes);
-    let help = "Whether the first sync is done and changes are heard of.";
+    let help = "Whether the first sync is done and the source reports changes.";
     page.single(Kind::Gauge, "ferroxy_ready", help, u8::from(now.is_ready(Moment::now())));
     let last_sign = now.source.state.last_sign.as_ref().map_or(0.0, Moment::unix_seconds);
-    let help = "When the source last told something, as Unix time.";
+    let help = "Last sign of life of the source, as Unix time.";
     page.single(Kind::Gauge, "ferroxy_source_last_word_timestamp_seconds", help, last_sign);
-    page.begin(Kind::Gauge, "ferroxy_build_info", "Which Ferroxy this is; always 1.");
+    page.begin(Kind::Gauge, "ferroxy_build_info", "The version of Ferroxy; always 1.");
     page.sample("ferroxy_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
 }
 
-/// The cluster's version, for those who look for this proxy's under the original's name.
+/// The cluster's version, under kube-proxy's name for its own.
 fn build_info(page: &mut Exposition, now: &Now) {
     let Some(version) = &now.cluster_version else { return };
     let mut parts = version.trim_start_matches('v').split('.');
@@ -199,12 +195,12 @@ fn watches(page: &mut Exposition, now: &Now) {
         return;
     }
     let name = "ferroxy_watch_alive";
-    page.begin(Kind::Gauge, name, "Whether changes of these objects are heard of.");
+    page.begin(Kind::Gauge, name, "Whether the watch of this resource is established.");
     for watch in watches {
         page.sample(name, &[("resource", watch.resource)], u8::from(watch.alive));
     }
     let name = "ferroxy_watch_last_heard_timestamp_seconds";
-    page.begin(Kind::Gauge, name, "When something was last heard of these objects, as Unix time.");
+    page.begin(Kind::Gauge, name, "Last event or sign of life on the watch of this resource, as Unix time.");
     for watch in watches {
         let heard = watch.last_heard.as_ref().map_or(0.0, Moment::unix_seconds);
         page.sample(name, &[("resource", watch.resource)], heard);
@@ -231,7 +227,7 @@ fn by_family(page: &mut Exposition, now: &Now, kind: Kind, name: &str, help: &st
     }
 }
 
-/// Where the original's metrics stand in Kubernetes' promise of stability.
+/// The stability level of kube-proxy's metrics.
 fn alpha(help: &str) -> String {
     format!("[ALPHA] {help}")
 }
@@ -253,7 +249,7 @@ mod tests {
         page(status, mode, &FeatureGates::default(), &Collector::new(None))
     }
 
-    /// Something of everything.
+    /// A status with values in every metric.
     fn busy() -> Status {
         let status = Status::new(&Family::ALL, Duration::from_secs(30));
         status.failed(Step::Verify, &"no");
@@ -271,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mode_has_the_metrics_of_the_original() {
+    fn every_mode_has_the_metrics_of_kube_proxy() {
         let status = busy();
         let common = [
             "kubeproxy_network_programming_duration_seconds_bucket{ip_family=\"IPv4\",le=\"0.25\"} 0",
@@ -315,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn the_version_is_the_clusters_and_told_when_it_is_known() {
+    fn the_version_is_the_clusters_and_appears_when_it_is_known() {
         let silent = Status::new(&Family::ALL, Duration::from_secs(30));
         assert!(!page_of(&silent, &ferroxy_nftables::MODE).contains("kubernetes_build_info"));
         let told = lines(&page_of(&busy(), &ferroxy_nftables::MODE), "kubernetes_build_info{");
@@ -343,14 +339,14 @@ mod tests {
     }
 
     #[test]
-    fn watches_are_told_one_by_one() {
+    fn each_watch_has_its_own_series() {
         let text = page_of(&busy(), &ferroxy_nftables::MODE);
         assert_eq!(lines(&text, "ferroxy_watch_alive"), ["ferroxy_watch_alive{resource=\"services\"} 1"]);
         assert_eq!(lines(&text, "ferroxy_watch_last_heard_timestamp_seconds{").len(), 1);
     }
 
     #[test]
-    fn indicators_follow_the_health_service() {
+    fn slis_report_the_health_checks() {
         let status = busy();
         let before = slis(&status);
         assert!(before.contains("kubernetes_healthcheck{name=\"proxy\",type=\"livez\"} 1\n"), "{before}");

@@ -1,4 +1,4 @@
-//! The paths of the metrics address: `/metrics` and what people look at when they wonder about this proxy. Profiles are in
+//! The paths of the metrics address: `/metrics` and pages for troubleshooting. Profiles are in
 //! `debug.rs`.
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,9 +19,9 @@ use crate::config::Config;
 
 const PATHS: [&str; 7] =
     ["/configz", "/flagz", "/healthz", "/metrics", "/metrics/slis", "/proxyMode", "/statusz"];
-const CAUTION: &str = "For people who look for a problem: this text may change with any version.";
+const CAUTION: &str = "For troubleshooting only: the format of this page may change with any version.";
 
-/// How it was started.
+/// How the process was started.
 #[derive(Debug)]
 pub struct About {
     pub config: Config,

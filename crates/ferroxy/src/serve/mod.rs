@@ -1,5 +1,5 @@
-//! What the node serves over HTTP: health, health-check node ports, metrics. One thread; it reads the [`Status`] that the
-//! agent writes, and never asks the agent anything.
+//! The HTTP servers of the node: health, health-check node ports, metrics. One thread; it reads the [`Status`] that the
+//! agent writes and never waits for the agent.
 
 mod accept;
 pub mod changes;
@@ -38,12 +38,12 @@ pub use metrics_server::Counters;
 pub use moment::Moment;
 pub use status::Status;
 
-/// Connections at once, for each service; see also `http.rs`.
+/// Concurrent connections of each service; see also `http.rs`.
 const METRICS_CONNECTIONS: usize = 64;
 const HEALTHZ_CONNECTIONS: usize = 64;
 const SERVICE_HEALTH_CONNECTIONS: usize = 1024;
 
-/// Starts to serve what the configuration asks for. An address that cannot be bound is tried again and again, or is an
+/// Starts the servers that the configuration asks for. An address that cannot be bound is retried, or is an
 /// error when `bindAddressHardFail` is set.
 pub fn start(
     config: &Config,
@@ -72,7 +72,7 @@ pub fn start(
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .enable_time()
-        // For what may take long: reading counters of traffic, and profiles.
+        // For slow requests: traffic counters and profiles.
         .max_blocking_threads(2)
         .thread_name("serve-slowly")
         .build()
@@ -92,17 +92,17 @@ pub fn start(
     Ok(())
 }
 
-/// A service of one address.
+/// A service on one address.
 struct Server {
     service: http::Service,
     address: SocketAddr,
-    /// `None` when the first attempt failed and there may be others.
+    /// `None` if the first attempt failed and will be retried.
     bound: Option<TcpListener>,
     handler: http::Handler,
 }
 
 impl Server {
-    /// Binds here and now, so that a failure can end the program.
+    /// Binds now, so that a failure can end the program.
     fn prepare(
         service: http::Service,
         address: SocketAddr,
@@ -123,12 +123,12 @@ impl Server {
     }
 }
 
-/// Every health-check node port is an open file, and the usual limit is 1024. The soft limit is only there for programs
-/// that use `select`.
+/// Every health-check node port is an open file, and the usual soft limit is 1024, which only matters to programs that
+/// use `select`.
 fn allow_many_sockets() {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
     if let Err(error) = setrlimit(Resource::Nofile, raised) {
-        warn!("cannot raise the limit of open files above {:?}: {error}", limit.current);
+        warn!("cannot raise the limit of open files from {:?}: {error}", limit.current);
     }
 }

@@ -1,6 +1,8 @@
-//! A moment on both clocks: ages are told by the one that never jumps, people and Prometheus want the other.
+//! A moment on both clocks: ages are measured with the monotonic clock, people and Prometheus get the wall clock.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use jiff::Timestamp;
 
 #[derive(Debug, Clone, Copy)]
 pub struct Moment {
@@ -10,11 +12,11 @@ pub struct Moment {
 
 impl Moment {
     pub fn now() -> Moment {
-        #[allow(clippy::disallowed_methods, reason = "for people; ages are told by the other")]
+        #[allow(clippy::disallowed_methods, reason = "for people; ages are measured with the other clock")]
         Moment { instant: Instant::now(), wall: SystemTime::now() }
     }
 
-    /// `None` for what is longer ago than clocks reach.
+    /// `None` if that is longer ago than the clocks reach.
     pub fn ago(age: Duration) -> Option<Moment> {
         let Moment { instant, wall } = Moment::now();
         Some(Moment { instant: instant.checked_sub(age)?, wall: wall.checked_sub(age)? })
@@ -31,36 +33,9 @@ impl Moment {
 
     /// As Go writes a time in JSON: RFC 3339 in UTC, with as many digits after the second as are needed.
     pub fn rfc3339(&self) -> String {
-        let since_epoch = self.wall.duration_since(UNIX_EPOCH).unwrap_or_default();
-        let (seconds, nanoseconds) = (since_epoch.as_secs(), since_epoch.subsec_nanos());
-        let (year, month, day) = date(seconds / 86_400);
-        let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
-        let fraction = match nanoseconds {
-            0 => String::new(),
-            n => format!(".{n:09}").trim_end_matches('0').to_owned(),
-        };
-        format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}{fraction}Z")
+        // Fails for years that no clock shows.
+        Timestamp::try_from(self.wall).unwrap_or_default().to_string()
     }
-}
-
-/// Year, month and day of a day since 1970-01-01.
-fn date(mut days: u64) -> (u64, u64, u64) {
-    let is_leap =
-        |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
-    let mut year = 1970;
-    while days >= 365 + u64::from(is_leap(year)) {
-        days -= 365 + u64::from(is_leap(year));
-        year += 1;
-    }
-    let mut month = 1;
-    for length in [31, 28 + u64::from(is_leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31] {
-        if days < length {
-            break;
-        }
-        days -= length;
-        month += 1;
-    }
-    (year, month, days + 1)
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ struct Port {
 }
 
 impl Ports {
-    /// A Service is now this. True when other ports must be open than before.
+    /// Replaces what is known of one Service. True if the set of open ports must change.
     pub fn replace(&mut self, name: &ServiceName, service: Option<&ServiceIntent>) -> bool {
         let new = service.and_then(|service| {
             let has = |family| service.ports.iter().any(|port| port.family == family);
@@ -35,7 +35,7 @@ impl Ports {
         old.map(place) != new.map(place)
     }
 
-    /// Node ports answer on these addresses now. True when that is news.
+    /// Sets the addresses of node ports. True if they changed.
     pub fn answer_on(&mut self, node: &NodeIntent) -> bool {
         let new = (&node.v4.node_port_addresses, &node.v6.node_port_addresses);
         let changed = (&self.v4, &self.v6) != new;
@@ -43,7 +43,7 @@ impl Ports {
         changed
     }
 
-    /// The sockets that must listen, and for whom.
+    /// The sockets that must listen, and the Service of each.
     pub fn listeners(&self, families: &[Family]) -> BTreeMap<SocketAddr, ServiceName> {
         let mut listeners = BTreeMap::new();
         for family in families {
@@ -61,7 +61,7 @@ impl Ports {
         listeners
     }
 
-    /// `None` when the Service has no such port any more.
+    /// `None` if the Service has no health-check node port any more.
     pub fn local_endpoints(&self, name: &ServiceName) -> Option<u32> {
         self.services.get(name).map(|port| port.check.local_endpoints)
     }

@@ -1,5 +1,5 @@
-//! A CPU profile in the form of pprof: its protocol buffer, uncompressed. Addresses only: pprof looks names up in the
-//! program itself.
+//! A CPU profile as an uncompressed pprof protocol buffer. It has addresses only: pprof looks symbols up in the
+//! program.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -82,7 +82,7 @@ fn counted(profile: &Profile) -> BTreeMap<&[u64], u64> {
     counted
 }
 
-/// A caller's address is where it will go on; the call is before that.
+/// The address of a caller is its return address; the call is before that.
 fn call(address: u64, depth: usize) -> u64 {
     if depth == 0 { address } else { address.saturating_sub(1) }
 }
@@ -99,7 +99,7 @@ impl Mapping {
     }
 }
 
-/// Addresses and the numbers they go by, from 1 on.
+/// Numbers of addresses, from 1 on.
 #[derive(Default)]
 struct Locations {
     ids: BTreeMap<u64, u64>,
@@ -112,7 +112,7 @@ impl Locations {
     }
 }
 
-/// Every text is told once and named by its place; the first is empty.
+/// The string table: every text is stored once and referred to by its index; the first is empty.
 struct Strings(Vec<String>);
 
 impl Default for Strings {
@@ -143,7 +143,7 @@ struct Message {
 }
 
 impl Message {
-    /// Zero is what a missing field means.
+    /// Zero is the default and is not written.
     fn number(&mut self, field: u64, value: u64) {
         if value != 0 {
             self.varint(field << 3);

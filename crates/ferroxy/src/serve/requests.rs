@@ -1,17 +1,17 @@
-//! Requests to the API server, counted under the names of the original's client library.
+//! Requests to the API server, counted under the metric names of Kubernetes' Go client.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::exposition::{Exposition, Histogram, Kind};
 
-/// One request, when its answer has begun or it is known that there will be none.
+/// One request, after the first byte of its answer or after its failure.
 #[derive(Debug, Clone, Copy)]
 pub struct Request<'a> {
     pub method: &'a str,
     /// Host and port of the API server.
     pub host: &'a str,
-    /// `None` when nobody answered.
+    /// `None` if there was no answer.
     pub code: Option<u16>,
     pub took: Duration,
 }
@@ -33,7 +33,7 @@ impl Requests {
         durations.observe(request.took.as_secs_f64());
     }
 
-    /// Nothing while there is none: with manifests there is no API server.
+    /// Writes nothing without requests: with manifests there is no API server.
     pub fn write(&self, page: &mut Exposition) {
         if self.totals.is_empty() {
             return;

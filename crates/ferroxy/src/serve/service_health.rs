@@ -1,5 +1,5 @@
-//! Health-check node ports: where a load balancer asks whether this node has endpoints of a Service. Which ports there
-//! must be is in `ports.rs`; here they are opened, closed and answered.
+//! Health-check node ports: load balancers ask them whether this node has endpoints of a Service. `ports.rs` decides
+//! which ports must be open; this file opens, closes and serves them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -21,11 +21,11 @@ use super::http::{self, Answer, Handler, Service};
 use super::moment::Moment;
 use super::status::Status;
 
-/// How soon a port that cannot be opened is tried again: its owner may go, its address may come.
+/// How soon a port that cannot be opened is retried: it may become free, or its address may appear.
 const OPEN_AGAIN: Duration = Duration::from_secs(1);
 const WEIGHT: HeaderName = HeaderName::from_static("x-load-balancing-endpoint-weight");
 
-/// Keeps the ports that are wanted open, for as long as it is polled.
+/// Keeps the required ports open while it is polled.
 pub async fn run(status: Arc<Status>, service: Service) {
     let mut open = Open { sockets: BTreeMap::new(), refused: BTreeSet::new(), status, service };
     loop {
@@ -33,7 +33,7 @@ pub async fn run(status: Arc<Status>, service: Service) {
         if open.refused.is_empty() {
             open.status.ports_changed().await;
         } else {
-            // Either way the answer is to look again.
+            // In both cases the ports are compared again.
             let _ = timeout(OPEN_AGAIN, open.status.ports_changed()).await;
         }
     }
@@ -41,7 +41,7 @@ pub async fn run(status: Arc<Status>, service: Service) {
 
 struct Open {
     sockets: BTreeMap<SocketAddr, (ServiceName, JoinHandle<()>)>,
-    /// Those that could not be opened, so that it is said once.
+    /// Ports that could not be opened: each is logged once.
     refused: BTreeSet<SocketAddr>,
     status: Arc<Status>,
     service: Service,
@@ -57,7 +57,7 @@ impl Open {
         for (address, (_, task)) in self.sockets.extract_if(.., |address, (name, _)| !stays(address, name)) {
             debug!("health-check node port {address} is closed");
             task.abort();
-            // Its socket is closed when it has really ended; the address may be wanted again below.
+            // The socket is closed when the task has ended; the address may be bound again below.
             let _ = task.await;
         }
         self.refused.retain(|address| wanted.contains_key(address));
@@ -101,7 +101,7 @@ impl Open {
 fn handler(status: Arc<Status>, name: ServiceName) -> Handler {
     Arc::new(move |_| {
         let now = status.now();
-        // A Service without such a port has its socket closed in a moment; until then it has no endpoints.
+        // The socket of a Service that lost its port is about to be closed; until then it has no endpoints.
         let local_endpoints = now.ports.local_endpoints(&name).unwrap_or_default();
         http::at_once(answer(&name, local_endpoints, now.health.is_healthy(Moment::now())))
     })
@@ -121,7 +121,7 @@ struct Name<'a> {
     name: &'a str,
 }
 
-/// The same for every path and method, as the original's.
+/// The same for every path and method, like kube-proxy.
 fn answer(name: &ServiceName, local_endpoints: u32, proxy_is_healthy: bool) -> Answer {
     let body = Body {
         service: Name { namespace: name.namespace(), name: name.name() },

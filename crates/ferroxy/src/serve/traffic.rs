@@ -18,13 +18,13 @@ use super::exposition::{Exposition, Kind};
 use super::frontends::ServicePort;
 use super::status::Status;
 
-/// A reading this young is good enough, however many ask.
+/// A reading younger than this is reused.
 const YOUNG: Duration = Duration::from_secs(1);
 
-/// Series told of one Service port, and of one endpoint: connections; packets and bytes, received and sent.
+/// Series of one Service port, and of one endpoint: connections; packets and bytes, received and sent.
 const SERIES_OF_ONE: usize = 5;
 
-/// Flows looked up in one go; the agent may want the lock.
+/// Flows looked up while the lock is held once; the agent needs it as well.
 const CHUNK: usize = 1024;
 
 /// Reads and adds up, one scrape at a time.
@@ -109,13 +109,13 @@ struct Tally {
     flows: HashMap<Flow, Traffic>,
     services: BTreeMap<ServicePort, Traffic>,
     endpoints: BTreeMap<(ServicePort, SocketAddr), Traffic>,
-    /// How many Service ports and endpoints have no place.
+    /// How many Service ports and endpoints are beyond the limit.
     left_out: usize,
 }
 
 impl Tally {
-    /// Adds what came since the last reading. At most so many Service ports and endpoints are told, Services first; an
-    /// endpoint is told for as long as the kernel knows it.
+    /// Adds the difference to the last reading. Service ports and endpoints are limited, Services come first; an
+    /// endpoint is reported for as long as the kernel knows it.
     fn take(&mut self, flows: Vec<Owned>, exists: impl Fn(&ServicePort) -> bool, most: usize) {
         let endpoint = |(flow, owner, _): &Owned| owner.clone().map(|owner| (owner, flow.endpoint));
         let used: BTreeSet<_> = flows.iter().filter_map(endpoint).collect();
@@ -231,7 +231,7 @@ fn write_both_ways(
     }
 }
 
-/// What came between two readings. A number that is smaller than before was forgotten in between, and counts from zero.
+/// The difference between two readings. A counter that is smaller than before was forgotten and counts from zero again.
 fn since(before: Option<&Traffic>, now: Traffic) -> Traffic {
     let Some(before) = before else { return now };
     let number = |before: u64, now: u64| now.checked_sub(before).unwrap_or(now);
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ours_is_not_told() {
+    fn flows_of_others_are_left_out() {
         let mut tally = Tally::default();
         let (flow, _, traffic) = counted("web", 1, 5, 10);
         tally.take(vec![(flow, None, traffic)], |_| true, 100);

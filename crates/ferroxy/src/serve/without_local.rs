@@ -1,18 +1,18 @@
-//! How many Service ports have the policy Local, endpoints elsewhere, and none on this node: a metric of the original.
+//! How many Service ports have traffic policy Local and endpoints, but none on this node: a metric of kube-proxy.
 
 use std::collections::HashMap;
 
 use ferroxy_core::intent::{FrontendKind, PortIntent, Route};
 use ferroxy_core::{Family, ServiceIntent, ServiceName};
 
-/// Which policy it is that finds no endpoint.
+/// The policy that finds no endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Policy {
     Internal,
     External,
 }
 
-/// Kept up to date Service by Service; only those that count are remembered.
+/// Updated Service by Service; remembers only those that count.
 #[derive(Debug, Default)]
 pub struct WithoutLocal {
     services: HashMap<ServiceName, Counted>,

@@ -68,7 +68,7 @@ fn a_second_start_sends_nothing_and_an_outage_is_told_from_its_beginning_to_its_
 
     stage.server.fault(Fault::Refuse).unwrap();
     stage.server.cut();
-    agent.wait_for("changes of Services are not seen");
+    agent.wait_for("changes of Services are not received");
     stage.server.clear_faults().unwrap();
     agent.wait_for("API server https://127.0.0.1:6443: all watches are established again");
     let log = agent.terminate();

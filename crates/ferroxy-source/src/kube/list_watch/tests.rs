@@ -323,9 +323,10 @@ fn a_cut_watch_continues_where_it_was() {
     bench.machine.broken("connection refused".to_owned(), bench.now);
     assert_eq!(bench.wait_seconds(), 1.6);
     let trouble = format!(
-        "API server {SERVER}: Services: connection refused; changes of Services are not seen; what is known stays in force"
+        "API server {SERVER}: Services: connection refused; changes of Services are not received; the last known state stays in force"
     );
     assert_eq!(bench.troubles(), [trouble]);
+    assert_eq!(bench.machine.troubles()[0].cause, Cause::SourceStale, "everything was listed once");
     bench.answered();
     assert_eq!((bench.troubles().len(), bench.machine.wait()), (0, None));
     assert_eq!(bench.machine.errors(), 2);
@@ -491,8 +492,9 @@ fn an_object_that_cannot_be_used_is_one_trouble_and_stops_nothing() {
     bench.added("a", 1);
     bench.lines(&[list_end(100)]);
     let trouble =
-        format!("API server {SERVER}: Services: one object cannot be used: it has no name; it is not seen");
+        format!("API server {SERVER}: Services: one object cannot be used: it has no name; it is ignored");
     assert_eq!((bench.told(), bench.troubles()), (vec!["+a".to_owned()], vec![trouble]));
+    assert_eq!(bench.machine.troubles()[0].cause, Cause::SourceIncomplete, "it may be any object");
 }
 
 #[test]

@@ -146,7 +146,7 @@ fn a_broken_file_keeps_what_it_held_until_it_is_fixed() {
     assert_eq!(diagnostics.len(), 2);
     assert!(diagnostics[0].starts_with("File a.yaml: document 2, line "), "{diagnostics:?}");
     let kept = "File a.yaml: contents: not all of the file can be read; \
-                objects last read from it and not seen now (1) stay in force until it reads well again or is removed";
+                objects last read from it and missing now (1) stay in force until it can be read again or is removed";
     assert_eq!(diagnostics[1], kept);
 
     bench.write("a.yaml", "still: {broken");
@@ -184,7 +184,7 @@ fn the_first_of_two_with_one_name_counts() {
         Bench::new(&[(files[0].0, &files[0].1), (files[1].0, &files[1].1)]);
     assert_eq!(events, ["a x1"]);
     let expected = "Service default/a: metadata.name: is already taken by an object in a.yaml; \
-                    the one in b.yaml is not seen";
+                    the one in b.yaml is ignored";
     assert_eq!(diagnostics, [expected]);
     fs::remove_file(bench.path("a.yaml")).unwrap();
     assert_eq!(bench.refresh(), Some((vec!["a x2".into()], nothing())));
@@ -214,7 +214,7 @@ fn a_shadowed_object_that_cannot_be_read_again_replaces_nothing_until_it_can() {
     let (events, diagnostics) = bench.refresh().unwrap();
     assert_eq!(events, nothing());
     let expected = "Service default/a: metadata.name: is now that of the object in b.yaml, which cannot be read; \
-                    what was in force before stays";
+                    the previous object stays in force";
     assert_eq!(diagnostics.last().unwrap(), expected);
     assert_eq!(bench.refresh(), None, "it has been said");
 
