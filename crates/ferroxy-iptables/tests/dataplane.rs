@@ -22,7 +22,7 @@ use ferroxy_lab::{Capability, Namespace, require};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 use rustix::fs::{FlockOperation, flock};
-use support::{changes, service, turned_into};
+use support::{changes, turned_into};
 
 const VARIANTS: [Variant; 2] = [Variant::NfTables, Variant::Legacy];
 

@@ -21,7 +21,7 @@ use ferroxy_iptables::{Plan, Settings, State, diff, render};
 use ferroxy_lab::{Capability, Namespace, require};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
-use support::{changes, service, turned_into};
+use support::{changes, turned_into};
 
 const VARIANTS: [&str; 2] = ["nft", "legacy"];
 const FOREIGN: &str = "-A INPUT -p icmp -j ACCEPT";

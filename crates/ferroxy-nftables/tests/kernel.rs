@@ -484,7 +484,8 @@ fn following_changes_leaves_the_kernel_with_what_it_should_have() {
         assert_eq!(restarted.operations, 0, "a restart finds everything in place");
     }
 
-    let config = Config { cases: 96, failure_persistence: None, ..Config::default() };
+    let kept = concat!(env!("CARGO_MANIFEST_DIR"), "/proptest-regressions/kernel.txt");
+    let config = ferroxy_core::testing::config(96, kept);
     let result = TestRunner::new(config).run(&clusters(), |cluster| {
         in_namespace(move || follow(cluster));
         Ok(())
