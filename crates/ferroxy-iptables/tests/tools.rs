@@ -13,7 +13,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 use ferroxy_core::intent::NodePortAddresses;
-use ferroxy_core::testing::clusters;
+use ferroxy_core::testing::{clusters, service};
 use ferroxy_core::{Facts, Family, NodeIntent, resolve};
 use ferroxy_iptables::ledger::Ledger;
 use ferroxy_iptables::text::{parse, tool};

@@ -459,7 +459,7 @@ fn what_was_counted_is_runtime_data() {
 fn following_changes_leaves_the_kernel_with_what_it_should_have() {
     use ferroxy_core::testing::{Cluster, clusters};
     use ferroxy_core::{Facts, resolve};
-    use proptest::test_runner::{Config, TestRunner};
+    use proptest::test_runner::TestRunner;
 
     fn follow(cluster: Cluster) {
         let mut facts = Facts::new(cluster.policy.clone());

@@ -7,8 +7,8 @@ mod support;
 
 use std::collections::BTreeSet;
 
-use ferroxy_lab::conformance::{Mode, RecordedProbe, Trial, cases};
-use ferroxy_lab::{Effort, Network, Probe};
+use ferroxy_lab::Network;
+use ferroxy_lab::conformance::{Mode, Trial, cases};
 
 use support::corpus::command;
 use support::{Agent, Iptables, configured, ferroxy, ferroxy_with, nft, run_arguments};
@@ -171,16 +171,13 @@ fn configured_trial(name: &str, mode: Mode, word: &str) -> (Trial, TempDir) {
 }
 
 fn compare_all(trial: &Trial, network: &Network) {
-    let probes: Vec<Probe> = trial.case.probes.iter().map(RecordedProbe::probe).collect();
-    let all_seen = Probe::run_all(&probes, network, &Effort::default()).unwrap();
-    for (recorded, seen) in trial.case.probes.iter().zip(all_seen) {
-        assert_eq!(trial.judge(recorded, &seen), Ok(()), "{}", trial.case.name);
-    }
+    let differences = trial.differences(network).unwrap();
+    assert!(differences.is_empty(), "{}", differences.join("\n"));
 }
 
 fn compare_first(trial: &Trial, network: &Network) {
     if let Some(recorded) = trial.case.probes.first() {
-        let seen = recorded.probe().run(network, &Effort::default()).unwrap();
+        let seen = recorded.probe().run(network, &trial.effort(recorded)).unwrap();
         assert_eq!(trial.judge(recorded, &seen), Ok(()), "{}", trial.case.name);
     }
 }

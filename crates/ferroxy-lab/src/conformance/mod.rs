@@ -155,6 +155,12 @@ impl RecordedProbe {
         self.seen.get(&mode)
     }
 
+    /// Whether no answer is the recorded answer, or as good as it.
+    pub fn expects_silence(&self, mode: Mode) -> bool {
+        let silence = Answer::Timeout.to_string();
+        self.recorded(mode).is_some_and(|seen| self.answers(seen).contains(&silence))
+    }
+
     /// The set of answers must be the recorded one; how often each came is chance.
     pub fn compare(&self, mode: Mode, seen: &Seen) -> std::result::Result<(), Mismatch> {
         let expected = self.answers(self.recorded_in(mode)?);

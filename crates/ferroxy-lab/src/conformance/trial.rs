@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::thread;
 
 use ferroxy_core::policy::Policy;
 use ferroxy_core::{Event, Facts, Family, Intent, Packet, PortIntent, Verdict, oracle, resolve};
@@ -11,7 +12,9 @@ use ferroxy_source::manifest::ManifestSource;
 use super::place::{HOST_ADDRESSES, answers, packet};
 use super::{Case, Mismatch, Mode, RecordedProbe, cases, ipvs_cases, policy};
 use crate::error::{LabError, Result};
-use crate::probe::Seen;
+use crate::network::Network;
+use crate::patience::ANSWER;
+use crate::probe::{Effort, Seen};
 
 /// One case in one mode.
 #[derive(Debug, Clone)]
@@ -85,6 +88,32 @@ impl Trial {
         let allowed: BTreeSet<String> = answers(&packet, &self.oracle(&packet)).into_keys().collect();
         recorded.compare_choice(self.mode, &allowed)?;
         recorded.compare_sticky(&allowed, seen)
+    }
+
+    /// How to ask one probe. Where an answer must come it may take long, on a busy machine; where none may, there is nothing to
+    /// wait for.
+    pub fn effort(&self, recorded: &RecordedProbe) -> Effort {
+        if recorded.expects_silence(self.mode) {
+            Effort::default()
+        } else {
+            Effort { timeout: ANSWER, ..Effort::default() }
+        }
+    }
+
+    /// Sends real packets, all probes at once. What is not as recorded, in words.
+    pub fn differences(&self, network: &Network) -> Result<Vec<String>> {
+        let probes = &self.case.probes;
+        let asked: Vec<Result<Seen>> = thread::scope(|scope| {
+            let ask = |recorded: &'_ RecordedProbe| recorded.probe().run(network, &self.effort(recorded));
+            let running: Vec<_> = probes.iter().map(|recorded| scope.spawn(move || ask(recorded))).collect();
+            let join = |thread: thread::ScopedJoinHandle<'_, _>| {
+                thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            };
+            running.into_iter().map(join).collect()
+        });
+        let seen: Vec<Seen> = asked.into_iter().collect::<Result<_>>()?;
+        let judged = probes.iter().zip(&seen).filter_map(|(recorded, seen)| self.judge(recorded, seen).err());
+        Ok(judged.map(|mismatch| format!("{}: {mismatch}", self.case.name)).collect())
     }
 
     /// Whether the Service that this probe meets sends a client to the same endpoint every time. Other Services of the case may
