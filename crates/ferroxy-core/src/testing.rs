@@ -1,24 +1,34 @@
-//! Random clusters and packets for the laws of this crate and of every dataplane (feature `testing`).
+//! Random clusters and packets for the laws of this crate and of every dataplane, and plain Services (feature `testing`).
 //!
 //! Everything is drawn from small pools on one network, so that frontends collide, endpoints are shared and hints
 //! match often enough to matter. A pod's address decides its node, as in life.
 
 mod garbage;
 mod packets;
+mod services;
 
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
+use proptest::test_runner::FileFailurePersistence;
 
 pub use garbage::garbage;
 pub use packets::{interesting_packets, packets_for};
+pub use services::{service, service_over};
 
 use crate::event::{self, Event};
 use crate::facts::Facts;
 use crate::intent::Intent;
 use crate::policy::{DetectLocal, NodePortAddress, Policy};
 use crate::resolve;
+
+/// For the laws of a test file: how many random cases, and the file in the repository that keeps the seeds of counterexamples.
+/// They are tried again first, every time.
+pub fn config(cases: u32, counterexamples: &'static str) -> ProptestConfig {
+    let kept = FileFailurePersistence::Direct(counterexamples);
+    ProptestConfig { cases, failure_persistence: Some(Box::new(kept)), ..ProptestConfig::default() }
+}
 
 /// This node.
 pub const NODE: &str = "ka";

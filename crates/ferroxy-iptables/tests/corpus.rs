@@ -9,60 +9,23 @@
 )]
 
 use std::fs;
-use std::net::{IpAddr, SocketAddr};
 
-use ferroxy_core::oracle::iptables as oracle;
-use ferroxy_core::policy::{DetectLocal, NodePortAddress};
-use ferroxy_core::{Facts, Family, Intent, Origin, Packet, Policy, Protocol, Verdict, resolve};
+use ferroxy_core::{Family, Intent, Packet};
 use ferroxy_iptables::observe::observe;
 use ferroxy_iptables::state::Rules;
 use ferroxy_iptables::text::parse;
 use ferroxy_iptables::tool::{Limits, Tools, Variant};
 use ferroxy_iptables::{Dataplane, Settings, State, interpret, render};
-use ferroxy_lab::conformance::{self, Case, RecordedProbe};
-use ferroxy_lab::{Capability, Namespace, Seen, require};
-use ferroxy_source::manifest::ManifestSource;
+use ferroxy_lab::conformance::{self, Case, Mode, Trial};
+use ferroxy_lab::{Capability, Namespace, require};
 
 /// The recordings were made where the kernel has nfacct counters.
 const SETTINGS: Settings = Settings { nfacct: true, tcp_be_liberal: false };
 
-/// The part of a case's configuration that differs between cases. (Reading configuration is the binary's business.)
-fn policy(case: &Case) -> Policy {
-    let text = fs::read_to_string(case.folder.join("config.yaml")).unwrap();
-    let value = |key: &str| {
-        let line = text.lines().map(str::trim).find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
-        line.map(|value| value.trim().trim_matches('\'').to_owned()).unwrap()
-    };
-    let detect_local = match value("detectLocalMode").as_str() {
-        "ClusterCIDR" => {
-            DetectLocal::ClusterCidr(value("clusterCIDR").split(',').map(|it| it.parse().unwrap()).collect())
-        }
-        "BridgeInterface" => DetectLocal::BridgeInterface(value("bridgeInterface")),
-        other => panic!("{}: detectLocalMode {other}", case.name),
-    };
-    let listed = text.lines().skip_while(|line| !line.starts_with("nodePortAddresses")).skip(1);
-    let ranges = listed.map_while(|line| line.strip_prefix("- "));
-    let mut node_port_addresses: Vec<NodePortAddress> =
-        ranges.map(|range| NodePortAddress::Cidr(range.parse().unwrap())).collect();
-    if node_port_addresses.is_empty() {
-        node_port_addresses.push(NodePortAddress::All);
-    }
-    Policy {
-        node_name: "ka".into(),
-        detect_local,
-        node_port_addresses,
-        localhost_node_ports: true,
-        masquerade_all: value("masqueradeAll") == "true",
-        ..Policy::default()
-    }
-}
-
-fn intent(case: &Case) -> Intent {
-    let mut facts = Facts::new(policy(case));
-    let (_, diagnostics) =
-        ManifestSource::open(&case.folder, |event| drop(facts.apply(event))).expect("the case can be read");
-    assert_eq!(diagnostics, [], "the case's objects are fine");
-    resolve::all(&facts).0
+fn trials() -> Vec<Trial> {
+    let trials = Trial::all(Mode::Iptables).expect("the corpus is there");
+    assert!(trials.len() >= 36, "only {} cases", trials.len());
+    trials
 }
 
 fn recorded(case: &Case) -> State {
@@ -102,15 +65,9 @@ fn in_one_order(mut state: State) -> State {
 
 #[test]
 fn every_recorded_ruleset_is_rendered_exactly() {
-    let cases = conformance::cases().expect("the corpus is there");
-    assert!(cases.len() >= 36, "only {} cases", cases.len());
-    for case in cases {
-        let rendered = in_one_order(render(&intent(&case), SETTINGS, &Family::ALL)).to_string();
-        let recorded = in_one_order(recorded(&case)).to_string();
-        for (ours, theirs) in rendered.lines().zip(recorded.lines()) {
-            assert_eq!(ours, theirs, "{}", case.name);
-        }
-        assert_eq!(rendered.lines().count(), recorded.lines().count(), "{}", case.name);
+    for trial in trials() {
+        let rendered = in_one_order(render(&trial.intent, SETTINGS, &Family::ALL));
+        are_equal(&rendered, &trial.case, "rendered");
     }
 }
 
@@ -123,106 +80,31 @@ fn every_recorded_ruleset_comes_back_from_the_kernel_exactly() {
     for variant in [Variant::NfTables, Variant::Legacy] {
         let tools: Vec<Tools> =
             Family::ALL.map(|family| Tools::find_variant(family, variant).expect("it is installed")).into();
-        for case in conformance::cases().expect("the corpus is there") {
+        for trial in trials() {
             let started = || {
-                Dataplane::with_tools(tools.clone(), Limits::default()).start(&intent(&case)).unwrap();
+                Dataplane::with_tools(tools.clone(), Limits::default()).start(&trial.intent).unwrap();
                 observe(&tools, &Limits::default()).unwrap()
             };
             let seen = Namespace::new("recorded").unwrap().run(started).unwrap();
-            let (seen, recorded) =
-                (in_one_order(seen).to_string(), in_one_order(recorded(&case)).to_string());
-            for (ours, theirs) in seen.lines().zip(recorded.lines()) {
-                assert_eq!(ours, theirs, "{} {variant}", case.name);
-            }
-            assert_eq!(seen.lines().count(), recorded.lines().count(), "{} {variant}", case.name);
+            are_equal(&in_one_order(seen), &trial.case, &variant.to_string());
         }
     }
 }
 
-/// The addresses of the recorded network.
-fn address(name: &str, family: Family) -> IpAddr {
-    let (v4, v6) = match name {
-        "ka" => ("172.18.0.2", "fd00:172:18::2"),
-        "cbr0" => ("10.244.1.1", "fd00:10:244:1::1"),
-        "a1" => ("10.244.1.5", "fd00:10:244:1::5"),
-        "a2" => ("10.244.1.6", "fd00:10:244:1::6"),
-        "b1" => ("10.244.2.5", "fd00:10:244:2::5"),
-        "b2" => ("10.244.2.6", "fd00:10:244:2::6"),
-        "ext" => ("172.18.0.100", "fd00:172:18::100"),
-        other => panic!("the network has no {other}"),
-    };
-    (if family == Family::V4 { v4 } else { v6 }).parse().unwrap()
-}
-
-fn packet(recorded: &RecordedProbe) -> Packet {
-    let destination = recorded.address;
-    let family = Family::of(destination);
-    let origin = match recorded.from.as_str() {
-        "ka" => Origin::Host,
-        "a1" | "a2" => Origin::Interface("cbr0".into()),
-        _ => Origin::Interface("eth0".into()),
-    };
-    // The host speaks to itself from the address it speaks to.
-    let source = if destination.is_loopback() { destination } else { address(&recorded.from, family) };
-    Packet {
-        source,
-        origin,
-        destination,
-        port: recorded.port,
-        protocol: match recorded.protocol {
-            ferroxy_lab::Protocol::Tcp => Protocol::Tcp,
-            ferroxy_lab::Protocol::Udp => Protocol::Udp,
-        },
-        to_this_host: destination.is_loopback()
-            || ["ka", "cbr0"].iter().any(|name| address(name, family) == destination),
+fn are_equal(ours: &State, case: &Case, how: &str) {
+    let (ours, theirs) = (ours.to_string(), in_one_order(recorded(case)).to_string());
+    for (ours, theirs) in ours.lines().zip(theirs.lines()) {
+        assert_eq!(ours, theirs, "{} {how}", case.name);
     }
-}
-
-/// What the pods would answer: `a1:80 10.244.1.1`. A masqueraded packet has ka's address on the way to the pod.
-fn answers(packet: &Packet, verdict: &Verdict) -> Seen {
-    let answer = |(endpoint, masqueraded): (&SocketAddr, &bool)| {
-        let family = Family::of(endpoint.ip());
-        let pod = ["a1", "a2", "b1", "b2"].into_iter().find(|pod| address(pod, family) == endpoint.ip());
-        let leaves_by = if matches!(pod, Some("a1" | "a2")) { "cbr0" } else { "ka" };
-        let source = if *masqueraded { address(leaves_by, family) } else { packet.source };
-        (format!("{}:{} {source}", pod.unwrap_or("?"), endpoint.port()), 1)
-    };
-    let word = |word: &str| Seen::from([(word.to_owned(), 1)]);
-    match verdict {
-        Verdict::Endpoints(endpoints) => endpoints.iter().map(answer).collect(),
-        Verdict::Reject => word("refused"),
-        Verdict::Drop => word("timeout"),
-        // The network's own answer: nobody listens on ka; an unknown address ends at ext, which sends it back.
-        Verdict::Pass if packet.to_this_host => word("refused"),
-        Verdict::Pass => word("timeout"),
-    }
+    assert_eq!(ours.lines().count(), theirs.lines().count(), "{} {how}", case.name);
 }
 
 #[test]
 fn every_recorded_probe_follows_from_the_ruleset() {
-    let mut probes = 0;
-    for case in conformance::cases().expect("the corpus is there") {
-        let intent = intent(&case);
-        let state = render(&intent, SETTINGS, &Family::ALL);
-        for recorded in &case.probes {
-            let packet = packet(recorded);
-            let verdict = interpret(&state, &packet);
-            assert_eq!(
-                verdict,
-                oracle(&intent, &packet),
-                "{}: oracle and rules differ on {packet:?}",
-                case.name
-            );
-            let found = answers(&packet, &verdict);
-            if case.name.contains("affinity") {
-                // The recording shows the one the original picked: it must be among those we may pick.
-                let once = recorded.recorded(conformance::Mode::Iptables).expect("recorded");
-                assert!(once.keys().all(|answer| found.contains_key(answer)), "{}: {once:?}", case.name);
-            } else if let Err(mismatch) = recorded.compare(conformance::Mode::Iptables, &found) {
-                panic!("{}: {mismatch}", case.name);
-            }
-            probes += 1;
-        }
-    }
+    let rules = |intent: &Intent| {
+        let state = render(intent, SETTINGS, &Family::ALL);
+        move |packet: &Packet| interpret(&state, packet)
+    };
+    let probes = conformance::play(&trials(), rules).unwrap_or_else(|faults| panic!("{faults}"));
     assert!(probes > 100, "only {probes} probes: is the corpus complete?");
 }

@@ -10,7 +10,7 @@
 mod support;
 
 use ferroxy_core::oracle::iptables as oracle;
-use ferroxy_core::testing::{Cluster, clusters, interesting_packets};
+use ferroxy_core::testing::{Cluster, clusters, config, interesting_packets};
 use ferroxy_core::{Facts, Family, resolve};
 use ferroxy_iptables::ledger::Ledger;
 use ferroxy_iptables::text::parse;
@@ -53,8 +53,11 @@ fn saved() -> impl Strategy<Value = String> {
     prop::collection::vec(line, 0..20).prop_map(|lines| lines.join("\n"))
 }
 
+/// Committed, with the fix of what it shows.
+const COUNTEREXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/proptest-regressions/laws.txt");
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(config(128, COUNTEREXAMPLES))]
 
     /// The same is done to bytes that nobody thought of in `fuzz/targets/iptables.rs`.
     #[test]
@@ -166,7 +169,8 @@ mod size {
     use ferroxy_iptables::plan::Op;
     use ferroxy_iptables::{Plan, Settings, render};
 
-    use super::support::{Kernel, service};
+    use super::support::Kernel;
+    use ferroxy_core::testing::service;
 
     fn change(number: u16, endpoints: std::ops::Range<u16>) -> Change {
         let (name, service) = service(number, endpoints);

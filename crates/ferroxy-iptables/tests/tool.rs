@@ -10,9 +10,10 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -222,18 +223,23 @@ fn the_lock_is_waited_for_and_then_told_of() {
             }
             other => panic!("{other:?}"),
         }
-        // Given back during the second run.
-        let receipt = std::thread::scope(|scope| {
-            scope.spawn(move || {
-                std::thread::sleep(Duration::from_millis(1200));
-                drop(lock);
-            });
-            restore(tools, text, &Limits { attempts: 10, ..limits }).unwrap()
-        });
+        let keeper = GivesBackAt(AtomicU32::new(2), Mutex::new(Some(lock)));
+        let receipt = restore_attended(tools, text, &Limits { attempts: 10, ..limits }, &keeper).unwrap();
         assert!(receipt.runs >= 2, "{receipt:?}");
         assert!(receipt.waited >= Duration::from_secs(1), "{receipt:?}");
         assert!(save_text(tools, Some("nat"), &limits).unwrap().contains("KUBE-SVC-A"));
     });
+}
+
+/// Holds the lock until the tool is started for the nth time.
+struct GivesBackAt(AtomicU32, Mutex<Option<File>>);
+
+impl Attendant for GivesBackAt {
+    fn started(&self, _process: u32) {
+        if self.0.fetch_sub(1, Ordering::Relaxed) == 1 {
+            drop(self.1.lock().unwrap().take());
+        }
+    }
 }
 
 /// A tool that is a shell script. (Not written by the test: a file that another test's child still holds open for writing

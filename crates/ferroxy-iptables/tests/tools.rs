@@ -13,7 +13,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 use ferroxy_core::intent::NodePortAddresses;
-use ferroxy_core::testing::clusters;
+use ferroxy_core::testing::{clusters, service};
 use ferroxy_core::{Facts, Family, NodeIntent, resolve};
 use ferroxy_iptables::ledger::Ledger;
 use ferroxy_iptables::text::{parse, tool};
@@ -21,7 +21,7 @@ use ferroxy_iptables::{Plan, Settings, State, diff, render};
 use ferroxy_lab::{Capability, Namespace, require};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
-use support::{changes, service, turned_into};
+use support::{changes, turned_into};
 
 const VARIANTS: [&str; 2] = ["nft", "legacy"];
 const FOREIGN: &str = "-A INPUT -p icmp -j ACCEPT";

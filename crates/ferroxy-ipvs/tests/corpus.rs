@@ -13,73 +13,30 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::net::{IpAddr, SocketAddr};
 
-use ferroxy_core::oracle::ipvs as oracle;
-use ferroxy_core::policy::{DetectLocal, NodePortAddress};
-use ferroxy_core::{Facts, Family, Intent, Origin, Packet, Policy, Protocol, Verdict, resolve};
+use ferroxy_core::{Family, Intent, Packet};
 use ferroxy_iptables::text::Reader;
 use ferroxy_ipvs::program::owns;
 use ferroxy_ipvs::{Settings, State, interpret, render};
-use ferroxy_lab::Seen;
-use ferroxy_lab::conformance::{self, Case, Mode, RecordedProbe};
-use ferroxy_source::manifest::ManifestSource;
+use ferroxy_lab::conformance::{self, HOST_ADDRESSES, Mode, Trial};
 
 /// Sets the original does not have.
 const OURS: [&str; 2] = ["KUBE-NONE-LOCAL", "KUBE-DROPPED"];
 
-/// The part of a case's configuration that differs between cases. (Reading configuration is the binary's business.)
-fn policy(case: &Case) -> Policy {
-    let text = fs::read_to_string(case.folder.join("config.yaml")).unwrap();
-    let value = |key: &str| {
-        let line = text.lines().map(str::trim).find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
-        line.map(|value| value.trim().trim_matches('\'').to_owned()).unwrap()
-    };
-    let detect_local = match value("detectLocalMode").as_str() {
-        "ClusterCIDR" => {
-            DetectLocal::ClusterCidr(value("clusterCIDR").split(',').map(|it| it.parse().unwrap()).collect())
-        }
-        "BridgeInterface" => DetectLocal::BridgeInterface(value("bridgeInterface")),
-        other => panic!("{}: detectLocalMode {other}", case.name),
-    };
-    let listed = text.lines().skip_while(|line| !line.starts_with("nodePortAddresses")).skip(1);
-    let ranges = listed.map_while(|line| line.strip_prefix("- "));
-    let mut node_port_addresses: Vec<NodePortAddress> =
-        ranges.map(|range| NodePortAddress::Cidr(range.parse().unwrap())).collect();
-    if node_port_addresses.is_empty() {
-        node_port_addresses.push(NodePortAddress::All);
-    }
-    let masquerade_all = value("masqueradeAll") == "true";
-    Policy { node_name: "ka".into(), detect_local, node_port_addresses, masquerade_all, ..Policy::default() }
-}
-
 fn settings() -> Settings {
-    let own = [
-        "127.0.0.1",
-        "172.18.0.2",
-        "10.244.1.1",
-        "172.31.255.2",
-        "::1",
-        "fd00:172:18::2",
-        "fd00:10:244:1::1",
-    ];
-    Settings { host_addresses: own.iter().map(|ip| ip.parse().unwrap()).collect(), ..Settings::default() }
+    let own = HOST_ADDRESSES.iter().map(|ip| ip.parse().unwrap());
+    Settings { host_addresses: own.collect(), ..Settings::default() }
 }
 
-fn intent(case: &Case) -> Intent {
-    let mut facts = Facts::new(policy(case));
-    facts.apply(ferroxy_core::Event::HostAddresses(settings().host_addresses.into_iter().collect()));
-    let (_, diagnostics) =
-        ManifestSource::open(&case.folder, |event| drop(facts.apply(event))).expect("the case can be read");
-    assert_eq!(diagnostics, [], "the case's objects are fine");
-    resolve::all(&facts).0
+fn trials() -> Vec<Trial> {
+    Trial::all(Mode::Ipvs).expect("the corpus is there")
 }
 
-fn cases() -> Vec<(Case, String)> {
-    let cases = conformance::cases().expect("the corpus is there");
-    let recorded = cases.into_iter().filter_map(|case| {
-        let text = fs::read_to_string(case.folder.join("ipvs.rules")).ok()?;
-        Some((case, text))
+/// Those whose rules were recorded in this mode, and what was recorded.
+fn recorded() -> Vec<(Trial, String)> {
+    let recorded = trials().into_iter().filter_map(|trial| {
+        let text = fs::read_to_string(trial.case.folder.join("ipvs.rules")).ok()?;
+        Some((trial, text))
     });
     let recorded: Vec<_> = recorded.collect();
     assert!(recorded.len() >= 35, "only {} cases", recorded.len());
@@ -92,8 +49,8 @@ fn lines(text: &str, wanted: impl Fn(&str) -> bool) -> BTreeSet<&str> {
 
 #[test]
 fn servers_members_and_addresses_are_those_of_the_original() {
-    for (case, recorded) in cases() {
-        let rendered = render(&intent(&case), &settings(), &[Family::V4]);
+    for (Trial { case, intent, .. }, recorded) in recorded() {
+        let rendered = render(&intent, &settings(), &[Family::V4]);
         let text = rendered.to_string();
         let is_server =
             |line: &str| ["-A -t", "-A -u", "-A --", "-a -"].iter().any(|command| line.starts_with(command));
@@ -116,8 +73,8 @@ fn servers_members_and_addresses_are_those_of_the_original() {
 
 #[test]
 fn sets_are_of_the_types_of_the_original() {
-    for (case, recorded) in cases() {
-        let text = render(&intent(&case), &settings(), &Family::ALL).to_string();
+    for (Trial { case, intent, .. }, recorded) in recorded() {
+        let text = render(&intent, &settings(), &Family::ALL).to_string();
         // Ours have more room.
         let text = text.replace("maxelem 1048576", "maxelem 65536");
         let is_set = |line: &str| line.starts_with("create ");
@@ -129,8 +86,8 @@ fn sets_are_of_the_types_of_the_original() {
 /// The original's rules are among ours, in its order; and what else we have cannot match, for its set is empty.
 #[test]
 fn rules_are_those_of_the_original_and_idle_ones() {
-    for (case, recorded) in cases() {
-        let state = render(&intent(&case), &settings(), &[Family::V4]);
+    for (Trial { case, intent, .. }, recorded) in recorded() {
+        let state = render(&intent, &settings(), &[Family::V4]);
         let ours = state.all_rules();
         let (_, text) = recorded.split_once("# iptables-save").unwrap();
         let (text, _) = text.split_once("# ip6tables-save").unwrap();
@@ -165,85 +122,12 @@ fn is_idle(state: &State, rule: &str) -> bool {
     OURS.contains(&&*name.to_string()) || state.sets[&name].members.is_empty()
 }
 
-/// The addresses of the recorded network.
-fn address(name: &str, family: Family) -> IpAddr {
-    let (v4, v6) = match name {
-        "ka" => ("172.18.0.2", "fd00:172:18::2"),
-        "cbr0" => ("10.244.1.1", "fd00:10:244:1::1"),
-        "a1" => ("10.244.1.5", "fd00:10:244:1::5"),
-        "a2" => ("10.244.1.6", "fd00:10:244:1::6"),
-        "b1" => ("10.244.2.5", "fd00:10:244:2::5"),
-        "b2" => ("10.244.2.6", "fd00:10:244:2::6"),
-        "ext" => ("172.18.0.100", "fd00:172:18::100"),
-        other => panic!("the network has no {other}"),
-    };
-    (if family == Family::V4 { v4 } else { v6 }).parse().unwrap()
-}
-
-fn packet(recorded: &RecordedProbe, state: &State) -> Packet {
-    let destination = recorded.address;
-    let family = Family::of(destination);
-    let origin = match recorded.from.as_str() {
-        "ka" => Origin::Host,
-        "a1" | "a2" => Origin::Interface("cbr0".into()),
-        _ => Origin::Interface("eth0".into()),
-    };
-    let is_own = settings().host_addresses.contains(&destination);
-    // The host speaks to an address of its own from that address; those on the device are its own.
-    let on_device = state.device.as_ref().unwrap().contains(&destination);
-    let to_itself = recorded.from == "ka" && (is_own || on_device);
-    Packet {
-        source: if to_itself { destination } else { address(&recorded.from, family) },
-        origin,
-        destination,
-        port: recorded.port,
-        protocol: match recorded.protocol {
-            ferroxy_lab::Protocol::Tcp => Protocol::Tcp,
-            ferroxy_lab::Protocol::Udp => Protocol::Udp,
-        },
-        to_this_host: is_own,
-    }
-}
-
-/// What the pods would answer: `a1:80 10.244.1.1`. A masqueraded packet has ka's address on the way to the pod.
-fn answers(packet: &Packet, verdict: &Verdict) -> Seen {
-    let answer = |(endpoint, masqueraded): (&SocketAddr, &bool)| {
-        let family = Family::of(endpoint.ip());
-        let pod = ["a1", "a2", "b1", "b2"].into_iter().find(|pod| address(pod, family) == endpoint.ip());
-        let leaves_by = if matches!(pod, Some("a1" | "a2")) { "cbr0" } else { "ka" };
-        let source = if *masqueraded { address(leaves_by, family) } else { packet.source };
-        (format!("{}:{} {source}", pod.unwrap_or("?"), endpoint.port()), 1)
-    };
-    let word = |word: &str| Seen::from([(word.to_owned(), 1)]);
-    match verdict {
-        Verdict::Endpoints(endpoints) => endpoints.iter().map(answer).collect(),
-        Verdict::Reject => word("refused"),
-        Verdict::Drop => word("timeout"),
-        // The network's own answer: nobody listens on ka; an unknown address ends at ext, which sends it back.
-        Verdict::Pass if packet.to_this_host => word("refused"),
-        Verdict::Pass => word("timeout"),
-    }
-}
-
 #[test]
 fn every_recorded_probe_follows_from_the_state() {
-    let mut probes = 0;
-    for case in conformance::ipvs_cases().expect("the corpus is there") {
-        let intent = intent(&case);
-        let state = render(&intent, &settings(), &Family::ALL);
-        for recorded in &case.probes {
-            let packet = packet(recorded, &state);
-            let verdict = interpret(&state, &packet);
-            assert_eq!(verdict, oracle(&intent, &packet), "{}: oracle and state on {packet:?}", case.name);
-            let Some(once) = recorded.recorded(Mode::Ipvs) else { continue };
-            let found = answers(&packet, &verdict);
-            probes += 1;
-            if case.name.contains("affinity") {
-                assert!(once.keys().all(|answer| found.contains_key(answer)), "{}: {once:?}", case.name);
-            } else if let Err(mismatch) = recorded.compare(Mode::Ipvs, &found) {
-                panic!("{}: {packet:?} {mismatch}", case.name);
-            }
-        }
-    }
+    let state = |intent: &Intent| {
+        let state = render(intent, &settings(), &Family::ALL);
+        move |packet: &Packet| interpret(&state, packet)
+    };
+    let probes = conformance::play(&trials(), state).unwrap_or_else(|faults| panic!("{faults}"));
     assert!(probes > 100, "only {probes} probes: is the corpus complete?");
 }

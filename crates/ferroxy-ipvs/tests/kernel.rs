@@ -228,7 +228,7 @@ fn an_endpoint_drains() {
         dataplane.start(&Intent { node, ..Intent::default() }).unwrap();
         assert_eq!(dataplane.change(vec![intent(2)]).unwrap().failed, []);
         let to: SocketAddr = "10.96.0.1:80".parse().unwrap();
-        let connect = || TcpStream::connect_timeout(&to, Duration::from_secs(10)).expect("somebody serves");
+        let connect = || TcpStream::connect_timeout(&to, ferroxy_lab::ANSWER).expect("somebody serves");
         // Round robin: one each.
         let clients = [connect(), connect()];
         let [here, there] = &listeners;

@@ -12,7 +12,7 @@ mod support;
 use std::sync::Arc;
 
 use ferroxy_core::oracle::ipvs as oracle;
-use ferroxy_core::testing::{Cluster, HOST_ADDRESSES, clusters, interesting_packets};
+use ferroxy_core::testing::{Cluster, HOST_ADDRESSES, clusters, config, interesting_packets};
 use ferroxy_core::{Facts, Family, Intent, NodeIntent, Protocol, Scheduler, ServiceIntent, resolve};
 use ferroxy_iptables::TableName;
 use ferroxy_ipvs::diff::keeping_the_unknown;
@@ -44,8 +44,11 @@ fn carry_out(kernel: &mut Kernel, plan: &Plan) -> Result<(), TestCaseError> {
     kernel.carry_out(plan).map_err(|refused| TestCaseError::fail(format!("{refused}\nin\n{plan}")))
 }
 
+/// Committed, with the fix of what it shows.
+const COUNTEREXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/proptest-regressions/laws.txt");
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(config(128, COUNTEREXAMPLES))]
 
     #[test]
     fn packets_go_where_the_oracle_says(cluster in clusters()) {

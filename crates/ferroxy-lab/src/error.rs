@@ -35,6 +35,9 @@ pub enum LabError {
     #[cfg(feature = "api")]
     #[error(transparent)]
     Certificate(#[from] crate::api::CertificateError),
+    #[cfg(feature = "corpus")]
+    #[error("the case {case} cannot be played: {why}")]
+    Case { case: String, why: String },
     #[error("listed as a difference from the recording, and is none: {0}")]
     NoDifference(String),
     #[error("{path}: {source}", path = path.display())]

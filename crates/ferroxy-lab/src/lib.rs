@@ -30,6 +30,6 @@ pub use error::{LabError, Result};
 pub use load::{Load, LongConnection};
 pub use namespace::Namespace;
 pub use network::{Network, prefixes};
-pub use patience::PATIENCE;
+pub use patience::{ANSWER, PATIENCE};
 pub use pod::PodServer;
 pub use probe::{Answer, Effort, Probe, Protocol, Seen, ask};

@@ -6,7 +6,7 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::panic::resume_unwind;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,7 @@ use rustix::net::sockopt::set_socket_linger;
 
 use crate::error::{LabError, Result};
 use crate::namespace::Namespace;
+use crate::patience::{ANSWER, PATIENCE};
 use crate::probe::{Answer, Protocol, ask};
 
 /// What to ask, how fast and how long.
@@ -31,15 +32,15 @@ pub struct LoadPlan {
 }
 
 impl LoadPlan {
-    /// Back to back until stopped, and for a minute at most.
+    /// Back to back until stopped. It ends by itself when whoever started it has lost patience.
     pub fn back_to_back(protocol: Protocol, target: SocketAddr) -> LoadPlan {
         LoadPlan {
             protocol,
             target,
             interval: Duration::ZERO,
             max_requests: usize::MAX,
-            max_time: Duration::from_secs(60),
-            timeout: Duration::from_secs(1),
+            max_time: PATIENCE,
+            timeout: ANSWER,
         }
     }
 }
@@ -66,12 +67,17 @@ pub struct LoadFailure {
 
 impl Load {
     pub fn start(from: &Namespace, plan: LoadPlan) -> Result<Load> {
-        Ok(Load { worker: Worker::start(from, move |stop| run(&plan, stop))? })
+        Ok(Load { worker: Worker::start(from, move |signals| run(&plan, signals))? })
+    }
+
+    /// How many requests have ended so far, well or not.
+    pub fn done(&self) -> usize {
+        self.worker.signals.done.load(Ordering::Relaxed)
     }
 
     /// Stops after the request under way.
     pub fn stop(mut self) -> Result<LoadReport> {
-        self.worker.stop.store(true, Ordering::Relaxed);
+        self.worker.signals.stop.store(true, Ordering::Relaxed);
         self.worker.join()?
     }
 
@@ -117,7 +123,7 @@ impl LongConnection {
         stream.set_read_timeout(Some(patience)).map_err(failed)?;
         let mut lines = BufReader::new(stream.try_clone().map_err(failed)?);
         let greeting = read_line(&mut lines).map_err(failed)?;
-        let worker = Worker::start(from, move |stop| echo(lines, interval, stop))?;
+        let worker = Worker::start(from, move |signals| echo(lines, interval, signals))?;
         Ok(LongConnection { greeting, worker, stream })
     }
 
@@ -126,15 +132,20 @@ impl LongConnection {
         &self.greeting
     }
 
+    /// How many lines have come back so far; one that broke counts as one more.
+    pub fn done(&self) -> usize {
+        self.worker.signals.done.load(Ordering::Relaxed)
+    }
+
     /// One more echo if it is still whole, then its history.
     pub fn close(mut self) -> Result<LongReport> {
-        self.worker.stop.store(true, Ordering::Relaxed);
+        self.worker.signals.stop.store(true, Ordering::Relaxed);
         self.worker.join()
     }
 
     /// The same, but it ends with a reset: whoever tracks connections on the way forgets it soon, and not minutes later.
     pub fn reset(mut self) -> Result<LongReport> {
-        self.worker.stop.store(true, Ordering::Relaxed);
+        self.worker.signals.stop.store(true, Ordering::Relaxed);
         let report = self.worker.join()?;
         set_socket_linger(&self.stream, Some(Duration::ZERO))
             .map_err(|errno| LabError::system("make a connection end with a reset", errno))?;
@@ -142,13 +153,13 @@ impl LongConnection {
     }
 }
 
-fn run(plan: &LoadPlan, stop: &AtomicBool) -> Result<LoadReport> {
+fn run(plan: &LoadPlan, signals: &Signals) -> Result<LoadReport> {
     let start = Instant::now();
     let mut report = LoadReport::default();
     for request in 0..plan.max_requests {
         let due = plan.interval.saturating_mul(u32::try_from(request).unwrap_or(u32::MAX));
         thread::sleep(due.saturating_sub(start.elapsed()));
-        if stop.load(Ordering::Relaxed) || start.elapsed() >= plan.max_time {
+        if signals.stop.load(Ordering::Relaxed) || start.elapsed() >= plan.max_time {
             break;
         }
         let at = start.elapsed();
@@ -156,19 +167,21 @@ fn run(plan: &LoadPlan, stop: &AtomicBool) -> Result<LoadReport> {
             Answer::Reply(line) => *report.replies.entry(line).or_default() += 1,
             answer => report.failures.push(LoadFailure { at, answer }),
         }
+        signals.done.fetch_add(1, Ordering::Relaxed);
     }
     Ok(report)
 }
 
-fn echo(mut lines: BufReader<TcpStream>, interval: Duration, stop: &AtomicBool) -> LongReport {
+fn echo(mut lines: BufReader<TcpStream>, interval: Duration, signals: &Signals) -> LongReport {
     let mut report = LongReport { echoes: 0, broken: None };
     loop {
         // Read before the echo, so that the last echo comes after the wish to stop.
-        let last = stop.load(Ordering::Relaxed);
+        let last = signals.stop.load(Ordering::Relaxed);
         match echo_once(&mut lines, report.echoes) {
             Ok(()) => report.echoes += 1,
             Err(error) => report.broken = Some(error.to_string()),
         }
+        signals.done.fetch_add(1, Ordering::Relaxed);
         if last || report.broken.is_some() {
             return report;
         }
@@ -193,19 +206,27 @@ fn read_line(lines: &mut BufReader<TcpStream>) -> io::Result<String> {
     Ok(line.trim_end().to_owned())
 }
 
+/// Between a worker and whoever has it.
+#[derive(Debug, Default)]
+struct Signals {
+    stop: AtomicBool,
+    /// Requests, or echoes.
+    done: AtomicUsize,
+}
+
 /// A thread in a namespace that can be asked to stop, and is when it is dropped.
 #[derive(Debug)]
 struct Worker<T> {
-    stop: Arc<AtomicBool>,
+    signals: Arc<Signals>,
     thread: Option<JoinHandle<Result<T>>>,
 }
 
 impl<T: Send + 'static> Worker<T> {
-    fn start(from: &Namespace, work: impl FnOnce(&AtomicBool) -> T + Send + 'static) -> Result<Worker<T>> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
-        let thread = Some(from.spawn(move || work(&stopped))?);
-        Ok(Worker { stop, thread })
+    fn start(from: &Namespace, work: impl FnOnce(&Signals) -> T + Send + 'static) -> Result<Worker<T>> {
+        let signals = Arc::new(Signals::default());
+        let its = Arc::clone(&signals);
+        let thread = Some(from.spawn(move || work(&its))?);
+        Ok(Worker { signals, thread })
     }
 }
 
@@ -220,7 +241,7 @@ impl<T> Worker<T> {
 
 impl<T> Drop for Worker<T> {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
+        self.signals.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
             // Whoever drops it instead of asking does not want to know.
             drop(thread.join());

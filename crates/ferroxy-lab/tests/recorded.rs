@@ -3,12 +3,11 @@
 
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests too; clippy only knows the functions")]
 
-use std::collections::BTreeSet;
 use std::process::Command;
 use std::thread;
 
-use ferroxy_lab::conformance::{Case, Mismatch, Mode, RecordedProbe, cases};
-use ferroxy_lab::{Capability, Effort, Network, Probe, require};
+use ferroxy_lab::conformance::{Mode, Trial};
+use ferroxy_lab::{Capability, Network, require};
 
 #[test]
 fn recorded_rules_give_the_recorded_traffic() {
@@ -21,32 +20,23 @@ fn recorded_rules_give_the_recorded_traffic() {
         return;
     }
     // A few at a time: most of a case's time is waiting for answers that must not come.
-    for some in cases().unwrap().chunks(4) {
+    for some in Trial::all(Mode::Nftables).unwrap().chunks(4) {
         thread::scope(|scope| {
-            for case in some {
-                scope.spawn(|| play(case));
+            for trial in some {
+                scope.spawn(|| play(trial));
             }
         });
     }
 }
 
-fn play(case: &Case) {
+fn play(trial: &Trial) {
+    let case = &trial.case;
     let network = Network::conformance().unwrap();
     let rules = case.folder.join("nftables.rules");
     let load = || Command::new("nft").arg("-f").arg(&rules).output();
     let output = network.namespace("ka").unwrap().run(load).unwrap().unwrap();
     assert!(output.status.success(), "{}: {}", case.name, String::from_utf8_lossy(&output.stderr));
 
-    let probes: Vec<Probe> = case.probes.iter().map(RecordedProbe::probe).collect();
-    let all_seen = Probe::run_all(&probes, &network, &Effort::default()).unwrap();
-    for (recorded, seen) in case.probes.iter().zip(all_seen) {
-        let judged: Result<(), Mismatch> = match case.name.as_str() {
-            "clusterip-affinity" => {
-                let pods = BTreeSet::from(["a1", "a2", "b1", "b2"].map(str::to_owned));
-                recorded.compare_with_affinity(Mode::Nftables, &pods, &seen)
-            }
-            _ => recorded.compare(Mode::Nftables, &seen),
-        };
-        assert_eq!(judged, Ok(()), "{}", case.name);
-    }
+    let differences = trial.differences(&network).unwrap();
+    assert!(differences.is_empty(), "{}", differences.join("\n"));
 }

@@ -115,7 +115,7 @@ fn set_up_translation() {
 /// A client's socket after a datagram to this address.
 fn send_to(client: &str, target: SocketAddr) -> UdpSocket {
     let socket = UdpSocket::bind((client.parse::<IpAddr>().unwrap(), 0)).unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(600))).unwrap();
     socket.connect(target).unwrap();
     socket.send(b"who").unwrap();
     socket
@@ -129,7 +129,7 @@ fn real_connections_are_listed_as_the_tool_lists_them() {
             let at = |text: &str, port| SocketAddr::new(text.parse().unwrap(), port);
             let frontend = at(FRONTENDS[number], 53);
             let server = UdpSocket::bind(at(SERVERS[number], 5353)).unwrap();
-            server.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+            server.set_read_timeout(Some(Duration::from_secs(600))).unwrap();
             let translated = send_to(CLIENTS[number], frontend);
             let (_, asker) = server.recv_from(&mut [0; 16]).unwrap();
             server.send_to(b"me", asker).unwrap();

@@ -476,7 +476,7 @@ fn traffic_counters_are_read_and_are_no_drift() {
 fn after_any_changes_the_kernel_has_the_wanted_state() {
     use ferroxy_core::testing::{Cluster, clusters};
     use ferroxy_core::{Facts, resolve};
-    use proptest::test_runner::{Config, TestRunner};
+    use proptest::test_runner::TestRunner;
 
     fn follow(cluster: Cluster) {
         let mut facts = Facts::new(cluster.policy.clone());
@@ -501,7 +501,8 @@ fn after_any_changes_the_kernel_has_the_wanted_state() {
         assert_eq!(restarted.operations, 0, "a restart changes nothing");
     }
 
-    let config = Config { cases: 96, failure_persistence: None, ..Config::default() };
+    let kept = concat!(env!("CARGO_MANIFEST_DIR"), "/proptest-regressions/kernel.txt");
+    let config = ferroxy_core::testing::config(96, kept);
     let result = TestRunner::new(config).run(&clusters(), |cluster| {
         in_namespace(move || follow(cluster));
         Ok(())

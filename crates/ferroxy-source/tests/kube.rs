@@ -24,7 +24,7 @@ use ferroxy_source::kube::{
 };
 use support::{Answer, END_OF_LIST, Say, Server, added, bookmark, expired, page};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(600);
 
 fn options(server: &Server) -> Options {
     Options { master: Some(server.url()), qps: -1.0, ..Options::for_node("ka") }

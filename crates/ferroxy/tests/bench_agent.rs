@@ -18,7 +18,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use agent::{Ear, Figure, Options, bench};
-use ferroxy_lab::{Capability, Namespace, require};
+use ferroxy_lab::{Capability, Namespace, PATIENCE, require};
 use serde_json::Value;
 
 #[test]
@@ -83,12 +83,12 @@ fn an_address_is_heard_of_wherever_it_is_written() {
         ("10.192.0.3", "add element ip t s { 10.192.0.3 }"),
     ] {
         nft(command);
-        let heard = ear.wait_for(address.parse().unwrap(), Duration::from_secs(60));
+        let heard = ear.wait_for(address.parse().unwrap(), PATIENCE);
         assert!(heard.is_some(), "{command}");
     }
     assert_eq!(ear.arrival("10.192.0.4".parse().unwrap()), None);
     // The end of a transaction is announced after what is in it.
-    let end = Instant::now() + Duration::from_secs(60);
+    let end = Instant::now() + PATIENCE;
     while ear.announced().transactions < 3 && Instant::now() < end {
         thread::sleep(Duration::from_millis(1));
     }

@@ -7,10 +7,10 @@ mod support;
 
 use std::collections::BTreeSet;
 
-use ferroxy_lab::conformance::{Case, Mode, RecordedProbe, case, cases};
-use ferroxy_lab::{Effort, Network, Probe, Seen};
+use ferroxy_lab::Network;
+use ferroxy_lab::conformance::{Mode, Trial, cases};
 
-use support::corpus::{command, judge};
+use support::corpus::command;
 use support::{Agent, Iptables, configured, ferroxy, ferroxy_with, nft, run_arguments};
 use tempfile::TempDir;
 
@@ -114,19 +114,19 @@ const LOOKS_BEHIND: &str = "table inet behind {
 fn play_nftables(name: &str) {
     let Some(network) = support::network() else { return };
     let ka = network.namespace("ka").unwrap();
-    let (case, folder) = configured_case(name, "nftables");
-    let arguments = run_arguments(&case.folder, &folder.path().join("config.yaml"));
+    let (trial, folder) = configured_trial(name, Mode::Nftables, "nftables");
+    let arguments = run_arguments(&trial.case.folder, &folder.path().join("config.yaml"));
     nft(ka, &[LOOKS_BEHIND]);
 
     let agent = Agent::start_with(ka, arguments.clone());
     // The recordings of health-check node ports (`case.health_checks`) are compared in serve.rs.
-    compare_all(&case, Mode::Nftables, &network);
+    compare_all(&trial, &network);
     let diff = ferroxy(ka, &command("diff", &arguments));
     assert_eq!((diff.code, diff.stdout.as_str()), (0, "the kernel has exactly this\n"), "{}", diff.stderr);
 
     let log = agent.terminate();
     assert!(log.contains("the rules stay in place"), "{log}");
-    compare_first(&case, Mode::Nftables, &network);
+    compare_first(&trial, &network);
     let seen = nft(ka, &["list", "table", "inet", "behind"]);
     let none = |name: &str| seen.contains(&format!("counter {name} {{\n\t\tpackets 0 bytes 0\n"));
     assert!(none("numbered") && !none("seen"), "a treatment's number stayed in a packet:\n{seen}");
@@ -143,18 +143,18 @@ fn play_nftables(name: &str) {
 fn play_iptables(tools: &Iptables, name: &str) {
     let Some(network) = support::network() else { return };
     let ka = network.namespace("ka").unwrap();
-    let (case, folder) = configured_case(name, "iptables");
-    let arguments = run_arguments(&case.folder, &folder.path().join("config.yaml"));
+    let (trial, folder) = configured_trial(name, Mode::Iptables, "iptables");
+    let arguments = run_arguments(&trial.case.folder, &folder.path().join("config.yaml"));
     let before = tools.rules(ka);
 
     let agent = Agent::start_using(ka, tools, arguments.clone());
-    compare_all(&case, Mode::Iptables, &network);
+    compare_all(&trial, &network);
     let diff = ferroxy_with(ka, tools, &command("diff", &arguments));
     assert_eq!((diff.code, diff.stdout.as_str()), (0, "the kernel has exactly this\n"), "{}", diff.stderr);
 
     let log = agent.terminate();
     assert!(log.contains("the rules stay in place") && !log.contains("drift"), "{log}");
-    compare_first(&case, Mode::Iptables, &network);
+    compare_first(&trial, &network);
 
     let log = Agent::start_using(ka, tools, arguments).terminate();
     assert!(log.contains("nothing to send"), "a restart sent something:\n{log}");
@@ -163,27 +163,21 @@ fn play_iptables(tools: &Iptables, name: &str) {
     assert_eq!(tools.rules(ka), before);
 }
 
-/// The case, and a folder with its configuration for a mode.
-fn configured_case(name: &str, mode: &str) -> (Case, TempDir) {
+/// The case in a mode, and a folder with its configuration for that mode.
+fn configured_trial(name: &str, mode: Mode, word: &str) -> (Trial, TempDir) {
     let folder = tempfile::tempdir().unwrap();
-    std::fs::write(folder.path().join("config.yaml"), configured(name, mode)).unwrap();
-    (case(name).unwrap(), folder)
+    std::fs::write(folder.path().join("config.yaml"), configured(name, word)).unwrap();
+    (Trial::named(name, mode).unwrap(), folder)
 }
 
-fn compare_all(case: &Case, mode: Mode, network: &Network) {
-    let probes: Vec<Probe> = case.probes.iter().map(RecordedProbe::probe).collect();
-    let all_seen = Probe::run_all(&probes, network, &Effort::default()).unwrap();
-    for (recorded, seen) in case.probes.iter().zip(all_seen) {
-        compare(case, mode, recorded, &seen);
+fn compare_all(trial: &Trial, network: &Network) {
+    let differences = trial.differences(network).unwrap();
+    assert!(differences.is_empty(), "{}", differences.join("\n"));
+}
+
+fn compare_first(trial: &Trial, network: &Network) {
+    if let Some(recorded) = trial.case.probes.first() {
+        let seen = recorded.probe().run(network, &trial.effort(recorded)).unwrap();
+        assert_eq!(trial.judge(recorded, &seen), Ok(()), "{}", trial.case.name);
     }
-}
-
-fn compare_first(case: &Case, mode: Mode, network: &Network) {
-    if let Some(probe) = case.probes.first() {
-        compare(case, mode, probe, &probe.probe().run(network, &Effort::default()).unwrap());
-    }
-}
-
-fn compare(case: &Case, mode: Mode, recorded: &RecordedProbe, seen: &Seen) {
-    assert_eq!(judge(case, mode, recorded, seen), Ok(()), "{}", case.name);
 }

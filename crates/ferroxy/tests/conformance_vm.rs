@@ -15,30 +15,30 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ferroxy_lab::conformance::{Case, Mode, RecordedProbe, cases, ipvs_cases};
+use ferroxy_lab::conformance::{Case, Mode, RecordedProbe, Trial};
 use ferroxy_lab::{Answer, Namespace, Network, Seen, ask};
 use tempfile::TempDir;
 
-use support::corpus::{command, has_affinity, judge};
+use support::corpus::command;
 use support::{Agent, Done, Iptables, configured, ferroxy_with, nft, run_arguments};
 
 #[test]
 #[ignore = "the kernel at hand plays it in conformance.rs: make test-vm"]
 fn nftables() {
     let left = |ka: &Namespace| assert_eq!(nft(ka, &["list", "ruleset"]), "");
-    play("nftables", Mode::Nftables, &Iptables::nft(), cases().unwrap(), left);
+    play("nftables", Mode::Nftables, &Iptables::nft(), left);
 }
 
 #[test]
 #[ignore = "the kernel at hand plays it in conformance.rs: make test-vm"]
 fn iptables() {
-    play("iptables", Mode::Iptables, &Iptables::nft(), cases().unwrap(), |_| ());
+    play("iptables", Mode::Iptables, &Iptables::nft(), |_| ());
 }
 
 #[test]
 #[ignore = "the kernel at hand plays it in conformance.rs: make test-vm"]
 fn iptables_legacy() {
-    play("iptables", Mode::Iptables, &Iptables::legacy(), cases().unwrap(), |_| ());
+    play("iptables", Mode::Iptables, &Iptables::legacy(), |_| ());
 }
 
 #[test]
@@ -49,24 +49,25 @@ fn ipvs() {
         assert_eq!(printed(ka, "ipset list -n"), "");
         assert!(!printed(ka, "ip -o link").contains("kube-ipvs0"));
     };
-    play("ipvs", Mode::Ipvs, &Iptables::nft(), ipvs_cases().unwrap(), left);
+    play("ipvs", Mode::Ipvs, &Iptables::nft(), left);
 }
 
 /// All cases, those with the same configuration one after another. What differs from the recording is told of all of them.
-fn play(mode: &str, recorded_as: Mode, tools: &Iptables, mut cases: Vec<Case>, is_left: impl Fn(&Namespace)) {
+fn play(mode: &str, recorded_as: Mode, tools: &Iptables, is_left: impl Fn(&Namespace)) {
     let Some(network) = support::network() else { return };
     let ka = network.namespace("ka").unwrap();
     let before = tools.rules(ka);
-    cases.sort_by_key(|case| configured(&case.name, mode));
+    let mut trials = Trial::all(recorded_as).unwrap();
+    trials.sort_by_key(|trial| configured(&trial.case.name, mode));
     let mut node = Node::new(ka, tools);
     let (mut faults, mut probes) = (Vec::new(), 0);
-    for case in &cases {
-        node.show(case, &configured(&case.name, mode));
-        probes += case.probes.len();
-        let mut found = differences(case, recorded_as, &network);
+    for trial in &trials {
+        node.show(&trial.case, &configured(&trial.case.name, mode));
+        probes += trial.case.probes.len();
+        let mut found = differences(trial, &network);
         if !found.is_empty() {
             node.settle();
-            found = differences(case, recorded_as, &network);
+            found = differences(trial, &network);
         }
         faults.extend(found);
     }
@@ -76,7 +77,7 @@ fn play(mode: &str, recorded_as: Mode, tools: &Iptables, mut cases: Vec<Case>, i
     assert_eq!(cleanup.code, 0, "{cleanup:?}");
     assert_eq!(tools.rules(ka), before);
     is_left(ka);
-    let told = format!("{mode}: {} cases and {probes} probes as recorded\n", cases.len());
+    let told = format!("{mode}: {} cases and {probes} probes as recorded\n", trials.len());
     // Not println!, whose output the test harness keeps to itself.
     std::io::stderr().write_all(told.as_bytes()).unwrap();
 }
@@ -152,9 +153,10 @@ impl<'a> Node<'a> {
 }
 
 /// What is not as recorded, in words. All probes at once, each from its own thread.
-fn differences(case: &Case, mode: Mode, network: &Network) -> Vec<String> {
+fn differences(trial: &Trial, network: &Network) -> Vec<String> {
+    let case = &trial.case;
     thread::scope(|scope| {
-        let ask_one = |recorded| move || judge(case, mode, recorded, &answers(case, mode, recorded, network));
+        let ask_one = |recorded| move || trial.judge(recorded, &answers(trial, recorded, network));
         let asked: Vec<_> = case.probes.iter().map(|recorded| scope.spawn(ask_one(recorded))).collect();
         let judged = asked.into_iter().map(|thread| thread.join().unwrap());
         judged.filter_map(|judged| Some(format!("{}: {}", case.name, judged.err()?))).collect()
@@ -163,15 +165,15 @@ fn differences(case: &Case, mode: Mode, network: &Network) -> Vec<String> {
 
 /// Asks until every expected answer has come, and some times more for one that is not. The emulated machine may take seconds
 /// for an answer, so it gets them where one must come.
-fn answers(case: &Case, mode: Mode, recorded: &RecordedProbe, network: &Network) -> Seen {
+fn answers(trial: &Trial, recorded: &RecordedProbe, network: &Network) -> Seen {
     const REPLIES: std::ops::Range<usize> = 8..60;
     const FAILURES: usize = 2;
     let mut expected: BTreeSet<&str> =
-        recorded.recorded(mode).into_iter().flat_map(Seen::keys).map(String::as_str).collect();
+        recorded.recorded(trial.mode).into_iter().flat_map(Seen::keys).map(String::as_str).collect();
     let silent = expected.contains(Answer::Timeout.to_string().as_str())
         || recorded.from == "ext" && expected.contains(Answer::Refused.to_string().as_str());
     let timeout = Duration::from_secs(if silent { 1 } else { 20 });
-    if has_affinity(case) {
+    if trial.is_sticky(recorded) {
         expected.clear();
     }
     let target = SocketAddr::new(recorded.address, recorded.port);

@@ -5,14 +5,9 @@
 
 mod support;
 
-use std::time::Duration;
-
 use ferroxy_lab::Protocol;
 
-use support::{Agent, Cluster, Service, listing, nft, pod_from, wait_until};
-
-/// A repair should take two seconds at most. That is printed, not asserted: only this order of magnitude is.
-const REPAIR_DEADLINE: Duration = Duration::from_secs(10);
+use support::{Agent, Cluster, DEADLINE, Service, listing, nft, pod_from, wait_until};
 
 fn cluster() -> Cluster {
     let cluster = Cluster::new();
@@ -36,7 +31,7 @@ fn is_repaired(what: &str, edit: &str) {
 
     nft(&node, &[edit]);
     let seen = || agent.said("drift repaired (1 so far)") > 0 && listing(&node) == before;
-    let took = wait_until(&format!("{what} is repaired"), REPAIR_DEADLINE, seen);
+    let took = wait_until(&format!("{what} is repaired"), DEADLINE, seen);
     println!("{what}: repaired after {took:.1?}");
     assert_eq!(agent.differences(&node), [""; 0]);
     assert_eq!(agent.warned("cannot"), 0, "the repair went wrong at first:\n{}", agent.log());

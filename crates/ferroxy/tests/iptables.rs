@@ -10,7 +10,7 @@
 mod support;
 
 use std::fs;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ferroxy_lab::{Namespace, Protocol};
 use support::web::{METRICS, get};
@@ -132,6 +132,7 @@ fn changes_in_a_burst_go_together() {
     fs::write(cluster.config(), config).unwrap();
     let said = [std::ffi::OsString::from("-v=2")];
     let agent = Agent::start_using(&node, &tools, arguments(&cluster).into_iter().chain(said));
+    let start = Instant::now();
     for number in 0..40 {
         let address = format!("10.96.1.{number}");
         let service = Service::new(&format!("s{number}"), &[&address]).port(Protocol::Tcp, 80, 80);
@@ -140,7 +141,9 @@ fn changes_in_a_burst_go_together() {
     }
     agent.settle(&node);
     let syncs = agent.said(" changed: ");
-    assert!((1..=5).contains(&syncs), "{syncs} syncs:\n{}", agent.log());
+    // One at once, then one each two seconds: on a busy machine the burst itself takes longer.
+    let most = 2 + start.elapsed().as_secs() as usize / 2;
+    assert!((1..=most).contains(&syncs), "{syncs} syncs, at most {most} expected:\n{}", agent.log());
 }
 
 #[test]

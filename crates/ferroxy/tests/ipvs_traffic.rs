@@ -18,7 +18,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::Duration;
 
-use ferroxy_lab::{Answer, LongConnection, Network, Protocol};
+use ferroxy_lab::{ANSWER, Answer, LongConnection, Network, Protocol};
 use ferroxy_netlink::ipvs::{self, Found};
 use rustix::net::{self, AddressFamily, SocketType, sockopt::set_socket_linger};
 use serde_json::{Value, json};
@@ -81,7 +81,7 @@ impl Stage {
     /// Holds a connection open, with a line now and then.
     fn hold(&self, from: &str, target: &str) -> LongConnection {
         let from = self.network.namespace(from).unwrap();
-        let (interval, patience) = (Duration::from_millis(200), Duration::from_secs(10));
+        let (interval, patience) = (Duration::from_millis(200), ANSWER);
         LongConnection::open(from, target.parse().unwrap(), interval, patience).unwrap()
     }
 

@@ -19,7 +19,7 @@ use ferroxy::config::Mode;
 use ferroxy::takeover::{Established, Report, remove_leftovers};
 use ferroxy_lab::load::LoadPlan;
 use ferroxy_lab::pod::ECHO_PORT;
-use ferroxy_lab::{Load, LongConnection, Namespace, Network, Protocol, conformance};
+use ferroxy_lab::{ANSWER, Load, LongConnection, Namespace, Network, Protocol, conformance};
 use tempfile::TempDir;
 
 use support::{
@@ -149,7 +149,7 @@ struct Traffic {
 
 impl Traffic {
     fn start(network: &Network) -> Traffic {
-        let (interval, timeout) = (Duration::from_millis(5), Duration::from_secs(10));
+        let interval = Duration::from_millis(5);
         let ways = [
             ("a1", "10.96.0.80:7"),
             ("a2", "[fd00:10:96::80]:7"),
@@ -159,21 +159,33 @@ impl Traffic {
         assert_eq!(ECHO_PORT, 7);
         let load = |(from, target): (&str, &str)| {
             let plan = LoadPlan::back_to_back(Protocol::Tcp, target.parse().unwrap());
-            let plan = LoadPlan { interval, timeout, max_time: Duration::from_secs(300), ..plan };
+            let plan = LoadPlan { interval, max_time: Duration::from_secs(7200), ..plan };
             Load::start(network.namespace(from).unwrap(), plan).unwrap()
         };
         let connection = |(from, target): (&str, &str)| {
             let from = network.namespace(from).unwrap();
-            LongConnection::open(from, target.parse().unwrap(), interval, timeout).unwrap()
+            LongConnection::open(from, target.parse().unwrap(), interval, ANSWER).unwrap()
         };
         let traffic = Traffic { loads: ways.map(load).into(), connections: ways.map(connection).into() };
         // Some of it before anything happens.
-        std::thread::sleep(Duration::from_millis(300));
+        traffic.wait_for_more(10);
         traffic
     }
 
+    /// Waits until there was so much more on every way.
+    fn wait_for_more(&self, count: usize) {
+        let done = || {
+            let loads = self.loads.iter().map(Load::done);
+            loads.chain(self.connections.iter().map(LongConnection::done)).collect::<Vec<_>>()
+        };
+        let before = done();
+        wait_until("there was more traffic", DEADLINE, || {
+            done().iter().zip(&before).all(|(now, before)| *now >= before + count)
+        });
+    }
+
     fn was_undisturbed(self) {
-        std::thread::sleep(Duration::from_millis(300));
+        self.wait_for_more(15);
         for load in self.loads {
             let report = load.stop().unwrap();
             assert_eq!(report.failures, [], "of {} requests", report.successes());

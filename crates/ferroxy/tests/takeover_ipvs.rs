@@ -17,7 +17,7 @@ use std::time::Duration;
 use ferroxy::config::Mode;
 use ferroxy::takeover::{Established, remove_leftovers};
 use ferroxy_lab::conformance::{self, Case};
-use ferroxy_lab::{Answer, LongConnection, Namespace, Network, Protocol};
+use ferroxy_lab::{ANSWER, Answer, LongConnection, Namespace, Network, Protocol};
 
 use support::{
     Agent, Cluster, DEADLINE, Done, RecordedIpvs, Service, ask_from, configured, ferroxy, pod_from, restore,
@@ -295,7 +295,7 @@ fn install_among_others(node: &Namespace) -> Found {
 
 fn connect(network: &Network, from: &str, target: &str) -> LongConnection {
     let from = network.namespace(from).unwrap();
-    LongConnection::open(from, target.parse().unwrap(), Duration::from_millis(100), Duration::from_secs(10))
+    LongConnection::open(from, target.parse().unwrap(), Duration::from_millis(100), ANSWER)
         .unwrap()
 }
 
@@ -310,7 +310,7 @@ fn connections_go_on(mode: &str) {
     assert!(held.iter().all(|it| it.greeting().starts_with("b1:7 ")), "{held:?}");
     let datagrams = network.namespace("a1").unwrap().run(|| UdpSocket::bind("0.0.0.0:0").unwrap()).unwrap();
     datagrams.connect(DNS).unwrap();
-    datagrams.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+    datagrams.set_read_timeout(Some(ANSWER)).unwrap();
     assert_eq!(ask_again(&datagrams).as_deref(), Some("b1"));
 
     let cluster = moved(&case, mode);

@@ -11,7 +11,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use ferroxy_lab::pod::ECHO_PORT;
-use ferroxy_lab::{LongConnection, Namespace, Network, Protocol};
+use ferroxy_lab::{ANSWER, LongConnection, Namespace, Network, Protocol};
 use ferroxy_netlink::conntrack::{Connection, Entry, Family, Filter, status};
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -149,7 +149,7 @@ fn clients_leave_an_endpoint_that_is_gone_and_nobody_else_moves() {
     let before = bystanders.each_ref().map(|client| client.connection_id(ka));
     // TCP of the very Service stays with its endpoint too: pods that leave finish what they do.
     let echo: SocketAddr = "10.96.0.80:7".parse().unwrap();
-    let (pause, timeout) = (Duration::from_millis(10), Duration::from_secs(10));
+    let (pause, timeout) = (Duration::from_millis(10), ANSWER);
     let tcp = LongConnection::open(network.namespace("a1").unwrap(), echo, pause, timeout).unwrap();
     let tcp_before: Vec<u32> = connections(ka, echo).iter().map(|entry| entry.id).collect();
     assert_eq!(tcp_before.len(), 1);

@@ -1,16 +1,12 @@
 //! What the tests share: a model of a kernel's tables as `iptables-restore --noflush` treats them (the host's own chains
-//! and other people's rules included), and plain Services.
+//! and other people's rules included).
 
 #![allow(dead_code, reason = "not every test file uses all of it")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-use std::ops::Range;
-use std::sync::Arc;
-
-use ferroxy_core::intent::{Frontend, FrontendKind, Route};
-use ferroxy_core::{Endpoint, Family, Intent, PortIntent, Protocol, ServiceIntent, ServiceName};
+use ferroxy_core::{Family, Intent};
 use ferroxy_iptables::ledger::Change;
 use ferroxy_iptables::program::FIREWALL;
 use ferroxy_iptables::state::Rules;
@@ -172,37 +168,4 @@ pub fn changes(before: &Intent, after: &Intent) -> Vec<Change> {
     let names: BTreeSet<_> = before.services.keys().chain(after.services.keys()).cloned().collect();
     let differs = |name: &_| before.services.get(name) != after.services.get(name);
     names.into_iter().filter(differs).map(|name| (name.clone(), after.services.get(&name).cloned())).collect()
-}
-
-/// A Service of one port with a cluster IP.
-pub fn service(number: u16, endpoints: Range<u16>) -> (ServiceName, Arc<ServiceIntent>) {
-    let name = ServiceName::new("default", &format!("s{number}"));
-    let address = [10, 96, (number >> 8) as u8, number as u8].into();
-    let endpoint =
-        |n: u16| Endpoint { ip: [10, 244, (n >> 8) as u8, n as u8].into(), port: 80, is_local: false };
-    let cluster: Vec<Endpoint> = endpoints.map(endpoint).collect();
-    let port = PortIntent {
-        name: "http".into(),
-        family: Family::V4,
-        protocol: Protocol::Tcp,
-        affinity: None,
-        known_endpoints: cluster.len() as u32,
-        frontends: vec![Frontend {
-            kind: FrontendKind::ClusterIp,
-            address: Some(address),
-            port: 80,
-            route: if cluster.is_empty() { Route::Reject } else { Route::Cluster },
-            allowed_sources: None,
-        }],
-        cluster,
-        local: Vec::new(),
-    };
-    let intent = ServiceIntent {
-        name: name.clone(),
-        cluster_ips: vec![address],
-        ports: vec![port],
-        health_check: None,
-        scheduler: None,
-    };
-    (name, Arc::new(intent))
 }

@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
-use ferroxy_core::intent::{Frontend, FrontendKind, Route};
-use ferroxy_core::{Endpoint, Family, Intent, PortIntent, Protocol, ServiceIntent, ServiceName};
+use ferroxy_core::testing::service_over;
+use ferroxy_core::{Intent, Protocol, ServiceIntent, ServiceName};
 use ferroxy_iptables::Op as RuleOp;
 use ferroxy_iptables::state::{Rules, Table};
 use ferroxy_ipvs::ledger::Change;
@@ -159,35 +159,12 @@ pub fn changes(before: &Intent, after: &Intent) -> Vec<Change> {
     names.into_iter().filter(differs).map(|name| (name.clone(), after.services.get(&name).cloned())).collect()
 }
 
-/// A Service of one port with a cluster IP.
+/// A plain Service whose endpoint 0, if it has it, is on this node.
 pub fn service(number: u16, protocol: Protocol, endpoints: Range<u16>) -> (ServiceName, Arc<ServiceIntent>) {
-    let name = ServiceName::new("default", &format!("s{number}"));
-    let address = [10, 96, (number >> 8) as u8, number as u8].into();
-    let endpoint =
-        |n: u16| Endpoint { ip: [10, 244, (n >> 8) as u8, n as u8].into(), port: 80, is_local: n == 0 };
-    let cluster: Vec<Endpoint> = endpoints.map(endpoint).collect();
-    let port = PortIntent {
-        name: "http".into(),
-        family: Family::V4,
-        protocol,
-        affinity: None,
-        known_endpoints: cluster.len() as u32,
-        frontends: vec![Frontend {
-            kind: FrontendKind::ClusterIp,
-            address: Some(address),
-            port: 80,
-            route: if cluster.is_empty() { Route::Reject } else { Route::Cluster },
-            allowed_sources: None,
-        }],
-        cluster,
-        local: Vec::new(),
-    };
-    let intent = ServiceIntent {
-        name: name.clone(),
-        cluster_ips: vec![address],
-        ports: vec![port],
-        health_check: None,
-        scheduler: None,
-    };
-    (name, Arc::new(intent))
+    let has_local = endpoints.contains(&0);
+    let (name, mut service) = service_over(protocol, number, endpoints);
+    if has_local {
+        Arc::make_mut(&mut service).ports[0].cluster[0].is_local = true;
+    }
+    (name, service)
 }

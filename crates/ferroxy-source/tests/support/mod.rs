@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// More than anything here takes, even on a slow machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(600);
 
 pub const END_OF_LIST: &str = r#","annotations":{"k8s.io/initial-events-end":"true"}"#;
 

@@ -24,7 +24,7 @@ use std::ffi::OsStr;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use ferroxy_lab::{Answer, Capability, Namespace, Network, Protocol, ask, require};
+use ferroxy_lab::{ANSWER, Answer, Capability, Namespace, Network, Protocol, ask, require};
 
 pub use agent::{Agent, arguments as run_arguments};
 pub use cluster::{Cluster, Service, configuration, configured, node, service_cidr};
@@ -33,8 +33,8 @@ pub use recorded::{RecordedIpvs, restore};
 pub use stage::{Setting, Stage};
 pub use traffic::{Traffic, web_service};
 
-/// Far more than anything here takes, in an emulated machine too: only a test that fails waits this long.
-pub const DEADLINE: Duration = Duration::from_secs(180);
+/// Only a test that fails waits this long.
+pub const DEADLINE: Duration = ferroxy_lab::PATIENCE;
 
 pub const FERROXY: &str = env!("CARGO_BIN_EXE_ferroxy");
 
@@ -103,9 +103,7 @@ impl Done {
 /// One connection (or datagram) from a namespace of the network, and what came back.
 pub fn ask_from(network: &Network, from: &str, protocol: Protocol, target: &str) -> Answer {
     let target = target.parse().unwrap_or_else(|_| panic!("{target}: no address and port"));
-    // Longer than a probe of the corpus: here an answer must come, and a busy machine may delay it.
-    let timeout = Duration::from_secs(5);
-    network.namespace(from).unwrap().run(|| ask(protocol, target, timeout)).unwrap().unwrap()
+    network.namespace(from).unwrap().run(|| ask(protocol, target, ANSWER)).unwrap().unwrap()
 }
 
 /// The pod that answered.

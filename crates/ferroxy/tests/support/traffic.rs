@@ -1,13 +1,13 @@
 //! Traffic that must notice nothing while something else happens: short requests all the time, and connections that
 //! stay open, to a Service that nobody touches.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ferroxy_lab::load::LoadPlan;
 use ferroxy_lab::pod::ECHO_PORT;
-use ferroxy_lab::{Load, LongConnection, Network, Protocol};
+use ferroxy_lab::{ANSWER, Load, LongConnection, Network, Protocol};
 
-use super::Service;
+use super::{DEADLINE, Service, wait_until};
 
 /// The Service that nobody touches.
 pub fn web_service() -> Service {
@@ -24,11 +24,7 @@ pub struct Traffic {
     connections: Vec<(String, LongConnection)>,
     /// Fewer requests than this on one way would show nothing.
     enough: usize,
-    began: Instant,
 }
-
-/// For how long there is traffic at least, also on a busy machine enough for every way.
-const SHORTEST: Duration = Duration::from_secs(5);
 
 const LOADS: [(&str, Protocol, &str); 5] = [
     ("a1", Protocol::Tcp, "10.96.0.80:80"),
@@ -40,9 +36,6 @@ const LOADS: [(&str, Protocol, &str); 5] = [
 
 const LONG_CONNECTIONS: [(&str, &str); 3] =
     [("a1", "10.96.0.80:7"), ("ka", "[fd00:10:96::80]:7"), ("ext", "10.96.0.80:7")];
-
-/// An answer that comes late on a busy machine is an answer.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Traffic {
     /// Every way into the Service, in both families.
@@ -65,23 +58,27 @@ impl Traffic {
     ) -> Traffic {
         let loads = loads.iter().map(|(from, protocol, target)| {
             let plan = LoadPlan::back_to_back(*protocol, target.parse().unwrap());
-            let plan = LoadPlan { interval, timeout: PATIENCE, max_time: Duration::from_secs(900), ..plan };
+            let plan = LoadPlan { interval, max_time: Duration::from_secs(7200), ..plan };
             let load = Load::start(network.namespace(from).unwrap(), plan).unwrap();
             (format!("{from} -> {protocol} {target}"), load)
         });
         let connections = connections.iter().map(|(from, target)| {
             let from_namespace = network.namespace(from).unwrap();
             let connection =
-                LongConnection::open(from_namespace, target.parse().unwrap(), interval, PATIENCE).unwrap();
+                LongConnection::open(from_namespace, target.parse().unwrap(), interval, ANSWER).unwrap();
             (format!("{from} -> {target}"), connection)
         });
-        Traffic { connections: connections.collect(), loads: loads.collect(), enough, began: Instant::now() }
+        Traffic { connections: connections.collect(), loads: loads.collect(), enough }
     }
 
     /// Ends it; nothing may have failed.
     pub fn was_undisturbed(self) {
-        // However short what was tried: so much traffic that it can show something.
-        std::thread::sleep(SHORTEST.saturating_sub(self.began.elapsed()));
+        // However short what was tried, and however busy the machine is: so much traffic that it can show something.
+        wait_until("there was enough traffic", DEADLINE, || {
+            let mut loads = self.loads.iter().map(|(_, load)| load.done());
+            let mut connections = self.connections.iter().map(|(_, connection)| connection.done());
+            loads.all(|done| done > self.enough) && connections.all(|done| done > self.enough)
+        });
         for (name, load) in self.loads {
             let report = load.stop().unwrap();
             let successes = report.successes();

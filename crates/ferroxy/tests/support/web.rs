@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
 
 use ferroxy_lab::Namespace;
 use serde_json::Value;
@@ -37,7 +36,7 @@ pub fn request(from: &Namespace, address: &str, text: &str) -> Option<Reply> {
     let address: SocketAddr = address.parse().unwrap();
     let said = from
         .run(|| {
-            let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(5)).ok()?;
+            let mut stream = TcpStream::connect_timeout(&address, DEADLINE).ok()?;
             stream.set_read_timeout(Some(DEADLINE)).unwrap();
             // A server that has heard enough may have closed already.
             let _ = stream.write_all(text.as_bytes());

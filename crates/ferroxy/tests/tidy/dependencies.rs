@@ -14,7 +14,7 @@ const MAY_USE: &[Row] = &[
     ("ferroxy-netlink", &[]),
     ("ferroxy-platform", &["ferroxy-netlink"]),
     ("ferroxy-source", &["ferroxy-core", "ferroxy-platform"]),
-    ("ferroxy-lab", &["ferroxy-core", "ferroxy-netlink", "ferroxy-platform"]),
+    ("ferroxy-lab", &["ferroxy-core", "ferroxy-netlink", "ferroxy-platform", "ferroxy-source"]),
     ("ferroxy-dataplane", &["ferroxy-core", "ferroxy-platform"]),
     ("ferroxy-netfilter", &["ferroxy-core", "ferroxy-dataplane", "ferroxy-netlink", "ferroxy-platform"]),
     ("ferroxy-nftables", NETFILTER),

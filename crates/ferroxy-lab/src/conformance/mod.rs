@@ -1,5 +1,12 @@
-//! The recorded traffic of the corpus in `conformance/`, and how to compare it with what was seen. Reads
-//! `traffic.json` only: the objects and the configuration beside it are read by those who know their formats.
+//! The recorded traffic of the corpus in `conformance/`, and how to compare it with what was seen. This file reads
+//! `traffic.json` only; with the feature `corpus` the objects and the configuration beside it are read, too ([`Trial`]).
+
+#[cfg(feature = "corpus")]
+mod place;
+#[cfg(feature = "corpus")]
+mod policy;
+#[cfg(feature = "corpus")]
+mod trial;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,6 +17,11 @@ use serde::Deserialize;
 
 use crate::error::{LabError, Result};
 use crate::probe::{Answer, Probe, Protocol, Seen};
+
+#[cfg(feature = "corpus")]
+pub use place::HOST_ADDRESSES;
+#[cfg(feature = "corpus")]
+pub use trial::{Trial, play};
 
 /// One folder of `conformance/cases`.
 #[derive(Debug, Clone)]
@@ -68,8 +80,8 @@ pub enum Mismatch {
     Answers { probe: String, expected: BTreeSet<String>, seen: BTreeSet<String> },
     #[error("{probe}: affinity wants one endpoint every time, saw {seen:?}")]
     SeveralEndpoints { probe: String, seen: BTreeSet<String> },
-    #[error("{probe}: {answer:?} is not from one of {eligible:?} on the recorded port")]
-    NotEligible { probe: String, answer: String, eligible: BTreeSet<String> },
+    #[error("{probe}: {answers:?} are not among {allowed:?}")]
+    NotAllowed { probe: String, answers: BTreeSet<String>, allowed: BTreeSet<String> },
     #[error("{probe}: nothing recorded for {mode:?}")]
     NotRecorded { probe: String, mode: Mode },
 }
@@ -143,6 +155,12 @@ impl RecordedProbe {
         self.seen.get(&mode)
     }
 
+    /// Whether no answer is the recorded answer, or as good as it.
+    pub fn expects_silence(&self, mode: Mode) -> bool {
+        let silence = Answer::Timeout.to_string();
+        self.recorded(mode).is_some_and(|seen| self.answers(seen).contains(&silence))
+    }
+
     /// The set of answers must be the recorded one; how often each came is chance.
     pub fn compare(&self, mode: Mode, seen: &Seen) -> std::result::Result<(), Mismatch> {
         let expected = self.answers(self.recorded_in(mode)?);
@@ -153,26 +171,38 @@ impl RecordedProbe {
         Err(Mismatch::Answers { probe: self.probe().to_string(), expected, seen })
     }
 
-    /// With session affinity the recording shows the one endpoint the original happened to pick. Right is: one
-    /// endpoint every time, any of the Service's eligible pods, on the recorded port. (Which source address it
-    /// must see depends on where that pod is, so this does not judge it.)
-    pub fn compare_with_affinity(
+    /// With session affinity the recording shows the endpoint that the original happened to pick: it must be one of those that
+    /// may be picked. `allowed` are the answers of all of them.
+    pub fn compare_choice(
         &self,
         mode: Mode,
-        eligible: &BTreeSet<String>,
+        allowed: &BTreeSet<String>,
+    ) -> std::result::Result<(), Mismatch> {
+        self.are_allowed(self.answers(self.recorded_in(mode)?), allowed)
+    }
+
+    /// With session affinity every answer must be the same, and come from an endpoint that may be picked.
+    pub fn compare_sticky(
+        &self,
+        allowed: &BTreeSet<String>,
         seen: &Seen,
     ) -> std::result::Result<(), Mismatch> {
-        let probe = self.probe().to_string();
-        let ports: BTreeSet<&str> =
-            self.recorded_in(mode)?.keys().filter_map(|answer| Some(pod_and_port(answer)?.1)).collect();
-        let mut answers = seen.keys();
-        let (Some(answer), None) = (answers.next(), answers.next()) else {
-            return Err(Mismatch::SeveralEndpoints { probe, seen: self.answers(seen) });
-        };
-        match pod_and_port(answer) {
-            Some((pod, port)) if eligible.contains(pod) && ports.contains(port) => Ok(()),
-            _ => Err(Mismatch::NotEligible { probe, answer: answer.clone(), eligible: eligible.clone() }),
+        let answers = self.answers(seen);
+        if answers.len() != 1 {
+            return Err(Mismatch::SeveralEndpoints { probe: self.probe().to_string(), seen: answers });
         }
+        self.are_allowed(answers, allowed)
+    }
+
+    fn are_allowed(
+        &self,
+        answers: BTreeSet<String>,
+        allowed: &BTreeSet<String>,
+    ) -> std::result::Result<(), Mismatch> {
+        if answers.is_subset(allowed) {
+            return Ok(());
+        }
+        Err(Mismatch::NotAllowed { probe: self.probe().to_string(), answers, allowed: allowed.clone() })
     }
 
     fn recorded_in(&self, mode: Mode) -> std::result::Result<&Seen, Mismatch> {
@@ -191,11 +221,6 @@ impl RecordedProbe {
             )
             .collect()
     }
-}
-
-/// `a1:80 10.244.1.5` is pod `a1`, port `80`; None for the words that are no reply.
-fn pod_and_port(answer: &str) -> Option<(&str, &str)> {
-    answer.split_once(' ')?.0.split_once(':')
 }
 
 /// The recording has the status code as text.
@@ -276,18 +301,19 @@ mod tests {
     }
 
     #[test]
-    fn affinity_is_one_eligible_endpoint_every_time() {
+    fn affinity_is_one_allowed_endpoint_every_time() {
         let probe = recorded("a1", &["a2:80 10.244.1.5"]);
-        let eligible = BTreeSet::from(["a2".to_owned(), "b1".to_owned()]);
-        let judge = |answers: &[&str]| probe.compare_with_affinity(Mode::Nftables, &eligible, &seen(answers));
-        judge(&["b1:80 10.244.1.5"]).unwrap();
-        assert!(matches!(judge(&["b2:80 10.244.1.5"]), Err(Mismatch::NotEligible { .. })));
-        assert!(matches!(judge(&["b1:8080 10.244.1.5"]), Err(Mismatch::NotEligible { .. })));
-        assert!(matches!(judge(&["timeout"]), Err(Mismatch::NotEligible { .. })));
-        assert!(matches!(
-            judge(&["a2:80 10.244.1.5", "b1:80 10.244.1.5"]),
-            Err(Mismatch::SeveralEndpoints { .. })
-        ));
+        let allowed = BTreeSet::from(["a2:80 10.244.1.5".to_owned(), "b1:80 172.18.0.2".to_owned()]);
+        let judge = |answers: &[&str]| probe.compare_sticky(&allowed, &seen(answers));
+        probe.compare_choice(Mode::Nftables, &allowed).unwrap();
+        judge(&["b1:80 172.18.0.2"]).unwrap();
+        for wrong in ["b2:80 10.244.1.5", "b1:8080 172.18.0.2", "b1:80 10.244.1.5", "timeout"] {
+            assert!(matches!(judge(&[wrong]), Err(Mismatch::NotAllowed { .. })), "{wrong}");
+        }
+        let two = judge(&["a2:80 10.244.1.5", "b1:80 172.18.0.2"]);
+        assert!(matches!(two, Err(Mismatch::SeveralEndpoints { .. })));
         assert!(matches!(judge(&[]), Err(Mismatch::SeveralEndpoints { .. })));
+        let other = BTreeSet::from(["b1:80 172.18.0.2".to_owned()]);
+        assert!(matches!(probe.compare_choice(Mode::Nftables, &other), Err(Mismatch::NotAllowed { .. })));
     }
 }
