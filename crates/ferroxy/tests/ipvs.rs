@@ -335,7 +335,7 @@ fn a_service_chooses_its_scheduler() {
     assert_eq!(messages(&node), sent + 2);
     assert!(has(&node, "-A -t 10.96.0.80:80 -s mh -b mh-port"), "{:?}", listing(&node));
     cluster.write_service(&web().scheduler("fastest"));
-    agent.wait_for("`fastest` is not one of rr, wrr, lc");
+    agent.wait_for("`fastest` is not a scheduler (rr, wrr, lc");
     agent.settle(&node);
     assert!(has(&node, "-A -t 10.96.0.80:80 -s wrr"));
     cluster.write_service(&web());
