@@ -1,4 +1,4 @@
-//! One request, one answer: faults first, then who is asking, then what for.
+//! Answers one request: first faults, then authentication, then the resource.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -26,10 +26,10 @@ use super::watch::watch;
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
-/// More than any API server takes in one request.
+/// More than any API server accepts in one request.
 const LARGEST_BODY: usize = 4 << 20;
 
-/// `certificate` is the client's, in DER, if it has shown one.
+/// `certificate` is that of the client, in DER, if it presented one.
 pub(super) async fn answer(
     shared: Arc<Shared>,
     certificate: Option<Bytes>,
