@@ -475,7 +475,7 @@ mod tests {
         assert_eq!(facts.counts(), Counts { services: 2, slices: 1, endpoints: 1 });
         let orphans = facts.diagnostics();
         assert_eq!(orphans.len(), 1);
-        assert_eq!(orphans[0].reason, "there is no Service default/ghost");
+        assert_eq!(orphans[0].reason, "Service default/ghost does not exist");
         let gone = Event::SliceGone { namespace: "default".into(), name: "s".into() };
         assert!(facts.apply(gone).is_empty());
         assert_eq!((facts.places.len(), facts.slices_of.len()), (0, 0));

@@ -1,4 +1,4 @@
-//! What this kernel and this user can do, found out by trying it, and what a test does when something is missing.
+//! Capabilities of this kernel and this user, detected by trying them, and how a test reports a missing one.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -17,7 +17,7 @@ pub enum Capability {
     /// Everything here needs these: as root, or inside a user namespace.
     NetworkNamespaces,
     Bridges,
-    /// Bridged packets go through the rules: needed where a pod reaches a pod of its own node through a Service.
+    /// Bridged packets pass netfilter: needed if a pod reaches a pod on its own node through a Service.
     BridgeNetfilter,
     NfTables,
     /// The `nft` command, which lists back what we wrote.
@@ -35,7 +35,7 @@ impl Capability {
         Capability::Sctp,
     ];
 
-    /// Tries it, in a namespace made for that. The error says what is missing.
+    /// Tries it in a new namespace. The error names what is missing.
     pub fn probe(self) -> Result<()> {
         let namespace = Namespace::new("capability")?;
         match self {
@@ -49,7 +49,7 @@ impl Capability {
     }
 }
 
-/// One line for each capability: what it is, and whether and why not.
+/// One line for each capability: its name, and whether it is available or why not.
 pub fn report() -> String {
     let lines = Capability::ALL.map(|capability| match capability.probe() {
         Ok(()) => format!("{capability}: yes\n"),
@@ -58,8 +58,8 @@ pub fn report() -> String {
     lines.concat()
 }
 
-/// For the first line of a test: true when all of these are there. When not, the test must return; that is told
-/// aloud and counted, and where `CI` is set it is a failure.
+/// For the first line of a test: true if all of these are available. Otherwise the test must return; this prints a message
+/// and counts it, or fails if `CI` is set.
 #[must_use = "a test that lacks what it needs must return"]
 #[allow(clippy::panic, reason = "the way a test fails")]
 pub fn require(needs: &[Capability]) -> bool {
@@ -72,16 +72,16 @@ pub fn require(needs: &[Capability]) -> bool {
     false
 }
 
-/// Says aloud that the calling test does nothing, and why, and how many have done so.
+/// Prints that the calling test is skipped, the reason, and the number of skipped tests.
 pub(crate) fn tell_skipped(missing: &str) {
     static SKIPPED: AtomicUsize = AtomicUsize::new(0);
     let count = SKIPPED.fetch_add(1, Ordering::Relaxed) + 1;
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("a test");
     let line = format!("SKIPPED: {test} (number {count} in this process): {missing}\n");
-    // Not eprintln!, whose output the test harness keeps to itself when a test passes.
+    // Not eprintln!, whose output the test harness captures if a test passes.
     let told = io::stderr().write_all(line.as_bytes());
-    assert!(told.is_ok(), "a skipped test must be told of, and cannot be");
+    assert!(told.is_ok(), "cannot print that a test is skipped");
 }
 
 fn find_bridge_netfilter(namespace: &Namespace) -> Result<()> {
@@ -91,7 +91,7 @@ fn find_bridge_netfilter(namespace: &Namespace) -> Result<()> {
     }
 }
 
-/// The cheapest question nf_tables answers.
+/// The cheapest request to nf_tables.
 fn ask_nftables_generation() -> Result<()> {
     const NFT_MSG_GETGEN: u16 = 16;
     let kind = (libc::NFNL_SUBSYS_NFTABLES as u16) << 8 | NFT_MSG_GETGEN;

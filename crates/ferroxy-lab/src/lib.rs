@@ -1,7 +1,7 @@
-//! A network of namespaces with pods, clients and probes, on the real kernel: integration tests and the demo stand on
-//! it. It starts no proxy, and knows no Kubernetes object but in `api`: the API server of the tests (feature `api`).
+//! A network of namespaces with pods, clients and probes, on the real kernel, for integration tests and the demo. It starts
+//! no proxy, and only `api` (feature `api`), the API server for tests, knows Kubernetes objects.
 //!
-//! Needs root, or a user namespace: `unshare -Urnm cargo test`. Leaves nothing behind, not even when killed.
+//! Needs root or a user namespace: `unshare -Urnm cargo test`. Leaves nothing behind, even if killed.
 //!
 //! ```no_run
 //! use ferroxy_lab::{Effort, Network, Probe, Protocol};

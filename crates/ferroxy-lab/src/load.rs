@@ -1,5 +1,5 @@
-//! Traffic in the background while something changes: many short requests (`Load`), and one connection that must
-//! live (`LongConnection`). They count and report; whether that is good is for the caller to say.
+//! Background traffic during a change: many short requests (`Load`) and one connection that must not break
+//! (`LongConnection`). They count and report; the caller judges the result.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Write};
@@ -17,14 +17,14 @@ use crate::namespace::Namespace;
 use crate::patience::{ANSWER, PATIENCE};
 use crate::probe::{Answer, Protocol, ask};
 
-/// What to ask, how fast and how long.
+/// The target, rate and duration of requests.
 #[derive(Debug, Clone, Copy)]
 pub struct LoadPlan {
     pub protocol: Protocol,
     pub target: SocketAddr,
-    /// From the start of one request to the start of the next; zero is back to back.
+    /// From the start of one request to the start of the next; zero means without a pause.
     pub interval: Duration,
-    /// It ends at whichever comes first, or when stopped.
+    /// The load ends at the first of these limits, or when stopped.
     pub max_requests: usize,
     pub max_time: Duration,
     /// For each request.
@@ -45,7 +45,7 @@ impl LoadPlan {
     }
 }
 
-/// Requests one after another, each on a fresh socket, on a thread of its own. Ends when dropped.
+/// Sequential requests, each on a new socket, on a separate thread. Stops when dropped.
 #[derive(Debug)]
 pub struct Load {
     worker: Worker<Result<LoadReport>>,
@@ -53,7 +53,7 @@ pub struct Load {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LoadReport {
-    /// How often each line came.
+    /// The number of each reply.
     pub replies: BTreeMap<String, usize>,
     pub failures: Vec<LoadFailure>,
 }
@@ -75,13 +75,13 @@ impl Load {
         self.worker.signals.done.load(Ordering::Relaxed)
     }
 
-    /// Stops after the request under way.
+    /// Stops after the current request.
     pub fn stop(mut self) -> Result<LoadReport> {
         self.worker.signals.stop.store(true, Ordering::Relaxed);
         self.worker.join()?
     }
 
-    /// Waits until the plan is done.
+    /// Waits until the plan is finished.
     pub fn finish(mut self) -> Result<LoadReport> {
         self.worker.join()?
     }
@@ -93,7 +93,7 @@ impl LoadReport {
     }
 }
 
-/// One TCP connection to an echo port (`pod::ECHO_PORT`), with a line sent and awaited again and again.
+/// One TCP connection to an echo port (`pod::ECHO_PORT`) that repeatedly sends a line and waits for its echo.
 #[derive(Debug)]
 pub struct LongConnection {
     greeting: String,
@@ -103,9 +103,9 @@ pub struct LongConnection {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LongReport {
-    /// Lines that came back.
+    /// Echoed lines.
     pub echoes: usize,
-    /// How it broke, if it did.
+    /// The error, if it broke.
     pub broken: Option<String>,
 }
 
@@ -127,7 +127,7 @@ impl LongConnection {
         Ok(LongConnection { greeting, worker, stream })
     }
 
-    /// The line the pod sent first: who it is, and whom it saw.
+    /// The first line from the pod: its name and the client address that it saw.
     pub fn greeting(&self) -> &str {
         &self.greeting
     }
@@ -143,7 +143,7 @@ impl LongConnection {
         self.worker.join()
     }
 
-    /// The same, but it ends with a reset: whoever tracks connections on the way forgets it soon, and not minutes later.
+    /// The same, but ends with a reset, so that connection tracking on the path removes it soon instead of after minutes.
     pub fn reset(mut self) -> Result<LongReport> {
         self.worker.signals.stop.store(true, Ordering::Relaxed);
         let report = self.worker.join()?;
@@ -243,7 +243,7 @@ impl<T> Drop for Worker<T> {
     fn drop(&mut self) {
         self.signals.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // Whoever drops it instead of asking does not want to know.
+            // A caller that drops it is not interested in the error.
             drop(thread.join());
         }
     }

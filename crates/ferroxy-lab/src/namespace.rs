@@ -1,5 +1,5 @@
 //! One anonymous network namespace, held by a file descriptor: no name under /run/netns, nothing to clean up.
-//! What is *in* it (links, addresses, servers) is the business of `network` and `pod`.
+//! `network` and `pod` create its content (links, addresses, servers).
 
 use std::fs::{self, File};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -11,7 +11,7 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space,
 
 use crate::error::{LabError, Result};
 
-/// Lives as long as this value, a socket made in it, or a thread or process in it: whichever ends last.
+/// Exists as long as this value, a socket created in it, or a thread or process in it.
 #[derive(Debug)]
 pub struct Namespace {
     name: String,
@@ -22,7 +22,7 @@ impl Namespace {
     /// A fresh namespace with `lo` up. The name is for messages and thread names only.
     pub fn new(name: impl Into<String>) -> Result<Namespace> {
         let name = name.into();
-        // A thread of its own: unshare moves the calling thread for good.
+        // A new thread, because unshare moves the calling thread permanently.
         let fd = run_in_thread(&name, unshare_network)??;
         let namespace = Namespace { name, fd };
         let mut connection = namespace.connection()?;
@@ -35,15 +35,15 @@ impl Namespace {
         &self.name
     }
 
-    /// Runs `work` in this namespace, on a thread made for it, and returns what it returned.
+    /// Runs `work` in this namespace on a new thread, and returns its result.
     ///
-    /// Sockets opened by `work` stay in the namespace wherever they go afterwards, and so does a child process
-    /// it spawns. (Such a child must not ask for a parent-death signal: its parent is the thread, which ends.)
+    /// Sockets opened by `work` and child processes that it spawns stay in the namespace. (Such a child must not request a
+    /// parent-death signal: its parent is this thread, which ends.)
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
         run_in_thread(&self.name, || self.enter().map(|()| work()))?
     }
 
-    /// Like `run`, but returns at once: for servers and load that go on in the background.
+    /// Like `run`, but returns at once: for servers and load in the background.
     pub fn spawn<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -55,19 +55,19 @@ impl Namespace {
             .map_err(|e| LabError::system("start a thread", e))
     }
 
-    /// Moves the calling thread into this namespace, for good.
+    /// Moves the calling thread into this namespace permanently.
     pub fn enter(&self) -> Result<()> {
         enter(self.fd.as_fd())
     }
 
-    /// A door to its links, addresses and routes, usable from any thread.
+    /// A connection to its links, addresses and routes, usable from any thread.
     pub fn connection(&self) -> Result<Connection> {
         Ok(self.run(Connection::open)??)
     }
 
     /// Writes a setting such as `net/ipv4/ip_forward`. (Slashes, because interface names may have dots.)
     pub fn set_sysctl(&self, key: &str, value: &str) -> Result<()> {
-        // /proc/sys/net shows the namespace of whoever looks, so this is written from inside.
+        // /proc/sys/net shows the namespace of the reader, so it is written from inside.
         self.run(|| fs::write(format!("/proc/sys/{key}"), value))?
             .map_err(|e| LabError::system(format!("{}: set {key} to {value}", self.name), e))
     }
@@ -77,7 +77,7 @@ impl Namespace {
             .map_err(|e| LabError::system(format!("{}: look for {key}", self.name), e))
     }
 
-    /// What to type in another terminal to stand in this namespace while this process runs.
+    /// The command that enters this namespace from another terminal while this process runs.
     pub fn debug_command(&self) -> String {
         format!("nsenter --net=/proc/{}/fd/{}", std::process::id(), self.fd.as_raw_fd())
     }
@@ -109,7 +109,7 @@ fn run_in_thread<T: Send>(name: &str, work: impl FnOnce() -> T + Send) -> Result
             .name(name.to_owned())
             .spawn_scoped(scope, work)
             .map_err(|e| LabError::system("start a thread", e))?;
-        // A panic (a failed assertion of a test, say) goes on in the caller as if there were no thread.
+        // A panic (such as a failed assertion) continues in the caller.
         Ok(thread.join().unwrap_or_else(|panic| resume_unwind(panic)))
     })
 }

@@ -1,5 +1,5 @@
-//! A small cluster network: nodes and outside clients on one switch, pods behind each node's bridge. It can grow and
-//! shrink while it runs. No proxy is in it: whoever tests one starts it in a node's namespace.
+//! A small cluster network: nodes and external clients on one switch, pods behind the bridge of each node. Members can be
+//! added and removed while it runs. It has no proxy: tests start one in the namespace of a node.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,7 +17,7 @@ use crate::namespace::Namespace;
 use crate::patience::PATIENCE;
 use crate::pod::PodServer;
 
-/// Every namespace and thread of it ends when it is dropped.
+/// All its namespaces and threads end when it is dropped.
 #[derive(Debug)]
 pub struct Network {
     switch: Namespace,
@@ -34,7 +34,7 @@ struct Member {
 
 #[derive(Debug)]
 enum Role {
-    /// The bridge's addresses are the pods' gateways; their prefixes are the node's pod ranges.
+    /// The addresses of the bridge are the gateways of pods; their prefixes are the pod CIDRs of the node.
     Node {
         bridge: Vec<IpNet>,
     },
@@ -53,12 +53,12 @@ const POD_BRIDGE: &str = "cbr0";
 const SWITCH_BRIDGE: &str = "switch";
 
 impl Network {
-    /// A switch with nothing plugged in.
+    /// A switch without members.
     pub fn new() -> Result<Network> {
         let switch = Namespace::new("switch")?;
         let mut connection = switch.connection()?;
         create_bridge(&mut connection, SWITCH_BRIDGE)?;
-        // A switch only switches: by default its frames would go through netfilter.
+        // The switch must not filter: by default its frames would pass netfilter.
         set_bridge_netfilter(&switch, "0")?;
         Ok(Network { switch, members: BTreeMap::new() })
     }
@@ -84,7 +84,7 @@ impl Network {
         Ok(network)
     }
 
-    /// A node on the switch, with a bridge for pods. Nodes route each other's pod ranges.
+    /// A node on the switch, with a bridge for pods. Nodes have routes to each other's pod CIDRs.
     pub fn add_node(&mut self, name: &str, addresses: &[IpNet], bridge: &[IpNet]) -> Result<()> {
         let namespace = self.plug_into_switch(name, addresses)?;
         namespace.set_sysctl("net/ipv4/ip_forward", "1")?;
@@ -115,14 +115,14 @@ impl Network {
         Ok(())
     }
 
-    /// A host on the switch that is no node: it does not forward, and knows no pod ranges.
+    /// A host on the switch that is not a node: it does not forward and has no routes to pods.
     pub fn add_client(&mut self, name: &str, addresses: &[IpNet]) -> Result<()> {
         let namespace = self.plug_into_switch(name, addresses)?;
         self.insert(name, Role::Client, namespace, addresses);
         Ok(())
     }
 
-    /// A host that is not on the switch, but on a cable to `member`, where the cable's end is called `link`.
+    /// A host that is connected to `member` instead of the switch; the interface there is called `link`.
     pub fn add_direct_client(
         &mut self,
         name: &str,
@@ -142,7 +142,7 @@ impl Network {
         Ok(())
     }
 
-    /// Routes on `on` to `destinations` through `via`'s address of the same family.
+    /// Routes on `on` to `destinations` through the address of `via` in the same family.
     pub fn add_routes_via(&self, on: &str, via: &str, destinations: &[IpNet]) -> Result<()> {
         let gateways = &self.member(via)?.addresses;
         let mut connection = self.namespace(on)?.connection()?;
@@ -160,7 +160,7 @@ impl Network {
         Ok(())
     }
 
-    /// Ends a pod's servers but leaves its addresses: new connections are refused.
+    /// Stops the servers of a pod but keeps its addresses: new connections are refused.
     pub fn stop_servers(&mut self, pod: &str) -> Result<()> {
         match self.members.get_mut(pod) {
             Some(Member { role: Role::Pod { server, .. }, .. }) => *server = None,
@@ -169,13 +169,13 @@ impl Network {
         Ok(())
     }
 
-    /// Takes a pod away: its addresses answer no more.
+    /// Removes a pod: its addresses no longer answer.
     pub fn remove_pod(&mut self, pod: &str) -> Result<()> {
         let Role::Pod { node, .. } = &self.member(pod)?.role else {
             return Err(LabError::unknown("pod", pod));
         };
         let mut connection = self.namespace(node)?.connection()?;
-        // The link would go with the namespace anyway, but only some time later.
+        // The kernel removes the link with the namespace, but only later.
         let port = connection.link(&pod_port(pod))?;
         connection.delete_link(port.index)?;
         self.members.remove(pod);
@@ -186,7 +186,7 @@ impl Network {
         self.member(name).map(|member| &member.namespace)
     }
 
-    /// Names of all members: every namespace but the switch.
+    /// The names of all members: every namespace except the switch.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.members.keys().map(String::as_str)
     }
@@ -211,14 +211,14 @@ impl Network {
             return Err(LabError::NameTaken(name.to_owned()));
         }
         let namespace = Namespace::new(name)?;
-        // IPv6 duplicate address detection would keep every address back for a second.
+        // IPv6 duplicate address detection would delay every address by a second.
         namespace.set_sysctl("net/ipv6/conf/all/accept_dad", "0")?;
         namespace.set_sysctl("net/ipv6/conf/default/accept_dad", "0")?;
-        // IPv4 settings start as the host's are.
+        // IPv4 settings are inherited from the host.
         namespace.set_sysctl("net/ipv4/ip_forward", "0")?;
         namespace.set_sysctl("net/ipv4/conf/all/rp_filter", "0")?;
         namespace.set_sysctl("net/ipv4/conf/default/rp_filter", "0")?;
-        // The kernel sends only a few ICMP errors at once and per second: what is refused would look dropped.
+        // The kernel limits the rate of ICMP errors: rejected packets would look dropped.
         namespace.set_sysctl("net/ipv4/icmp_ratemask", "0")?;
         namespace.set_sysctl("net/ipv6/icmp/ratemask", "\n")?;
         Ok(namespace)
@@ -231,7 +231,7 @@ impl Network {
     }
 }
 
-/// Who is there, and how to go and look: one line for each namespace.
+/// One line for each member, with the command that enters its namespace.
 impl fmt::Display for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{:8} {}", self.switch.name(), self.switch.debug_command())?;
@@ -251,9 +251,9 @@ pub fn prefixes<const N: usize>(texts: [&str; N]) -> Result<Vec<IpNet>> {
 fn connect_pod(pod: &Namespace, addresses: &[IpNet], node: &Namespace, gateways: &[IpNet]) -> Result<()> {
     let mut on_node = node.connection()?;
     let port = plug_into_bridge(&mut on_node, POD_BRIDGE, &pod_port(pod.name()), pod, addresses)?;
-    // A pod may reach itself through a Service: its packet then leaves by the port it came in by.
+    // A pod may reach itself through a Service: the packet then leaves through the port where it came in.
     on_node.set_hairpin(port, true)?;
-    // A bridge has a carrier when one of its ports has: this matters for the first pod.
+    // A bridge has a carrier if one of its ports has one: this matters for the first pod.
     wait_until_operational(&mut on_node, POD_BRIDGE)?;
     let mut in_pod = pod.connection()?;
     for gateway in gateways.iter().filter(|gateway| addresses.iter().any(|own| same_family(own, gateway))) {
@@ -273,7 +273,7 @@ fn create_bridge(connection: &mut Connection, name: &str) -> Result<()> {
     Ok(connection.set_up(bridge.index)?)
 }
 
-/// A cable from a bridge to a host's uplink; returns the index of the bridge's end, called `port`.
+/// Connects the uplink of a host to a bridge; returns the index of the bridge port, called `port`.
 fn plug_into_bridge(
     connection: &mut Connection,
     bridge: &str,
@@ -305,14 +305,14 @@ fn set_addresses(namespace: &Namespace, link: &str, addresses: &[IpNet]) -> Resu
     wait_until_solicited(namespace, link, addresses)
 }
 
-/// The kernel starts a link's queues, and a bridge port's forwarding, some time after the carrier came. A packet sent
-/// earlier is lost, and its sender tries again a second later: too late for a probe.
+/// The kernel starts the queues of a link and the forwarding of a bridge port some time after the carrier is up. Earlier
+/// packets are lost, and their sender retries a second later: too late for a probe.
 fn wait_until_operational(connection: &mut Connection, link: &str) -> Result<()> {
     wait(&format!("link {link} to carry packets"), || Ok(connection.link(link)?.operational))
 }
 
-/// An IPv6 address answers neighbour solicitations when the link has joined the multicast group for them, which the
-/// kernel does in the background too. The same loss would follow.
+/// An IPv6 address answers neighbour solicitations after the link has joined the multicast group for them, which the
+/// kernel also does in the background. Until then packets are lost, too.
 fn wait_until_solicited(namespace: &Namespace, link: &str, addresses: &[IpNet]) -> Result<()> {
     let groups: Vec<String> = addresses
         .iter()
@@ -326,7 +326,7 @@ fn wait_until_solicited(namespace: &Namespace, link: &str, addresses: &[IpNet]) 
     let joined = || {
         let memberships = fs::read_to_string("/proc/thread-self/net/igmp6")
             .map_err(|e| LabError::system("read multicast memberships", e))?;
-        // Index, link, group, and more that does not matter.
+        // Index, link, group, and further fields that are not used.
         let on_link = |group: &String| {
             memberships
                 .lines()
@@ -350,20 +350,20 @@ fn wait(what: &str, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
     Ok(())
 }
 
-/// A MAC that goes with the address, so that a pod made again is known to its neighbours as before. Setting it also
-/// keeps a bridge's: left to itself it takes the lowest of its ports', and a new pod would change it.
+/// A MAC derived from the address, so that neighbour entries stay valid if a pod is recreated. Setting it also fixes the MAC
+/// of a bridge, which by default is the lowest of its ports and would change with a new pod.
 fn mac_of(address: IpAddr) -> [u8; 6] {
     let bits = match address {
         IpAddr::V4(address) => address.to_bits(),
         IpAddr::V6(address) => address.to_bits() as u32,
     };
     let [a, b, c, d] = bits.to_be_bytes();
-    // Locally administered, not a group.
+    // Locally administered, unicast.
     [0x02, 0, a, b, c, d]
 }
 
-/// Whether bridged frames go through the IP rules, as Kubernetes requires on nodes. Without br_netfilter there is no
-/// such setting and they do not: tests that need it ask `capability` first.
+/// Passes bridged frames through the IP rules, as Kubernetes requires on nodes. Without br_netfilter the setting does not
+/// exist and they do not pass: tests that need it check `capability` first.
 fn set_bridge_netfilter(namespace: &Namespace, value: &str) -> Result<()> {
     for key in ["net/bridge/bridge-nf-call-iptables", "net/bridge/bridge-nf-call-ip6tables"] {
         if namespace.has_sysctl(key)? {
@@ -373,7 +373,7 @@ fn set_bridge_netfilter(namespace: &Namespace, value: &str) -> Result<()> {
     Ok(())
 }
 
-/// The node's end of a pod's cable.
+/// The interface of a pod on its node.
 fn pod_port(pod: &str) -> String {
     format!("veth{pod}")
 }

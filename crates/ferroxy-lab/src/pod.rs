@@ -1,5 +1,5 @@
-//! The servers of one pod: each answers who it is, where it was reached and whom it saw. They listen on fixed
-//! ports, know nothing of Services, and their namespace (addresses, routes) is made by `network`.
+//! The servers of one pod: each replies with its name, the port on which it was reached and the client address that it saw.
+//! They listen on fixed ports; `network` creates their namespace.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -13,20 +13,20 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use crate::error::{LabError, Result};
 use crate::namespace::Namespace;
 
-/// Ports that answer one line and close, over TCP and UDP.
+/// Ports that reply with one line and close, over TCP and UDP.
 pub const ANSWERING_PORTS: [u16; 4] = [80, 8080, 9090, 53];
 
-/// The TCP port that answers the same line, then stays open and sends back whatever it gets.
+/// The TCP port that replies with the same line, then stays open and echoes.
 pub const ECHO_PORT: u16 = 7;
 
-/// Serves until dropped. All of a pod's sockets are one thread's work.
+/// Serves until dropped. One thread handles all sockets of a pod.
 pub struct PodServer {
     stop: Arc<OwnedFd>,
     thread: Option<JoinHandle<Result<Result<()>>>>,
 }
 
 impl PodServer {
-    /// Returns when every port is open: a probe right after this is answered.
+    /// Returns when every port is open: an immediate probe is answered.
     pub fn start(namespace: &Namespace) -> Result<PodServer> {
         let pod = namespace.name().to_owned();
         let sockets = namespace
@@ -43,12 +43,12 @@ impl PodServer {
 
 impl Drop for PodServer {
     fn drop(&mut self) {
-        // Joining a thread that was not told to stop would hang: were the write to fail, it is left to itself.
+        // If the write fails, the thread does not stop, and joining it would hang.
         if rustix::io::write(&*self.stop, &1u64.to_ne_bytes()).is_ok()
             && let Some(thread) = self.thread.take()
             && let Ok(Err(error) | Ok(Err(error))) = thread.join()
         {
-            eprintln!("a pod's servers had ended before they were stopped: {error}");
+            eprintln!("the servers of a pod ended before they were stopped: {error}");
         }
     }
 }
@@ -65,7 +65,7 @@ struct Sockets {
 }
 
 impl Sockets {
-    /// Bound to `::`, which serves IPv4 too: a fresh namespace has bindv6only off.
+    /// Bound to `::`, which also serves IPv4: a new namespace has bindv6only off.
     fn open() -> io::Result<Sockets> {
         let any = |port| (Ipv6Addr::UNSPECIFIED, port);
         let mut sockets = Sockets { listeners: Vec::new(), datagrams: Vec::new() };
@@ -89,12 +89,11 @@ struct Server {
     open: Vec<Connection>,
 }
 
-/// An accepted connection that has had its line.
+/// An accepted connection to which the line was sent.
 struct Connection {
     stream: TcpStream,
-    /// Send back what comes in; otherwise it is read and thrown away until the client closes. (Closing with
-    /// unread data would reset the connection and could destroy the answer on its way to a client that talks
-    /// first, such as curl.)
+    /// Echo input; otherwise input is read and discarded until the client closes. (Closing with unread data resets the
+    /// connection, and a client that sends first, such as curl, could lose the reply.)
     echo: bool,
 }
 
@@ -125,7 +124,7 @@ impl Server {
         }
     }
 
-    /// Blocks until something is readable; says what, in a fixed order.
+    /// Blocks until something is readable; returns what, in a fixed order.
     fn wait(&self, stop: BorrowedFd<'_>) -> io::Result<Vec<bool>> {
         let mut fds = vec![PollFd::new(&stop, PollFlags::IN)];
         fds.extend(self.sockets.listeners.iter().map(|(_, socket)| PollFd::new(socket, PollFlags::IN)));
@@ -136,7 +135,7 @@ impl Server {
     }
 }
 
-/// A client that goes away in the middle is its own affair, here and below: the server goes on.
+/// Errors of clients that disconnect are ignored, here and below: the server continues.
 fn accept_all(pod: &str, port: u16, listener: &TcpListener, open: &mut Vec<Connection>) {
     while let Ok((mut stream, client)) = listener.accept() {
         let echo = port == ECHO_PORT;
@@ -157,13 +156,13 @@ fn answer_all(pod: &str, port: u16, socket: &UdpSocket) {
 }
 
 impl Connection {
-    /// False when it is over.
+    /// False if the connection has ended.
     fn serve(&mut self) -> bool {
         let mut buffer = [0; 4096];
         loop {
             match self.stream.read(&mut buffer) {
                 Ok(0) => return false,
-                // A client that sends without reading back fills the buffers, fails here and is closed.
+                // A client that sends without reading fills the buffers, fails here and is closed.
                 Ok(length) if self.echo && self.stream.write_all(&buffer[..length]).is_err() => return false,
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
@@ -174,7 +173,7 @@ impl Connection {
     }
 }
 
-/// `::ffff:10.0.0.1` is how a socket on `::` sees an IPv4 client; it is told as `10.0.0.1`.
+/// `::ffff:10.0.0.1` is how a socket on `::` sees an IPv4 client; it is reported as `10.0.0.1`.
 fn line(pod: &str, port: u16, client: IpAddr) -> String {
     format!("{pod}:{port} {}\n", client.to_canonical())
 }

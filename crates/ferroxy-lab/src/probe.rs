@@ -1,5 +1,5 @@
-//! Asking an address from inside a namespace, and what came back. One attempt is one fresh socket. Says nothing
-//! about what *should* come back: that is `conformance`, or the test that asks.
+//! Probes of an address from inside a namespace, and their answers. Each attempt uses a new socket. The expected answer is
+//! up to `conformance` or the test.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,28 +21,28 @@ pub enum Protocol {
     Udp,
 }
 
-/// What one attempt met. Its text is the word the conformance corpus uses.
+/// The result of one attempt. Its text is that of the conformance corpus.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Answer {
-    /// The line a pod sent.
+    /// The reply of a pod.
     Reply(String),
     /// A TCP reset, or ICMP port unreachable.
     Refused,
-    /// Nothing came back.
+    /// No answer.
     Timeout,
     /// No route, or ICMP host or network unreachable.
     Unreachable,
-    /// A connection was made, and lost before the whole line had come.
+    /// The connection was established and lost before the complete reply.
     Broken(String),
 }
 
-/// How often each answer came.
+/// The number of each answer.
 pub type Seen = BTreeMap<String, usize>;
 
-/// A question to ask several times.
+/// A probe that is repeated several times.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Probe {
-    /// The namespace it is asked from.
+    /// The namespace of the client.
     pub from: String,
     #[serde(rename = "proto")]
     pub protocol: Protocol,
@@ -51,20 +51,20 @@ pub struct Probe {
     pub port: u16,
 }
 
-/// How many attempts are enough.
+/// The number of attempts.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
-    /// Attempts while pods answer. With n endpoints one stays unseen with chance (1-1/n)^24: 1 in 16 million
-    /// for two, 1 in 1,000 for four.
+    /// Attempts while pods reply. With n endpoints, one stays unseen with probability (1-1/n)^24: 1 in 16 million for two,
+    /// 1 in 1,000 for four.
     pub replies: usize,
-    /// Failed attempts (the same again is all that is to be learned) before it stops.
+    /// Failed attempts before it stops: further ones would give the same result.
     pub failures: usize,
-    /// For each attempt. More than the second after which a question is repeated: one packet lost on a busy machine
-    /// is no answer, and a rule that drops drops the second one, too.
+    /// For each attempt. Longer than the second after which a request is repeated: one packet lost on a busy machine must not
+    /// count as a drop, and a rule that drops also drops the repetition.
     pub timeout: Duration,
 }
 
-/// After this time TCP repeats a SYN, and so do we a UDP question, from the same port.
+/// After this time TCP repeats a SYN, and we repeat a UDP request from the same port.
 const REPEAT: Duration = Duration::from_secs(1);
 
 impl Default for Effort {
@@ -74,14 +74,14 @@ impl Default for Effort {
 }
 
 impl Probe {
-    /// Attempts one after another, so that session affinity has its say between them.
+    /// Sequential attempts, so that session affinity takes effect between them.
     pub fn run(&self, network: &Network, effort: &Effort) -> Result<Seen> {
         let target = SocketAddr::new(self.address, self.port);
         network.namespace(&self.from)?.run(|| ask_repeatedly(self.protocol, target, effort))?
     }
 
-    /// Several probes at once, each on its own thread: as slow as the slowest. Not for probes that share an
-    /// affinity entry (the same client and Service), where the first attempts would race to make it.
+    /// Several probes in parallel, each on its own thread. Not for probes that share an affinity entry (the same client and
+    /// Service), where the first attempts would race.
     pub fn run_all(probes: &[Probe], network: &Network, effort: &Effort) -> Result<Vec<Seen>> {
         thread::scope(|scope| {
             let running: Vec<_> =
@@ -94,12 +94,12 @@ impl Probe {
     }
 }
 
-/// One attempt from the namespace the calling thread is in. A UDP question is sent once.
+/// One attempt from the namespace of the calling thread. A UDP request is sent once.
 pub fn ask(protocol: Protocol, target: SocketAddr, timeout: Duration) -> Result<Answer> {
     attempt(protocol, target, &[timeout])
 }
 
-/// `waits`: how long for an answer to each sending of a UDP question. TCP repeats by itself in their sum.
+/// `waits`: the timeout after each transmission of a UDP request. TCP retransmits itself within their sum.
 fn attempt(protocol: Protocol, target: SocketAddr, waits: &[Duration]) -> Result<Answer> {
     let outcome = match protocol {
         Protocol::Tcp => ask_tcp(target, waits.iter().sum()),
@@ -129,7 +129,7 @@ fn ask_repeatedly(protocol: Protocol, target: SocketAddr, effort: &Effort) -> Re
 fn ask_tcp(target: SocketAddr, timeout: Duration) -> io::Result<Answer> {
     let deadline = Instant::now() + timeout;
     let mut stream = TcpStream::connect_timeout(&target, timeout)?;
-    // From here on it was a connection: what goes wrong now is not "refused".
+    // The connection is established: later errors are not "refused".
     Ok(match read_line(&mut stream, deadline) {
         Ok(line) => Answer::Reply(line),
         Err(error) => Answer::Broken(error.to_string()),
@@ -148,7 +148,7 @@ fn read_line(stream: &mut TcpStream, deadline: Instant) -> io::Result<String> {
         match stream.read(&mut buffer) {
             Ok(0) => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "closed before the answer")),
             Ok(length) => line.extend_from_slice(&buffer[..length]),
-            // How a read timeout shows; the loop then sees that no time is left.
+            // A read timeout; the loop then sees that no time is left.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => return Err(error),
         }
@@ -158,7 +158,7 @@ fn read_line(stream: &mut TcpStream, deadline: Instant) -> io::Result<String> {
 
 fn ask_udp(target: SocketAddr, waits: &[Duration]) -> io::Result<Answer> {
     let socket = bind_fresh_port(target.is_ipv6())?;
-    // Connected, so that only an answer from the address we asked counts, and ICMP errors reach us.
+    // Connected, so that only replies from the target are received, and ICMP errors are reported.
     socket.connect(target)?;
     for wait in waits.iter().filter(|wait| !wait.is_zero()) {
         socket.set_read_timeout(Some(*wait))?;
@@ -175,8 +175,8 @@ fn ask_udp(target: SocketAddr, waits: &[Duration]) -> io::Result<Answer> {
     Ok(Answer::Timeout)
 }
 
-/// A source port not used lately: conntrack would send a port it remembers to the endpoint it remembers. The
-/// kernel's own choice repeats now and then. Taken from below its range and the node ports'.
+/// A source port that was not used recently: conntrack would send a known port to its known endpoint, and the ports that the
+/// kernel chooses repeat. Taken from below the ephemeral range and the node ports.
 fn bind_fresh_port(ipv6: bool) -> io::Result<UdpSocket> {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let any = if ipv6 { IpAddr::from(Ipv6Addr::UNSPECIFIED) } else { IpAddr::from(Ipv4Addr::UNSPECIFIED) };
@@ -189,16 +189,16 @@ fn bind_fresh_port(ipv6: bool) -> io::Result<UdpSocket> {
     }
 }
 
-/// None: the failure is ours (no descriptors left, no such address family), not the network's.
+/// None: a local failure (no descriptors left, unknown address family), not one of the network.
 fn answer_of_error(error: &io::Error) -> Option<Answer> {
-    // What connect_timeout makes itself has no errno.
+    // Errors that connect_timeout creates itself have no errno.
     if matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock) {
         return Some(Answer::Timeout);
     }
     match error.raw_os_error()? {
         libc::ECONNREFUSED => Some(Answer::Refused),
         libc::ENETUNREACH | libc::EHOSTUNREACH => Some(Answer::Unreachable),
-        // How a UDP sender learns that its packet was dropped by a rule in its own output path.
+        // A rule in the output path of the sender dropped the packet.
         libc::EPERM => Some(Answer::Timeout),
         _ => None,
     }

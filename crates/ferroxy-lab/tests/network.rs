@@ -69,13 +69,13 @@ fn the_source_address_is_that_of_the_link_left_by() {
 }
 
 #[test]
-fn failures_are_told_apart() {
+fn failures_are_distinguished() {
     if !require(&NEEDS) {
         return;
     }
     let network = Network::conformance().unwrap();
     let cases = [
-        // A port nobody listens on, of a pod and (from outside) of a node.
+        // A port without a listener, of a pod and (from outside) of a node.
         ("a1", "10.244.2.5", 81, "refused"),
         ("a1", "fd00:10:244:2::5", 81, "refused"),
         ("ext", "172.18.0.2", 30080, "refused"),
@@ -204,7 +204,7 @@ fn a_pod_answers_hundreds_of_clients_at_once() {
 }
 
 #[test]
-fn every_refusal_is_heard() {
+fn every_icmp_error_is_received() {
     if !require(&NEEDS) {
         return;
     }

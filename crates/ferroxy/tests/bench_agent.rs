@@ -62,7 +62,7 @@ fn every_figure_is_measured_of_both_binaries() {
 
 /// kube-proxy writes endpoints into rules and into the maps of rules, not into sets of its own as we do.
 #[test]
-fn an_address_is_heard_of_wherever_it_is_written() {
+fn an_address_is_noticed_wherever_it_is_written() {
     if !require(&[Capability::NfTables, Capability::NftTool]) {
         return;
     }

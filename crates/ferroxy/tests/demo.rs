@@ -78,7 +78,7 @@ fn killed_in_the_middle_it_leaves_nothing() {
 }
 
 #[test]
-fn an_ordinary_user_can_run_it_or_is_told_that_root_can() {
+fn an_ordinary_user_can_run_it_or_learns_that_root_can() {
     let Some(folder) = folder() else { return };
     if !rustix::process::geteuid().is_root() {
         return; // Then all the tests above were that.

@@ -163,7 +163,7 @@ fn under_a_manager(watchdog_pid: Option<&str>, until: &str) -> Option<Vec<String
 }
 
 #[test]
-fn a_service_manager_is_told_of_start_life_and_end() {
+fn the_service_manager_is_notified_of_start_watchdog_and_end() {
     let Some(heard) = under_a_manager(None, "WATCHDOG") else { return };
     assert_eq!(heard[0], "READY=1\nSTATUS=in sync");
     let (last, beats) = heard[1..].split_last().unwrap();

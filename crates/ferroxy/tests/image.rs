@@ -103,7 +103,7 @@ fn as_the_container(options: &[&str], program: &Path, arguments: &[&str]) -> Com
     command
 }
 
-/// False where it is not so, as in a user namespace with one user (told aloud; a failure in CI).
+/// False if not, as in a user namespace with one user (prints a message; fails in CI).
 fn can_be_another_user() -> bool {
     let users = fs::read_to_string("/proc/self/uid_map").unwrap();
     let number = users.split_whitespace().nth(2).unwrap().parse::<u64>().unwrap();

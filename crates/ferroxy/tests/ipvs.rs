@@ -243,10 +243,10 @@ fn foreign_hands_are_noticed_and_undone() {
     assert_eq!(agent.warned("cannot"), 0, "{}", agent.log());
 }
 
-/// Not by the period, which is long here: the kernel tells of changed addresses and chains.
+/// Not by the period, which is long here: the kernel notifies about changed addresses and chains.
 #[test]
 #[ignore = "needs IPVS: make test-vm"]
-fn what_the_kernel_tells_of_is_undone_at_once() {
+fn changes_with_a_notification_are_reverted_at_once() {
     let Some(node) = support::lonely_node() else { return };
     let cluster = cluster();
     cluster.configure("ipvs: {}", "ipvs: {syncPeriod: 1h}");
@@ -335,7 +335,7 @@ fn a_service_chooses_its_scheduler() {
     assert_eq!(messages(&node), sent + 2);
     assert!(has(&node, "-A -t 10.96.0.80:80 -s mh -b mh-port"), "{:?}", listing(&node));
     cluster.write_service(&web().scheduler("fastest"));
-    agent.wait_for("`fastest` is not one of rr, wrr, lc");
+    agent.wait_for("`fastest` is not a scheduler (rr, wrr, lc");
     agent.settle(&node);
     assert!(has(&node, "-A -t 10.96.0.80:80 -s wrr"));
     cluster.write_service(&web());

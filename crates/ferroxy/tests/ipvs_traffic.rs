@@ -45,7 +45,7 @@ impl Stage {
         Some(Stage { network, cluster, agent })
     }
 
-    /// Writes the Services anew; the agent hears of it by itself.
+    /// Rewrites the Services; the agent notices the change itself.
     fn change(&self, services: &[Service]) {
         let all: Vec<Value> = services.iter().flat_map(Service::objects).collect();
         self.cluster.write("services.yaml", &all);
@@ -165,7 +165,7 @@ fn every_scheduler_does_what_it_is_for() {
     services.push(echo_service("plain", "10.96.1.99", &ENDPOINTS).objects());
     let Some(stage) = Stage::start("{scheduler: dh}", &services) else { return };
     for scheduler in SCHEDULERS {
-        // As the original has it: clients are told from each other by their ports, too.
+        // As in kube-proxy: clients are also distinguished by their ports.
         let flags = if scheduler == "mh" { " -b mh-port" } else { "" };
         stage.wait_for_server(&format!("-A -t {} -s {scheduler}{flags}", address_of(scheduler)));
     }
@@ -392,7 +392,7 @@ fn the_api_server_comes_first() {
     command.args(["-oneline", "monitor", "address"]).stdout(Stdio::piped());
     let mut monitor = ka.run(|| command.spawn()).unwrap().unwrap();
     let lines = lines(monitor.stdout.take().unwrap());
-    // It listens when it tells of this.
+    // It listens once it reports this.
     let mut links = ka.connection().unwrap();
     let link = links.link("lo").unwrap().index;
     let sign = ferroxy_netlink::route::Address { link, ip: [192, 0, 2, 200].into(), prefix_length: 32 };

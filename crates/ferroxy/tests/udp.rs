@@ -86,7 +86,7 @@ impl Client {
 
     /// Sends a datagram; the pod that answered, if one did.
     fn ask(&self) -> Option<String> {
-        // A refusal of the one before is told by this one.
+        // This send reports the refusal of the previous datagram.
         let _ = self.socket.send(b"who\n");
         let mut answer = [0; 512];
         let length = self.socket.recv(&mut answer).ok()?;

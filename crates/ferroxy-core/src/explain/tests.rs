@@ -113,7 +113,7 @@ fn services_of_others_say_whose_they_are() {
         ((|s| s.cluster_ip = "None".into()) as fn(&mut event::Service), "headless"),
         (|s| s.kind = "ExternalName".into(), "ExternalName"),
         (|s| s.proxy_name = Some("cilium".into()), "the proxy `cilium`"),
-        (|s| s.cluster_ip = String::new(), "no cluster IP"),
+        (|s| s.cluster_ip = String::new(), "no usable cluster IP"),
     ] {
         let mut object = service();
         change(&mut object);

@@ -87,7 +87,7 @@ mod tests {
         assert_eq!(diagnostics(&crossed).len(), 2);
         let double = service(&["10.96.0.1", "10.96.0.2"], &["IPv4", "IPv4"]);
         assert_eq!(texts(&double), ["10.96.0.1"]);
-        assert_eq!(diagnostics(&double)[0].reason, "10.96.0.2 is a second IPv4 cluster IP besides 10.96.0.1");
+        assert_eq!(diagnostics(&double)[0].reason, "10.96.0.2 is a second IPv4 cluster IP, after 10.96.0.1");
     }
 
     #[test]

@@ -209,6 +209,6 @@ mod tests {
         assert_eq!(check(&facts, NodePortAddresses::AllLocal, NodePortAddresses::AllLocal), []);
         let facts = self::facts(&[cidr("192.0.2.0/24")], &BOTH, Some(&HOST));
         let diagnostics = check(&facts, these(&[]), NodePortAddresses::AllLocal);
-        assert_eq!(diagnostics[0].reason, "no IPv4 address of this host is in 192.0.2.0/24");
+        assert_eq!(diagnostics[0].reason, "this host has no IPv4 address in 192.0.2.0/24");
     }
 }

@@ -1,5 +1,5 @@
-//! Who may ask, and over what: certificates, tokens, and their renewal while the server runs. How clients are told of
-//! them is in `kubeconfig`.
+//! Authentication and TLS: certificates, tokens, and their renewal while the server runs. `kubeconfig` writes them for
+//! clients.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -16,7 +16,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 
-/// What a client must show.
+/// The credentials that a client must present.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Access {
     /// Nothing.
@@ -28,7 +28,7 @@ pub enum Access {
     ClientCertificate,
 }
 
-/// Certificates could not be made, or not be used.
+/// A certificate cannot be created or used.
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateError {
     #[error("make a certificate: {0}")]
@@ -54,13 +54,13 @@ pub(super) struct Authority {
     pub certificate_der: CertificateDer<'static>,
 }
 
-/// The locks of the doors, and the keys that fit now.
+/// The certificates of the server, and the credentials that are valid now.
 pub(super) struct Doors {
     access: Access,
     /// The server's, for its certificates.
     address: IpAddr,
     authority: Authority,
-    /// Another one, so that a new authority of the server leaves client certificates valid.
+    /// A separate one, so that client certificates stay valid if the server's authority is replaced.
     client_authority: Authority,
     tls: Option<Arc<ServerConfig>>,
     token: String,
@@ -100,7 +100,7 @@ impl Doors {
         }
     }
 
-    /// For connections that come now. None without TLS.
+    /// For new connections. None without TLS.
     pub fn tls(&self) -> Option<Arc<ServerConfig>> {
         self.tls.clone()
     }
@@ -118,7 +118,7 @@ impl Doors {
         &self.client
     }
 
-    /// A new token and a new client certificate. The old ones stay good.
+    /// A new token and a new client certificate. The old ones stay valid.
     pub fn renew_credentials(&mut self) -> Result<(), CertificateError> {
         self.issued += 1;
         self.token = token(self.issued);
@@ -128,20 +128,20 @@ impl Doors {
         Ok(())
     }
 
-    /// All but the newest token and client certificate are refused from now on.
+    /// Revokes all tokens and client certificates except the newest.
     pub fn revoke_old_credentials(&mut self) {
         self.tokens.retain(|token| *token == self.token);
         self.clients.retain(|der| **der == *self.client.certificate_der);
     }
 
-    /// A new certificate of the same authority. Also forgets TLS sessions, which clients could resume without looking
-    /// at the certificate.
+    /// A new certificate of the same authority. Also drops TLS sessions, which clients could resume without checking the
+    /// certificate.
     pub fn renew_server_certificate(&mut self) -> Result<(), CertificateError> {
         let server = self.authority.server_certificate(self.address)?;
         let mut roots = RootCertStore::empty();
         roots.add(self.client_authority.certificate_der.clone())?;
         let provider = Arc::new(ring::default_provider());
-        // Optional, as in API servers: who shows no certificate gets an answer, and it is 401.
+        // Optional, as in API servers: a client without a certificate gets the answer 401.
         let clients = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
             .allow_unauthenticated()
             .build()?;
@@ -154,7 +154,7 @@ impl Doors {
         Ok(())
     }
 
-    /// A new authority, and a server certificate of it: clients must be told.
+    /// A new authority and server certificate: clients need a new kubeconfig.
     pub fn renew_authority(&mut self) -> Result<(), CertificateError> {
         self.issued += 1;
         self.authority = Authority::new(&format!("ferroxy-lab {}", self.issued))?;
@@ -179,7 +179,7 @@ impl Authority {
         self.sign(params, "kube-apiserver", ExtendedKeyUsagePurpose::ServerAuth)
     }
 
-    /// For the user kube-proxy is. Numbered, so that no two are the same.
+    /// For the user of kube-proxy. Numbered, so that they differ.
     pub fn client_certificate(&self, number: usize) -> Result<Identity, CertificateError> {
         let mut params = CertificateParams::new(Vec::new())?;
         params.distinguished_name.push(DnType::OrganizationName, format!("issue {number}"));
@@ -228,7 +228,7 @@ fn token(number: usize) -> String {
     format!("ferroxy-lab-token-{number}")
 }
 
-/// What clients may call the server: its address, itself, and the names and the cluster IP pods know it by.
+/// The names in the server certificate: its address, loopback, and the names and the cluster IP that pods use.
 fn server_names(address: IpAddr) -> Vec<String> {
     let known = ["localhost", "127.0.0.1", "::1", "10.96.0.1", "kubernetes", "kubernetes.default.svc"];
     let mut names: Vec<String> = known.map(str::to_owned).into();

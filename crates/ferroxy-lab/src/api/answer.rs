@@ -1,4 +1,4 @@
-//! One request, one answer: faults first, then who is asking, then what for.
+//! Answers one request: first faults, then authentication, then the resource.
 
 use std::future::pending;
 use std::sync::Arc;

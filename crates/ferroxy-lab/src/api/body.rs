@@ -1,4 +1,4 @@
-//! The body of an answer: whole, or sent piece by piece by a task of its own, with the faults that strike bodies.
+//! The body of an answer: complete, or sent in pieces by a separate task, with the faults that affect bodies.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use super::fault::{Fault, Faults};
 use super::query::Request;
 
-/// Few: a client that does not read holds its sender up, and not half of the cluster in memory.
+/// Few: a client that does not read must block its sender instead of filling memory.
 const PIECES_UNDER_WAY: usize = 4;
 
 #[derive(Debug)]
@@ -25,11 +25,11 @@ pub(super) enum AnswerBody {
 #[error("the connection is cut here on purpose")]
 pub(super) struct Cut;
 
-/// The client is gone, or the connection was cut: there is nothing more to send.
+/// The client has disconnected, or the connection was cut: sending ends.
 #[derive(Debug)]
 pub(super) struct Ended;
 
-/// Where the pieces of a body go in.
+/// The sender of the pieces of a body.
 #[derive(Debug)]
 pub(super) struct Pieces {
     to: mpsc::Sender<Result<Bytes, Cut>>,
@@ -37,7 +37,7 @@ pub(super) struct Pieces {
     trickle: Option<(usize, Duration)>,
 }
 
-/// A body in pieces, for this request: with the faults that are on it now.
+/// A body in pieces for this request, with the faults in force.
 pub(super) fn in_pieces(request: &Request, faults: &Faults) -> (Pieces, AnswerBody) {
     let (to, pieces) = mpsc::channel(PIECES_UNDER_WAY);
     let until_cut = faults.strike(request.kind, request.verb, |fault| match fault {
@@ -52,7 +52,7 @@ pub(super) fn in_pieces(request: &Request, faults: &Faults) -> (Pieces, AnswerBo
 }
 
 impl Pieces {
-    /// Waits while the client is slow.
+    /// Waits if the client is slow.
     pub async fn send(&mut self, piece: Bytes) -> Result<(), Ended> {
         let Some(left) = self.until_cut else { return self.drip(piece).await };
         if piece.len() < left {
@@ -72,7 +72,7 @@ impl Pieces {
         }
     }
 
-    /// Returns when the client is gone.
+    /// Returns when the client has disconnected.
     pub async fn closed(&self) {
         self.to.closed().await;
     }

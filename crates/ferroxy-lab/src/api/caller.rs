@@ -1,4 +1,4 @@
-//! Requests to an API server, one after the other over one connection, from threads that wait for the answer.
+//! Synchronous requests to an API server, one at a time over one connection.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, mpsc as blocking};
@@ -22,7 +22,7 @@ use super::access::CertificateError;
 use crate::error::{LabError, Result};
 use crate::patience::PATIENCE;
 
-/// Where to, and as whom.
+/// The server and the credentials.
 pub(super) struct Target {
     pub address: SocketAddr,
     /// The CA of the server's certificate. None for plain HTTP.
@@ -30,7 +30,7 @@ pub(super) struct Target {
     pub token: String,
 }
 
-/// What came back.
+/// The response.
 #[derive(Debug)]
 pub(super) struct Reply {
     pub code: u16,
@@ -54,7 +54,7 @@ pub(super) struct Caller {
 }
 
 impl Caller {
-    /// Calls from the network namespace of the calling thread, whoever asks later.
+    /// All requests are sent from the network namespace of the thread that calls this.
     pub fn new(target: Target) -> Result<Caller> {
         let tls = target.authority.as_ref().map(tls_connector).transpose()?;
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -110,7 +110,7 @@ async fn work(target: &Target, tls: Option<&TlsConnector>, mut jobs: mpsc::Unbou
         if result.is_err() {
             connection = None;
         }
-        // Whoever asked may have stopped waiting.
+        // The requester may have stopped waiting.
         drop(job.reply.send(result));
     }
 }
@@ -157,7 +157,7 @@ async fn shake_hands(
 ) -> std::result::Result<Connection, String> {
     let (open, connection) =
         http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
-    // Its end shows in the request that is under way, or the next.
+    // If it ends, the current or the next request fails.
     tokio::spawn(async move { drop(connection.await) });
     Ok(open)
 }
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_told_and_the_next_call_connects_anew() {
+    fn a_failure_is_reported_and_the_next_call_reconnects() {
         let server = Server::start(Options::default()).unwrap();
         let (address, token) = (server.address(), String::new());
         let caller = Caller::new(Target { address, authority: None, token }).unwrap();

@@ -1,17 +1,17 @@
-//! Clusters of any size as JSON, always the same for the same numbers: for benchmarks and soaks. The objects have what
-//! real ones carry and no proxy reads, too, because decoding them is part of what is measured.
+//! Deterministic clusters of any size as JSON, for benchmarks and soak tests. The objects also have the fields of real ones
+//! that a proxy does not read, because decoding them is part of the measurement.
 
 use std::net::Ipv4Addr;
 
 use serde_json::{Value, json};
 
-/// The most endpoints a slice has, as the slice controller makes them.
+/// Maximum number of endpoints in a slice, as in the EndpointSlice controller.
 pub const SLICE: usize = 100;
 
-/// Where all of it lives.
+/// The namespace of all objects.
 pub const NAMESPACE: &str = "load";
 
-/// So many Services with so many endpoints each, spread over so many nodes.
+/// Numbers of Services, endpoints per Service, and nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cluster {
     pub services: usize,
@@ -25,7 +25,7 @@ impl Cluster {
         Cluster { services, endpoints, nodes: 100 }
     }
 
-    /// Everything: the Service range, the nodes, each Service and then its slices.
+    /// All objects: the ServiceCIDR, the nodes, and each Service followed by its slices.
     pub fn objects(self) -> impl Iterator<Item = String> {
         let nodes = (0..self.nodes).map(move |index| self.node(index));
         let services = (0..self.services)
@@ -73,7 +73,7 @@ impl Cluster {
         (0..self.endpoints.div_ceil(SLICE)).map(|slice| self.slice(index, slice, None)).collect()
     }
 
-    /// The slice of an endpoint after that endpoint has moved: each round to another address. One change, for churn.
+    /// The slice of an endpoint after the endpoint moved, to another address in each round. One change, for churn.
     pub fn moved(&self, index: usize, endpoint: usize, round: usize) -> String {
         self.slice(index, endpoint / SLICE, Some((endpoint, round)))
     }
@@ -165,7 +165,7 @@ fn uid(index: usize, part: usize) -> String {
     format!("00000000-0000-4000-{part:04x}-{index:012x}")
 }
 
-/// About as long as real ones; nobody reads them.
+/// About as long as real ones; not used.
 fn managed_fields(by: &str) -> Value {
     let port = json!({".": {}, "f:name": {}, "f:port": {}, "f:protocol": {}, "f:targetPort": {}});
     json!([{

@@ -1,5 +1,5 @@
-//! The real thing: `etcd` and `kube-apiserver`, started for one test from the folder that `KUBEBUILDER_ASSETS` names
-//! (the convention of envtest). No controllers, no scheduler: what is put there stays as it is.
+//! A real control plane: `etcd` and `kube-apiserver`, started for one test from the folder in `KUBEBUILDER_ASSETS` (the
+//! convention of envtest). It has no controllers and no scheduler, so objects stay as they are.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -26,9 +26,9 @@ use crate::error::{LabError, Result};
 
 const ASSETS: &str = "KUBEBUILDER_ASSETS";
 
-/// May do everything: what tests put, they put as this user.
+/// The administrator: tests create objects as this user.
 const ADMIN_TOKEN: &str = "ferroxy-lab-admin";
-/// The user kube-proxy is: the server itself binds it to the role `system:node-proxier`, and it may do no more.
+/// The user of kube-proxy: the server binds it to the role `system:node-proxier`, and it has no other permissions.
 const PROXY_TOKEN: &str = "ferroxy-lab-proxy";
 
 /// The ranges of the conformance corpus.
@@ -42,8 +42,8 @@ pub struct Assets {
 }
 
 impl Assets {
-    /// For the first line of a test. None when there is no control plane to test with: the test must return. That is
-    /// told aloud and counted, and is no failure even in CI: these programs are no part of this repository.
+    /// For the first line of a test. None if there is no control plane: the test must return. This prints a message and counts
+    /// it, and is not a failure even in CI, because these programs are not part of this repository.
     pub fn require() -> Option<Assets> {
         match Assets::find() {
             Ok(assets) => Some(assets),
@@ -54,7 +54,7 @@ impl Assets {
         }
     }
 
-    /// Where `KUBEBUILDER_ASSETS` says. The error says what is missing.
+    /// From the folder in `KUBEBUILDER_ASSETS`. The error names what is missing.
     pub fn find() -> Result<Assets> {
         match std::env::var_os(ASSETS) {
             Some(folder) => Assets::of(Path::new(&folder)),
@@ -154,7 +154,7 @@ fn wait_until_ready(process: &Process, caller: &Caller, path: &str) -> Result<()
     }
 }
 
-/// Where to listen.
+/// The addresses to listen on.
 struct Ports {
     etcd: SocketAddr,
     etcd_peers: SocketAddr,
@@ -162,9 +162,9 @@ struct Ports {
 }
 
 impl Ports {
-    /// Free at this moment; nothing better can be had for programs that want to be told a port.
+    /// Free at this moment, which is the best for programs that need a port as an argument.
     fn find(address: Ipv4Addr) -> Result<Ports> {
-        // All are held until all are found, or the same one might be found twice.
+        // All sockets stay open until all ports are found, so that no port is found twice.
         let hold = |address: Ipv4Addr| {
             let found = TcpListener::bind((address, 0)).and_then(|held| Ok((held.local_addr()?, held)));
             found.map_err(|e| LabError::system(format!("find a free port of {address}"), e))

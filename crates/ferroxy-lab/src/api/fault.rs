@@ -1,5 +1,4 @@
-//! What can be made to go wrong, and the list of what goes wrong just now. Carrying it out is the work of the files
-//! that answer: `listen`, `answer`, `body`, `watch`.
+//! Faults that tests can inject, and the list of those in force. `listen`, `answer`, `body` and `watch` carry them out.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -10,31 +9,31 @@ use super::kind::Kind;
 use super::lock;
 use super::query::Verb;
 
-/// A fault that lasts until it is cleared, or has struck as often as [`On`] allows.
+/// A fault that lasts until it is cleared, or until it has affected as many requests as [`On`] allows.
 ///
-/// Faults of requests strike requests that come after them, not those under way: what is open is hit by
-/// [`Fault::SilentWatches`], [`Injection`]s and `Server::cut`.
+/// Faults of requests affect later requests, not open ones. Use [`Fault::SilentWatches`], [`Injection`]s and `Server::cut`
+/// for open connections.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
-    /// Nothing listens. Connections that are open stay: cut them too to play a server that is gone.
+    /// Nothing listens. Open connections stay: cut them, too, to simulate a server that is down.
     Refuse,
     /// Connections are accepted; then nothing, not even a TLS handshake.
     HangConnections,
-    /// Requests are read; not even the head of an answer comes.
+    /// Requests are read, but not answered.
     HangRequests,
-    /// This status, with a `Retry-After` header if there is one to say.
+    /// This status, with an optional `Retry-After` header.
     Answer { code: u16, retry_after: Option<Duration> },
-    /// The connection is cut when so much of an answer's body is sent, wherever in a line that is.
+    /// The connection is cut after this many bytes of the body, possibly in the middle of a line.
     CutAfter { bytes: usize },
-    /// Bodies come in drops.
+    /// Bodies are sent slowly in small pieces.
     Trickle { bytes: usize, every: Duration },
-    /// Watches stay open and say nothing: no event, no bookmark, no end. One that would have said something stays
-    /// silent for ever, as when a firewall has forgotten the connection: only new ones are well when this is
-    /// cleared. (To be set on [`Verb::Watch`], however the watch began.)
+    /// Watches stay open but send nothing: no event, no bookmark, no end. A watch that would have sent something stays silent
+    /// for ever, as if a firewall had dropped the connection: after the fault is cleared only new watches work. (Set it on
+    /// [`Verb::Watch`], however the watch began.)
     SilentWatches,
     /// No periodic bookmarks.
     NoBookmarks,
-    /// Streaming lists are refused, as servers do that have them switched off.
+    /// Streaming lists are rejected, as by servers that have disabled them.
     NoStreamingLists,
     /// Streaming lists never send the bookmark that ends the initial events.
     EndlessInitialEvents,
@@ -53,31 +52,31 @@ impl Fault {
     }
 }
 
-/// Something wrong that is put into the stream of a watch, once.
+/// A single fault in the stream of a watch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Injection {
     /// An ERROR event with a Status of this code (410: the version has expired), then the end.
     Error(u16),
-    /// A line that is no JSON. The stream goes on.
+    /// A line that is not JSON. The stream continues.
     Garbage,
     /// Half of an event, then the regular end of the answer.
     Truncated,
     /// Half of an event, then the connection is cut.
     Cut,
-    /// The last changes of the kind once more, as they were sent.
+    /// Repeats the last changes of the kind.
     Repeated(usize),
-    /// What the last changes replaced: old states with old versions, as MODIFIED.
+    /// Old states with old versions, as MODIFIED events.
     Stale(usize),
-    /// These bytes as they are.
+    /// These bytes.
     Raw(Bytes),
 }
 
-/// Which requests a fault strikes, and how many of them. The default is: all, always.
+/// Which requests a fault affects, and how many. Default: all.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct On {
     pub kind: Option<Kind>,
     pub verb: Option<Verb>,
-    /// Gone after so many requests.
+    /// Cleared after this many requests.
     pub times: Option<usize>,
 }
 
@@ -124,7 +123,7 @@ impl Faults {
         lock(&self.active).clear();
     }
 
-    /// What `find` makes of the first fault that covers this request, and one use less of it.
+    /// The result of `find` for the first fault that covers this request; uses up one of its requests.
     pub fn strike<T>(&self, kind: Option<Kind>, verb: Verb, find: impl Fn(&Fault) -> Option<T>) -> Option<T> {
         let mut active = lock(&self.active);
         let covering = active.iter().enumerate().filter(|(_, (on, _))| on.covers(kind, verb));
@@ -142,7 +141,7 @@ impl Faults {
         self.strike(kind, verb, |active| (active == fault).then_some(())).is_some()
     }
 
-    /// Whether a fault is in force at all: for those that concern connections.
+    /// Whether a fault of connections is in force.
     pub fn has(&self, fault: &Fault) -> bool {
         lock(&self.active).iter().any(|(_, active)| active == fault)
     }

@@ -1,4 +1,4 @@
-//! What tests can do with any API server, ours or the real one: one suite for both.
+//! Operations that tests use with any API server, ours or the real one.
 
 use std::path::{Path, PathBuf};
 
@@ -13,10 +13,10 @@ pub trait ApiHost: Send + Sync {
     /// Creates or replaces an object.
     fn put(&self, object: &Value) -> Result<()>;
 
-    /// An empty namespace for kinds that have none. It is an error when there is no such object.
+    /// An empty namespace for cluster-wide kinds. A missing object is an error.
     fn delete(&self, kind: Kind, namespace: &str, name: &str) -> Result<()>;
 
-    /// Writes a kubeconfig and the files it names into a folder, for the user kube-proxy is.
+    /// Writes a kubeconfig for the user of kube-proxy, and the files that it names, into a folder.
     fn kubeconfig(&self, folder: &Path, login: Login) -> Result<PathBuf>;
 
     /// The documents of a YAML stream, such as `objects.yaml` of a conformance case.

@@ -1,4 +1,4 @@
-//! The kinds of objects the server knows: their names, and where they live in its paths. Not what is in them.
+//! The kinds of objects that the server knows: names and paths, not their content.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ pub enum Kind {
     EndpointSlice,
     Node,
     ServiceCidr,
-    /// Only created, never listed or watched: what clients report is kept for assertions.
+    /// Only created, never listed or watched: kept for assertions.
     Event,
 }
 
@@ -71,8 +71,8 @@ impl Kind {
         }
     }
 
-    /// What a bookmark's object has beside its metadata: the type's zero value as Go writes it, with its nulls. A
-    /// client that decodes bookmarks like objects must get through this.
+    /// The fields of a bookmark's object besides its metadata: the zero value of the type as Go writes it, with nulls. A client
+    /// that decodes bookmarks like objects must accept it.
     pub(super) fn zero_fields(self) -> &'static str {
         match self {
             Kind::Service => r#","spec":{},"status":{"loadBalancer":{}}"#,
@@ -90,7 +90,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// What a path names: everything of a kind, one namespace's, or one object.
+/// The target of a path: all objects of a kind, those of a namespace, or one object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Place {
     pub kind: Kind,

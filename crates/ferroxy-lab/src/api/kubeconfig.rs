@@ -1,5 +1,5 @@
-//! The files that tell a client where an API server is and how to log in: a kubeconfig in each of its flavours, and a
-//! pod's service account. Written anew, they carry what is valid then: that is how credentials are rotated.
+//! Client configuration: a kubeconfig with each kind of credentials, and the service account of a pod. Writing them again
+//! rotates the credentials.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use data_encoding::BASE64;
 
 use crate::error::{LabError, Result};
 
-/// How the client of a kubeconfig shows who it is.
+/// How the client of a kubeconfig authenticates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Login {
     Nothing,
@@ -24,7 +24,7 @@ pub enum Login {
     Exec,
 }
 
-/// What goes into the files.
+/// The content of the files.
 #[derive(Debug)]
 pub(super) struct Contents<'a> {
     pub url: &'a str,
@@ -35,8 +35,8 @@ pub(super) struct Contents<'a> {
     pub key: &'a str,
 }
 
-/// Writes `kubeconfig`, and what it names, into a folder. Files that are there are replaced as a whole: nobody reads
-/// half of one.
+/// Writes `kubeconfig`, and the files that it names, into a folder. Existing files are replaced atomically, so that no reader
+/// sees half of one.
 pub(super) fn write(folder: &Path, login: Login, contents: &Contents<'_>) -> Result<PathBuf> {
     let authority = authority_lines(folder, login, contents)?;
     let user = user_lines(folder, login, contents)?;
@@ -60,7 +60,7 @@ pub(super) fn write(folder: &Path, login: Login, contents: &Contents<'_>) -> Res
     replace(&folder.join("kubeconfig"), &text)
 }
 
-/// Writes what a pod finds under /var/run/secrets/kubernetes.io/serviceaccount.
+/// Writes the files of a pod under /var/run/secrets/kubernetes.io/serviceaccount.
 pub(super) fn write_service_account(folder: &Path, contents: &Contents<'_>) -> Result<()> {
     replace(&folder.join("token"), contents.token)?;
     replace(&folder.join("ca.crt"), contents.authority.unwrap_or_default())?;
@@ -114,7 +114,7 @@ fn exec_lines(folder: &Path, token: &str) -> Result<String> {
     let credential =
         format!(r#"{{"apiVersion":"{API}","kind":"ExecCredential","status":{{"token":"{token}"}}}}"#);
     let credential = replace(&folder.join("credential.json"), &credential)?;
-    // A shell, and no program of our own: one that has just been written cannot always be run.
+    // A shell script instead of a new program: a file that was just written cannot always be executed ("text file busy").
     let script = format!("echo run >> '{}'; cat '{}'", folder.join("runs").display(), credential.display());
     Ok(format!(
         "\n    exec:\n      apiVersion: {API}\n      interactiveMode: Never\n      command: /bin/sh\n      \

@@ -1,5 +1,5 @@
-//! Lists: whole or in pages, of now or of a moment still remembered. Watches, also those that begin with a list, are in
-//! `watch`.
+//! Lists: complete or in pages, of the current or a recent version. Watches, including those that begin with a list, are
+//! in `watch`.
 
 use std::sync::Arc;
 
@@ -15,12 +15,12 @@ use super::status::Status;
 use super::store::Selection;
 use super::{PIECE, lock};
 
-/// Begins an answer; a task of its own goes on with it.
+/// Begins an answer; a separate task continues it.
 pub(super) fn list(shared: &Shared, request: &Request, selection: &Selection) -> Result<AnswerBody, Status> {
     let found = find(shared, request, selection)?;
     let (mut pieces, body) = in_pieces(request, &shared.faults);
     let kind = selection.kind;
-    // A client that is gone before the end of the list is its own affair.
+    // A client may disconnect before the end of the list.
     tokio::spawn(async move { send(kind, found, &mut pieces).await });
     Ok(body)
 }
@@ -94,7 +94,7 @@ impl Question {
             return Err(Status::forbidden_option("resourceVersionMatch", message));
         }
         let limit = match number("limit")? {
-            // A list of "any version" comes from the server's cache, which knows no pages.
+            // A list of "any version" comes from the cache of the server, which has no pages.
             _ if version == "0" => usize::MAX,
             0 => usize::MAX,
             limit => usize::try_from(limit).unwrap_or(usize::MAX),

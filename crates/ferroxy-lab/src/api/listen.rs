@@ -1,5 +1,4 @@
-//! The server's thread: accepts connections, puts TLS on them, and cuts them when told to. What is said on a connection
-//! is in `answer`.
+//! The thread of the server: accepts connections, does TLS, and cuts connections on command. `answer` handles requests.
 
 use std::convert::Infallible;
 use std::future::pending;
@@ -22,21 +21,21 @@ use super::fault::Fault;
 use super::server::Shared;
 use super::{lock, unless};
 
-/// What the thread is told. It ends when there is nobody left who could tell it anything.
+/// A command to the thread, which ends when all senders are dropped.
 #[derive(Debug)]
 pub(super) enum Command {
     /// Stop listening, or begin again on the same address.
     Listen { open: bool, done: std::sync::mpsc::Sender<io::Result<()>> },
 }
 
-/// Runs until the commands end. Then everything that is open is closed.
+/// Runs until the commands end, then closes all connections.
 pub(super) fn run(
     shared: &Arc<Shared>,
     listener: StdListener,
     commands: mpsc::UnboundedReceiver<Command>,
 ) -> io::Result<()> {
-    // One thread: a test API server must not take the cores from what is being measured, and sockets that are made
-    // anew must be made in the network namespace this thread was started in.
+    // One thread: a test API server must not compete for cores with what is measured, and new sockets must be created in the
+    // network namespace of this thread.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(accept(shared, listener, commands))
 }
@@ -50,12 +49,12 @@ async fn accept(
     loop {
         match unless(commands.recv(), next(listener.as_ref())).await {
             Ok(Ok((stream, _))) => begin(shared, stream),
-            // A client that was gone before it was accepted.
+            // The client disconnected before it was accepted.
             Ok(Err(_)) => tokio::task::yield_now().await,
             Err(None) => return Ok(()),
             Err(Some(Command::Listen { open, done })) => {
                 let result = set_listening(&mut listener, open, shared.address);
-                // Whoever asked may have stopped waiting.
+                // The requester may have stopped waiting.
                 drop(done.send(result));
             }
         }
@@ -112,7 +111,7 @@ async fn serve(shared: &Arc<Shared>, stream: TcpStream) {
     }
     let tls = lock(&shared.access).tls();
     let Some(config) = tls else { return talk(shared, stream, None).await };
-    // A handshake that fails is what some tests are about: the client has the error.
+    // Some tests provoke failing handshakes: the client reports the error.
     let Ok(stream) = TlsAcceptor::from(config).accept(stream).await else { return };
     let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
     let certificate = certificate.map(|certificate| Bytes::copy_from_slice(certificate));
@@ -124,6 +123,6 @@ async fn talk(shared: &Arc<Shared>, stream: impl AsyncRead + AsyncWrite + Unpin,
         let answer = answer(Arc::clone(shared), certificate.clone(), request);
         async { Ok::<_, Infallible>(answer.await) }
     });
-    // How a connection ends is the client's to notice: it went away, or it was cut on purpose.
+    // Ignored: the client disconnected, or the connection was cut on purpose.
     drop(http1::Builder::new().serve_connection(TokioIo::new(stream), service).await);
 }

@@ -59,12 +59,12 @@ pub use server::{Options, Server};
 /// Lists and events are sent in pieces of about this size.
 const PIECE: usize = 64 << 10;
 
-/// A test that panicked elsewhere must not hide behind a second panic here.
+/// A poisoned lock is ignored: a second panic here would hide the first.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What `work` gives, or as an error what `stop` gave when that was ready before it.
+/// The result of `work`, or as an error that of `stop` if it is ready first.
 async fn unless<S, T>(stop: impl Future<Output = S>, work: impl Future<Output = T>) -> Result<T, S> {
     let (mut stop, mut work) = (pin!(stop), pin!(work));
     poll_fn(|context| match stop.as_mut().poll(context) {

@@ -1,5 +1,5 @@
-//! One object as the server keeps it: JSON text with a version set into it, and the few values that selectors ask for.
-//! Nothing else in the text is looked at, so that objects with nonsense in their fields can be served too.
+//! One object as the server stores it: JSON text with a resource version, and the few values that selectors need. Other
+//! fields are not parsed, so objects with invalid fields can be served, too.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -35,11 +35,11 @@ pub(super) struct Object {
     pub cluster_ip: String,
     /// `{"kind":"Service","apiVersion":"v1","metadata":{…,"resourceVersion":"7"},…}`: always in this order.
     text: Bytes,
-    /// Where the digits of the version stand in `text`.
+    /// The position of the version in `text`.
     version_at: Range<usize>,
 }
 
-/// Why something given to the server cannot be kept.
+/// Why the server cannot store an object.
 #[derive(Debug, thiserror::Error)]
 pub enum ObjectError {
     #[error("not JSON with metadata: {0}")]
@@ -54,7 +54,7 @@ pub enum ObjectError {
 type Fields<'a> = BTreeMap<&'a str, &'a RawValue>;
 
 impl Object {
-    /// Reads an object and gives it this version; whatever version it brings along is forgotten.
+    /// Reads an object and sets this version; its own version is ignored.
     pub fn read(json: &[u8], version: Version) -> Result<Object, ObjectError> {
         let mut fields: Fields<'_> = serde_json::from_slice(json)?;
         let kind = read_kind(&mut fields)?;
@@ -88,12 +88,12 @@ impl Object {
         &self.text
     }
 
-    /// As an item of a list: API servers leave `kind` and `apiVersion` out there, but for the opening brace.
+    /// As an item of a list, where API servers omit `kind` and `apiVersion`; without the opening brace.
     pub fn fields_in_list(&self) -> &[u8] {
         self.text.get(head(self.kind).len()..).unwrap_or_default()
     }
 
-    /// The same object as the event of its departure shows it: as it was last, with the version of its going.
+    /// The object in its DELETED event: its last state with the version of the deletion.
     pub fn text_with_version(&self, version: Version) -> Bytes {
         let mut text = BytesMut::with_capacity(self.text.len() + 4);
         text.extend_from_slice(&self.text[..self.version_at.start]);
@@ -119,7 +119,7 @@ fn read_kind(fields: &mut Fields<'_>) -> Result<Kind, ObjectError> {
     Kind::from_name(&name).ok_or(ObjectError::Kind(name))
 }
 
-/// The namespace is `default` when an object does not say, as `kubectl` has it.
+/// The default namespace is `default`, as in `kubectl`.
 fn read_key(kind: Kind, metadata: &mut Fields<'_>) -> Result<Key, ObjectError> {
     let name: String = read(metadata.remove("name"))?;
     if name.is_empty() {
@@ -133,12 +133,12 @@ fn read_key(kind: Kind, metadata: &mut Fields<'_>) -> Result<Key, ObjectError> {
     }
 }
 
-/// A field that is not there has its type's default.
+/// A missing field has the default of its type.
 fn read<'a, T: Deserialize<'a> + Default>(field: Option<&'a RawValue>) -> Result<T, ObjectError> {
     field.map_or(Ok(T::default()), |field| Ok(serde_json::from_str(field.get())?))
 }
 
-/// Labels of the wrong type are none, here and below: such objects are put here on purpose.
+/// Labels of the wrong type count as none, here and below: tests create such objects on purpose.
 fn read_labels(labels: &RawValue) -> BTreeMap<String, String> {
     serde_json::from_str(labels.get()).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! A program that runs beside a test, with its output in a file. It ends with the test, however the test ends.
+//! A child process of a test, with its output in a file. It ends with the test, even if the test is killed.
 
 use std::fs::{self, File};
 use std::io;
@@ -14,7 +14,7 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 use super::lock;
 use crate::error::{LabError, Result};
 
-/// How much of a program's output its failure shows.
+/// How much of the output is shown after a failure.
 const LAST_LINES: usize = 20;
 
 #[derive(Debug)]
@@ -22,7 +22,7 @@ pub(super) struct Process {
     name: String,
     output: PathBuf,
     child: Arc<Mutex<Child>>,
-    /// The program is killed when this is gone.
+    /// The process is killed when this is dropped.
     keep: Option<Sender<()>>,
     keeper: Option<JoinHandle<()>>,
 }
@@ -48,7 +48,7 @@ impl Process {
         lock(&self.child).try_wait().map_err(|e| LabError::system(format!("look after {}", self.name), e))
     }
 
-    /// What went wrong with it, and the end of its output.
+    /// An error with the end of its output.
     pub fn failure(&self, what: &str) -> LabError {
         let output = fs::read(&self.output).unwrap_or_default();
         let output = String::from_utf8_lossy(&output);
@@ -81,8 +81,8 @@ fn command(program: &Path, arguments: &[String], output: &Path) -> Result<Comman
     Ok(command)
 }
 
-/// The parent of a process, for its death signal, is the thread that started it: this one stays for as long as the
-/// process shall.
+/// The parent-death signal is sent when the thread that started the process ends, so this thread lives as long as the
+/// process should.
 fn keep_running(mut command: Command, started: &Sender<io::Result<Arc<Mutex<Child>>>>, kept: &Receiver<()>) {
     let child = command.spawn().map(|child| Arc::new(Mutex::new(child)));
     let own = child.as_ref().map(Arc::clone).ok();
@@ -90,7 +90,7 @@ fn keep_running(mut command: Command, started: &Sender<io::Result<Arc<Mutex<Chil
         return;
     }
     let Some(child) = own else { return };
-    // Nothing is ever sent: this is the wait for the other end to be dropped.
+    // Nothing is sent: this waits until the sender is dropped.
     let _dropped = kept.recv();
     let mut child = lock(&child);
     if let Err(error) = child.kill().and_then(|()| child.wait()) {

@@ -1,4 +1,4 @@
-//! A request as the tests see it: what it is about, what it wants, and its parameters. Answering it is elsewhere.
+//! A request as tests see it: resource, verb and parameters. `answer` answers it.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ pub enum Verb {
     Get,
     /// One page of a list, or all of it.
     List,
-    /// A watch that begins with everything there is (`sendInitialEvents`).
+    /// A watch that begins with all objects (`sendInitialEvents`).
     StreamList,
     Watch,
     Create,
@@ -21,10 +21,10 @@ pub enum Verb {
     Other,
 }
 
-/// A request the server has read, kept for assertions.
+/// A received request, kept for assertions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
-    /// None where the path is no resource's.
+    /// None if the path is not that of a resource.
     pub kind: Option<Kind>,
     pub verb: Verb,
     pub path: String,
@@ -69,7 +69,7 @@ impl Request {
         }
     }
 
-    /// Empty when it is not there, which is how API servers see it too.
+    /// Empty if missing, as in API servers.
     pub fn parameter(&self, name: &str) -> &str {
         self.query.get(name).map(String::as_str).unwrap_or_default()
     }
@@ -87,7 +87,7 @@ fn parse_query(query: &str) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Percent-encoding undone. What is wrongly encoded stays as it is.
+/// Decodes percent-encoding. Invalid sequences stay unchanged.
 fn decode(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

@@ -1,5 +1,5 @@
-//! Label and field selectors, as far as clients of this server use them. A selector it does not know is an error:
-//! one that was silently ignored would let a client's test pass for the wrong reason.
+//! Label and field selectors, as far as clients use them. An unknown selector is an error: ignoring it silently would let a
+//! test pass for the wrong reason.
 
 use super::object::Object;
 
@@ -33,12 +33,12 @@ enum Test {
     Exists,
     Absent,
     Equals(String),
-    /// Also true of a label that is not there, as in Kubernetes.
+    /// Also true if the label is missing, as in Kubernetes.
     Differs(String),
 }
 
 impl Selector {
-    /// From the query's `labelSelector` and `fieldSelector`. The error is what to tell the client.
+    /// From the parameters `labelSelector` and `fieldSelector`. The error is for the client.
     pub fn parse(labels: &str, fields: &str) -> Result<Selector, String> {
         let labels = terms(labels).map(label_term);
         let fields = terms(fields).map(field_term);

@@ -1,4 +1,4 @@
-//! The server as tests hold it: started, filled, broken and mended, asked what it has seen. Its thread is in `listen`.
+//! The handle of the server for tests: start it, change objects, inject faults, inspect requests. Its thread is in `listen`.
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -29,13 +29,13 @@ use crate::patience::PATIENCE;
 
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Port 0 is any that is free.
+    /// Port 0 selects a free port.
     pub address: SocketAddr,
     pub tls: bool,
     pub access: Access,
     /// How many changes of each kind are remembered for watches.
     pub history: usize,
-    /// How often a watch that wants bookmarks gets one. API servers take a minute, tests have none.
+    /// The interval of bookmarks. API servers use a minute, which is too long for tests.
     pub bookmark_interval: Duration,
 }
 
@@ -51,7 +51,7 @@ impl Default for Options {
     }
 }
 
-/// Serves until dropped, on a thread of its own.
+/// Serves on a separate thread until dropped.
 pub struct Server {
     shared: Arc<Shared>,
     /// None only while being dropped.
@@ -59,7 +59,7 @@ pub struct Server {
     thread: Option<JoinHandle<std::io::Result<()>>>,
 }
 
-/// What the handle and the thread have in common.
+/// Shared by the handle and the thread.
 pub(super) struct Shared {
     pub address: SocketAddr,
     pub bookmark_interval: Duration,
@@ -122,7 +122,7 @@ impl Server {
     }
 }
 
-/// What the cluster is.
+/// Objects of the cluster.
 impl Server {
     /// Creates or replaces an object. Watches are told before this returns. The error is what the original answers to an object
     /// that it refuses.
@@ -131,7 +131,7 @@ impl Server {
         self.put_raw(object.to_string().as_bytes())
     }
 
-    /// The same from JSON text, whose fields are not looked at: they may be nonsense, and may be huge.
+    /// The same from JSON text, whose fields are not checked: they may be invalid or huge.
     pub fn put_raw(&self, json: &[u8]) -> Result<Version> {
         let (kind, version) = {
             let mut store = lock(&self.shared.store);
@@ -141,7 +141,7 @@ impl Server {
         Ok(version)
     }
 
-    /// Many at once, and one nudge for all.
+    /// Many at once, with one notification.
     pub fn put_all(&self, objects: impl IntoIterator<Item = impl AsRef<[u8]>>) -> Result<Version> {
         let version = {
             let mut store = lock(&self.shared.store);
@@ -172,7 +172,7 @@ impl Server {
         Ok(version)
     }
 
-    /// Forgets all changes so far: a watch or a list from before now has expired.
+    /// Forgets all previous changes: older versions have expired for watches and lists.
     pub fn compact(&self) {
         lock(&self.shared.store).compact();
     }
@@ -182,7 +182,7 @@ impl Server {
         lock(&self.shared.store).version()
     }
 
-    /// The Events clients have created, in the order of their names.
+    /// The Events that clients created, sorted by name.
     pub fn events(&self) -> Result<Vec<Value>> {
         let everything = Selection { kind: Kind::Event, namespace: None, selector: Selector::default() };
         let events = lock(&self.shared.store).all(&everything);
@@ -211,30 +211,30 @@ fn check(object: &Value) -> Result<()> {
 
 /// What goes wrong.
 impl Server {
-    /// Strikes every request it can. In force when this returns.
+    /// Affects all requests. In force when this returns.
     pub fn fault(&self, fault: Fault) -> Result<()> {
         self.fault_on(On::default(), fault)
     }
 
-    /// Strikes requests for a kind, with a verb, so many times: `fault_on((Kind::Service, Verb::List), …)`.
+    /// Affects requests for a kind with a verb, a number of times: `fault_on((Kind::Service, Verb::List), …)`.
     pub fn fault_on(&self, on: impl Into<On>, fault: Fault) -> Result<()> {
         let refuse = fault == Fault::Refuse;
         self.shared.faults.add(on.into(), fault);
         if refuse { self.listen(false) } else { Ok(()) }
     }
 
-    /// All is well again, but for what was struck and cannot recover.
+    /// Ends all faults. Connections that are already affected do not recover.
     pub fn clear_faults(&self) -> Result<()> {
         self.shared.faults.clear();
         self.listen(true)
     }
 
-    /// Puts something wrong into every open watch of a kind, once; says how many there were.
+    /// Injects a fault into every open watch of a kind, once; returns the number of watches.
     pub fn inject(&self, kind: Kind, injection: Injection) -> usize {
         self.nudge(kind, &Nudge::Inject(injection))
     }
 
-    /// Cuts every connection there is, wherever in an answer it may be.
+    /// Cuts all connections, even in the middle of an answer.
     pub fn cut(&self) {
         self.shared.cut.send_replace(());
     }
@@ -249,40 +249,40 @@ impl Server {
     }
 }
 
-/// Who may ask.
+/// Credentials.
 impl Server {
-    /// Writes a kubeconfig and the files it names into a folder, with the credentials of now. Called again after a
-    /// renewal, it rotates them.
+    /// Writes a kubeconfig with the current credentials, and the files that it names, into a folder. Calling it again after a
+    /// renewal rotates them.
     pub fn kubeconfig(&self, folder: &Path, login: Login) -> Result<PathBuf> {
         self.with_contents(|contents| kubeconfig::write(folder, login, contents))
     }
 
-    /// Writes what a pod's service account would be.
+    /// Writes the service account files of a pod.
     pub fn service_account(&self, folder: &Path) -> Result<()> {
         self.with_contents(|contents| kubeconfig::write_service_account(folder, contents))
     }
 
-    /// A new token and a new client certificate; the old ones stay good until they are revoked.
+    /// A new token and a new client certificate; the old ones stay valid until they are revoked.
     pub fn renew_credentials(&self) -> Result<()> {
         Ok(lock(&self.shared.access).renew_credentials()?)
     }
 
-    /// From the next request on, also on connections that are open.
+    /// Applies from the next request on, also on open connections.
     pub fn revoke_old_credentials(&self) {
         lock(&self.shared.access).revoke_old_credentials();
     }
 
-    /// For connections that come from now on.
+    /// Applies to new connections.
     pub fn renew_server_certificate(&self) -> Result<()> {
         Ok(lock(&self.shared.access).renew_server_certificate()?)
     }
 
-    /// A new CA, too. Clients must be told: see `kubeconfig`.
+    /// A new CA, too. Clients need a new kubeconfig.
     pub fn renew_authority(&self) -> Result<()> {
         Ok(lock(&self.shared.access).renew_authority()?)
     }
 
-    /// The token that is good now.
+    /// The valid token.
     pub fn token(&self) -> String {
         lock(&self.shared.access).token().to_owned()
     }
@@ -300,7 +300,7 @@ impl Server {
     }
 }
 
-/// What it has seen.
+/// Requests and connections.
 impl Server {
     /// Requests for a kind with a verb; each page of a list is one.
     pub fn count(&self, kind: Kind, verb: Verb) -> usize {
@@ -331,7 +331,7 @@ impl Server {
         lock(&self.shared.watchers).iter().filter(|watcher| watcher.kind == kind).count()
     }
 
-    /// Returns when so many watches of a kind are open.
+    /// Waits until this many watches of a kind are open.
     pub fn wait_for_watches(&self, kind: Kind, count: usize) -> Result<()> {
         let deadline = Instant::now() + PATIENCE;
         while self.watches(kind) != count {

@@ -1,4 +1,4 @@
-//! Errors as API servers send them: `Status` objects, with the code, reason and wording of the original.
+//! Errors as API servers send them: `Status` objects with the same code, reason and message.
 
 use std::time::Duration;
 
@@ -96,7 +96,7 @@ impl Status {
         Status::new(415, "UnsupportedMediaType", message)
     }
 
-    /// A watch or an exact list from before what the server remembers.
+    /// A watch or an exact list of a version that has expired.
     pub fn expired(asked: u64, oldest: u64) -> Status {
         Status::new(410, "Expired", format!("too old resource version: {asked} ({oldest})"))
     }
@@ -110,7 +110,7 @@ impl Status {
         )
     }
 
-    /// A list not older than a version that does not exist yet.
+    /// A list that is not older than a version in the future.
     pub fn too_large_version(asked: u64, current: u64) -> Status {
         let message = format!("Too large resource version: {asked}, current: {current}");
         let causes = json!([{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}]);
@@ -121,7 +121,7 @@ impl Status {
         }
     }
 
-    /// A parameter of the query that may not be there.
+    /// A query parameter that is not allowed.
     pub fn forbidden_option(field: &'static str, message: &str) -> Status {
         let cause = format!("Forbidden: {message}");
         let causes = json!([{"reason": "FieldValueForbidden", "message": cause, "field": field}]);

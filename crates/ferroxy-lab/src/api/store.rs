@@ -1,5 +1,4 @@
-//! The objects of all kinds with their versions, and the last changes of each kind, from which watches and exact lists
-//! are served. Knows nothing of HTTP.
+//! The objects of all kinds with their versions, and the last changes of each kind for watches and exact lists. No HTTP.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
@@ -11,7 +10,7 @@ use super::selector::Selector;
 
 #[derive(Debug)]
 pub(super) struct Store {
-    /// Of the last change, of whatever kind.
+    /// Of the last change of any kind.
     version: Version,
     shelves: BTreeMap<Kind, Shelf>,
     /// How many changes of a kind are remembered.
@@ -34,7 +33,7 @@ pub(super) struct Change {
     pub after: Option<Arc<Object>>,
 }
 
-/// Which objects of a kind are asked for.
+/// Selects objects of a kind.
 #[derive(Debug, Clone)]
 pub(super) struct Selection {
     pub kind: Kind,
@@ -49,7 +48,7 @@ impl Selection {
     }
 }
 
-/// What was asked for is older than what is remembered.
+/// The requested version has expired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Forgotten {
     pub oldest: Version,
@@ -58,14 +57,14 @@ pub(super) struct Forgotten {
 #[derive(Debug)]
 pub(super) struct Page {
     pub objects: Vec<Arc<Object>>,
-    /// There are more after the last of these.
+    /// More objects follow.
     pub more: bool,
 }
 
 impl Store {
     pub fn new(history: usize) -> Store {
         let shelves = Kind::ALL.into_iter().map(|kind| (kind, Shelf::default())).collect();
-        // Clusters do not begin at zero, and a version of 0 has a meaning of its own in requests.
+        // Real clusters do not begin at zero, and version 0 has a special meaning in requests.
         Store { version: 1, shelves, history }
     }
 
@@ -83,7 +82,7 @@ impl Store {
         Ok(object)
     }
 
-    /// None when there is no such object.
+    /// None if the object does not exist.
     pub fn delete(&mut self, kind: Kind, key: &Key) -> Option<Version> {
         let shelf = self.shelves.get_mut(&kind)?;
         let before = shelf.objects.remove(key)?;
@@ -92,7 +91,7 @@ impl Store {
         Some(self.version)
     }
 
-    /// Forgets every change so far: what is older than now is gone, as after a compaction of etcd.
+    /// Forgets all previous changes: older versions have expired, as after a compaction of etcd.
     pub fn compact(&mut self) {
         for shelf in self.shelves.values_mut() {
             shelf.changes.clear();
@@ -109,7 +108,7 @@ impl Store {
         objects.filter(|object| selection.has(object)).cloned().collect()
     }
 
-    /// The objects as they were at a version, after a key, in order, and at most so many.
+    /// The objects at a version, in order, after a key, up to a limit.
     pub fn page(
         &self,
         selection: &Selection,
@@ -125,7 +124,7 @@ impl Store {
         let same = shelf.objects.range::<Key, _>(range).filter(|(key, _)| !undone.contains_key(key));
         let same = same.map(|(_, object)| object);
         let other = undone.range::<Key, _>(range).filter_map(|(_, before)| *before);
-        // The first of both together are among the first of each; one more than asked for tells whether there is more.
+        // The first of the union are among the first of each; one more than the limit shows whether more follow.
         let first = |objects: &mut dyn Iterator<Item = &Arc<Object>>| -> Vec<Arc<Object>> {
             objects.filter(|object| selection.has(object)).take(limit.saturating_add(1)).cloned().collect()
         };
@@ -146,7 +145,7 @@ impl Store {
         Ok(shelf.since(version)?.cloned().collect())
     }
 
-    /// The last changes of a kind, at most so many: for events that come once more than they should.
+    /// The last changes of a kind, up to a limit: for repeated events.
     pub fn last_changes(&self, kind: Kind, count: usize) -> Vec<Change> {
         let Some(shelf) = self.shelves.get(&kind) else { return Vec::new() };
         shelf.changes.iter().skip(shelf.changes.len().saturating_sub(count)).cloned().collect()
@@ -171,7 +170,7 @@ impl Shelf {
         Ok(self.changes.range(first..))
     }
 
-    /// What each object that has changed since was at that version.
+    /// The state at that version of each object that has changed since.
     fn undo_until(&self, version: Version) -> Result<BTreeMap<&Key, Option<&Arc<Object>>>, Forgotten> {
         let mut undone = BTreeMap::new();
         for change in self.since(version)?.rev() {

@@ -1,5 +1,5 @@
-//! Watches: the changes of a kind as a stream of lines, from a version on or after everything there is. Each open watch
-//! is one task; the server nudges it when something has changed, or is to go wrong.
+//! Watches: the changes of a kind as a stream of lines, from a version on or after all existing objects. Each open watch is
+//! one task; the server notifies it of changes and faults.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,14 +20,14 @@ use super::status::Status;
 use super::store::{Change, Selection};
 use super::{PIECE, lock, unless};
 
-/// What wakes a watch.
+/// Notifications to a watch.
 #[derive(Debug, Clone)]
 pub(super) enum Nudge {
     Changed,
     Inject(Injection),
 }
 
-/// An open watch as the server knows it.
+/// An open watch as registered in the server.
 #[derive(Debug)]
 pub(super) struct Watcher {
     id: usize,
@@ -35,7 +35,7 @@ pub(super) struct Watcher {
     pub nudge: mpsc::UnboundedSender<Nudge>,
 }
 
-/// Begins an answer; a task of its own goes on with it.
+/// Begins an answer; a separate task continues it.
 pub(super) fn watch(
     shared: &Arc<Shared>,
     request: &Request,
@@ -47,12 +47,12 @@ pub(super) fn watch(
         Fault::WatchesBegin(injection) => Some(injection.clone()),
         _ => None,
     });
-    // Known to the server before anything is read from the store: no change can fall in between.
+    // Registered before the store is read, so that no change is missed.
     let (membership, nudges) = Membership::join(shared, selection.kind);
     let mut watch = Watch { shared: Arc::clone(shared), selection, pieces, sent: 0, text: BytesMut::new() };
     tokio::spawn(async move {
         let begun = watch.begin(&question, begin_with).await;
-        // Whether the client, the deadline or a fault has ended it, there is nobody left to tell.
+        // Ended by the client, the deadline or a fault: the result is not needed.
         if begun.is_ok() {
             let _: Result<(), Ended> = watch.go_on(&question, nudges).await;
         }
@@ -65,7 +65,7 @@ pub(super) fn watch(
 struct Question {
     begin: Begin,
     bookmarks: Option<Duration>,
-    /// With a bookmark that says where the initial events end.
+    /// With a bookmark at the end of the initial events.
     end_of_initial_events: bool,
     ends: Option<Instant>,
 }
@@ -107,7 +107,7 @@ impl Question {
     }
 }
 
-/// What API servers insist on.
+/// Parameters that API servers require.
 fn check_streaming(request: &Request, refused: bool) -> Result<(), Status> {
     let rule = request.parameter("resourceVersionMatch");
     let streaming = request.query.contains_key("sendInitialEvents");
@@ -173,7 +173,7 @@ impl Watch {
             match woken {
                 Woken::Nudged(Nudge::Changed) => {}
                 Woken::Nudged(Nudge::Inject(injection)) => {
-                    // In the order the test has caused them.
+                    // In the order in which the test caused them.
                     self.send_changes().await?;
                     self.inject(injection).await?;
                     self.flush().await?;
@@ -204,7 +204,7 @@ impl Watch {
         match unless(self.pieces.closed(), nudge).await {
             Ok(None) => Ok(Woken::Due),
             Ok(Some(Some(nudge))) => Ok(Woken::Nudged(nudge)),
-            // The client has closed, or the server is about to.
+            // The client has disconnected, or the server stops.
             Ok(Some(None)) | Err(()) => Err(Ended),
         }
     }
@@ -221,12 +221,12 @@ impl Watch {
         for change in &changes {
             self.change(change).await?;
         }
-        // A watch may be asked for from a version that is yet to come.
+        // The requested version may be in the future.
         self.sent = self.sent.max(now);
         self.flush().await
     }
 
-    /// Objects that come into the selection, or leave it, are new or gone as far as this client can see.
+    /// An object that enters or leaves the selection is added or deleted for this client.
     async fn change(&mut self, change: &Change) -> Result<(), Ended> {
         let selected =
             |object: &Option<Arc<Object>>| object.clone().filter(|object| self.selection.has(object));
@@ -327,7 +327,7 @@ enum Woken {
     Due,
 }
 
-/// A watch is known to the server for as long as this lives.
+/// Keeps a watch registered until dropped.
 struct Membership {
     shared: Arc<Shared>,
     id: usize,

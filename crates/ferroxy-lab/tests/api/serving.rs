@@ -294,7 +294,7 @@ fn the_corpus_can_be_served() {
     }
 }
 
-/// Of the size of the largest cluster its users have told of.
+/// The size of the largest cluster that users have reported.
 #[test]
 fn a_large_cluster_is_paged_streamed_and_churned() {
     let cluster = Cluster::new(44_000, 1);

@@ -63,7 +63,7 @@ impl Ear {
     pub fn open(node: &Namespace) -> Result<Ear> {
         let socket = node.run(|| Socket::open(Protocol::Netfilter))??;
         match set_socket_recv_buffer_size_force(&socket, QUEUE) {
-            // Not in a user namespace: the queue is the shorter one the socket has already, and what it loses is told.
+            // Not permitted in a user namespace: the queue stays at its default size, and losses are reported.
             Ok(()) | Err(Errno::PERM) => {}
             Err(errno) => return Err(format!("a queue for announcements: {errno}").into()),
         }

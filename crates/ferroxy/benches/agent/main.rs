@@ -2,7 +2,7 @@
 //!
 //! Nothing of the binary under test is used but kube-proxy's flags, its signals, and what it does to the kernel and to
 //! packets. Each runs alone, one after the other, as the node of a cluster of namespaces made for it; the API server and
-//! its objects are the same for both. How each figure is come by is told at its measurement, in `measure/`.
+//! its objects are the same for both. `measure/` documents how each figure is measured.
 //!
 //! Whatever ends this ends all of it. An interrupted run leaves a few small files in the folder of the figures, which
 //! the next one removes.

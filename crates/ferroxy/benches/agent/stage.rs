@@ -157,8 +157,8 @@ impl Stage {
         Change { service, address, slice }
     }
 
-    /// Tells the API server, and says when its answer came. Our own has no answer to wait for: there it is the moment
-    /// before it is told, so that what it takes to send the event is in the measurement.
+    /// Sends the change to the API server and returns the time of its answer. Our own server has no answer to wait for: there
+    /// it is the time before the change, so that sending the event is part of the measurement.
     pub fn make(&self, change: &Change) -> Result<Instant> {
         match &self.api {
             Api::Test(server) => {

@@ -83,7 +83,7 @@ impl FeatureGates {
         .collect()
     }
 
-    /// Gates nobody knows are off.
+    /// Unknown gates are off.
     pub fn enabled(&self, name: &str) -> bool {
         let Some((_, stage, default)) = KNOWN.into_iter().find(|(known, _, _)| *known == name) else {
             return false;

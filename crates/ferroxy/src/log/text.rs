@@ -59,7 +59,7 @@ fn local(seconds: u64) -> libc::tm {
     // SAFETY: `tm` is plain numbers and a pointer that may be null, so zeros are a value of it.
     let mut time: libc::tm = unsafe { std::mem::zeroed() };
     // SAFETY: both pointers are to values that live here; the function keeps neither. On failure (a year that does not
-    // fit) it writes nothing, and the zeros are told.
+    // fit) it writes nothing, and zeros are printed.
     unsafe { libc::localtime_r(&raw const seconds, &raw mut time) };
     time
 }

@@ -1,5 +1,5 @@
-//! Samples where this process spends CPU time: the kernel interrupts whoever runs, a hundred times for each second of CPU
-//! time, and what was on the stack is noted. The form it is told in is in `pprof.rs`.
+//! CPU profile of this process: the kernel interrupts the running thread a hundred times per second of CPU time, and its
+//! stack is recorded. `pprof.rs` encodes the result.
 
 use std::ffi::c_void;
 use std::io;

@@ -14,7 +14,7 @@ use crate::work::{Line, Node, decode, lines_of, moves};
 /// Names the file with the work.
 const FILE: &str = "FERROXY_COST_FILE";
 
-/// Without valgrind that is told aloud, and where `CI` is set it is a failure.
+/// Without valgrind this prints a message, and fails if `CI` is set.
 pub fn can_be_counted() -> bool {
     let there = Command::new("valgrind").arg("--version").output().is_ok_and(|done| done.status.success());
     assert!(

@@ -38,7 +38,7 @@ pub const DEADLINE: Duration = ferroxy_lab::PATIENCE;
 
 pub const FERROXY: &str = env!("CARGO_BIN_EXE_ferroxy");
 
-/// The conformance network, or None where this machine cannot have it (told aloud; a failure in CI).
+/// The conformance network, or None if this machine does not support it (prints a message; fails in CI).
 pub fn network() -> Option<Network> {
     let needs = [Capability::Bridges, Capability::BridgeNetfilter, Capability::NfTables, Capability::NftTool];
     require(&needs).then(|| Network::conformance().unwrap())

@@ -29,7 +29,7 @@ pub fn documents(text: &str) -> Vec<Value> {
     documents.into_iter().filter(|document| !document.is_null()).collect()
 }
 
-/// A tool; `None` where this machine lacks it (told aloud; a failure in CI).
+/// A tool; `None` if this machine lacks it (prints a message; fails in CI).
 pub fn tool(name: &str) -> Option<Command> {
     let fetched = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools").join(name);
     let program = if fetched.exists() { fetched } else { PathBuf::from(name) };

@@ -49,7 +49,7 @@ const OTHER: &str = "10.96.0.81:80";
 const HOMES: [&str; 4] = ["a2", "b1", "a1", "b2"];
 
 impl Stage {
-    /// None where this machine cannot have it (told aloud; a failure in CI).
+    /// None if this machine does not support it (prints a message; fails in CI).
     pub fn new(setting: Setting) -> Option<Stage> {
         let stage = Stage::empty(setting)?;
         for object in [service_cidr(), node("ka", 1), node("kb", 2)] {

@@ -7,6 +7,9 @@ use crate::rust::Code;
 const REFUSED: [&str; 9] =
     ["utils", "util", "common", "helpers", "helper", "manager", "managers", "backend", "backends"];
 
+/// Established terms that contain a refused word: systemd and the Windows SCM are service managers.
+const TERMS: [[&str; 2]; 1] = [["service", "manager"]];
+
 const WHAT_TO_DO: &str = "says too little; name the thing after what it is or does";
 
 pub fn of_file(path: &str) -> Vec<Finding> {
@@ -32,7 +35,11 @@ pub fn of_items(path: &str, text: &str) -> Vec<Finding> {
 
 fn refused(name: &str) -> impl Iterator<Item = &'static str> {
     let words = words(name);
-    REFUSED.into_iter().filter(move |it| words.iter().any(|word| word == it))
+    let is_term = move |at: usize, words: &[String]| {
+        at > 0 && TERMS.iter().any(|term| words[at - 1] == term[0] && words[at] == term[1])
+    };
+    let has = move |refused: &str| (0..words.len()).any(|at| words[at] == refused && !is_term(at, &words));
+    REFUSED.into_iter().filter(move |it| has(it))
 }
 
 /// The words of a path, of `snake_case` and of `CamelCase`, in lower case.
@@ -63,8 +70,15 @@ mod tests {
 
     #[test]
     fn a_type_with_a_refused_word_is_found_at_its_line() {
-        let text = "//! A ServiceManager.\nstruct ServiceManager;\nmod proxy_helpers;\nenum Managed {}\n";
+        let text = "//! A RuleManager.\nstruct RuleManager;\nmod proxy_helpers;\nenum Managed {}\n";
         let lines: Vec<usize> = of_items("a.rs", text).iter().map(|it| it.line).collect();
         assert_eq!(lines, [2, 3]);
+    }
+
+    #[test]
+    fn established_terms_are_fine() {
+        assert_eq!(of_items("a.rs", "struct ServiceManager;\nmod service_manager;\n"), []);
+        assert_eq!(of_file("crates/a/src/service_manager.rs"), []);
+        assert_eq!(of_file("crates/a/src/manager/service.rs").len(), 1);
     }
 }

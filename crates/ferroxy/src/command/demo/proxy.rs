@@ -52,7 +52,7 @@ impl Proxy {
         Ok(Proxy { node: node.name, child, lines, said: Vec::new(), reader: Some(reader) })
     }
 
-    /// Waits for the first sync; returns how it told of it.
+    /// Waits for the first sync; returns its log line.
     pub fn wait_until_in_sync(&mut self) -> anyhow::Result<String> {
         const IN_SYNC: &str = "in sync";
         let deadline = Instant::now() + PATIENCE;
@@ -106,7 +106,7 @@ fn spawn(namespace: &Namespace, mut command: Command) -> anyhow::Result<Spawned>
     Ok((child, lines, reader))
 }
 
-/// Reads to the end even when nobody listens: a full pipe would stop the child.
+/// Reads to the end even without a receiver: a full pipe would block the child.
 fn pass_on(mut from: impl BufRead, say: &Sender<String>) {
     let mut line = Vec::new();
     while from.read_until(b'\n', &mut line).is_ok_and(|length| length > 0) {
