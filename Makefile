@@ -25,6 +25,9 @@ test-fast: ## Run the tests that need no privileges (ring 0)
 test-vm: ## Run only the tests in an emulated machine with Linux 6.1 (ring 3; x86-64, Debian; takes minutes)
 	scripts/test --vm
 
+cross: ## Build for Windows, arm64 and big-endian machines, and run unit tests there (x86-64, Debian; takes minutes)
+	scripts/cross
+
 lint: ## Check formatting, clippy and the dependency policy (deny.toml)
 	cargo fmt --all --check
 	cargo fmt --manifest-path fuzz/Cargo.toml --check
@@ -66,4 +69,4 @@ clean: ## Remove all build products
 	cargo clean
 	rm -rf fuzz/target fuzz/corpus fuzz/artifacts
 
-.PHONY: help demo test test-fast test-vm lint fmt build release install image-check bench bench-agent fuzz doc clean
+.PHONY: help demo test test-fast test-vm cross lint fmt build release install image-check bench bench-agent fuzz doc clean

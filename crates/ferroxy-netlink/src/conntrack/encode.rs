@@ -80,3 +80,51 @@ pub(super) fn header(family: Family) -> [u8; HEADER] {
     };
     [family, 0, 0, 0]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::{MESSAGE_HEADER, host, payload};
+
+    #[test]
+    fn numbers_are_in_network_order_but_the_flags_of_a_filter_are_not() {
+        let filter = Filter {
+            protocol: Some(17),
+            destination: Some([10, 96, 0, 10].into()),
+            destination_port: Some(0x1f90),
+            status: 0x0102_0304,
+            ..Filter::all(Family::V4)
+        };
+        let mut out = Encoder::new();
+        put_filter(&mut out, &filter);
+        let flags = filter::DESTINATION | filter::PROTOCOL | filter::DESTINATION_PORT;
+        assert_eq!(
+            payload(out.bytes(), &[entry::FILTER, filter::ORIGINAL_FLAGS]),
+            host([0, 0, 0, flags as u8])
+        );
+        assert_eq!(payload(out.bytes(), &[entry::STATUS]), [1, 2, 3, 4]);
+        assert_eq!(payload(out.bytes(), &[entry::STATUS_MASK]), [1, 2, 3, 4]);
+        assert_eq!(payload(out.bytes(), &[entry::ORIGINAL, tuple::IP, ip::V4_DESTINATION]), [10, 96, 0, 10]);
+        assert_eq!(
+            payload(out.bytes(), &[entry::ORIGINAL, tuple::PROTO, proto::DESTINATION_PORT]),
+            [0x1f, 0x90]
+        );
+    }
+
+    #[test]
+    fn a_deletion_names_tuple_zone_and_id() {
+        let original =
+            Tuple { source: "[fd00::1]:999".parse().unwrap(), destination: "[fd00::10]:53".parse().unwrap() };
+        let reply = Tuple { source: original.destination, destination: original.source };
+        let deleted =
+            Entry { protocol: 17, original, reply, zone: 0x0506, id: 0x0102_0304, status: 0, timeout: None };
+        let mut out = Encoder::new();
+        put_deletion(&mut out, 1, &deleted);
+        assert_eq!(out.bytes()[MESSAGE_HEADER..][..HEADER], [10, 0, 0, 0]);
+        let attributes = &out.bytes()[MESSAGE_HEADER + HEADER..];
+        assert_eq!(payload(attributes, &[entry::ID]), [1, 2, 3, 4]);
+        assert_eq!(payload(attributes, &[entry::ZONE]), [5, 6]);
+        assert_eq!(payload(attributes, &[entry::ORIGINAL, tuple::PROTO, proto::NUMBER]), [17]);
+        assert_eq!(payload(attributes, &[entry::ORIGINAL, tuple::PROTO, proto::SOURCE_PORT]), [0x03, 0xe7]);
+    }
+}

@@ -86,3 +86,63 @@ fn family_number(kind: Kind, family: Family) -> u8 {
         (_, Family::V6) => AF_INET6,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::decode::read_part;
+    use super::*;
+    use crate::codec::{Attributes, Message, host, payload};
+
+    const ADDRESS: Address =
+        Address { ip: IpAddr::V4(std::net::Ipv4Addr::new(10, 96, 0, 80)), protocol: 6, port: 8080 };
+
+    fn set(kind: Kind) -> Set {
+        Set { name: "s".into(), kind, family: Family::V4, capacity: 0x0102_0304, hash_size: 1024 }
+    }
+
+    /// A set's listing as the kernel writes it, which the same functions can write.
+    fn listed(set: &Set, members: &[Member]) -> Vec<u8> {
+        let mut out = Encoder::new();
+        put_start(&mut out, 7);
+        out.put_str(command::NAME, &set.name);
+        put_type(&mut out, set.kind, set.family);
+        put_description(&mut out, set);
+        put_members(&mut out, members);
+        out.bytes().to_vec()
+    }
+
+    #[test]
+    fn every_kind_of_member_is_read_as_it_was_written() {
+        let six: IpAddr = "fd00::80".parse().unwrap();
+        for (kind, members) in [
+            (Kind::Ip, vec![Member::Ip(ADDRESS.ip), Member::Ip(six)]),
+            (Kind::Port, vec![Member::Port(8080)]),
+            (Kind::IpPort, vec![Member::IpPort(ADDRESS), Member::IpPort(Address { ip: six, ..ADDRESS })]),
+            (Kind::IpPortIp, vec![Member::IpPortIp(ADDRESS, [10, 0, 0, 1].into())]),
+            (Kind::IpPortNet, vec![Member::IpPortNet(ADDRESS, [10, 0, 0, 0].into(), 8)]),
+        ] {
+            let bytes = listed(&set(kind), &members);
+            let mut found = None;
+            let message = Message { kind: 0, flags: 0, sequence: 1, port_id: 0, payload: &bytes };
+            read_part(&message, &mut found).unwrap();
+            let found = found.unwrap();
+            assert_eq!((found.kind, found.members), (Some(kind), members));
+            assert_eq!(found.capacity, (kind != Kind::Port).then_some(0x0102_0304));
+        }
+    }
+
+    #[test]
+    fn numbers_are_in_network_order_and_marked_so_but_line_numbers_are_not() {
+        let bytes = listed(&set(Kind::IpPort), &[Member::IpPort(ADDRESS)]);
+        let attributes = &bytes[HEADER..];
+        assert_eq!(payload(attributes, &[command::DATA, data::MOST_MEMBERS]), [1, 2, 3, 4]);
+        let member = payload(attributes, &[command::MEMBERS, command::DATA]);
+        assert_eq!(payload(member, &[data::PORT]), [0x1f, 0x90]);
+        assert_eq!(payload(member, &[data::IP, address::V4]), [10, 96, 0, 80]);
+        assert_eq!(payload(member, &[data::LINE]), host([0, 0, 0, 1]));
+
+        let port = Attributes::new(member).flatten().find(|attribute| attribute.kind == data::PORT).unwrap();
+        let header = &member[port.payload.as_ptr().addr() - member.as_ptr().addr() - 4..][..4];
+        assert_eq!(header, [host([0, 6]), host([0x40, 4])].concat());
+    }
+}

@@ -115,7 +115,45 @@ fn mask(prefix: u8) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::PERSISTENT;
     use super::*;
+    use crate::codec::{host, payload};
+
+    fn server(ip: &str, client_prefix: u8) -> Vec<u8> {
+        let address = Address { ip: ip.parse().unwrap(), protocol: 6, port: 0x1f90 };
+        let (scheduler, flags) = ("rr".to_owned(), PERSISTENT);
+        let server = VirtualServer { address, scheduler, flags, timeout: 0x0102_0304, client_prefix };
+        let mut out = Encoder::new();
+        put_server(&mut out, &server);
+        out.bytes().to_vec()
+    }
+
+    #[test]
+    fn ports_and_masks_are_in_network_order_and_other_numbers_are_not() {
+        let bytes = server("10.96.0.80", 24);
+        let field = |kind| payload(&bytes, &[top::SERVICE, kind]);
+        assert_eq!(field(service::FAMILY), host([0, 2]));
+        assert_eq!(field(service::PROTOCOL), host([0, 6]));
+        assert_eq!(field(service::ADDRESS)[..5], [10, 96, 0, 80, 0]);
+        assert_eq!(field(service::PORT), [0x1f, 0x90]);
+        assert_eq!(field(service::FLAGS), [host([0, 0, 0, 1]), [0xff; 4]].concat());
+        assert_eq!(field(service::TIMEOUT), host([1, 2, 3, 4]));
+        assert_eq!(field(service::NETMASK), [255, 255, 255, 0]);
+        let bytes = server("fd00::80", 64);
+        assert_eq!(payload(&bytes, &[top::SERVICE, service::NETMASK]), host([0, 0, 0, 64]));
+        assert_eq!(payload(&bytes, &[top::SERVICE, service::FAMILY]), host([0, 10]));
+    }
+
+    #[test]
+    fn a_destination_has_its_port_in_network_order() {
+        let address = "10.244.1.5:8080".parse().unwrap();
+        let mut out = Encoder::new();
+        put_destination(&mut out, &Destination { address, forwarding: Forwarding::Masquerade, weight: 3 });
+        let field = |kind| payload(out.bytes(), &[top::DESTINATION, kind]);
+        assert_eq!(field(destination::PORT), [0x1f, 0x90]);
+        assert_eq!(field(destination::WEIGHT), host([0, 0, 0, 3]));
+        assert_eq!(field(destination::FAMILY), host([0, 2]));
+    }
 
     #[test]
     fn a_prefix_of_any_length_is_a_mask() {

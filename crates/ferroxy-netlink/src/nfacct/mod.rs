@@ -48,3 +48,18 @@ fn read_counter(message: &Message<'_>) -> Result<Counter, Malformed> {
         bytes: fields.need(attribute::BYTES, "bytes of a counter")?.u64_be()?,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_in_network_order() {
+        let mut out = Encoder::new();
+        put_name(&mut out, "ferroxy");
+        out.put_bytes(attribute::PACKETS, &[0, 0, 0, 0, 0, 0, 1, 2]);
+        out.put_bytes(attribute::BYTES, &[0, 0, 0, 0, 0, 3, 4, 5]);
+        let message = Message { kind: message::NEW, flags: 0, sequence: 1, port_id: 0, payload: out.bytes() };
+        assert_eq!(read_counter(&message), Ok(Counter { packets: 0x0102, bytes: 0x0003_0405 }));
+    }
+}

@@ -219,3 +219,61 @@ fn length(fields: &[Datatype]) -> u32 {
     };
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::payload;
+    use crate::nftables::{Expr, Hook};
+
+    fn encoded(put: impl FnOnce(&mut Encoder, &mut Vec<u8>)) -> Vec<u8> {
+        let mut out = Encoder::new();
+        put(&mut out, &mut Vec::new());
+        out.bytes().to_vec()
+    }
+
+    #[test]
+    fn numbers_of_sets_are_in_network_order() {
+        let set = Set {
+            name: "s".into(),
+            key: vec![Datatype::Ipv4Addr, Datatype::InetService],
+            data: None,
+            interval: false,
+            dynamic: true,
+            timeout_ms: Some(0x0102_0304),
+            size: Some(0x0506_0708),
+            comment: None,
+        };
+        let bytes = encoded(|out, scratch| put_set(out, scratch, "t", &set, 0x090a));
+        assert_eq!(payload(&bytes, &[set::FLAGS]), [0, 0, 0, 0x30]);
+        assert_eq!(payload(&bytes, &[set::KEY_TYPE]), [0, 0, 1, 0xcd]);
+        assert_eq!(payload(&bytes, &[set::KEY_LEN]), [0, 0, 0, 8]);
+        assert_eq!(payload(&bytes, &[set::ID]), [0, 0, 9, 10]);
+        assert_eq!(payload(&bytes, &[set::TIMEOUT]), [0, 0, 0, 0, 1, 2, 3, 4]);
+        assert_eq!(payload(&bytes, &[set::DESC, set::DESC_SIZE]), [5, 6, 7, 8]);
+    }
+
+    #[test]
+    fn priorities_and_verdicts_are_in_network_order() {
+        let hook = Hook { kind: ChainType::Nat, point: HookPoint::Output, priority: -100 };
+        let wanted = Chain { name: "c".into(), hook: Some(hook), comment: None };
+        let bytes = encoded(|out, scratch| put_chain(out, scratch, "t", &wanted));
+        assert_eq!(payload(&bytes, &[chain::HOOK, chain::HOOK_NUMBER]), [0, 0, 0, 3]);
+        assert_eq!(payload(&bytes, &[chain::HOOK, chain::HOOK_PRIORITY]), [0xff, 0xff, 0xff, 0x9c]);
+        let bytes = encoded(|out, _| put_verdict(out, element::DATA, VerdictRef::Jump("c")));
+        let verdict = payload(&bytes, &[element::DATA, data::VERDICT]);
+        assert_eq!(payload(verdict, &[data::VERDICT_CODE]), [0xff, 0xff, 0xff, 0xfd]);
+    }
+
+    #[test]
+    fn parameters_of_expressions_are_in_network_order_and_their_data_as_given() {
+        let expr = Expr::Numgen { dreg: 1, modulus: 0x0102_0304, offset: 0x0506_0708 };
+        let bytes = encoded(|out, _| expr.encode(out));
+        // The list's element, the expression's parameters, the modulus.
+        assert_eq!(payload(&bytes, &[1, 2, 2]), [1, 2, 3, 4]);
+        assert_eq!(payload(&bytes, &[1, 2, 4]), [5, 6, 7, 8]);
+        let expr = Expr::ImmediateData { dreg: 1, data: vec![0x1f, 0x90] };
+        let bytes = encoded(|out, _| expr.encode(out));
+        assert_eq!(payload(&bytes, &[1, 2, 2, data::VALUE]), [0x1f, 0x90]);
+    }
+}

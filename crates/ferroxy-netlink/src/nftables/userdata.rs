@@ -203,38 +203,72 @@ mod tests {
         buffer
     }
 
-    // The expected bytes below are what nft 1.0.6 sends for the set in the comment (little-endian machine).
-    #[cfg(target_endian = "little")]
+    /// Bytes in hexadecimal as nft sends them on this machine, from those of a little-endian one: `nft` writes 32-bit numbers in
+    /// host byte order, and every attribute of 4 bytes here is one, while longer ones are nested or text.
+    fn of_this_machine(little: &str) -> String {
+        let bytes: Vec<u8> = (0..little.len())
+            .step_by(2)
+            .map(|at| u8::from_str_radix(&little[at..at + 2], 16).unwrap())
+            .collect();
+        if cfg!(target_endian = "little") { hex(&bytes) } else { hex(&with_numbers_swapped(&bytes)) }
+    }
+
+    fn with_numbers_swapped(mut bytes: &[u8]) -> Vec<u8> {
+        let mut swapped = Vec::new();
+        while let [kind, length, rest @ ..] = bytes {
+            let (value, after) = rest.split_at(usize::from(*length));
+            swapped.extend([*kind, *length]);
+            match value.len() {
+                4 if *kind != SET_COMMENT => swapped.extend(value.iter().rev()),
+                _ if *kind != SET_COMMENT => swapped.extend(with_numbers_swapped(value)),
+                _ => swapped.extend(value),
+            }
+            bytes = after;
+        }
+        swapped
+    }
+
+    #[test]
+    fn numbers_are_in_host_order() {
+        let found = of(&[Datatype::Ipv4Addr], None, None);
+        assert_eq!(found, [&[SET_KEY_BYTEORDER, 4][..], &crate::codec::host([0, 0, 0, 2])].concat());
+    }
+
+    // The expected bytes below are what nft 1.0.6 sends for the set in the comment on a little-endian machine.
     #[test]
     fn sets_carry_what_nft_would_write() {
         use Datatype::{InetProto, InetService, Integer32, Ipv4Addr, Ipv6Addr};
         // type ipv4_addr; comment "live cluster IPs"
         let found = of(&[Ipv4Addr], None, Some("live cluster IPs"));
-        assert_eq!(hex(&found), "00040200000007116c69766520636c75737465722049507300");
+        assert_eq!(hex(&found), of_this_machine("00040200000007116c69766520636c75737465722049507300"));
         // type ipv4_addr . inet_proto . inet_service : verdict
         let found = of(&[Ipv4Addr, InetProto, InetService], Some(SetData::Verdict), None);
-        assert_eq!(hex(&found), "000400000000010400000000030800040d0000000100060400000000");
+        assert_eq!(hex(&found), of_this_machine("000400000000010400000000030800040d0000000100060400000000"));
         // type ipv6_addr . ipv6_addr . inet_proto . inet_service : ipv6_addr
         let data = SetData::Value(vec![Ipv6Addr]);
         let found = of(&[Ipv6Addr, Ipv6Addr, InetProto, InetService], Some(data), None);
-        assert_eq!(hex(&found), "000400000000010402000000030800040d0000000100060400000000");
+        assert_eq!(hex(&found), of_this_machine("000400000000010402000000030800040d0000000100060400000000"));
         // typeof numgen random mod 65536 . ip daddr . meta l4proto . th dport : ip daddr . th dport; comment "eps"
         let data = SetData::Value(vec![Ipv4Addr, InetService]);
         let found = of(&[Integer32, Ipv4Addr, InetProto, InetService], Some(data), Some("eps"));
         assert_eq!(
             hex(&found),
-            "000400000000010400000000036000040d0000000158001a00041700000001120004010000000104000001000204000000\
+            of_this_machine(
+                "000400000000010400000000036000040d0000000158001a00041700000001120004010000000104000001000204000000\
              000114000407000000010c00040c00000001040c000000020e00040900000001060004100000000314000407000000010c\
              00040b000000010402000000043400040d000000012c0014000407000000010c00040c00000001040c0000000114000407\
              000000010c00040b000000010402000000060400000000070465707300"
+            )
         );
         // typeof numgen random mod 65536 : ip daddr . th dport
         let data = SetData::Value(vec![Ipv4Addr, InetService]);
         let found = of(&[Integer32], Some(data), None);
         assert_eq!(
             hex(&found),
-            "000401000000010400000000031a0004170000000112000401000000010400000100020400000000043400040d00000001\
+            of_this_machine(
+                "000401000000010400000000031a0004170000000112000401000000010400000100020400000000043400040d00000001\
              2c0014000407000000010c00040c00000001040c0000000114000407000000010c00040b000000010402000000060400000000"
+            )
         );
     }
 

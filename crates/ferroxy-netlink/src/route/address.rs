@@ -76,6 +76,7 @@ pub(super) fn header(family: u8, prefix_length: u8, link: u32) -> [u8; HEADER] {
 mod tests {
     use super::super::wire::RTM_NEWADDR;
     use super::*;
+    use crate::codec::{host, payload};
 
     fn decode(family: u8, fill: impl FnOnce(&mut Encoder)) -> Result<Option<Address>, Malformed> {
         let mut encoder = Encoder::new();
@@ -83,6 +84,17 @@ mod tests {
         fill(&mut encoder);
         let payload = encoder.bytes();
         Address::decode(&Message { kind: RTM_NEWADDR, flags: 0, sequence: 0, port_id: 0, payload })
+    }
+
+    #[test]
+    fn the_link_index_and_flags_are_in_host_order() {
+        let ip = IpAddr::V6("fd00::1".parse().unwrap());
+        let mut encoder = Encoder::new();
+        Address { link: 0x0102_0304, ip, prefix_length: 64 }.encode_new(&mut encoder);
+        let bytes = encoder.bytes();
+        assert_eq!(bytes[..HEADER], [&[10, 64, 0, 0][..], &host([1, 2, 3, 4])].concat());
+        assert_eq!(payload(&bytes[HEADER..], &[IFA_FLAGS]), host([0, 0, 0, 2]));
+        assert_eq!(payload(&bytes[HEADER..], &[IFA_LOCAL])[..3], [0xfd, 0, 0]);
     }
 
     #[test]

@@ -100,6 +100,7 @@ pub(super) fn put_header(encoder: &mut Encoder, family: u8, index: u32) {
 mod tests {
     use super::super::wire::RTM_NEWLINK;
     use super::*;
+    use crate::codec::host;
     use crate::numbers::AF_UNSPEC;
 
     fn decode(fill: impl FnOnce(&mut Encoder)) -> Result<Link, Malformed> {
@@ -127,6 +128,12 @@ mod tests {
         let link = port_of("bridge").unwrap();
         assert_eq!((link.index, link.up, link.hairpin), (7, true, Some(true)));
         assert_eq!(port_of("bond").unwrap().hairpin, None);
+    }
+
+    #[test]
+    fn the_header_is_in_host_order() {
+        let expected = [[7, 0, 0, 0], host([1, 2, 3, 4]), host([0, 0, 0, 1]), host([0, 0, 0, 2])];
+        assert_eq!(header(7, 0x0102_0304, 1, 2), *expected.concat());
     }
 
     #[test]

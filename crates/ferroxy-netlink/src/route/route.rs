@@ -63,3 +63,21 @@ impl fmt::Display for Route {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::{host, payload};
+
+    #[test]
+    fn a_route_is_encoded_as_the_kernel_reads_it() {
+        let (destination, gateway) = (IpAddr::from([10, 96, 0, 0]), Some(IpAddr::from([10, 0, 0, 1])));
+        let mut encoder = Encoder::new();
+        Route { destination, prefix_length: 16, gateway, link: Some(0x0102_0304) }.encode(&mut encoder);
+        let (header, attributes) = encoder.bytes().split_at(12);
+        assert_eq!(header, [2, 16, 0, 0, 254, 4, 0, 1, 0, 0, 0, 0]);
+        assert_eq!(payload(attributes, &[RTA_DST]), [10, 96, 0, 0]);
+        assert_eq!(payload(attributes, &[RTA_GATEWAY]), [10, 0, 0, 1]);
+        assert_eq!(payload(attributes, &[RTA_OIF]), host([1, 2, 3, 4]));
+    }
+}

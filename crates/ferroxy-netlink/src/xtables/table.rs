@@ -376,7 +376,7 @@ mod tests {
             entry("ERROR", b"ERROR"),
         ];
         let mut info = named_header("nat", INFO).unwrap();
-        info[INFO_HOOKS] = 1;
+        info[INFO_HOOKS..INFO_HOOKS + 4].copy_from_slice(&1u32.to_ne_bytes());
         info[INFO_UNDERFLOWS..INFO_UNDERFLOWS + 4].copy_from_slice(&(2 * RULE).to_ne_bytes());
         Table::parse(Family::Ip, &info, bytes.concat()).unwrap()
     }
