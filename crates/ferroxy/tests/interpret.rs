@@ -11,9 +11,10 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use ferroxy::config::{Config, Mode};
-use ferroxy::dataplane::Ruleset;
+use ferroxy::config::Config;
+use ferroxy::dataplane::{Mode, Ruleset};
 use ferroxy::flags::Flags;
+use ferroxy::modes::MODES;
 use ferroxy_core::{Facts, Family, Intent, Origin, Packet, Protocol, Verdict, oracle, resolve};
 use ferroxy_lab::Seen;
 use ferroxy_lab::conformance::{self, Case, RecordedProbe};
@@ -25,8 +26,8 @@ fn intent(case: &Case, mode: Mode) -> Intent {
         hostname_override: Some("ka".into()),
         ..Flags::default()
     };
-    let (config, _) = Config::load(&flags).expect("the case's configuration is valid");
-    let mut facts = Facts::new(config.policy(mode, "ka".into()));
+    let (config, _) = Config::load(&flags, MODES).expect("the case's configuration is valid");
+    let mut facts = Facts::new(config.policy(MODES.find(mode.as_str()).unwrap(), "ka".into()));
     let (_, diagnostics) =
         ManifestSource::open(&case.folder, |event| drop(facts.apply(event))).expect("the case can be read");
     assert_eq!(diagnostics, [], "the case's objects are fine");

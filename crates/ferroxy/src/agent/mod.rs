@@ -20,8 +20,7 @@ use ferroxy_core::facts::Touched;
 use ferroxy_core::{Diagnostic, Event, Facts, Policy};
 use tracing::{debug, info, warn};
 
-use crate::config::Mode;
-use crate::dataplane::Dataplane;
+use crate::dataplane::{Dataplane, Mode};
 use crate::host::notify::{Heart, Notifier};
 use crate::serve::Status;
 use crate::serve::status::changes_in;

@@ -7,7 +7,7 @@ use ferroxy_core::resolve;
 
 use super::input::Input;
 use super::{Answer, Output};
-use crate::dataplane::{Ruleset, balancing};
+use crate::dataplane::{Mode, Ruleset, balancing};
 
 #[derive(Debug, Args)]
 pub struct Render {
@@ -25,7 +25,8 @@ impl Render {
         for diagnostic in diagnostics.into_iter().chain(cluster.facts.orphans()) {
             eprintln!("ferroxy: {diagnostic}");
         }
-        let ruleset = Ruleset::of(settings.mode, &intent, &balancing(&settings.config.ipvs, &cluster.facts));
+        let balancing = balancing(&settings.config.settings(settings.mode), &cluster.facts);
+        let ruleset = Ruleset::of(Mode::of(settings.mode), &intent, &balancing);
         let mut out = io::stdout().lock();
         match self.output {
             Output::Text => write!(out, "{ruleset}")?,

@@ -14,7 +14,7 @@ use super::source::Source;
 use super::{Answer, cleanup, version};
 use crate::agent::{self, Agent, inputs};
 use crate::config::reload::{self, Reload};
-use crate::config::{self, Mode};
+use crate::dataplane::Mode;
 use crate::flags::Flags;
 use crate::host::notify::Notifier;
 use crate::serve::Status;
@@ -60,7 +60,7 @@ fn init_only(settings: &Settings) -> anyhow::Result<Answer> {
     let (node, _) = resolve::node(&settings.facts());
     dataplane::open(settings.mode, &settings.config, &host::families())?.probe(&node)?;
     host::prepare(&settings.config);
-    info!("this kernel can do all that {} mode needs", settings.mode.as_str());
+    info!("this kernel can do all that {} mode needs", settings.mode.name);
     Ok(Answer::Yes)
 }
 
@@ -80,14 +80,14 @@ fn serve(settings: Settings, cluster: Cluster, source: Source, flags: &Flags) ->
     dataplane.probe(&node)?;
     // Nothing stands in the way: from here on things are changed. No thread may be started before this.
     host::prepare(&settings.config);
-    host::give_up_privileges(settings.mode, &settings.config);
+    host::give_up_privileges(Mode::of(settings.mode), &settings.config);
 
     let (sender, receiver) = mpsc::channel();
     inputs::watch_signals(sender.clone()).context("cannot listen for signals")?;
     let Some(_claim) = claim(&receiver)? else { return Ok(Answer::Yes) };
 
     let status = Arc::new(Status::new(&families, settings.periods.sync));
-    crate::serve::start(&settings.config, settings.mode, flags, &status)?;
+    crate::serve::start(&settings.config, Mode::of(settings.mode), flags, &status)?;
     dataplane.watch(sender.clone())?;
     // First the watch, then the look: no change is missed between them.
     inputs::watch_addresses(sender.clone())?;
@@ -95,7 +95,7 @@ fn serve(settings: Settings, cluster: Cluster, source: Source, flags: &Flags) ->
     info!(
         "ferroxy {} runs in {} mode as node {}, with {}",
         env!("CARGO_PKG_VERSION"),
-        settings.mode.as_str(),
+        settings.mode.name,
         settings.node_name,
         source.describe(),
     );
@@ -107,7 +107,7 @@ fn serve(settings: Settings, cluster: Cluster, source: Source, flags: &Flags) ->
     let manager = Notifier::from_environment();
     let _reload = follow_config(&settings, flags, &manager, sender, &status)?;
 
-    let mut agent = Agent::new(settings.mode, facts, dataplane, periods(&settings.periods), status);
+    let mut agent = Agent::new(Mode::of(settings.mode), facts, dataplane, periods(&settings.periods), status);
     agent.live_by(manager.heart());
     if !source_is_whole {
         agent.distrust_source();
@@ -125,7 +125,7 @@ fn serve(settings: Settings, cluster: Cluster, source: Source, flags: &Flags) ->
     Ok(Answer::Yes)
 }
 
-fn periods(configured: &config::Periods) -> agent::Periods {
+fn periods(configured: &ferroxy_dataplane::Periods) -> agent::Periods {
     agent::Periods { verify: configured.sync, pace: configured.min_sync, ..agent::Periods::default() }
 }
 
@@ -141,8 +141,8 @@ fn announce(settings: &Settings, status: &Status) {
         });
     };
     tell("Starting", "", false);
-    if settings.config.mode == Mode::Unset {
-        let note = format!("no proxy mode is set: running in {} mode", settings.mode.as_str());
+    if settings.config.mode.is_none() {
+        let note = format!("no proxy mode is set: running in {} mode", settings.mode.name);
         tell("KubeProxyDefaultMode", &note, true);
     }
 }

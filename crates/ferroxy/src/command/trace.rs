@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::input::Input;
 use super::{Answer, Output};
-use crate::dataplane::{Path, Ruleset, balancing};
+use crate::dataplane::{Mode, Path, Ruleset, balancing};
 use crate::output::{Paint, Table};
 
 #[derive(Debug, Args)]
@@ -37,8 +37,8 @@ impl Trace {
         let (settings, cluster) = self.input.look()?;
         let (intent, _) = resolve::all(&cluster.facts);
         let mut packet = self.packet(&cluster.facts, &intent)?;
-        let balancing = balancing(&settings.config.ipvs, &cluster.facts);
-        let ruleset = Ruleset::of(settings.mode, &intent, &balancing);
+        let balancing = balancing(&settings.config.settings(settings.mode), &cluster.facts);
+        let ruleset = Ruleset::of(Mode::of(settings.mode), &intent, &balancing);
         // The node speaks to an address of its own from that very address.
         if self.from == "node" && ruleset.makes_local(packet.destination) {
             packet.source = packet.destination;

@@ -2,8 +2,9 @@
 
 use std::net::IpAddr;
 
-use super::duration;
 use super::file::{self, File};
+use super::{duration, fields};
+use crate::modes::Modes;
 
 /// Where the values came from: the two have different ideas of "not written".
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -15,7 +16,7 @@ pub(super) enum Origin {
 }
 
 /// Fills in every field.
-pub(super) fn fill(file: &mut File, origin: Origin) {
+pub(super) fn fill(file: &mut File, modes: Modes, origin: Origin) {
     let fill = Fill { origin };
     file.api_version.get_or_insert_with(|| file::API_VERSION.to_owned());
     file.kind.get_or_insert_with(|| file::KIND.to_owned());
@@ -41,7 +42,7 @@ pub(super) fn fill(file: &mut File, origin: Origin) {
     file.oom_score_adj.get_or_insert(-999);
     fill.client_connection(&mut file.client_connection);
     fill.conntrack(&mut file.conntrack);
-    fill.modes(file);
+    fields::fill(&mut file.modes, modes, origin);
     fill.logging(&mut file.logging);
     fill.winkernel(&mut file.winkernel);
 }
@@ -68,12 +69,12 @@ pub(super) fn with_port(address: &str, port: i64) -> String {
 }
 
 /// A complete file, with an example where the default is an empty list or mapping: what can be written at all.
-pub(super) fn shape() -> File {
+pub(super) fn shape(modes: Modes) -> File {
     let mut shape = File::default();
-    fill(&mut shape, Origin::File);
+    fill(&mut shape, modes, Origin::File);
     shape.feature_gates = Some([(String::new(), true)].into());
     shape.node_port_addresses = Some(vec![String::new()]);
-    shape.ipvs.exclude_cidrs = Some(vec![String::new()]);
+    shape.modes = fields::examples(modes);
     shape.logging.vmodule = Some(vec![file::VModule::default()]);
     shape
 }
@@ -131,31 +132,6 @@ impl Fill {
         it.tcp_close_wait_timeout.get_or_insert_with(|| "1h".to_owned());
         it.udp_timeout.get_or_insert_with(|| "0s".to_owned());
         it.udp_stream_timeout.get_or_insert_with(|| "0s".to_owned());
-    }
-
-    fn modes(&self, file: &mut File) {
-        let it = &mut file.iptables;
-        it.localhost_node_ports.get_or_insert(true);
-        it.masquerade_all.get_or_insert(false);
-        it.masquerade_bit.get_or_insert(14);
-        self.period(&mut it.sync_period, "30s");
-        self.period(&mut it.min_sync_period, "1s");
-        let it = &mut file.nftables;
-        it.masquerade_all.get_or_insert(false);
-        it.masquerade_bit.get_or_insert(14);
-        self.period(&mut it.sync_period, "30s");
-        self.period(&mut it.min_sync_period, "1s");
-        let it = &mut file.ipvs;
-        self.period(&mut it.sync_period, "30s");
-        // The original's file and flags have different defaults for this one.
-        let least = if self.origin == Origin::File { "0s" } else { "1s" };
-        it.min_sync_period.get_or_insert_with(|| least.to_owned());
-        it.exclude_cidrs.get_or_insert_default();
-        it.scheduler.get_or_insert_default();
-        it.strict_arp.get_or_insert(false);
-        for timeout in [&mut it.tcp_timeout, &mut it.tcp_fin_timeout, &mut it.udp_timeout] {
-            timeout.get_or_insert_with(|| "0s".to_owned());
-        }
     }
 
     fn logging(&self, it: &mut file::Logging) {

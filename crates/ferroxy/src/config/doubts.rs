@@ -6,12 +6,12 @@ use serde_json::Value;
 
 use super::defaults::Origin;
 use super::file::File;
-use super::{Config, Mode, overlay};
+use super::{Config, overlay};
 use crate::flags::Flags;
 
 /// All warnings about a configuration that is valid. `written` is the file (or the flags) before the defaults.
 pub(super) fn warnings(flags: &Flags, written: &File, origin: Origin, config: &Config) -> Vec<String> {
-    let mut warnings: Vec<String> = ignored(flags, written, origin, config.mode).into_iter().collect();
+    let mut warnings: Vec<String> = ignored(flags, written, origin, config).into_iter().collect();
     if origin == Origin::Flags {
         warnings.extend(deprecated(flags));
     }
@@ -54,7 +54,7 @@ const WINDOWS_ONLY: [&str; 6] = [
 ];
 
 /// Everything that was given and does not count, with the reasons, in one line.
-fn ignored(flags: &Flags, written: &File, origin: Origin, mode: Mode) -> Option<String> {
+fn ignored(flags: &Flags, written: &File, origin: Origin, config: &Config) -> Option<String> {
     let given: Vec<String> = flags.given().into_iter().map(|(name, _)| name).collect();
     let flags_that = |is_ignored: &dyn Fn(&str) -> bool| -> Vec<String> {
         given.iter().filter(|name| is_ignored(name)).map(|name| format!("--{name}")).collect()
@@ -64,13 +64,13 @@ fn ignored(flags: &Flags, written: &File, origin: Origin, mode: Mode) -> Option<
         Origin::File => {
             beside_a_file = flags_that(&is_ignored_beside_a_file);
             let fields = fields_that_say_something(written);
-            by_mode.extend(fields.iter().filter(|field| !mode.reads(field)).cloned());
+            by_mode.extend(fields.iter().filter(|field| !config.reads(field)).cloned());
             not_here.extend(fields.into_iter().filter(|field| has_no_effect(field)));
         }
         Origin::Flags => {
             by_mode = flags_that(&|flag| {
-                let mut fields = overlay::fields_of(flag).peekable();
-                fields.peek().is_some() && fields.all(|field| !mode.reads(field))
+                let mut fields = overlay::fields_of(flag, config.modes).peekable();
+                fields.peek().is_some() && fields.all(|field| !config.reads(field))
             });
         }
     }
@@ -96,9 +96,11 @@ fn fields_that_say_something(file: &File) -> Vec<String> {
         Value::Array(list) => list.is_empty(),
         Value::Bool(true) | Value::Object(_) => false,
     };
-    // A struct of plain values always becomes JSON.
-    let file = serde_json::to_value(file).unwrap_or_default();
-    leaves(&file).into_iter().filter(|(_, value)| !says_nothing(value)).map(|(field, _)| field).collect()
+    leaves(&file.to_json())
+        .into_iter()
+        .filter(|(_, value)| !says_nothing(value))
+        .map(|(field, _)| field)
+        .collect()
 }
 
 /// Every value that is not a mapping, with its path: `iptables.masqueradeBit`.
@@ -122,8 +124,8 @@ fn deprecated(flags: &Flags) -> impl Iterator<Item = String> {
 }
 
 fn node_port_addresses(config: &Config) -> Option<String> {
-    let unset = config.node_port_addresses.is_empty();
-    if unset && matches!(config.mode, Mode::Iptables | Mode::Ipvs) {
+    let all = |mode| config.policy(mode, String::new()).node_port_addresses == [NodePortAddress::All];
+    if config.node_port_addresses.is_empty() && config.mode.is_some_and(all) {
         return Some(
             "nodePortAddresses is not set: node ports answer on every address of this node; \
              `primary` keeps them to its own"

@@ -4,9 +4,10 @@ use std::net::IpAddr;
 
 use ferroxy_core::Family;
 use ferroxy_core::policy::NodePortAddress;
+use ferroxy_dataplane::Kind;
 use ipnet::IpNet;
 
-use super::{Config, DetectLocalMode, Mode};
+use super::{Config, DetectLocalMode};
 
 impl Config {
     /// What to warn about on a host that has only these families; or what makes the configuration useless there.
@@ -48,9 +49,9 @@ impl Config {
         if self.detect_local_mode == DetectLocalMode::ClusterCidr {
             ranges.push(("clusterCIDR", self.cluster_cidrs.clone()));
         }
-        if self.mode == Mode::Ipvs {
-            ranges.push(("ipvs.excludeCIDRs", self.ipvs.exclude_cidrs.clone()));
-        }
+        let of_modes = self.modes.fields().into_iter();
+        let of_modes = of_modes.filter(|field| field.kind == Kind::Cidrs && self.reads(field.name));
+        ranges.extend(of_modes.map(|field| (field.name, self.values.cidrs(field))));
         ranges
     }
 }

@@ -15,6 +15,7 @@ use super::doubts::{has_no_effect, leaves};
 use super::file::File;
 use super::{Config, validate, write};
 use crate::flags::Flags;
+use crate::modes::Modes;
 pub use follow::Follower;
 
 /// What came of a file that is not what it was.
@@ -81,32 +82,23 @@ pub fn spawn(
 
 /// Fields that can change under a running agent: what decides about packets, how often it works, what it says, and what
 /// it writes to the kernel once. Ending in a dot, all fields of that block. Whatever is not here needs a restart.
-const LIVE: [&str; 17] = [
+const LIVE: [&str; 10] = [
     "clusterCIDR",
     "configSyncPeriod",
     "conntrack.",
     "detectLocal.",
     "detectLocalMode",
     "featureGates.AllowServiceExternalIPs",
-    "iptables.masqueradeAll",
-    "iptables.masqueradeBit",
-    "iptables.minSyncPeriod",
-    "iptables.syncPeriod",
-    "ipvs.minSyncPeriod",
-    "ipvs.syncPeriod",
     "logging.verbosity",
     "logging.vmodule",
-    "nftables.",
     "nodePortAddresses",
     "oomScoreAdj",
 ];
 
-/// The blocks that belong to one mode or another.
-const OF_A_MODE: [&str; 3] = ["iptables", "ipvs", "nftables"];
-
 /// Holds what is in the file now against what is in force. `None`: it comes to the same.
 fn judge(text: &str, flags: &Flags, current: &Config) -> Option<Reload> {
-    let (loaded, warnings) = match Config::from_text(text, flags) {
+    let modes = current.modes;
+    let (loaded, warnings) = match Config::from_text(text, flags, modes) {
         Ok(loaded) => loaded,
         Err(reasons) => return Some(Reload::Refused(reasons)),
     };
@@ -115,17 +107,18 @@ fn judge(text: &str, flags: &Flags, current: &Config) -> Option<Reload> {
     let mode_changed = changed.iter().any(|field| field == "mode");
     if mode_changed {
         // They are meant for the mode to come; the one that runs keeps what it has.
-        changed.retain(|field| !OF_A_MODE.iter().any(|block| field.split('.').next() == Some(block)));
+        changed.retain(|field| modes.field(field).is_none());
     }
-    changed.retain(|field| !has_no_effect(field) && current.mode.reads(field));
-    let (live, needs_restart): (Vec<_>, Vec<_>) = changed.into_iter().partition(|field| is_live(field));
+    changed.retain(|field| !has_no_effect(field) && current.reads(field));
+    let (live, needs_restart): (Vec<_>, Vec<_>) =
+        changed.into_iter().partition(|field| is_live(field, modes));
 
     let mut merged = new;
     for field in &needs_restart {
         merged.keep(field, &old);
     }
     if mode_changed {
-        OF_A_MODE.iter().for_each(|block| merged.keep(block, &old));
+        modes.fields().iter().for_each(|field| merged.keep(field.name, &old));
     }
     let merged = match merged.into_config(&loaded) {
         Ok(merged) => merged,
@@ -143,7 +136,10 @@ fn judge(text: &str, flags: &Flags, current: &Config) -> Option<Reload> {
     })
 }
 
-fn is_live(field: &str) -> bool {
+fn is_live(field: &str, modes: Modes) -> bool {
+    if let Some(field) = modes.field(field) {
+        return field.is_live;
+    }
     LIVE.iter().any(|live| field == *live || live.ends_with('.') && field.starts_with(live))
 }
 
@@ -156,8 +152,7 @@ struct Fields {
 
 impl Fields {
     fn of(config: &Config) -> Fields {
-        // A struct of plain values always becomes JSON.
-        let file = serde_json::to_value(write::complete(config)).unwrap_or_default();
+        let file = write::complete(config).to_json();
         let gates = config.feature_gates.all().map(|(name, _, on)| (name.to_owned(), Value::Bool(on)));
         Fields { file, gates: Value::Object(gates.collect()) }
     }
@@ -189,8 +184,9 @@ impl Fields {
 
     /// Back to a configuration; what is not in a file comes from `loaded`.
     fn into_config(self, loaded: &Config) -> Result<Config, Vec<String>> {
-        let file: File = serde_json::from_value(self.file).map_err(|error| vec![error.to_string()])?;
-        let merged = validate::check(file).map_err(|problems| {
+        let modes = loaded.modes;
+        let file = File::from_json(self.file, modes).map_err(|error| vec![error.to_string()])?;
+        let merged = validate::check(file, modes).map_err(|problems| {
             problems.into_iter().map(|it| format!("{}: {}", it.field, it.reason)).collect::<Vec<_>>()
         })?;
         Ok(Config {

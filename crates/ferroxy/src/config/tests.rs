@@ -5,15 +5,17 @@ use std::io::Write;
 use std::path::Path;
 
 use ferroxy_core::Family;
+use ferroxy_dataplane::Value as Setting;
 
 use super::*;
+use crate::modes::MODES;
 
 fn flags(args: &[&str]) -> Flags {
-    Flags::parse(args.iter().map(OsString::from)).unwrap()
+    Flags::parse(args.iter().map(OsString::from), MODES).unwrap()
 }
 
 fn from_flags(args: &[&str]) -> Result<(Config, Vec<String>), Vec<String>> {
-    Config::load(&flags(args))
+    Config::load(&flags(args), MODES)
 }
 
 /// Loads a file with these lines after its head, together with flags.
@@ -22,11 +24,19 @@ fn from_file_and(lines: &str, args: &[&str]) -> Result<(Config, Vec<String>), Ve
     write!(file, "apiVersion: {}\nkind: {}\n{lines}\n", file::API_VERSION, file::KIND).unwrap();
     let mut flags = flags(args);
     flags.config = Some(file.path().display().to_string());
-    Config::load(&flags)
+    Config::load(&flags, MODES)
 }
 
 fn from_file(lines: &str) -> Result<(Config, Vec<String>), Vec<String>> {
     from_file_and(lines, &[])
+}
+
+fn mode(name: &str) -> &'static Mode {
+    MODES.find(name).unwrap()
+}
+
+fn value(config: &Config, field: &str) -> Setting {
+    config.values.get(MODES.field(field).unwrap())
 }
 
 fn seconds(seconds: u64) -> Duration {
@@ -61,27 +71,27 @@ fn the_defaults() {
         metrics: "127.0.0.1:10249".parse().unwrap(),
         profiling: false,
         show_hidden_metrics_for_version: String::new(),
-        mode: Mode::Unset,
-        iptables: Iptables {
-            masquerade_bit: 14,
-            masquerade_all: false,
-            localhost_node_ports: true,
-            periods: Periods { sync: seconds(30), min_sync: seconds(1) },
-        },
-        ipvs: Ipvs {
-            scheduler: String::new(),
-            exclude_cidrs: vec![],
-            strict_arp: false,
-            tcp_timeout: Duration::ZERO,
-            tcp_fin_timeout: Duration::ZERO,
-            udp_timeout: Duration::ZERO,
-            periods: Periods { sync: seconds(30), min_sync: Duration::ZERO },
-        },
-        nftables: Nftables {
-            masquerade_bit: 14,
-            masquerade_all: false,
-            periods: Periods { sync: seconds(30), min_sync: seconds(1) },
-        },
+        mode: None,
+        modes: MODES,
+        values: Settings::from_iter([
+            ("iptables.masqueradeBit", Setting::Number(14)),
+            ("iptables.masqueradeAll", Setting::Truth(false)),
+            ("iptables.localhostNodePorts", Setting::Truth(true)),
+            ("iptables.syncPeriod", Setting::Duration(seconds(30))),
+            ("iptables.minSyncPeriod", Setting::Duration(seconds(1))),
+            ("ipvs.scheduler", Setting::Text(String::new())),
+            ("ipvs.excludeCIDRs", Setting::Cidrs(vec![])),
+            ("ipvs.strictARP", Setting::Truth(false)),
+            ("ipvs.tcpTimeout", Setting::Duration(Duration::ZERO)),
+            ("ipvs.tcpFinTimeout", Setting::Duration(Duration::ZERO)),
+            ("ipvs.udpTimeout", Setting::Duration(Duration::ZERO)),
+            ("ipvs.syncPeriod", Setting::Duration(seconds(30))),
+            ("ipvs.minSyncPeriod", Setting::Duration(Duration::ZERO)),
+            ("nftables.masqueradeBit", Setting::Number(14)),
+            ("nftables.masqueradeAll", Setting::Truth(false)),
+            ("nftables.syncPeriod", Setting::Duration(seconds(30))),
+            ("nftables.minSyncPeriod", Setting::Duration(seconds(1))),
+        ]),
         winkernel: Winkernel {
             network_name: String::new(),
             source_vip: String::new(),
@@ -115,7 +125,7 @@ fn the_defaults() {
     let (from_flags, warnings) = from_flags(&[]).unwrap();
     assert_eq!(warnings, Vec::<String>::new());
     let mut expected = expected;
-    expected.ipvs.periods.min_sync = seconds(1);
+    expected.values.set(MODES.field("ipvs.minSyncPeriod").unwrap(), Setting::Duration(seconds(1)));
     assert_eq!(from_flags, expected);
 }
 
@@ -144,7 +154,7 @@ winkernel: {enableDSR: false, forwardHealthCheckVip: false, networkName: '', roo
     assert_eq!(config.conntrack.tcp_established_timeout, Duration::ZERO);
     assert_eq!(config.conntrack.tcp_close_wait_timeout, seconds(3600));
     let (config, _) = from_flags(&["--iptables-min-sync-period=0"]).unwrap();
-    assert_eq!(config.iptables.periods.min_sync, Duration::ZERO);
+    assert_eq!(config.periods(mode("iptables")).min_sync, Duration::ZERO);
 }
 
 #[test]
@@ -357,7 +367,7 @@ fn with_a_file_only_a_few_flags_count() {
     ];
     let lines = "mode: iptables\nhostnameOverride: other\nlogging: {verbosity: 1, flushFrequency: 2s}";
     let (config, warnings) = from_file_and(lines, &args).unwrap();
-    assert_eq!(config.mode, Mode::Iptables);
+    assert_eq!(config.mode, MODES.find("iptables"));
     assert_eq!(config.hostname_override, "node-a");
     assert_eq!((config.logging.verbosity, config.logging.format), (4, LogFormat::Json));
     assert_eq!(config.logging.flush_frequency, seconds(1));
@@ -500,21 +510,29 @@ fn every_flag_reaches_its_setting() {
     };
     assert_eq!(config.client, client);
     assert!(config.bind_address_hard_fail && config.profiling);
-    assert_eq!((config.mode, config.show_hidden_metrics_for_version.as_str()), (Mode::Ipvs, "1.36"));
-    let periods = Periods { sync: seconds(40), min_sync: seconds(4) };
-    let iptables = Iptables { masquerade_bit: 3, masquerade_all: true, localhost_node_ports: false, periods };
-    assert_eq!(config.iptables, iptables);
-    assert_eq!(config.nftables, Nftables { masquerade_bit: 14, masquerade_all: true, periods });
-    let ipvs = Ipvs {
-        scheduler: "sh".into(),
-        exclude_cidrs: vec!["10.0.0.0/8".parse().unwrap()],
-        strict_arp: true,
-        tcp_timeout: seconds(1),
-        tcp_fin_timeout: seconds(2),
-        udp_timeout: seconds(3),
-        periods: Periods { sync: seconds(50), min_sync: seconds(5) },
-    };
-    assert_eq!(config.ipvs, ipvs);
+    assert_eq!(config.mode, MODES.find("ipvs"));
+    assert_eq!(config.show_hidden_metrics_for_version, "1.36");
+    for (field, expected) in [
+        ("iptables.masqueradeBit", Setting::Number(3)),
+        ("iptables.masqueradeAll", Setting::Truth(true)),
+        ("iptables.localhostNodePorts", Setting::Truth(false)),
+        ("iptables.syncPeriod", Setting::Duration(seconds(40))),
+        ("iptables.minSyncPeriod", Setting::Duration(seconds(4))),
+        ("nftables.masqueradeBit", Setting::Number(14)),
+        ("nftables.masqueradeAll", Setting::Truth(true)),
+        ("nftables.syncPeriod", Setting::Duration(seconds(40))),
+        ("nftables.minSyncPeriod", Setting::Duration(seconds(4))),
+        ("ipvs.scheduler", Setting::Text("sh".into())),
+        ("ipvs.excludeCIDRs", Setting::Cidrs(vec!["10.0.0.0/8".parse().unwrap()])),
+        ("ipvs.strictARP", Setting::Truth(true)),
+        ("ipvs.tcpTimeout", Setting::Duration(seconds(1))),
+        ("ipvs.tcpFinTimeout", Setting::Duration(seconds(2))),
+        ("ipvs.udpTimeout", Setting::Duration(seconds(3))),
+        ("ipvs.syncPeriod", Setting::Duration(seconds(50))),
+        ("ipvs.minSyncPeriod", Setting::Duration(seconds(5))),
+    ] {
+        assert_eq!(value(&config, field), expected, "{field}");
+    }
     assert_eq!(config.cluster_cidrs, ["10.1.0.0/16".parse::<IpNet>().unwrap()]);
     assert_eq!((config.bridge_interface.as_str(), config.interface_name_prefix.as_str()), ("br", "veth"));
     let cidr = NodePortAddress::Cidr("10.0.0.0/8".parse().unwrap());
@@ -531,7 +549,7 @@ fn every_flag_reaches_its_setting() {
     assert_eq!(config.conntrack, conntrack);
     assert_eq!((config.oom_score_adj, config.config_sync_period), (1, seconds(8)));
     assert_eq!(config.logging.vmodule, [("a".to_owned(), 1)]);
-    assert!(!config.policy(Mode::Ipvs, String::new()).external_ips);
+    assert!(!config.policy(mode("ipvs"), String::new()).external_ips);
 }
 
 #[test]
@@ -585,7 +603,7 @@ fn what_is_written_loads_as_the_same() {
     ] {
         let (config, _) = from_file_and(lines, args).unwrap();
         let yaml = config.to_yaml().unwrap();
-        let again = Config::from_text(&yaml, &Flags::default());
+        let again = Config::from_text(&yaml, &Flags::default(), MODES);
         let (again, _) = again.unwrap_or_else(|errors| panic!("{errors:?}\n{yaml}"));
         assert_eq!(again, config, "{yaml}");
     }
@@ -626,7 +644,7 @@ fn the_policy_of_a_mode() {
     let lines = "iptables: {masqueradeAll: true, masqueradeBit: 5}\nnftables: {masqueradeBit: 6}\n\
                  clusterCIDR: 10.244.0.0/16\nbindAddress: 172.18.0.2";
     let (config, _) = from_file(lines).unwrap();
-    let nftables = config.policy(Mode::Nftables, "ka".into());
+    let nftables = config.policy(mode("nftables"), "ka".into());
     let expected = Policy {
         node_name: "ka".into(),
         bind_address: Some("172.18.0.2".parse().unwrap()),
@@ -640,15 +658,15 @@ fn the_policy_of_a_mode() {
         schedulers: false,
     };
     assert_eq!(nftables, expected);
-    for mode in [Mode::Iptables, Mode::Ipvs] {
+    for mode in [mode("iptables"), mode("ipvs")] {
         let policy = config.policy(mode, "ka".into());
         assert_eq!(policy.node_port_addresses, [NodePortAddress::All]);
         assert_eq!((policy.masquerade_all, policy.masquerade_bit), (true, 5));
-        assert_eq!(policy.localhost_node_ports, mode == Mode::Iptables);
-        assert_eq!(policy.schedulers, mode == Mode::Ipvs);
+        assert_eq!(policy.localhost_node_ports, mode.name == "iptables");
+        assert_eq!(policy.schedulers, mode.name == "ipvs");
     }
     let (config, _) = from_file("nodePortAddresses: [localhost]\ndetectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: cbr0}").unwrap();
-    let policy = config.policy(Mode::Nftables, "ka".into());
+    let policy = config.policy(mode("nftables"), "ka".into());
     assert_eq!(policy.node_port_addresses, [NodePortAddress::Localhost]);
     assert_eq!(policy.detect_local, DetectLocal::BridgeInterface("cbr0".into()));
     assert_eq!(policy.bind_address, None);
@@ -673,8 +691,8 @@ fn every_case_of_the_corpus_loads() {
         let path = case.unwrap().path().join("config.yaml");
         let flags = Flags { config: Some(path.display().to_string()), ..Flags::default() };
         let (config, _) =
-            Config::load(&flags).unwrap_or_else(|errors| panic!("{}: {errors:?}", path.display()));
-        assert_eq!(config.mode, Mode::Unset);
+            Config::load(&flags, MODES).unwrap_or_else(|errors| panic!("{}: {errors:?}", path.display()));
+        assert_eq!(config.mode, None);
         assert_eq!(config.cluster_cidrs.len(), 2);
         count += 1;
     }

@@ -15,7 +15,8 @@ use super::process;
 use super::status::{Now, Status};
 use super::traffic::Collector;
 use super::without_local::Policy;
-use crate::config::{FeatureGates, Mode};
+use crate::config::FeatureGates;
+use crate::dataplane::Mode;
 
 pub fn page(status: &Status, mode: Mode, gates: &FeatureGates, traffic: &Collector) -> String {
     let mut page = Exposition::default();

@@ -14,7 +14,8 @@ use super::moment::Moment;
 use super::status::Status;
 use super::traffic::Collector;
 use super::{debug, exposition, metrics};
-use crate::config::{Config, Mode};
+use crate::config::Config;
+use crate::dataplane::Mode;
 
 const PATHS: [&str; 7] =
     ["/configz", "/flagz", "/healthz", "/metrics", "/metrics/slis", "/proxyMode", "/statusz"];

@@ -29,8 +29,10 @@ use anyhow::Context;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::warn;
 
-use crate::config::{Config, Mode};
+use crate::config::Config;
+use crate::dataplane::Mode;
 use crate::flags::Flags;
+use crate::modes::MODES;
 use metrics_server::About;
 pub use moment::Moment;
 pub use status::Status;
@@ -45,7 +47,7 @@ const SERVICE_HEALTH_CONNECTIONS: usize = 1024;
 pub fn start(config: &Config, mode: Mode, flags: &Flags, status: &Arc<Status>) -> anyhow::Result<()> {
     allow_many_sockets();
     status.limit_traffic_series(config.traffic_metrics_max_series as usize);
-    let about = About { config: config.clone(), mode, flags: flags.all(), started: Moment::now() };
+    let about = About { config: config.clone(), mode, flags: flags.all(MODES), started: Moment::now() };
     let mut servers = Vec::new();
     if let Some(address) = config.metrics_address() {
         let metrics = http::Service::new("metrics", METRICS_CONNECTIONS);

@@ -3,7 +3,7 @@
 use super::super::exposition::{Exposition, Kind};
 use super::super::status::Now;
 use super::{alpha, by_family, by_family_histogram};
-use crate::config::Mode;
+use crate::dataplane::Mode;
 
 pub fn write(page: &mut Exposition, now: &Now, mode: Mode) {
     match mode {
@@ -11,7 +11,7 @@ pub fn write(page: &mut Exposition, now: &Now, mode: Mode) {
             full_and_partial(page, now);
             nftables(page, now);
         }
-        Mode::Iptables | Mode::Unset => {
+        Mode::Iptables => {
             full_and_partial(page, now);
             let counts = &now.counts;
             restore_failures(page, now, counts.full_sync_failures);

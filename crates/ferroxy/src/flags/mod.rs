@@ -2,6 +2,9 @@
 //!
 //! Every flag is an `Option`, so that "not given" is never mistaken for "given with the default".
 
+mod go;
+mod modes;
+
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 
@@ -9,7 +12,10 @@ use clap::{Arg, Args, Command, FromArgMatches};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::config::{self, duration};
+use crate::config;
+use crate::modes::Modes;
+use go::{GoStyle, TRUTH, gate, version};
+pub use modes::ModeFlags;
 
 const CONFIGURATION: &str = "Configuration";
 const INSTEAD: &str = "Instead of running";
@@ -103,48 +109,12 @@ pub struct Flags {
     #[arg(long, value_name = "VERSION", help_heading = SERVING)]
     pub show_hidden_metrics_for_version: Option<String>,
 
-    /// iptables, ipvs or nftables
+    // Its help lists the modes, see `ModeFlags`.
     #[arg(long, value_name = "MODE", help_heading = DATAPLANE)]
     pub proxy_mode: Option<String>,
-    /// Masquerade everything sent to Services
-    #[arg(long, truth(), help_heading = DATAPLANE)]
-    pub masquerade_all: Option<bool>,
-    /// Bit of the packet mark that asks for masquerading (iptables, ipvs)
-    #[arg(long, number("BIT"), help_heading = DATAPLANE)]
-    pub iptables_masquerade_bit: Option<i32>,
-    /// Node ports on 127.0.0.1 (iptables, IPv4)
-    #[arg(long, truth(), help_heading = DATAPLANE)]
-    pub iptables_localhost_nodeports: Option<bool>,
-    /// Verify at least this often (every mode but ipvs)
-    #[arg(long, duration(), help_heading = DATAPLANE)]
-    pub iptables_sync_period: Option<String>,
-    /// Apply changes no more often than this (every mode but ipvs)
-    #[arg(long, duration(), help_heading = DATAPLANE)]
-    pub iptables_min_sync_period: Option<String>,
-    /// Verify at least this often (ipvs)
-    #[arg(long, duration(), help_heading = DATAPLANE)]
-    pub ipvs_sync_period: Option<String>,
-    /// Apply changes no more often than this (ipvs)
-    #[arg(long, duration(), help_heading = DATAPLANE)]
-    pub ipvs_min_sync_period: Option<String>,
-    /// How the kernel picks an endpoint (ipvs)
-    #[arg(long, value_name = "NAME", help_heading = DATAPLANE)]
-    pub ipvs_scheduler: Option<String>,
-    /// Virtual servers in these ranges are left alone (ipvs)
-    #[arg(long, list("CIDR,…"), help_heading = DATAPLANE)]
-    pub ipvs_exclude_cidrs: Option<Vec<String>>,
-    /// Answer ARP only for addresses of the interface asked on (ipvs)
-    #[arg(long, truth(), help_heading = DATAPLANE)]
-    pub ipvs_strict_arp: Option<bool>,
-    /// Idle TCP connections; 0 keeps the system's value (ipvs)
-    #[arg(long, duration(), help_heading = DATAPLANE)]
-    pub ipvs_tcp_timeout: Option<String>,
-    /// TCP connections after a FIN; 0 keeps the system's value (ipvs)
-    #[arg(long, duration(), help_heading = DATAPLANE)]
-    pub ipvs_tcpfin_timeout: Option<String>,
-    /// UDP flows; 0 keeps the system's value (ipvs)
-    #[arg(long, duration(), help_heading = DATAPLANE)]
-    pub ipvs_udp_timeout: Option<String>,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub modes: ModeFlags,
 
     /// How pod traffic is recognised: ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix
     #[arg(long, value_name = "MODE", help_heading = NETWORK)]
@@ -236,10 +206,16 @@ pub struct Flags {
 
 impl Flags {
     /// Reads a whole command line that has nothing but these flags, the program's name not included.
-    pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Flags, clap::Error> {
+    pub fn parse(args: impl IntoIterator<Item = OsString>, modes: Modes) -> Result<Flags, clap::Error> {
         let command = Command::new("kube-proxy").no_binary_name(true).disable_version_flag(true);
-        let matches = Flags::augment_args(command).try_get_matches_from(normalise(args))?;
+        let matches = Flags::add_to(command, modes).try_get_matches_from(normalise(args))?;
         Flags::from_arg_matches(&matches)
+    }
+
+    /// Adds the flags to a command, with those of these modes. (`augment_args`, which clap calls, knows the list of this
+    /// binary only.)
+    pub fn add_to(command: Command, modes: Modes) -> Command {
+        ModeFlags::add_to(Flags::augment_args(command), modes)
     }
 
     /// Names (without `--`) and values of the flags that were given, by name.
@@ -252,15 +228,15 @@ impl Flags {
     }
 
     /// Every flag with the value it has, given or not, as text and by name.
-    pub fn all(&self) -> Vec<(String, String)> {
+    pub fn all(&self, modes: Modes) -> Vec<(String, String)> {
         let given: BTreeMap<String, Value> = self.given().into_iter().collect();
-        let defaults = config::flag_defaults();
+        let defaults = config::flag_defaults(modes);
         let value = |arg: &Arg| {
             let name = arg.get_long()?;
             let value = given.get(name).or_else(|| defaults.get(name));
             Some((name.to_owned(), value.map_or_else(|| empty(arg).to_owned(), as_flag)))
         };
-        let command = Flags::augment_args(Command::new("kube-proxy"));
+        let command = Flags::add_to(Command::new("kube-proxy"), modes);
         let all: BTreeMap<String, String> = command.get_arguments().filter_map(value).collect();
         all.into_iter().collect()
     }
@@ -283,44 +259,6 @@ fn as_flag(value: &Value) -> String {
         Value::Null => String::new(),
         Value::Object(it) => it.iter().map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>().join(","),
         Value::Bool(_) | Value::Number(_) => value.to_string(),
-    }
-}
-
-/// Stands for the value of a flag that is true or false.
-const TRUTH: &str = "BOOL";
-
-/// How Go's flag parser takes each kind of value; the `#[arg(…)]`s above are written in these.
-trait GoStyle: Sized {
-    /// `--flag` or `--flag=value`, never `--flag value`.
-    fn optional(self, name: &'static str) -> Self;
-    /// `--flag`, `--flag=true`, `--flag=false`
-    fn truth(self) -> Self;
-    /// May be negative.
-    fn number(self, name: &'static str) -> Self;
-    fn duration(self) -> Self;
-    /// Commas, repetition, or both.
-    fn list(self, name: &'static str) -> Self;
-}
-
-impl GoStyle for Arg {
-    fn optional(self, name: &'static str) -> Arg {
-        self.value_name(name).num_args(0..=1).require_equals(true).default_missing_value("true")
-    }
-
-    fn truth(self) -> Arg {
-        self.optional(TRUTH).value_parser(boolean)
-    }
-
-    fn number(self, name: &'static str) -> Arg {
-        self.value_name(name).allow_hyphen_values(true)
-    }
-
-    fn duration(self) -> Arg {
-        self.number("DURATION").value_parser(go_duration)
-    }
-
-    fn list(self, name: &'static str) -> Arg {
-        self.value_name(name).value_delimiter(',')
     }
 }
 
@@ -351,186 +289,5 @@ pub fn one_line(error: &clap::Error) -> String {
     first.strip_prefix("error: ").unwrap_or(first).to_owned()
 }
 
-/// What Go's flag parser takes for a truth value.
-fn boolean(text: &str) -> Result<bool, String> {
-    match text {
-        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
-        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
-        _ => Err("must be true or false".to_owned()),
-    }
-}
-
-/// The text of a duration, if it is one.
-fn go_duration(text: &str) -> Result<String, String> {
-    duration::parse(text).map(|_| text.to_owned())
-}
-
-/// `true`, `false`, `raw`, or `v1.37.0-ours`: the version to report as, which is taken and changes nothing here.
-fn version(text: &str) -> Result<String, String> {
-    match text {
-        "raw" => Ok(text.to_owned()),
-        _ if text.starts_with('v') => Ok(text.to_owned()),
-        _ => boolean(text).map(|it| it.to_string()).map_err(|_| "must be true, false or raw".to_owned()),
-    }
-}
-
-fn gate(text: &str) -> Result<(String, bool), String> {
-    let (name, value) = text.split_once('=').ok_or("must be NAME=true or NAME=false")?;
-    Ok((name.trim().to_owned(), boolean(value.trim())?))
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn parse(args: &[&str]) -> Flags {
-        Flags::parse(args.iter().map(OsString::from)).unwrap_or_else(|error| panic!("{args:?}: {error}"))
-    }
-
-    fn refused(args: &[&str]) -> String {
-        one_line(&Flags::parse(args.iter().map(OsString::from)).unwrap_err())
-    }
-
-    #[test]
-    fn nothing_given_is_nothing_set() {
-        assert_eq!(parse(&[]), Flags::default());
-        assert_eq!(parse(&[]).given(), []);
-    }
-
-    #[test]
-    fn truth_values() {
-        for (arg, value) in [
-            ("--cleanup", true),
-            ("--cleanup=true", true),
-            ("--cleanup=1", true),
-            ("--cleanup=T", true),
-            ("--cleanup=false", false),
-            ("--cleanup=F", false),
-        ] {
-            assert_eq!(parse(&[arg]).cleanup, Some(value), "{arg}");
-        }
-        assert!(refused(&["--cleanup=maybe"]).contains("must be true or false"));
-        // The value of a truth flag comes after `=` or not at all, so this is a stray argument.
-        assert!(refused(&["--cleanup", "false"]).contains("'false'"));
-    }
-
-    #[test]
-    fn values_after_a_space_or_an_equals_sign() {
-        assert_eq!(parse(&["--cluster-cidr", "10.0.0.0/8"]).cluster_cidr.as_deref(), Some("10.0.0.0/8"));
-        assert_eq!(parse(&["--cluster-cidr=10.0.0.0/8"]).cluster_cidr.as_deref(), Some("10.0.0.0/8"));
-        assert_eq!(parse(&["--oom-score-adj", "-5"]).oom_score_adj, Some(-5));
-        assert_eq!(parse(&["--healthz-bind-address="]).healthz_bind_address.as_deref(), Some(""));
-        for args in [&["-v", "4"][..], &["-v=4"], &["-v4"], &["--v=4"], &["--v", "4"]] {
-            assert_eq!(parse(args).v, Some(4), "{args:?}");
-        }
-    }
-
-    #[test]
-    fn underscores_in_names_but_not_in_values() {
-        let flags = parse(&["--hostname_override=a_b", "--cluster_cidr", "x_y", "--init_only"]);
-        assert_eq!(flags.hostname_override.as_deref(), Some("a_b"));
-        assert_eq!(flags.cluster_cidr.as_deref(), Some("x_y"));
-        assert_eq!(flags.init_only, Some(true));
-    }
-
-    #[test]
-    fn the_last_of_several_counts_and_lists_grow() {
-        let flags = parse(&["--proxy-mode=ipvs", "--proxy-mode=nftables", "--cleanup", "--cleanup=false"]);
-        assert_eq!(flags.proxy_mode.as_deref(), Some("nftables"));
-        assert_eq!(flags.cleanup, Some(false));
-        let flags = parse(&["--nodeport-addresses=primary,10.0.0.0/8", "--nodeport-addresses", "localhost"]);
-        assert_eq!(flags.nodeport_addresses.unwrap(), ["primary", "10.0.0.0/8", "localhost"]);
-    }
-
-    #[test]
-    fn maps() {
-        let flags = parse(&["--feature-gates=A=true,B=false", "--feature-gates", "C=1"]);
-        let expected = [("A".to_owned(), true), ("B".to_owned(), false), ("C".to_owned(), true)];
-        assert_eq!(flags.feature_gates.unwrap(), expected);
-        assert!(refused(&["--feature-gates=A"]).contains("NAME=true"));
-        assert_eq!(parse(&["--vmodule=a=1,b=2"]).vmodule.unwrap(), ["a=1", "b=2"]);
-    }
-
-    #[test]
-    fn what_is_wrong_takes_one_line() {
-        for (args, part) in [
-            (&["--no-such-flag"][..], "--no-such-flag"),
-            (&["stray"], "stray"),
-            (&["--conntrack-min=many"], "--conntrack-min"),
-            (&["--config-sync-period=soon"], "--config-sync-period"),
-            (&["--config"], "--config"),
-        ] {
-            let line = refused(args);
-            assert!(line.contains(part) && !line.contains('\n') && !line.starts_with("error"), "{line}");
-        }
-    }
-
-    #[test]
-    fn names_of_given_flags_are_the_names_on_the_command_line() {
-        let command = Flags::augment_args(Command::new("test"));
-        let mut on_command_line: Vec<_> = command.get_arguments().filter_map(|arg| arg.get_long()).collect();
-        let serde_json::Value::Object(all) = serde_json::to_value(Flags::default()).unwrap() else {
-            panic!()
-        };
-        let mut told: Vec<_> = all.keys().map(String::as_str).collect();
-        on_command_line.sort_unstable();
-        told.sort_unstable();
-        assert_eq!(on_command_line, told);
-    }
-
-    #[test]
-    fn windows_flags_are_taken() {
-        let flags = parse(&["--windows-service", "--source-vip=10.0.0.1", "--enable-dsr=true"]);
-        assert_eq!(flags.given().len(), 3);
-    }
-
-    #[test]
-    fn a_version_can_be_asked_for() {
-        assert_eq!(parse(&["--version"]).version.as_deref(), Some("true"));
-        assert_eq!(parse(&["--version=raw"]).version.as_deref(), Some("raw"));
-        assert_eq!(parse(&["--version=0"]).version.as_deref(), Some("false"));
-        assert_eq!(parse(&["--version=v1.37.0-ours"]).version.as_deref(), Some("v1.37.0-ours"));
-        assert!(refused(&["--version=new"]).contains("must be true, false or raw"));
-    }
-
-    #[test]
-    fn flags_of_our_own() {
-        let flags = parse(&["--traffic_metrics", "--traffic-metrics-max-series=7"]);
-        assert_eq!((flags.traffic_metrics, flags.traffic_metrics_max_series), (Some(true), Some(7)));
-        assert!(refused(&["--traffic-metrics-max-series=0"]).contains("--traffic-metrics-max-series"));
-    }
-
-    #[test]
-    fn every_flag_has_a_value() {
-        let flags = parse(&[
-            "--proxy-mode=ipvs",
-            "--feature-gates=A=true,B=false",
-            "--nodeport-addresses=primary,10.0.0.0/8",
-            "-v2",
-        ]);
-        let all: BTreeMap<String, String> = flags.all().into_iter().collect();
-        for (name, value) in [
-            ("proxy-mode", "ipvs"),
-            ("feature-gates", "A=true,B=false"),
-            ("nodeport-addresses", "primary,10.0.0.0/8"),
-            ("v", "2"),
-            ("bind-address", "0.0.0.0"),
-            ("cleanup", "false"),
-            ("config", ""),
-            ("config-sync-period", "15m0s"),
-            ("conntrack-max-per-core", "32768"),
-            ("healthz-bind-address", "0.0.0.0:10256"),
-            ("healthz-port", "10256"),
-            ("ipvs-min-sync-period", "1s"),
-            ("iptables-localhost-nodeports", "true"),
-            ("log-text-info-buffer-size", "0"),
-            ("masquerade-all", "false"),
-            ("metrics-port", "10249"),
-            ("traffic-metrics-max-series", "20000"),
-            ("version", "false"),
-        ] {
-            assert_eq!(all.get(name).map(String::as_str), Some(value), "{name}");
-        }
-        assert_eq!(all.len(), serde_json::to_value(Flags::default()).unwrap().as_object().unwrap().len());
-    }
-}
+mod tests;
