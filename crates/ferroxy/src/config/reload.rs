@@ -96,7 +96,7 @@ const LIVE: [&str; 10] = [
 ];
 
 /// Holds what is in the file now against what is in force. `None`: it comes to the same.
-fn judge(text: &str, flags: &Flags, current: &Config) -> Option<Reload> {
+pub(super) fn judge(text: &str, flags: &Flags, current: &Config) -> Option<Reload> {
     let modes = current.modes;
     let (loaded, warnings) = match Config::from_text(text, flags, modes) {
         Ok(loaded) => loaded,
