@@ -1,4 +1,4 @@
-//! What counts where nothing is written.
+//! The defaults of fields that are not set.
 
 use std::net::IpAddr;
 
@@ -6,12 +6,12 @@ use super::file::{self, File};
 use super::{duration, fields};
 use crate::modes::Modes;
 
-/// Where the values came from: the two have different ideas of "not written".
+/// Where the values come from: files and flags differ in what counts as unset.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Origin {
-    /// In a file, empty text and zero are "not written" for many fields.
+    /// In a file, empty text and zero are "unset" for many fields.
     File,
-    /// A flag that is given counts as it is given.
+    /// A flag that is given is always set.
     Flags,
 }
 
@@ -51,7 +51,7 @@ pub(super) const HEALTHZ_PORT: u16 = 10256;
 pub(super) const METRICS_PORT: u16 = 10249;
 pub(super) const TRAFFIC_METRICS_MAX_SERIES: u32 = 20_000;
 
-/// Where health and metrics are served when nothing is said: of the family of `bindAddress`.
+/// The default addresses of the health and metrics services: of the family of `bindAddress`.
 pub(super) fn hosts(bind_address: &str) -> (&'static str, &'static str) {
     match bind_address.parse() {
         Ok(IpAddr::V6(_)) => ("[::]", "[::1]"),
@@ -68,7 +68,7 @@ pub(super) fn with_port(address: &str, port: i64) -> String {
     }
 }
 
-/// A complete file, with an example where the default is an empty list or mapping: what can be written at all.
+/// A complete file, with an example entry in each list and mapping: all field names and types.
 pub(super) fn shape(modes: Modes) -> File {
     let mut shape = File::default();
     fill(&mut shape, modes, Origin::File);
@@ -83,7 +83,7 @@ fn addresses(file: &mut File, origin: Origin) {
     let fill = Fill { origin };
     let bind_address = fill.text(&mut file.bind_address, "0.0.0.0");
     let (healthz, metrics) = hosts(bind_address);
-    // An empty flag switches the health service off; in a file, empty is "not written".
+    // An empty flag switches the health service off; in a file, empty is "unset".
     if file.healthz_bind_address.is_none() || origin == Origin::File {
         fill.text(&mut file.healthz_bind_address, &format!("{healthz}:{HEALTHZ_PORT}"));
     }
@@ -107,7 +107,7 @@ impl Fill {
         text.get_or_insert_default()
     }
 
-    /// A duration of which zero is "not written", in a file.
+    /// A duration; in a file, zero is "unset".
     fn period(&self, text: &mut Option<String>, default: &str) {
         let zero = text.as_deref().is_some_and(|it| duration::parse(it) == Ok(0));
         if text.is_none() || (zero && self.origin == Origin::File) {

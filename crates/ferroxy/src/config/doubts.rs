@@ -1,4 +1,4 @@
-//! What to warn about: settings that do not count, and settings that may not be what was meant. Nothing here is an error.
+//! Warnings: settings that are ignored, and settings that are probably a mistake. Errors are in `validate.rs`.
 
 use ferroxy_core::policy::NodePortAddress;
 use ipnet::IpNet;
@@ -16,19 +16,19 @@ pub(super) fn warnings(flags: &Flags, written: &File, origin: Origin, config: &C
         warnings.extend(deprecated(flags));
     }
     if let Some(version) = flags.version.as_deref().filter(|it| it.starts_with('v')) {
-        warnings.push(format!("--version={version} changes nothing: the version is told as it is"));
+        warnings.push(format!("--version={version} has no effect: the real version is reported"));
     }
     warnings.extend(config.feature_gates.doubts());
     warnings.extend(node_port_addresses(config));
     warnings
 }
 
-/// Whether `--config` makes this flag count for nothing.
+/// Whether this flag is ignored when `--config` is given.
 pub(super) fn is_ignored_beside_a_file(flag: &str) -> bool {
     !BESIDE_A_FILE.contains(&flag) && !flag.starts_with("log-") && !WINDOWS_ONLY.contains(&flag)
 }
 
-/// What counts beside `--config`, as in the original, and the two that are ours; and all that begin with `log-`.
+/// The flags that are used together with `--config`, as in the original, and our own two. So are all that begin with `log-`.
 const BESIDE_A_FILE: [&str; 12] = [
     "config",
     "cleanup",
@@ -53,7 +53,7 @@ const WINDOWS_ONLY: [&str; 6] = [
     "windows-service",
 ];
 
-/// Everything that was given and does not count, with the reasons, in one line.
+/// All flags and fields that are ignored, with the reasons, in one line.
 fn ignored(flags: &Flags, written: &File, origin: Origin, config: &Config) -> Option<String> {
     let given: Vec<String> = flags.given().into_iter().map(|(name, _)| name).collect();
     let flags_that = |is_ignored: &dyn Fn(&str) -> bool| -> Vec<String> {
@@ -82,12 +82,12 @@ fn ignored(flags: &Flags, written: &File, origin: Origin, config: &Config) -> Op
     (!reasons.is_empty()).then(|| format!("ignored {}", reasons.join("; ")))
 }
 
-/// Fields that only Windows reads, or (`portRange`) nobody any more.
+/// Fields that are read on Windows only, and `portRange`, which is no longer used.
 pub(super) fn has_no_effect(field: &str) -> bool {
     matches!(field, "portRange" | "windowsRunAsService") || field.starts_with("winkernel.")
 }
 
-/// The fields of a file that hold more than nothing. kubeadm writes out every field, with zeros and empty texts.
+/// The fields of a file that have a value other than zero or empty. kubeadm writes every field.
 fn fields_that_say_something(file: &File) -> Vec<String> {
     let says_nothing = |value: &Value| match value {
         Value::Null | Value::Bool(false) => true,
@@ -127,8 +127,8 @@ fn node_port_addresses(config: &Config) -> Option<String> {
     let all = |mode| config.policy(mode, String::new()).node_port_addresses == [NodePortAddress::All];
     if config.node_port_addresses.is_empty() && config.mode.is_some_and(all) {
         return Some(
-            "nodePortAddresses is not set: node ports answer on every address of this node; \
-             `primary` keeps them to its own"
+            "nodePortAddresses is not set: node ports accept connections on all addresses of this node; \
+             set it to `primary` to limit them"
                 .to_owned(),
         );
     }
@@ -137,14 +137,14 @@ fn node_port_addresses(config: &Config) -> Option<String> {
         NodePortAddress::Cidr(IpNet::V6(_)) => Some("IPv6"),
         _ => None,
     };
-    // Keywords stand for both families.
+    // Keywords apply to both families.
     let families: Vec<_> = config.node_port_addresses.iter().map(family).collect::<Option<_>>()?;
     let (first, rest) = families.split_first()?;
     let dual_stack = config.cluster_cidrs.len() == 2;
     (dual_stack && rest.iter().all(|other| other == first)).then(|| {
         format!(
-            "nodePortAddresses has only {first} ranges in a cluster of two families: \
-             for the other, node ports answer on every address"
+            "nodePortAddresses has only {first} ranges in a dual-stack cluster: \
+             node ports of the other family accept connections on all addresses"
         )
     })
 }

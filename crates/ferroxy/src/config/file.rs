@@ -1,4 +1,4 @@
-//! The configuration file as it is written: `kubeproxy.config.k8s.io/v1alpha1`, field by field, nothing judged.
+//! The configuration file as it is written: `kubeproxy.config.k8s.io/v1alpha1`, field by field, not yet validated.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::modes::Modes;
 pub(super) const API_VERSION: &str = "kubeproxy.config.k8s.io/v1alpha1";
 pub(super) const KIND: &str = "KubeProxyConfiguration";
 
-/// `None` is "not written". Durations and addresses are still text.
+/// `None` is "unset". Durations and addresses are still text.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct File {
@@ -183,7 +183,7 @@ pub(super) fn decode(text: &str, modes: Modes) -> Result<(File, Vec<String>), Ve
     }
     let file = File::from_json(given, modes).map_err(|error| vec![error.to_string()])?;
     let overlooked = found.overlooked.join("; ");
-    let warning = format!("--config: not all of it can be used: {overlooked}");
+    let warning = format!("--config: parts of the file are ignored: {overlooked}");
     Ok((file, if overlooked.is_empty() { Vec::new() } else { vec![warning] }))
 }
 
@@ -196,19 +196,20 @@ fn parse(text: &str, overlooked: &mut Vec<String>) -> Result<Value, String> {
     let documents = match read(DuplicateKeyPolicy::Error) {
         Err(serde_saphyr::Error::DuplicateMappingKey { key, location }) => {
             let key = key.unwrap_or_else(|| "a key".to_owned());
-            overlooked.push(format!("{key}: is there twice, the last one counts (line {})", location.line()));
+            overlooked
+                .push(format!("duplicate field {key}, the last value is used (line {})", location.line()));
             read(DuplicateKeyPolicy::LastWins)
         }
         read => read,
     };
     let documents = documents.map_err(|error| error.to_string())?;
     if documents.len() > 1 {
-        overlooked.push(format!("of its {} documents, only the first counts", documents.len()));
+        overlooked.push(format!("{} documents, only the first is used", documents.len()));
     }
     Ok(documents.into_iter().next().unwrap_or_default())
 }
 
-/// `null` means the same as not being there, at every level.
+/// A field that is `null` is unset, at every level.
 fn remove_nulls(value: &mut Value) {
     if let Value::Object(fields) = value {
         fields.retain(|_, field| !field.is_null());
@@ -218,14 +219,13 @@ fn remove_nulls(value: &mut Value) {
 
 #[derive(Default)]
 struct Found {
-    /// Wrong, but the original goes on all the same.
+    /// Warnings: the original accepts such a file too.
     overlooked: Vec<String>,
     wrong: Vec<String>,
 }
 
 impl Found {
-    /// Holds what was written against a complete file: names that are not in that are unknown, and values must be of
-    /// the same type.
+    /// Compares the file with a complete one: names that are not in that are unknown, and values must be of the same type.
     fn compare(&mut self, given: &Value, shape: &Value, path: &str) {
         let expected = match (given, shape) {
             (Value::Object(given), Value::Object(shape)) => return self.compare_fields(given, shape, path),
@@ -250,10 +250,10 @@ impl Found {
     fn compare_fields(&mut self, given: &Fields, shape: &Fields, path: &str) {
         for (name, value) in given {
             let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
-            // A mapping of free names shows one entry without a name.
+            // The example of a mapping with arbitrary names has one entry, with an empty name.
             match shape.get(name).or_else(|| shape.get("")) {
                 Some(shape) => self.compare(value, shape, &path),
-                None => self.overlooked.push(format!("{path}: there is no such field")),
+                None => self.overlooked.push(format!("unknown field {path}")),
             }
         }
     }

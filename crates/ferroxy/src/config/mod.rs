@@ -1,4 +1,4 @@
-//! kube-proxy's configuration: what every setting means, after flags or file, defaults and validation.
+//! kube-proxy's configuration: flags or a file, with defaults, validated.
 //!
 //! ```text
 //! Flags ──overlay──┐
@@ -72,7 +72,7 @@ pub struct Config {
     /// Without effect, as in the original; kept so that it can be written back.
     pub port_range: String,
     pub windows_run_as_service: bool,
-    /// Of our own, and only flags: the file stays one that the original can read.
+    /// Our own settings have flags only: the original can read the file.
     pub traffic_metrics: bool,
     pub traffic_metrics_max_series: u32,
 }
@@ -142,7 +142,7 @@ pub struct Conntrack {
 }
 
 impl Config {
-    /// The configuration and what to warn about, or everything that is wrong, a line each.
+    /// The configuration with warnings, or all errors, a line each.
     pub fn load(flags: &Flags, modes: Modes) -> Result<(Config, Vec<String>), Vec<String>> {
         match flags.config.as_deref().filter(|path| !path.is_empty()) {
             Some(path) => {
@@ -154,7 +154,7 @@ impl Config {
         }
     }
 
-    /// The same, from what is in the file that `--config` names.
+    /// The same, from the content of the file that `--config` names.
     pub fn from_text(text: &str, flags: &Flags, modes: Modes) -> Result<(Config, Vec<String>), Vec<String>> {
         let (mut file, overlooked) = file::decode(text, modes)?;
         overlay::with_file(&mut file, flags);
@@ -163,7 +163,7 @@ impl Config {
     }
 
     /// The configuration as a file, as the original writes it: only the block of the chosen mode has periods. Loaded,
-    /// it gives the same configuration, as far as the mode looks at it. (Except for what the file format cannot say: a
+    /// it gives the same configuration in all fields that the mode reads. (Except for what the file format cannot say: a
     /// health service that is switched off, and a minimum sync period of zero.)
     pub fn to_yaml(&self) -> Result<String, String> {
         write::to_file(self).to_yaml()
@@ -179,7 +179,7 @@ impl Config {
         (self.metrics.port() != 0).then_some(self.metrics)
     }
 
-    /// The name this node goes by: what was asked for, or the host's name.
+    /// The name of this node: the configured name, or the host's name.
     pub fn node_name(&self) -> Result<String, String> {
         if !self.hostname_override.is_empty() {
             return Ok(self.hostname_override.clone());
@@ -255,7 +255,7 @@ impl Config {
 }
 
 impl LogStream {
-    /// How much of the stream is kept back at most; checked when it was read.
+    /// The maximum size of the buffer. The text is valid: it was checked when it was read.
     pub fn buffer_bytes(&self) -> usize {
         let bytes = quantity::bytes(&self.info_buffer_size).unwrap_or_default();
         usize::try_from(bytes).unwrap_or(usize::MAX)
@@ -269,13 +269,13 @@ fn reads(modes: Modes, mode: Option<&Mode>, field: &str) -> bool {
     mode.map_or_else(|| modes.candidates().into_iter().any(read), read)
 }
 
-/// A field can be wrong because of a flag even when there is a file.
+/// Whether a flag is given and used together with a file: then a problem is in the flag.
 fn counts_beside_a_file(flag: &str, flags: &Flags) -> bool {
     let given = flags.given().iter().any(|(given, _)| given == flag);
     given && !doubts::is_ignored_beside_a_file(flag)
 }
 
-/// What the flags hold that nobody gave, by name: of those that stand for a setting.
+/// The default values of the flags that set fields, by name.
 pub fn flag_defaults(modes: Modes) -> BTreeMap<&'static str, Value> {
     let ports = [("healthz-port", defaults::HEALTHZ_PORT), ("metrics-port", defaults::METRICS_PORT)];
     let mut values: BTreeMap<_, Value> = ports.map(|(flag, port)| (flag, port.into())).into();

@@ -1,4 +1,4 @@
-//! Flags as if they had been written in a file, and which flag stands for which field.
+//! Converts flags to the fields of a file, and maps flags to fields.
 
 use super::defaults::{self, HEALTHZ_PORT, METRICS_PORT};
 use super::fields::Written;
@@ -6,7 +6,7 @@ use super::file::{self, File};
 use crate::flags::Flags;
 use crate::modes::Modes;
 
-/// The values of all flags. A flag that stands for several fields sets all of them.
+/// The values of all flags. A flag can set several fields.
 pub(super) fn from_flags(flags: &Flags, modes: Modes) -> File {
     let flags = flags.clone();
     let gates = flags.feature_gates.clone().map(|gates| gates.into_iter().collect());
@@ -43,7 +43,7 @@ pub(super) fn from_flags(flags: &Flags, modes: Modes) -> File {
     file
 }
 
-/// The flags that count beside a file, and win over it.
+/// The flags that are used together with a file. They override it.
 pub(super) fn with_file(file: &mut File, flags: &Flags) {
     set(&mut file.hostname_override, &flags.hostname_override);
     let logging = &mut file.logging;

@@ -1,6 +1,6 @@
-//! A configuration file that changes while we run: what of it can be applied at once, and what has to wait for a restart.
+//! Changes of the configuration file while the agent runs: which fields are applied at once, and which need a restart.
 //!
-//! Applying is for the caller. The original exits at every change, and does not notice that of a ConfigMap.
+//! The caller applies them. The original exits at every change, and does not notice changes of a ConfigMap.
 
 mod follow;
 
@@ -18,15 +18,15 @@ use crate::flags::Flags;
 use crate::modes::Modes;
 pub use follow::Follower;
 
-/// What came of a file that is not what it was.
+/// The result of a changed file.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Reload {
-    /// It cannot be used, for these reasons: the configuration stays as it was.
+    /// It is invalid, for these reasons: the configuration does not change.
     Refused(Vec<String>),
     Changed {
-        /// What is to be in force now. Settings that need a restart have their old values.
+        /// The configuration to use now. Settings that need a restart have their old values.
         new: Box<Config>,
-        /// Fields of the file that changed and can be applied at once.
+        /// Fields of the file that changed and are applied at once.
         live: Vec<String>,
         /// Fields of the file that changed, and did not change in `new`.
         needs_restart: Vec<String>,
@@ -35,7 +35,7 @@ pub enum Reload {
 }
 
 impl Reload {
-    /// Says in the log what happened.
+    /// Logs the result.
     pub fn tell(&self) {
         match self {
             Reload::Refused(reasons) => {
@@ -53,7 +53,7 @@ impl Reload {
                     );
                 }
                 if live.is_empty() && needs_restart.is_empty() {
-                    info!("the configuration changed, but nothing that matters in this mode");
+                    info!("the configuration changed, but no field that this mode reads");
                 }
             }
         }
@@ -80,8 +80,8 @@ pub fn spawn(
     })
 }
 
-/// Fields that can change under a running agent: what decides about packets, how often it works, what it says, and what
-/// it writes to the kernel once. Ending in a dot, all fields of that block. Whatever is not here needs a restart.
+/// Fields outside the modes' tables that a running agent can apply: packet policy, periods, log verbosity, and kernel
+/// settings. A name that ends in a dot stands for all fields of that block. All other fields need a restart.
 const LIVE: [&str; 10] = [
     "clusterCIDR",
     "configSyncPeriod",
@@ -95,7 +95,7 @@ const LIVE: [&str; 10] = [
     "oomScoreAdj",
 ];
 
-/// Holds what is in the file now against what is in force. `None`: it comes to the same.
+/// Compares the file with the configuration in use. `None`: nothing changes.
 pub(super) fn judge(text: &str, flags: &Flags, current: &Config) -> Option<Reload> {
     let modes = current.modes;
     let (loaded, warnings) = match Config::from_text(text, flags, modes) {
@@ -106,7 +106,7 @@ pub(super) fn judge(text: &str, flags: &Flags, current: &Config) -> Option<Reloa
     let mut changed = new.different_from(&old);
     let mode_changed = changed.iter().any(|field| field == "mode");
     if mode_changed {
-        // They are meant for the mode to come; the one that runs keeps what it has.
+        // They belong to the new mode; the running mode keeps its settings.
         changed.retain(|field| modes.field(field).is_none());
     }
     changed.retain(|field| !has_no_effect(field) && current.reads(field));
@@ -124,7 +124,7 @@ pub(super) fn judge(text: &str, flags: &Flags, current: &Config) -> Option<Reloa
         Ok(merged) => merged,
         Err(reasons) => {
             let waiting = needs_restart.join(", ");
-            let reason = |it| format!("{it} (as long as {waiting} waits for a restart)");
+            let reason = |it| format!("{it} (until a restart applies {waiting})");
             return Some(Reload::Refused(reasons.into_iter().map(reason).collect()));
         }
     };
@@ -143,10 +143,10 @@ fn is_live(field: &str, modes: Modes) -> bool {
     LIVE.iter().any(|live| field == *live || live.ends_with('.') && field.starts_with(live))
 }
 
-/// A configuration as a complete file, so that no field can be forgotten.
+/// A configuration as a complete file, so that every field is compared.
 struct Fields {
     file: Value,
-    /// Whether each gate is on. Gates are compared by that: to write down what is so anyway changes nothing.
+    /// Whether each gate is on. Gates are compared by this: setting a gate to its default changes nothing.
     gates: Value,
 }
 

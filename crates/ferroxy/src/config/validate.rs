@@ -1,4 +1,4 @@
-//! A complete file to a configuration: every text parsed, every range checked, and everything that is wrong told.
+//! Makes a configuration from a complete file: parses every text, checks every range, and reports all problems at once.
 
 mod fields;
 
@@ -24,7 +24,7 @@ pub(super) struct Problem {
     /// In the file's spelling: `nodePortAddresses[0]`.
     pub(super) field: String,
     pub(super) reason: String,
-    /// It is not a matter of values: it could not even be read.
+    /// The value cannot be parsed. Such a problem counts in every mode.
     is_unreadable: bool,
 }
 
@@ -35,8 +35,8 @@ pub(super) fn check(file: File, modes: Modes) -> Result<Config, Vec<Problem>> {
     if check.problems.is_empty() { Ok(config) } else { Err(check.problems) }
 }
 
-/// Collects what is wrong. Where something is, a stand-in is returned and checking goes on: the configuration is
-/// thrown away in the end, unless the field is one that the chosen mode does not look at.
+/// Collects problems. A field with a problem gets a placeholder value and checking goes on: the configuration is used
+/// only if all problems are in fields that the mode does not read.
 struct Check {
     problems: Vec<Problem>,
 }
@@ -84,8 +84,7 @@ impl Check {
         self.problems.push(Problem { field: field.into(), reason: reason.into(), is_unreadable: false });
     }
 
-    /// Forgets what is found wrong with settings that nobody will look at, as the original does. What it cannot read it
-    /// refuses all the same.
+    /// Drops the problems of settings that are not used, as the original does, except values that cannot be parsed.
     fn only_if<T>(&mut self, matters: bool, check: impl FnOnce(&mut Check) -> T) -> T {
         let before = self.problems.len();
         let checked = check(self);
@@ -197,7 +196,7 @@ impl Check {
     fn hostname(&mut self, text: &str) -> String {
         let name = text.trim().to_lowercase();
         if name.is_empty() && !text.is_empty() {
-            self.problem("hostnameOverride", "is nothing but space");
+            self.problem("hostnameOverride", "contains only whitespace");
         }
         name
     }
@@ -209,7 +208,7 @@ impl Check {
         })
     }
 
-    /// Port 0 switches them off. In the original nothing does: it refuses port 0.
+    /// Port 0 disables the metrics service. (The original cannot disable it: it refuses port 0.)
     fn metrics(&mut self, text: &str) -> SocketAddr {
         match text.parse::<SocketAddr>() {
             Ok(off) if off.port() == 0 => off,

@@ -1,4 +1,4 @@
-//! A configuration back to the file it could have come from.
+//! Converts a configuration back to a file.
 
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ fn without_value(kind: Kind) -> Value {
     }
 }
 
-/// Every field as it is, also those that the mode does not look at.
+/// Every field with its value, also those that the mode does not read.
 pub(super) fn complete(config: &Config) -> File {
     let healthz = config.healthz.map(|address| address.to_string());
     let cluster_cidrs: Vec<String> = config.cluster_cidrs.iter().map(ToString::to_string).collect();

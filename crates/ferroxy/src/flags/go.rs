@@ -7,7 +7,7 @@ use crate::config::duration;
 /// Stands for the value of a flag that is true or false.
 pub(super) const TRUTH: &str = "BOOL";
 
-/// How Go's flag parser takes each kind of value; the `#[arg(…)]`s above are written in these.
+/// The syntax of Go's flag parser for each type; the `#[arg(…)]`s of `Flags` use these.
 pub(super) trait GoStyle: Sized {
     /// `--flag` or `--flag=value`, never `--flag value`.
     fn optional(self, name: &'static str) -> Self;
@@ -42,7 +42,7 @@ impl GoStyle for Arg {
     }
 }
 
-/// What Go's flag parser takes for a truth value.
+/// The boolean values of Go's flag parser.
 pub(super) fn boolean(text: &str) -> Result<bool, String> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
@@ -56,7 +56,7 @@ pub(super) fn go_duration(text: &str) -> Result<String, String> {
     duration::parse(text).map(|_| text.to_owned())
 }
 
-/// `true`, `false`, `raw`, or `v1.37.0-ours`: the version to report as, which is taken and changes nothing here.
+/// `true`, `false`, `raw`, or `v1.37.0-ours`: the version to report, which is accepted and has no effect.
 pub(super) fn version(text: &str) -> Result<String, String> {
     match text {
         "raw" => Ok(text.to_owned()),

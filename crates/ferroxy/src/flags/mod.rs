@@ -1,6 +1,6 @@
-//! kube-proxy's command line: which flags there are and how they are spelled. What they mean is `config/`'s work.
+//! kube-proxy's command line: names, syntax and help of flags. `config/` interprets them.
 //!
-//! Every flag is an `Option`, so that "not given" is never mistaken for "given with the default".
+//! Every flag is an `Option`: "not given" differs from "given with the default value".
 
 mod go;
 mod modes;
@@ -29,13 +29,13 @@ const OURS: &str = "Not in the original";
 
 #[derive(Debug, Clone, Default, PartialEq, Args, Serialize)]
 #[serde(rename_all = "kebab-case")]
-// The last of several counts, as in the original.
+// The last occurrence is used, as in the original.
 #[command(args_override_self = true)]
 pub struct Flags {
     /// The configuration file; most other flags are ignored when it is given
     #[arg(long, value_name = "FILE", help_heading = CONFIGURATION)]
     pub config: Option<String>,
-    /// Write the configuration as it stands after flags, file and defaults, and exit
+    /// Write the resulting configuration to a file, and exit
     #[arg(long, value_name = "FILE", help_heading = CONFIGURATION)]
     pub write_config_to: Option<String>,
     /// Switch features on or off
@@ -44,17 +44,17 @@ pub struct Flags {
     /// Name of this node, instead of the host's name
     #[arg(long, value_name = "NAME", help_heading = CONFIGURATION)]
     pub hostname_override: Option<String>,
-    /// Resend everything the API server told at least this often
+    /// Process all objects of the API server again at least this often
     #[arg(long, duration(), help_heading = CONFIGURATION)]
     pub config_sync_period: Option<String>,
     /// Print the version and exit; `raw` prints all of it
     #[arg(long, optional("raw"), value_parser = version, help_heading = CONFIGURATION)]
     pub version: Option<String>,
 
-    /// Remove everything that a proxy left on this node, and exit
+    /// Remove all rules of kube-proxy and Ferroxy from this node, and exit
     #[arg(long, truth(), help_heading = INSTEAD)]
     pub cleanup: Option<bool>,
-    /// Do only what needs privileges, and exit
+    /// Only do the setup that needs privileges, and exit
     #[arg(long, truth(), help_heading = INSTEAD)]
     pub init_only: Option<bool>,
 
@@ -64,17 +64,17 @@ pub struct Flags {
     /// Address of the API server, instead of the one in the kubeconfig
     #[arg(long, value_name = "URL", help_heading = API_SERVER)]
     pub master: Option<String>,
-    /// Encoding asked of the API server
+    /// Content type of requests to the API server
     #[arg(long, value_name = "TYPE", help_heading = API_SERVER)]
     pub kube_api_content_type: Option<String>,
-    /// Requests per second
+    /// Requests to the API server per second
     #[arg(long, number("N"), help_heading = API_SERVER)]
     pub kube_api_qps: Option<f32>,
-    /// Requests at once
+    /// Burst of requests to the API server
     #[arg(long, number("N"), help_heading = API_SERVER)]
     pub kube_api_burst: Option<i32>,
 
-    /// Primary address of this node, instead of the one its Node object tells
+    /// Primary address of this node, instead of the one in its Node object
     #[arg(long, value_name = "IP", help_heading = SERVING)]
     pub bind_address: Option<String>,
     /// Exit when the health or metrics address cannot be bound
@@ -105,7 +105,7 @@ pub struct Flags {
     /// Serve profiles beside the metrics
     #[arg(long, truth(), help_heading = SERVING)]
     pub profiling: Option<bool>,
-    /// Show metrics that this earlier version still showed
+    /// Show metrics that were hidden after this version
     #[arg(long, value_name = "VERSION", help_heading = SERVING)]
     pub show_hidden_metrics_for_version: Option<String>,
 
@@ -116,51 +116,51 @@ pub struct Flags {
     #[serde(flatten)]
     pub modes: ModeFlags,
 
-    /// How pod traffic is recognised: ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix
+    /// How to recognise pod traffic: ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix
     #[arg(long, value_name = "MODE", help_heading = NETWORK)]
     pub detect_local_mode: Option<String>,
     /// Bridge that pods are attached to (BridgeInterface)
     #[arg(long, value_name = "NAME", help_heading = NETWORK)]
     pub pod_bridge_interface: Option<String>,
-    /// How names of pod interfaces begin (InterfaceNamePrefix)
+    /// Prefix of the names of pod interfaces (InterfaceNamePrefix)
     #[arg(long, value_name = "PREFIX", help_heading = NETWORK)]
     pub pod_interface_name_prefix: Option<String>,
     /// Range of pod addresses, or one range of each family
     #[arg(long, value_name = "CIDR[,CIDR]", help_heading = NETWORK)]
     pub cluster_cidr: Option<String>,
-    /// Addresses of this node that node ports answer on: ranges, primary, localhost, all
+    /// Addresses of this node that accept connections to node ports: ranges, primary, localhost, all
     #[arg(long, list("CIDR,…"), help_heading = NETWORK)]
     pub nodeport_addresses: Option<Vec<String>>,
 
-    /// How willing the kernel is to kill this process, -1000 to 1000
+    /// OOM score adjustment of this process, -1000 to 1000
     #[arg(long, number("N"), help_heading = NODE)]
     pub oom_score_adj: Option<i32>,
-    /// Tracked connections for each CPU; 0 leaves the limit alone
+    /// Maximum of tracked connections per CPU; 0 keeps the kernel's limit
     #[arg(long, number("N"), help_heading = NODE)]
     pub conntrack_max_per_core: Option<i32>,
-    /// Tracked connections at least
+    /// Lower bound of the maximum of tracked connections
     #[arg(long, number("N"), help_heading = NODE)]
     pub conntrack_min: Option<i32>,
-    /// Idle established TCP connections; 0 leaves it alone
+    /// Timeout of idle established TCP connections; 0 keeps the kernel's
     #[arg(long, duration(), help_heading = NODE)]
     pub conntrack_tcp_timeout_established: Option<String>,
-    /// TCP connections in CLOSE_WAIT; 0 leaves it alone
+    /// Timeout of TCP connections in CLOSE_WAIT; 0 keeps the kernel's
     #[arg(long, duration(), help_heading = NODE)]
     pub conntrack_tcp_timeout_close_wait: Option<String>,
     /// Accept TCP packets outside the window
     #[arg(long, truth(), help_heading = NODE)]
     pub conntrack_tcp_be_liberal: Option<bool>,
-    /// UDP flows without an answer; 0 leaves it alone
+    /// Timeout of UDP flows without a reply; 0 keeps the kernel's
     #[arg(long, duration(), help_heading = NODE)]
     pub conntrack_udp_timeout: Option<String>,
-    /// UDP flows with an answer; 0 leaves it alone
+    /// Timeout of UDP flows with replies; 0 keeps the kernel's
     #[arg(long, duration(), help_heading = NODE)]
     pub conntrack_udp_timeout_stream: Option<String>,
 
-    /// How much to log
+    /// Log verbosity
     #[arg(short = 'v', long = "v", number("N"), help_heading = LOGGING)]
     pub v: Option<i32>,
-    /// How much to log from each part
+    /// Log verbosity of files that match a pattern
     #[arg(long, list("PATTERN=N,…"), help_heading = LOGGING)]
     pub vmodule: Option<Vec<String>>,
     /// text or json
@@ -185,11 +185,11 @@ pub struct Flags {
     /// Count connections, packets and bytes of every Service and endpoint
     #[arg(long, truth(), help_heading = OURS)]
     pub traffic_metrics: Option<bool>,
-    /// Series of traffic metrics at most
+    /// Maximum number of series of traffic metrics
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = OURS)]
     pub traffic_metrics_max_series: Option<u32>,
 
-    // Windows only: taken, so that one set of arguments serves every node, and reported as not applicable.
+    // Windows only: accepted, so that one set of arguments works on every node, with a warning.
     #[arg(long, truth(), hide = true)]
     pub windows_service: Option<bool>,
     #[arg(long, hide = true)]
@@ -227,7 +227,7 @@ impl Flags {
         }
     }
 
-    /// Every flag with the value it has, given or not, as text and by name.
+    /// Every flag with its value, given or default, as text and by name.
     pub fn all(&self, modes: Modes) -> Vec<(String, String)> {
         let given: BTreeMap<String, Value> = self.given().into_iter().collect();
         let defaults = config::flag_defaults(modes);
@@ -242,7 +242,7 @@ impl Flags {
     }
 }
 
-/// What a flag holds that nobody gave and that stands for no setting.
+/// The value of a flag that is not given and sets no field.
 fn empty(arg: &Arg) -> &'static str {
     let is_truth = arg.get_value_names().is_some_and(|names| names.iter().any(|name| name == TRUTH));
     if is_truth || arg.get_long() == Some("version") { "false" } else { "" }
@@ -262,7 +262,7 @@ fn as_flag(value: &Value) -> String {
     }
 }
 
-/// The original takes `_` for `-` in flag names. Values stay as they are, and so does everything after a bare `--`.
+/// The original accepts `_` for `-` in flag names. Values stay as they are, and so does everything after a bare `--`.
 pub fn normalise(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut flags_ended = false;
     let one = |arg: OsString| {
@@ -282,7 +282,7 @@ fn dashed(flag: &str) -> String {
     }
 }
 
-/// What is wrong with a command line, in one line.
+/// The error of a command line, in one line.
 pub fn one_line(error: &clap::Error) -> String {
     let text = error.render().to_string();
     let first = text.lines().next().unwrap_or_default();

@@ -92,10 +92,10 @@ fn names_of_given_flags_are_the_names_on_the_command_line() {
     let serde_json::Value::Object(all) = serde_json::to_value(Flags::default()).unwrap() else { panic!() };
     let of_modes = MODES.flags();
     let of_modes = of_modes.iter().map(|it| it.flag.name);
-    let mut told: Vec<_> = all.keys().map(String::as_str).chain(of_modes).collect();
+    let mut listed: Vec<_> = all.keys().map(String::as_str).chain(of_modes).collect();
     on_command_line.sort_unstable();
-    told.sort_unstable();
-    assert_eq!(on_command_line, told);
+    listed.sort_unstable();
+    assert_eq!(on_command_line, listed);
 }
 
 #[test]

@@ -30,8 +30,8 @@ fn null_is_not_written() {
 fn unknown_fields_are_one_warning() {
     let (file, warnings) = read(&text("mode: ipvs\nnonsense: 1\nconntrack: {max: 3, min: 5}")).unwrap();
     assert_eq!((file.mode.as_deref(), file.conntrack.min), (Some("ipvs"), Some(5)));
-    let expected = "--config: not all of it can be used: \
-                    conntrack.max: there is no such field; nonsense: there is no such field";
+    let expected = "--config: parts of the file are ignored: \
+                    unknown field conntrack.max; unknown field nonsense";
     assert_eq!(warnings, [expected]);
 }
 
@@ -39,12 +39,13 @@ fn unknown_fields_are_one_warning() {
 fn a_field_written_twice_is_a_warning() {
     let (file, warnings) = read(&text("mode: ipvs\nmode: nftables")).unwrap();
     assert_eq!(file.mode.as_deref(), Some("nftables"));
-    let expected = "--config: not all of it can be used: mode: is there twice, the last one counts (line 4)";
+    let expected =
+        "--config: parts of the file are ignored: duplicate field mode, the last value is used (line 4)";
     assert_eq!(warnings, [expected]);
 }
 
 #[test]
-fn wrong_types_are_all_told() {
+fn all_wrong_types_are_reported() {
     let rest = "mode: 7\nconntrack: []\noomScoreAdj: 1.5\nnodePortAddresses: [1]\n\
                 featureGates: {A: yes please}\niptables: {masqueradeAll: 'true', masqueradeBit: '3'}\n\
                 logging: {vmodule: [{filePattern: a, verbosity: high}]}";
@@ -85,7 +86,7 @@ fn truth_values_of_the_older_yaml() {
 fn only_the_first_document_counts() {
     let (file, warnings) = read(&format!("---\n{}\n---\n{}", text("mode: ipvs"), text("mode: 7"))).unwrap();
     assert_eq!(file.mode.as_deref(), Some("ipvs"));
-    assert_eq!(warnings, ["--config: not all of it can be used: of its 2 documents, only the first counts"]);
+    assert_eq!(warnings, ["--config: parts of the file are ignored: 2 documents, only the first is used"]);
     assert_eq!(read(&format!("---\n{}\n...\n", text("mode: ipvs"))).unwrap().1, Vec::<String>::new());
 }
 

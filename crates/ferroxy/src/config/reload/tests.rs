@@ -1,4 +1,4 @@
-//! What a changed file comes to.
+//! The result of a changed file.
 
 use std::ffi::OsString;
 
@@ -126,7 +126,7 @@ oomScoreAdj: 5";
 }
 
 #[test]
-fn a_change_that_waits_is_told_until_it_is_taken_back() {
+fn a_change_that_needs_a_restart_is_reported_until_it_is_reverted() {
     let (new, _, needs_restart) = changed("", "hostnameOverride: b");
     assert_eq!(needs_restart, ["hostnameOverride"]);
     let Some(Reload::Changed { live, needs_restart, .. }) =
@@ -170,7 +170,7 @@ fn what_cannot_be_used_is_refused() {
     let from = load("logging: {format: json}");
     let to = text("logging: {format: text, vmodule: [{filePattern: a, verbosity: 1}]}");
     let reasons =
-        ["logging.vmodule: works only with the format text (as long as logging.format waits for a restart)"];
+        ["logging.vmodule: works only with the format text (until a restart applies logging.format)"];
     let expected = Reload::Refused(reasons.map(str::to_owned).to_vec());
     assert_eq!(judge(&to, &Flags::default(), &from), Some(expected));
 }

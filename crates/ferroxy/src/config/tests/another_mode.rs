@@ -97,7 +97,7 @@ fn a_file_with_its_block() {
     assert_eq!(warnings, Vec::<String>::new());
     // A list without the mode knows neither the mode nor the block.
     let (_, warnings) = super::from_file("tested: {level: 7}").unwrap();
-    assert_eq!(warnings, ["--config: not all of it can be used: tested: there is no such field"]);
+    assert_eq!(warnings, ["--config: parts of the file are ignored: unknown field tested"]);
     let error = "mode: \"tested\" is not one of iptables, ipvs and nftables";
     assert_eq!(super::from_file("mode: tested").unwrap_err(), [error]);
 }
@@ -218,7 +218,7 @@ fn it_shapes_the_policy_and_its_ranges_are_checked() {
     let policy = config.policy(config.mode.unwrap(), "ka".into());
     assert_eq!((policy.masquerade_all, policy.node_port_addresses), (true, vec![NodePortAddress::Localhost]));
     assert_eq!(warnings, Vec::<String>::new());
-    let expected = "tested.ranges: fd00::/8 is of the other family, and this host has only IPv4";
+    let expected = "tested.ranges: fd00::/8 is of the other IP family, and this host has only IPv4";
     assert_eq!(config.check_families(&[Family::V4]).unwrap(), [expected]);
     assert_eq!(modes().devices(), ["kube-ipvs0", "tested0"]);
 }

@@ -82,7 +82,7 @@ fn what_is_wrong_in_a_file_names_the_field() {
             "showHiddenMetricsForVersion: '1.20'",
             "showHiddenMetricsForVersion: \"1.20\" must be empty or \"1.36\"",
         ),
-        ("hostnameOverride: '  '", "hostnameOverride: is nothing but space"),
+        ("hostnameOverride: '  '", "hostnameOverride: contains only whitespace"),
         ("logging: {format: xml}", "logging.format: \"xml\" is neither text nor json"),
         (
             "logging: {format: json, vmodule: [{filePattern: a, verbosity: 1}]}",
@@ -120,7 +120,7 @@ fn what_is_wrong_with_flags_names_the_flag() {
             &["--log-text-info-buffer-size=1Mi"],
             "--log-text-info-buffer-size: needs the feature gate LoggingAlphaOptions",
         ),
-        (&["--hostname-override= "], "--hostname-override: is nothing but space"),
+        (&["--hostname-override= "], "--hostname-override: contains only whitespace"),
         (
             &["--detect-local-mode=BridgeInterface"],
             "--pod-bridge-interface: is empty, but detectLocalMode BridgeInterface needs it",
@@ -132,12 +132,12 @@ fn what_is_wrong_with_flags_names_the_flag() {
     let errors = from_file_and("bindAddress: x", &["--hostname-override= "]).unwrap_err();
     assert_eq!(
         errors,
-        ["--hostname-override: is nothing but space", "bindAddress: \"x\" is not an IP address"]
+        ["--hostname-override: contains only whitespace", "bindAddress: \"x\" is not an IP address"]
     );
 }
 
 #[test]
-fn everything_wrong_is_told_at_once() {
+fn all_problems_are_reported_at_once() {
     let lines =
         "bindAddress: x\nmode: other\noomScoreAdj: 5000\nnodePortAddresses: [a, b]\nconntrack: {min: -1}";
     assert_eq!(from_file(lines).unwrap_err().len(), 6);

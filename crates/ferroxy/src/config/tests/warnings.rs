@@ -27,8 +27,8 @@ fn with_a_file_only_a_few_flags_count() {
     assert_eq!(warnings, expected);
 }
 
-const UNSET_NODE_PORT_ADDRESSES: &str = "nodePortAddresses is not set: node ports answer on every address of this \
-                                         node; `primary` keeps them to its own";
+const UNSET_NODE_PORT_ADDRESSES: &str = "nodePortAddresses is not set: node ports accept connections on all \
+                                         addresses of this node; set it to `primary` to limit them";
 
 #[test]
 fn flags_of_our_own_count_beside_a_file() {
@@ -69,9 +69,9 @@ fn what_the_mode_ignores_is_said_in_one_line() {
 #[test]
 fn gates_of_other_components_do_not_stop_it() {
     let (_, warnings) = from_file("featureGates: {Nonsense: true}").unwrap();
-    assert_eq!(warnings, ["featureGates: Nonsense changes nothing here: no such gate is known"]);
+    assert_eq!(warnings, ["featureGates: Nonsense has no effect: unknown feature gate"]);
     let (_, warnings) = from_flags(&["--version=v1.37.0-ours"]).unwrap();
-    assert_eq!(warnings, ["--version=v1.37.0-ours changes nothing: the version is told as it is"]);
+    assert_eq!(warnings, ["--version=v1.37.0-ours has no effect: the real version is reported"]);
 }
 
 #[test]
@@ -82,15 +82,15 @@ fn settings_for_a_family_that_the_host_lacks() {
     let (config, _) = from_file(both).unwrap();
     assert_eq!(config.check_families(&Family::ALL), Ok(vec![]));
     let expected = [
-        "nodePortAddresses: fd00::/8 is of the other family, and this host has only IPv4",
-        "clusterCIDR: fd00::/8 is of the other family, and this host has only IPv4",
-        "healthzBindAddress: [::]:1 is of the other family, and this host has only IPv4",
+        "nodePortAddresses: fd00::/8 is of the other IP family, and this host has only IPv4",
+        "clusterCIDR: fd00::/8 is of the other IP family, and this host has only IPv4",
+        "healthzBindAddress: [::]:1 is of the other IP family, and this host has only IPv4",
     ];
     assert_eq!(config.check_families(&v4).unwrap(), expected);
     let (config, _) = from_file("clusterCIDR: 'fd00::/8'\nbindAddress: 'fd00::1'").unwrap();
     let expected = [
-        "bindAddress: fd00::1 is of the other family, and this host has only IPv4",
-        "clusterCIDR: fd00::/8 is of the other family, and this host has only IPv4",
+        "bindAddress: fd00::1 is of the other IP family, and this host has only IPv4",
+        "clusterCIDR: fd00::/8 is of the other IP family, and this host has only IPv4",
     ];
     assert_eq!(config.check_families(&v4).unwrap_err(), expected);
     let (config, _) = from_file("clusterCIDR: 'fd00::/8'\ndetectLocalMode: NodeCIDR").unwrap();
@@ -104,10 +104,8 @@ fn warnings_for_what_has_no_effect() {
         ["ignored on Linux: --source-vip", "--healthz-port is deprecated: use --healthz-bind-address"];
     assert_eq!(warnings, expected);
     let (_, warnings) = from_file("portRange: 1-2\nnonsense: 1").unwrap();
-    let expected = [
-        "--config: not all of it can be used: nonsense: there is no such field",
-        "ignored on Linux: portRange",
-    ];
+    let expected =
+        ["--config: parts of the file are ignored: unknown field nonsense", "ignored on Linux: portRange"];
     assert_eq!(warnings, expected);
     let lines = "clusterCIDR: '10.0.0.0/8,fd00::/8'\nnodePortAddresses: [10.0.0.0/8]";
     let (_, warnings) = from_file(lines).unwrap();
