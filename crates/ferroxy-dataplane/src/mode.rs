@@ -47,6 +47,15 @@ pub struct Mode {
     pub render: fn(&Rendering<'_>) -> Box<dyn Ruleset>,
 }
 
+/// A mode is its name: a list of modes has each name once.
+impl PartialEq for Mode {
+    fn eq(&self, other: &Mode) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Mode {}
+
 impl Mode {
     pub fn reads(&self, field: &str) -> bool {
         self.fields.iter().any(|it| it.name == field)

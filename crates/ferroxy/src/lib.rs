@@ -8,6 +8,7 @@ pub mod flags;
 pub mod host;
 pub mod log;
 pub mod memory;
+pub mod modes;
 pub mod output;
 pub mod panic;
 pub mod serve;

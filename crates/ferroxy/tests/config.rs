@@ -17,6 +17,7 @@ use std::sync::mpsc;
 use ferroxy::config::Config;
 use ferroxy::config::reload::{self, Reload};
 use ferroxy::flags::Flags;
+use ferroxy::modes::MODES;
 
 use support::{DEADLINE, Done, FERROXY};
 
@@ -121,7 +122,7 @@ fn what_kubeadm_writes_is_taken_without_a_word_and_written_back() {
     }
     assert_eq!(write(&written, &directory.path().join("again")), text);
     let flags = Flags { config: Some(config.display().to_string()), ..Flags::default() };
-    assert_eq!(Config::load(&flags).unwrap().1, Vec::<String>::new());
+    assert_eq!(Config::load(&flags, MODES).unwrap().1, Vec::<String>::new());
 }
 
 #[test]
@@ -149,9 +150,9 @@ impl Followed {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("config");
         fs::write(&path, format!("{HEAD}{lines}")).unwrap();
-        let mut flags = Flags::parse(arguments.iter().map(OsString::from)).unwrap();
+        let mut flags = Flags::parse(arguments.iter().map(OsString::from), MODES).unwrap();
         flags.config = Some(path.display().to_string());
-        let (config, _) = Config::load(&flags).unwrap();
+        let (config, _) = Config::load(&flags, MODES).unwrap();
         let (sender, reloads) = mpsc::channel();
         let follower =
             reload::spawn(path.clone(), flags, config, move |reload| sender.send(reload).unwrap()).unwrap();
@@ -187,5 +188,5 @@ fn a_file_that_changes_is_applied_refused_or_waits() {
         panic!()
     };
     assert_eq!((live, needs_restart), (vec!["oomScoreAdj".to_owned()], vec!["mode".to_owned()]));
-    assert_eq!((new.mode.as_str(), new.oom_score_adj), ("nftables", 7));
+    assert_eq!((new.mode, new.oom_score_adj), (MODES.find("nftables"), 7));
 }

@@ -15,7 +15,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use ferroxy::config::Mode;
+use ferroxy::dataplane::Mode;
 use ferroxy::takeover::{Established, Report, remove_leftovers};
 use ferroxy_lab::load::LoadPlan;
 use ferroxy_lab::pod::ECHO_PORT;

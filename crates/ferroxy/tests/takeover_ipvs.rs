@@ -14,7 +14,7 @@ use std::net::UdpSocket;
 use std::process::Command;
 use std::time::Duration;
 
-use ferroxy::config::Mode;
+use ferroxy::dataplane::Mode;
 use ferroxy::takeover::{Established, remove_leftovers};
 use ferroxy_lab::conformance::{self, Case};
 use ferroxy_lab::{ANSWER, Answer, LongConnection, Namespace, Network, Protocol};

@@ -3,15 +3,17 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use anyhow::Context;
 use clap::Args;
-use ferroxy_core::{Diagnostic, Facts, Family, Policy};
-use ferroxy_iptables::tool::Tools;
+use ferroxy_core::{Diagnostic, Facts, Policy};
+use ferroxy_dataplane::{Mode, Periods};
 use ferroxy_source::kube::{KubeSource, Options};
 use ferroxy_source::manifest::ManifestSource;
 
 use super::source::Source;
-use crate::config::{Config, Mode, Periods};
+use crate::config::Config;
 use crate::flags::Flags;
+use crate::modes::MODES;
 
 #[derive(Debug, Args)]
 pub struct Input {
@@ -26,8 +28,8 @@ pub struct Input {
 #[derive(Debug)]
 pub struct Settings {
     pub config: Config,
-    /// Never [`Mode::Unset`].
-    pub mode: Mode,
+    /// The configured mode, or the one chosen where none is configured.
+    pub mode: &'static Mode,
     pub node_name: String,
     pub periods: Periods,
 }
@@ -57,13 +59,13 @@ impl Settings {
 impl Input {
     /// Reads flags and configuration file; warnings go to `warn`.
     pub fn settings(&self, warn: &mut dyn FnMut(String)) -> anyhow::Result<Settings> {
-        let (config, warnings) = Config::load(&self.flags).map_err(join_lines)?;
+        let (config, warnings) = Config::load(&self.flags, MODES).map_err(join_lines)?;
         warnings.into_iter().for_each(&mut *warn);
         let mode = match config.mode {
-            Mode::Nftables | Mode::Iptables | Mode::Ipvs => config.mode,
-            Mode::Unset => {
-                let (mode, why) = default_mode();
-                warn(format!("no proxy mode is set: using {}, {why}", mode.as_str()));
+            Some(mode) => mode,
+            None => {
+                let (mode, why) = default_mode()?;
+                warn(format!("no proxy mode is set: using {}, {why}", mode.name));
                 mode
             }
         };
@@ -112,14 +114,14 @@ impl Input {
     }
 }
 
-/// The original's, where it can be had; and why.
-fn default_mode() -> (Mode, &'static str) {
-    match Tools::are_installed(Family::V4) {
-        true => {
-            (Mode::Iptables, "as kube-proxy does; nftables is faster and asks for nothing but the kernel")
-        }
-        false => (Mode::Nftables, "because this host has no iptables tools"),
-    }
+/// The mode to use where none is configured; and why.
+fn default_mode() -> anyhow::Result<(&'static Mode, String)> {
+    let choice = MODES.default().context("this binary has no proxy mode")?;
+    let why = match choice.unavailable.first() {
+        Some((_, reason)) => format!("because {reason}"),
+        None => "as kube-proxy does; nftables is faster and asks for nothing but the kernel".to_owned(),
+    };
+    Ok((choice.mode, why))
 }
 
 /// Several problems are several lines.

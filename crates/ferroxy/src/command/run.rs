@@ -84,7 +84,7 @@ fn serve(settings: Settings, cluster: Cluster, source: Source, flags: &Flags) ->
     }
     // Everything needed is there: changes begin here. No thread may start before privileges are dropped.
     host::prepare(&settings.config);
-    host::give_up_privileges(settings.mode, &settings.config);
+    host::give_up_privileges(Mode::of(settings.mode), &settings.config);
 
     let (sender, receiver) = mpsc::channel();
     inputs::watch_signals(sender.clone()).context("cannot handle signals")?;
@@ -112,7 +112,7 @@ fn serve(settings: Settings, cluster: Cluster, source: Source, flags: &Flags) ->
     let manager = Notifier::from_environment();
     let _reload = follow_config(&settings, flags, &manager, sender, &status)?;
 
-    let mut agent = Agent::new(settings.mode, facts, dataplane, periods(&settings.periods), status);
+    let mut agent = Agent::new(Mode::of(settings.mode), facts, dataplane, periods(&settings.periods), status);
     agent.live_by(manager.heart());
     if !source_is_whole {
         agent.distrust_source();

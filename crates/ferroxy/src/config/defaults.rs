@@ -1,21 +1,22 @@
-//! What counts where nothing is written.
+//! The defaults of fields that are not set.
 
 use std::net::IpAddr;
 
-use super::duration;
 use super::file::{self, File};
+use super::{duration, fields};
+use crate::modes::Modes;
 
-/// Where the values came from: the two have different ideas of "not written".
+/// Where the values come from: files and flags differ in what counts as unset.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Origin {
-    /// In a file, empty text and zero are "not written" for many fields.
+    /// In a file, empty text and zero are "unset" for many fields.
     File,
-    /// A flag that is given counts as it is given.
+    /// A flag that is given is always set.
     Flags,
 }
 
 /// Fills in every field.
-pub(super) fn fill(file: &mut File, origin: Origin) {
+pub(super) fn fill(file: &mut File, modes: Modes, origin: Origin) {
     let fill = Fill { origin };
     file.api_version.get_or_insert_with(|| file::API_VERSION.to_owned());
     file.kind.get_or_insert_with(|| file::KIND.to_owned());
@@ -41,7 +42,7 @@ pub(super) fn fill(file: &mut File, origin: Origin) {
     file.oom_score_adj.get_or_insert(-999);
     fill.client_connection(&mut file.client_connection);
     fill.conntrack(&mut file.conntrack);
-    fill.modes(file);
+    fields::fill(&mut file.modes, modes, origin);
     fill.logging(&mut file.logging);
     fill.winkernel(&mut file.winkernel);
 }
@@ -50,7 +51,7 @@ pub(super) const HEALTHZ_PORT: u16 = 10256;
 pub(super) const METRICS_PORT: u16 = 10249;
 pub(super) const TRAFFIC_METRICS_MAX_SERIES: u32 = 20_000;
 
-/// Where health and metrics are served when nothing is said: of the family of `bindAddress`.
+/// The default addresses of the health and metrics services: of the family of `bindAddress`.
 pub(super) fn hosts(bind_address: &str) -> (&'static str, &'static str) {
     match bind_address.parse() {
         Ok(IpAddr::V6(_)) => ("[::]", "[::1]"),
@@ -67,13 +68,13 @@ pub(super) fn with_port(address: &str, port: i64) -> String {
     }
 }
 
-/// A complete file, with an example where the default is an empty list or mapping: what can be written at all.
-pub(super) fn shape() -> File {
+/// A complete file, with an example entry in each list and mapping: all field names and types.
+pub(super) fn shape(modes: Modes) -> File {
     let mut shape = File::default();
-    fill(&mut shape, Origin::File);
+    fill(&mut shape, modes, Origin::File);
     shape.feature_gates = Some([(String::new(), true)].into());
     shape.node_port_addresses = Some(vec![String::new()]);
-    shape.ipvs.exclude_cidrs = Some(vec![String::new()]);
+    shape.modes = fields::examples(modes);
     shape.logging.vmodule = Some(vec![file::VModule::default()]);
     shape
 }
@@ -82,7 +83,7 @@ fn addresses(file: &mut File, origin: Origin) {
     let fill = Fill { origin };
     let bind_address = fill.text(&mut file.bind_address, "0.0.0.0");
     let (healthz, metrics) = hosts(bind_address);
-    // An empty flag switches the health service off; in a file, empty is "not written".
+    // An empty flag switches the health service off; in a file, empty is "unset".
     if file.healthz_bind_address.is_none() || origin == Origin::File {
         fill.text(&mut file.healthz_bind_address, &format!("{healthz}:{HEALTHZ_PORT}"));
     }
@@ -106,7 +107,7 @@ impl Fill {
         text.get_or_insert_default()
     }
 
-    /// A duration of which zero is "not written", in a file.
+    /// A duration; in a file, zero is "unset".
     fn period(&self, text: &mut Option<String>, default: &str) {
         let zero = text.as_deref().is_some_and(|it| duration::parse(it) == Ok(0));
         if text.is_none() || (zero && self.origin == Origin::File) {
@@ -131,31 +132,6 @@ impl Fill {
         it.tcp_close_wait_timeout.get_or_insert_with(|| "1h".to_owned());
         it.udp_timeout.get_or_insert_with(|| "0s".to_owned());
         it.udp_stream_timeout.get_or_insert_with(|| "0s".to_owned());
-    }
-
-    fn modes(&self, file: &mut File) {
-        let it = &mut file.iptables;
-        it.localhost_node_ports.get_or_insert(true);
-        it.masquerade_all.get_or_insert(false);
-        it.masquerade_bit.get_or_insert(14);
-        self.period(&mut it.sync_period, "30s");
-        self.period(&mut it.min_sync_period, "1s");
-        let it = &mut file.nftables;
-        it.masquerade_all.get_or_insert(false);
-        it.masquerade_bit.get_or_insert(14);
-        self.period(&mut it.sync_period, "30s");
-        self.period(&mut it.min_sync_period, "1s");
-        let it = &mut file.ipvs;
-        self.period(&mut it.sync_period, "30s");
-        // The original's file and flags have different defaults for this one.
-        let least = if self.origin == Origin::File { "0s" } else { "1s" };
-        it.min_sync_period.get_or_insert_with(|| least.to_owned());
-        it.exclude_cidrs.get_or_insert_default();
-        it.scheduler.get_or_insert_default();
-        it.strict_arp.get_or_insert(false);
-        for timeout in [&mut it.tcp_timeout, &mut it.tcp_fin_timeout, &mut it.udp_timeout] {
-            timeout.get_or_insert_with(|| "0s".to_owned());
-        }
     }
 
     fn logging(&self, it: &mut file::Logging) {

@@ -1,4 +1,4 @@
-//! What to warn about: settings that do not count, and settings that may not be what was meant. Nothing here is an error.
+//! Warnings: settings that are ignored, and settings that are probably a mistake. Errors are in `validate.rs`.
 
 use ferroxy_core::policy::NodePortAddress;
 use ipnet::IpNet;
@@ -6,29 +6,29 @@ use serde_json::Value;
 
 use super::defaults::Origin;
 use super::file::File;
-use super::{Config, Mode, overlay};
+use super::{Config, overlay};
 use crate::flags::Flags;
 
 /// All warnings about a configuration that is valid. `written` is the file (or the flags) before the defaults.
 pub(super) fn warnings(flags: &Flags, written: &File, origin: Origin, config: &Config) -> Vec<String> {
-    let mut warnings: Vec<String> = ignored(flags, written, origin, config.mode).into_iter().collect();
+    let mut warnings: Vec<String> = ignored(flags, written, origin, config).into_iter().collect();
     if origin == Origin::Flags {
         warnings.extend(deprecated(flags));
     }
     if let Some(version) = flags.version.as_deref().filter(|it| it.starts_with('v')) {
-        warnings.push(format!("--version={version} changes nothing: the version is told as it is"));
+        warnings.push(format!("--version={version} has no effect: the real version is reported"));
     }
     warnings.extend(config.feature_gates.doubts());
     warnings.extend(node_port_addresses(config));
     warnings
 }
 
-/// Whether `--config` makes this flag count for nothing.
+/// Whether this flag is ignored when `--config` is given.
 pub(super) fn is_ignored_beside_a_file(flag: &str) -> bool {
     !BESIDE_A_FILE.contains(&flag) && !flag.starts_with("log-") && !WINDOWS_ONLY.contains(&flag)
 }
 
-/// What counts beside `--config`, as in the original, and the two that are ours; and all that begin with `log-`.
+/// The flags that are used together with `--config`, as in the original, and our own two. So are all that begin with `log-`.
 const BESIDE_A_FILE: [&str; 12] = [
     "config",
     "cleanup",
@@ -53,8 +53,8 @@ const WINDOWS_ONLY: [&str; 6] = [
     "windows-service",
 ];
 
-/// Everything that was given and does not count, with the reasons, in one line.
-fn ignored(flags: &Flags, written: &File, origin: Origin, mode: Mode) -> Option<String> {
+/// All flags and fields that are ignored, with the reasons, in one line.
+fn ignored(flags: &Flags, written: &File, origin: Origin, config: &Config) -> Option<String> {
     let given: Vec<String> = flags.given().into_iter().map(|(name, _)| name).collect();
     let flags_that = |is_ignored: &dyn Fn(&str) -> bool| -> Vec<String> {
         given.iter().filter(|name| is_ignored(name)).map(|name| format!("--{name}")).collect()
@@ -64,13 +64,13 @@ fn ignored(flags: &Flags, written: &File, origin: Origin, mode: Mode) -> Option<
         Origin::File => {
             beside_a_file = flags_that(&is_ignored_beside_a_file);
             let fields = fields_that_say_something(written);
-            by_mode.extend(fields.iter().filter(|field| !mode.reads(field)).cloned());
+            by_mode.extend(fields.iter().filter(|field| !config.reads(field)).cloned());
             not_here.extend(fields.into_iter().filter(|field| has_no_effect(field)));
         }
         Origin::Flags => {
             by_mode = flags_that(&|flag| {
-                let mut fields = overlay::fields_of(flag).peekable();
-                fields.peek().is_some() && fields.all(|field| !mode.reads(field))
+                let mut fields = overlay::fields_of(flag, config.modes).peekable();
+                fields.peek().is_some() && fields.all(|field| !config.reads(field))
             });
         }
     }
@@ -82,12 +82,12 @@ fn ignored(flags: &Flags, written: &File, origin: Origin, mode: Mode) -> Option<
     (!reasons.is_empty()).then(|| format!("ignored {}", reasons.join("; ")))
 }
 
-/// Fields that only Windows reads, or (`portRange`) nobody any more.
+/// Fields that are read on Windows only, and `portRange`, which is no longer used.
 pub(super) fn has_no_effect(field: &str) -> bool {
     matches!(field, "portRange" | "windowsRunAsService") || field.starts_with("winkernel.")
 }
 
-/// The fields of a file that hold more than nothing. kubeadm writes out every field, with zeros and empty texts.
+/// The fields of a file that have a value other than zero or empty. kubeadm writes every field.
 fn fields_that_say_something(file: &File) -> Vec<String> {
     let says_nothing = |value: &Value| match value {
         Value::Null | Value::Bool(false) => true,
@@ -96,9 +96,11 @@ fn fields_that_say_something(file: &File) -> Vec<String> {
         Value::Array(list) => list.is_empty(),
         Value::Bool(true) | Value::Object(_) => false,
     };
-    // A struct of plain values always becomes JSON.
-    let file = serde_json::to_value(file).unwrap_or_default();
-    leaves(&file).into_iter().filter(|(_, value)| !says_nothing(value)).map(|(field, _)| field).collect()
+    leaves(&file.to_json())
+        .into_iter()
+        .filter(|(_, value)| !says_nothing(value))
+        .map(|(field, _)| field)
+        .collect()
 }
 
 /// Every value that is not a mapping, with its path: `iptables.masqueradeBit`.
@@ -122,11 +124,11 @@ fn deprecated(flags: &Flags) -> impl Iterator<Item = String> {
 }
 
 fn node_port_addresses(config: &Config) -> Option<String> {
-    let unset = config.node_port_addresses.is_empty();
-    if unset && matches!(config.mode, Mode::Iptables | Mode::Ipvs) {
+    let all = |mode| config.policy(mode, String::new()).node_port_addresses == [NodePortAddress::All];
+    if config.node_port_addresses.is_empty() && config.mode.is_some_and(all) {
         return Some(
-            "nodePortAddresses is not set: node ports answer on every address of this node; \
-             `primary` keeps them to its own"
+            "nodePortAddresses is not set: node ports accept connections on all addresses of this node; \
+             set it to `primary` to limit them"
                 .to_owned(),
         );
     }
@@ -135,14 +137,14 @@ fn node_port_addresses(config: &Config) -> Option<String> {
         NodePortAddress::Cidr(IpNet::V6(_)) => Some("IPv6"),
         _ => None,
     };
-    // Keywords stand for both families.
+    // Keywords apply to both families.
     let families: Vec<_> = config.node_port_addresses.iter().map(family).collect::<Option<_>>()?;
     let (first, rest) = families.split_first()?;
     let dual_stack = config.cluster_cidrs.len() == 2;
     (dual_stack && rest.iter().all(|other| other == first)).then(|| {
         format!(
-            "nodePortAddresses has only {first} ranges in a cluster of two families: \
-             for the other, node ports answer on every address"
+            "nodePortAddresses has only {first} ranges in a dual-stack cluster: \
+             node ports of the other family accept connections on all addresses"
         )
     })
 }

@@ -13,7 +13,7 @@ const UNITS: [(&str, i128); 8] = [
     ("h", 3600 * 1_000_000_000),
 ];
 
-/// Nanoseconds, which may be negative: whether that makes sense is not for here.
+/// Nanoseconds, which may be negative. The caller checks the range.
 pub fn parse(text: &str) -> Result<i64, String> {
     let wrong = || format!("{text:?} is not a duration such as 30s or 1h30m");
     let (negative, mut rest) = match text.strip_prefix('-') {

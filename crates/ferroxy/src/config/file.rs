@@ -1,17 +1,19 @@
-//! The configuration file as it is written: `kubeproxy.config.k8s.io/v1alpha1`, field by field, nothing judged.
+//! The configuration file as it is written: `kubeproxy.config.k8s.io/v1alpha1`, field by field, not yet validated.
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 use serde_saphyr::options::DuplicateKeyPolicy;
 
 use super::defaults;
+use super::fields::{self, Written};
+use crate::modes::Modes;
 
 pub(super) const API_VERSION: &str = "kubeproxy.config.k8s.io/v1alpha1";
 pub(super) const KIND: &str = "KubeProxyConfiguration";
 
-/// `None` is "not written". Durations and addresses are still text.
+/// `None` is "unset". Durations and addresses are still text.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct File {
@@ -31,18 +33,48 @@ pub(super) struct File {
     pub(super) feature_gates: Option<BTreeMap<String, bool>>,
     pub(super) healthz_bind_address: Option<String>,
     pub(super) hostname_override: Option<String>,
-    pub(super) iptables: Iptables,
-    pub(super) ipvs: Ipvs,
     pub(super) logging: Logging,
     pub(super) metrics_bind_address: Option<String>,
     pub(super) mode: Option<String>,
-    pub(super) nftables: Nftables,
     pub(super) node_port_addresses: Option<Vec<String>>,
     pub(super) oom_score_adj: Option<i64>,
     pub(super) port_range: Option<String>,
     pub(super) show_hidden_metrics_for_version: Option<String>,
     pub(super) windows_run_as_service: Option<bool>,
     pub(super) winkernel: Winkernel,
+    /// What the modes' tables describe, in blocks of their own.
+    #[serde(skip)]
+    pub(super) modes: Written,
+}
+
+impl File {
+    pub(super) fn from_json(mut value: Value, modes: Modes) -> Result<File, serde_json::Error> {
+        let written = fields::take(modes, &mut value);
+        Ok(File { modes: written, ..serde_json::from_value(value)? })
+    }
+
+    pub(super) fn to_json(&self) -> Value {
+        // A struct of plain values always becomes JSON.
+        let mut value = serde_json::to_value(self).unwrap_or_default();
+        fields::put(&self.modes, &mut value);
+        value
+    }
+
+    /// As YAML: the version and the kind first, everything else by name.
+    pub(super) fn to_yaml(&self) -> Result<String, String> {
+        serde_saphyr::to_string(&Document(&self.to_json())).map_err(|error| error.to_string())
+    }
+}
+
+struct Document<'a>(&'a Value);
+
+impl Serialize for Document<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let head = ["apiVersion", "kind"];
+        let fields = self.0.as_object().into_iter().flatten();
+        let (first, rest): (Vec<_>, Vec<_>) = fields.partition(|(name, _)| head.contains(&name.as_str()));
+        to.collect_map(first.into_iter().chain(rest))
+    }
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -72,40 +104,6 @@ pub(super) struct Conntrack {
 pub(super) struct DetectLocal {
     pub(super) bridge_interface: Option<String>,
     pub(super) interface_name_prefix: Option<String>,
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub(super) struct Iptables {
-    pub(super) localhost_node_ports: Option<bool>,
-    pub(super) masquerade_all: Option<bool>,
-    pub(super) masquerade_bit: Option<i64>,
-    pub(super) min_sync_period: Option<String>,
-    pub(super) sync_period: Option<String>,
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub(super) struct Ipvs {
-    #[serde(rename = "excludeCIDRs")]
-    pub(super) exclude_cidrs: Option<Vec<String>>,
-    pub(super) min_sync_period: Option<String>,
-    pub(super) scheduler: Option<String>,
-    #[serde(rename = "strictARP")]
-    pub(super) strict_arp: Option<bool>,
-    pub(super) sync_period: Option<String>,
-    pub(super) tcp_fin_timeout: Option<String>,
-    pub(super) tcp_timeout: Option<String>,
-    pub(super) udp_timeout: Option<String>,
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub(super) struct Nftables {
-    pub(super) masquerade_all: Option<bool>,
-    pub(super) masquerade_bit: Option<i64>,
-    pub(super) min_sync_period: Option<String>,
-    pub(super) sync_period: Option<String>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -166,9 +164,9 @@ fn number_or_text<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, 
 const NUMBER_OR_TEXT: [&str; 3] =
     ["logging.flushFrequency", "logging.options.json.infoBufferSize", "logging.options.text.infoBufferSize"];
 
-/// Reads a file. Fields nobody knows and fields written twice are one warning; everything else that is wrong is fatal,
-/// and all of it is told.
-pub(super) fn decode(text: &str) -> Result<(File, Vec<String>), Vec<String>> {
+/// Reads a file. Unknown fields and duplicate fields are one warning; everything else that is wrong is an error, and all
+/// errors are returned.
+pub(super) fn decode(text: &str, modes: Modes) -> Result<(File, Vec<String>), Vec<String>> {
     let mut found = Found::default();
     let mut given = parse(text, &mut found.overlooked).map_err(|error| vec![format!("--config: {error}")])?;
     remove_nulls(&mut given);
@@ -179,14 +177,13 @@ pub(super) fn decode(text: &str) -> Result<(File, Vec<String>), Vec<String>> {
             None => found.wrong.push(format!("{field}: is missing, must be {expected:?}")),
         }
     }
-    let shape = serde_json::to_value(defaults::shape()).map_err(|error| vec![error.to_string()])?;
-    found.compare(&given, &shape, "");
+    found.compare(&given, &defaults::shape(modes).to_json(), "");
     if !found.wrong.is_empty() {
         return Err(found.wrong);
     }
-    let file = serde_json::from_value(given).map_err(|error| vec![error.to_string()])?;
+    let file = File::from_json(given, modes).map_err(|error| vec![error.to_string()])?;
     let overlooked = found.overlooked.join("; ");
-    let warning = format!("--config: not all of it can be used: {overlooked}");
+    let warning = format!("--config: parts of the file are ignored: {overlooked}");
     Ok((file, if overlooked.is_empty() { Vec::new() } else { vec![warning] }))
 }
 
@@ -199,19 +196,20 @@ fn parse(text: &str, overlooked: &mut Vec<String>) -> Result<Value, String> {
     let documents = match read(DuplicateKeyPolicy::Error) {
         Err(serde_saphyr::Error::DuplicateMappingKey { key, location }) => {
             let key = key.unwrap_or_else(|| "a key".to_owned());
-            overlooked.push(format!("{key}: is there twice, the last one counts (line {})", location.line()));
+            overlooked
+                .push(format!("duplicate field {key}, the last value is used (line {})", location.line()));
             read(DuplicateKeyPolicy::LastWins)
         }
         read => read,
     };
     let documents = documents.map_err(|error| error.to_string())?;
     if documents.len() > 1 {
-        overlooked.push(format!("of its {} documents, only the first counts", documents.len()));
+        overlooked.push(format!("{} documents, only the first is used", documents.len()));
     }
     Ok(documents.into_iter().next().unwrap_or_default())
 }
 
-/// `null` means the same as not being there, at every level.
+/// A field that is `null` is unset, at every level.
 fn remove_nulls(value: &mut Value) {
     if let Value::Object(fields) = value {
         fields.retain(|_, field| !field.is_null());
@@ -221,14 +219,13 @@ fn remove_nulls(value: &mut Value) {
 
 #[derive(Default)]
 struct Found {
-    /// Wrong, but the original goes on all the same.
+    /// Warnings: the original accepts such a file too.
     overlooked: Vec<String>,
     wrong: Vec<String>,
 }
 
 impl Found {
-    /// Holds what was written against a complete file: names that are not in that are unknown, and values must be of
-    /// the same type.
+    /// Compares the file with a complete one: names that are not in that are unknown, and values must be of the same type.
     fn compare(&mut self, given: &Value, shape: &Value, path: &str) {
         let expected = match (given, shape) {
             (Value::Object(given), Value::Object(shape)) => return self.compare_fields(given, shape, path),
@@ -253,10 +250,10 @@ impl Found {
     fn compare_fields(&mut self, given: &Fields, shape: &Fields, path: &str) {
         for (name, value) in given {
             let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
-            // A mapping of free names shows one entry without a name.
+            // The example of a mapping with arbitrary names has one entry, with an empty name.
             match shape.get(name).or_else(|| shape.get("")) {
                 Some(shape) => self.compare(value, shape, &path),
-                None => self.overlooked.push(format!("{path}: there is no such field")),
+                None => self.overlooked.push(format!("unknown field {path}")),
             }
         }
     }
@@ -271,108 +268,4 @@ impl Found {
 type Fields = serde_json::Map<String, Value>;
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn text(rest: &str) -> String {
-        format!("apiVersion: {API_VERSION}\nkind: {KIND}\n{rest}")
-    }
-
-    #[test]
-    fn an_empty_file_has_nothing_written() {
-        let (file, warnings) = decode(&text("")).unwrap();
-        let head = File { api_version: Some(API_VERSION.into()), kind: Some(KIND.into()), ..File::default() };
-        assert_eq!((file, warnings), (head, vec![]));
-    }
-
-    #[test]
-    fn null_is_not_written() {
-        let (file, warnings) =
-            decode(&text("conntrack: null\niptables: {masqueradeBit: null}\nmode: null")).unwrap();
-        assert_eq!(file.iptables, Iptables::default());
-        assert_eq!((file.mode, warnings), (None, vec![]));
-    }
-
-    #[test]
-    fn unknown_fields_are_one_warning() {
-        let (file, warnings) = decode(&text("mode: ipvs\nnonsense: 1\nconntrack: {max: 3, min: 5}")).unwrap();
-        assert_eq!((file.mode.as_deref(), file.conntrack.min), (Some("ipvs"), Some(5)));
-        let expected = "--config: not all of it can be used: \
-                        conntrack.max: there is no such field; nonsense: there is no such field";
-        assert_eq!(warnings, [expected]);
-    }
-
-    #[test]
-    fn a_field_written_twice_is_a_warning() {
-        let (file, warnings) = decode(&text("mode: ipvs\nmode: nftables")).unwrap();
-        assert_eq!(file.mode.as_deref(), Some("nftables"));
-        let expected =
-            "--config: not all of it can be used: mode: is there twice, the last one counts (line 4)";
-        assert_eq!(warnings, [expected]);
-    }
-
-    #[test]
-    fn wrong_types_are_all_told() {
-        let rest = "mode: 7\nconntrack: []\noomScoreAdj: 1.5\nnodePortAddresses: [1]\n\
-                    featureGates: {A: yes please}\niptables: {masqueradeAll: 'true', masqueradeBit: '3'}\n\
-                    logging: {vmodule: [{filePattern: a, verbosity: high}]}";
-        let expected = [
-            "conntrack: is [], must be a mapping",
-            "featureGates.A: is \"yes please\", must be true or false",
-            "iptables.masqueradeAll: is \"true\", must be true or false",
-            "iptables.masqueradeBit: is \"3\", must be a whole number",
-            "logging.vmodule[0].verbosity: is \"high\", must be a whole number",
-            "mode: is 7, must be text",
-            "nodePortAddresses[0]: is 1, must be text",
-            "oomScoreAdj: is 1.5, must be a whole number",
-        ];
-        assert_eq!(decode(&text(rest)).unwrap_err(), expected);
-    }
-
-    #[test]
-    fn numbers_where_the_original_takes_them() {
-        let rest =
-            "clientConnection: {qps: 5}\nlogging: {flushFrequency: 0, options: {text: {infoBufferSize: 0}}}";
-        let (file, warnings) = decode(&text(rest)).unwrap();
-        assert_eq!((file.client_connection.qps, warnings), (Some(5.0), vec![]));
-        assert_eq!(file.logging.flush_frequency.as_deref(), Some("0"));
-    }
-
-    #[test]
-    fn truth_values_of_the_older_yaml() {
-        // As the original reads them: unquoted they are no text.
-        let (file, _) = decode(&text("enableProfiling: yes\niptables: {masqueradeAll: On}")).unwrap();
-        assert_eq!((file.enable_profiling, file.iptables.masquerade_all), (Some(true), Some(true)));
-        let (file, _) = decode(&text("enableProfiling: NO\niptables: {masqueradeAll: off}")).unwrap();
-        assert_eq!((file.enable_profiling, file.iptables.masquerade_all), (Some(false), Some(false)));
-        assert_eq!(decode(&text("mode: yes")).unwrap_err(), ["mode: is true, must be text"]);
-    }
-
-    #[test]
-    fn only_the_first_document_counts() {
-        let (file, warnings) =
-            decode(&format!("---\n{}\n---\n{}", text("mode: ipvs"), text("mode: 7"))).unwrap();
-        assert_eq!(file.mode.as_deref(), Some("ipvs"));
-        assert_eq!(
-            warnings,
-            ["--config: not all of it can be used: of its 2 documents, only the first counts"]
-        );
-        assert_eq!(decode(&format!("---\n{}\n...\n", text("mode: ipvs"))).unwrap().1, Vec::<String>::new());
-    }
-
-    #[test]
-    fn another_kind_of_file_is_refused() {
-        let error = decode("apiVersion: v1\nkind: ConfigMap").unwrap_err();
-        assert_eq!(error.len(), 2);
-        assert_eq!(decode("mode: ipvs").unwrap_err().len(), 2);
-        assert!(decode("").is_err());
-        assert!(decode("just text").is_err());
-        assert!(decode("a: [").unwrap_err()[0].contains("line"));
-    }
-
-    #[test]
-    fn json_will_do() {
-        let json = format!(r#"{{"apiVersion": "{API_VERSION}", "kind": "{KIND}", "mode": "nftables"}}"#);
-        assert_eq!(decode(&json).unwrap().0.mode.as_deref(), Some("nftables"));
-    }
-}
+mod tests;

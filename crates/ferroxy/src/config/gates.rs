@@ -56,10 +56,10 @@ impl FeatureGates {
         if problems.is_empty() { Ok(FeatureGates { set }) } else { Err(problems) }
     }
 
-    /// What to warn about, at most one line for each kind of trouble.
+    /// Warnings, at most one line of each kind.
     ///
     /// The original refuses gates that it does not know. But it knows every gate of every Kubernetes component, and a
-    /// configuration that works with it must work here: so such a gate is a warning, with the name that may be meant.
+    /// configuration that works with it must work here: so such a gate is a warning, with a similar name if there is one.
     pub(super) fn doubts(&self) -> Vec<String> {
         let list = |names: Vec<String>, what: &str| {
             (!names.is_empty()).then(|| format!("featureGates: {} {what}", names.join(", ")))
@@ -70,13 +70,13 @@ impl FeatureGates {
         };
         let unknown = self.set.keys().filter(|name| stage(name).is_none());
         let unknown = unknown.map(|name| match nearest(name) {
-            Some(known) => format!("{name} (is {known} meant?)"),
+            Some(known) => format!("{name} (did you mean {known}?)"),
             None => name.clone(),
         });
         [
-            list(unknown.collect(), "changes nothing here: no such gate is known"),
-            list(of_stage(&[Locked]), "is always on, and the gate will go: better not set it"),
-            list(of_stage(&[Deprecated]), "is deprecated and will go"),
+            list(unknown.collect(), "has no effect: unknown feature gate"),
+            list(of_stage(&[Locked]), "is always on, and the gate will be removed: do not set it"),
+            list(of_stage(&[Deprecated]), "is deprecated and will be removed"),
         ]
         .into_iter()
         .flatten()
@@ -114,7 +114,7 @@ impl FeatureGates {
     }
 }
 
-/// The known gate that somebody may have meant.
+/// The known gate with the most similar name.
 fn nearest(name: &str) -> Option<&'static str> {
     let furthest = 1 + name.chars().count() / 6;
     let groups = ["AllAlpha", "AllBeta"];
@@ -168,12 +168,12 @@ mod tests {
         let set = gates(&[("SidecarContainers", true), ("nftablesNetlnk", false), ("WinDSR", true)]).unwrap();
         assert!(set.enabled("NFTablesNetlink") && !set.enabled("SidecarContainers"));
         let expected = [
-            "featureGates: SidecarContainers, nftablesNetlnk (is NFTablesNetlink meant?) changes nothing here: \
-             no such gate is known",
-            "featureGates: WinDSR is always on, and the gate will go: better not set it",
+            "featureGates: SidecarContainers, nftablesNetlnk (did you mean NFTablesNetlink?) has no effect: \
+             unknown feature gate",
+            "featureGates: WinDSR is always on, and the gate will be removed: do not set it",
         ];
         assert_eq!(set.doubts(), expected);
         let deprecated = gates(&[("KubeProxyIPVS", true), ("NFTablesNetlink", true)]).unwrap();
-        assert_eq!(deprecated.doubts(), ["featureGates: KubeProxyIPVS is deprecated and will go"]);
+        assert_eq!(deprecated.doubts(), ["featureGates: KubeProxyIPVS is deprecated and will be removed"]);
     }
 }

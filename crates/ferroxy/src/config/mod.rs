@@ -1,4 +1,4 @@
-//! kube-proxy's configuration: what every setting means, after flags or file, defaults and validation.
+//! kube-proxy's configuration: flags or a file, with defaults, validated.
 //!
 //! ```text
 //! Flags ──overlay──┐
@@ -10,6 +10,7 @@ mod defaults;
 mod doubts;
 pub mod duration;
 mod families;
+mod fields;
 mod file;
 mod gates;
 mod overlay;
@@ -24,10 +25,12 @@ use std::time::Duration;
 
 use ferroxy_core::Policy;
 use ferroxy_core::policy::{DetectLocal, NodePortAddress};
+use ferroxy_dataplane::{Mode, Periods, Settings};
 use ipnet::IpNet;
 use serde_json::Value;
 
 use crate::flags::Flags;
+use crate::modes::Modes;
 use defaults::Origin;
 pub use gates::FeatureGates;
 
@@ -49,10 +52,12 @@ pub struct Config {
     pub metrics: SocketAddr,
     pub profiling: bool,
     pub show_hidden_metrics_for_version: String,
-    pub mode: Mode,
-    pub iptables: Iptables,
-    pub ipvs: Ipvs,
-    pub nftables: Nftables,
+    /// `None` when unset: see [`Modes::default`].
+    pub mode: Option<&'static Mode>,
+    /// Every mode that could be configured.
+    modes: Modes,
+    /// The fields of all modes, so that they can be written back. See [`Config::settings`].
+    values: Settings,
     pub winkernel: Winkernel,
     pub detect_local_mode: DetectLocalMode,
     pub bridge_interface: String,
@@ -67,19 +72,9 @@ pub struct Config {
     /// Without effect, as in the original; kept so that it can be written back.
     pub port_range: String,
     pub windows_run_as_service: bool,
-    /// Of our own, and only flags: the file stays one that the original can read.
+    /// Our own settings have flags only: the original can read the file.
     pub traffic_metrics: bool,
     pub traffic_metrics_max_series: u32,
-}
-
-/// The dataplane asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
-    /// The original takes iptables then; the caller decides.
-    Unset,
-    Iptables,
-    Ipvs,
-    Nftables,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -124,41 +119,6 @@ pub struct LogStream {
     pub info_buffer_size: String,
 }
 
-#[derive(Debug, Clone, PartialEq)]
-pub struct Iptables {
-    pub masquerade_bit: u8,
-    pub masquerade_all: bool,
-    pub localhost_node_ports: bool,
-    pub periods: Periods,
-}
-
-#[derive(Debug, Clone, PartialEq)]
-pub struct Ipvs {
-    /// Empty means round robin.
-    pub scheduler: String,
-    pub exclude_cidrs: Vec<IpNet>,
-    pub strict_arp: bool,
-    /// Zero keeps the kernel's value, in all three.
-    pub tcp_timeout: Duration,
-    pub tcp_fin_timeout: Duration,
-    pub udp_timeout: Duration,
-    pub periods: Periods,
-}
-
-#[derive(Debug, Clone, PartialEq)]
-pub struct Nftables {
-    pub masquerade_bit: u8,
-    pub masquerade_all: bool,
-    pub periods: Periods,
-}
-
-/// How often to verify at least, and how often to apply changes at most.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Periods {
-    pub sync: Duration,
-    pub min_sync: Duration,
-}
-
 /// Without effect on Linux; kept so that it can be written back.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Winkernel {
@@ -182,37 +142,36 @@ pub struct Conntrack {
 }
 
 impl Config {
-    /// The configuration and what to warn about, or everything that is wrong, a line each.
-    pub fn load(flags: &Flags) -> Result<(Config, Vec<String>), Vec<String>> {
+    /// The configuration with warnings, or all errors, a line each.
+    pub fn load(flags: &Flags, modes: Modes) -> Result<(Config, Vec<String>), Vec<String>> {
         match flags.config.as_deref().filter(|path| !path.is_empty()) {
             Some(path) => {
                 let text = std::fs::read_to_string(path)
                     .map_err(|error| vec![format!("--config: cannot read {path}: {error}")])?;
-                Config::from_text(&text, flags)
+                Config::from_text(&text, flags, modes)
             }
-            None => Config::resolve(overlay::from_flags(flags), Origin::Flags, flags),
+            None => Config::resolve(overlay::from_flags(flags, modes), Origin::Flags, flags, modes),
         }
     }
 
-    /// The same, from what is in the file that `--config` names.
-    pub fn from_text(text: &str, flags: &Flags) -> Result<(Config, Vec<String>), Vec<String>> {
-        let (mut file, overlooked) = file::decode(text)?;
+    /// The same, from the content of the file that `--config` names.
+    pub fn from_text(text: &str, flags: &Flags, modes: Modes) -> Result<(Config, Vec<String>), Vec<String>> {
+        let (mut file, overlooked) = file::decode(text, modes)?;
         overlay::with_file(&mut file, flags);
-        let (config, warnings) = Config::resolve(file, Origin::File, flags)?;
+        let (config, warnings) = Config::resolve(file, Origin::File, flags, modes)?;
         Ok((config, overlooked.into_iter().chain(warnings).collect()))
     }
 
     /// The configuration as a file, as the original writes it: only the block of the chosen mode has periods. Loaded,
-    /// it gives the same configuration, as far as the mode looks at it. (Except for what the file format cannot say: a
+    /// it gives the same configuration in all fields that the mode reads. (Except for what the file format cannot say: a
     /// health service that is switched off, and a minimum sync period of zero.)
     pub fn to_yaml(&self) -> Result<String, String> {
-        serde_saphyr::to_string(&write::to_file(self)).map_err(|error| error.to_string())
+        write::to_file(self).to_yaml()
     }
 
     /// The same as JSON.
     pub fn to_json(&self) -> serde_json::Value {
-        // A struct of plain values always becomes JSON.
-        serde_json::to_value(write::to_file(self)).unwrap_or_default()
+        write::to_file(self).to_json()
     }
 
     /// Where to serve metrics. The original cannot switch that off; here port 0 does, in the file and in the flags.
@@ -220,7 +179,7 @@ impl Config {
         (self.metrics.port() != 0).then_some(self.metrics)
     }
 
-    /// The name this node goes by: what was asked for, or the host's name.
+    /// The name of this node: the configured name, or the host's name.
     pub fn node_name(&self) -> Result<String, String> {
         if !self.hostname_override.is_empty() {
             return Ok(self.hostname_override.clone());
@@ -230,37 +189,33 @@ impl Config {
         if name.is_empty() { Err("the host has no name; set hostnameOverride".to_owned()) } else { Ok(name) }
     }
 
-    /// The part that decides what happens to packets, for the mode that was chosen in the end.
-    pub fn policy(&self, mode: Mode, node_name: String) -> Policy {
-        let (masquerade_all, masquerade_bit) = match mode {
-            Mode::Nftables => (self.nftables.masquerade_all, self.nftables.masquerade_bit),
-            Mode::Iptables | Mode::Ipvs | Mode::Unset => {
-                (self.iptables.masquerade_all, self.iptables.masquerade_bit)
-            }
-        };
-        let unset = if mode == Mode::Nftables { NodePortAddress::Primary } else { NodePortAddress::All };
-        let listed = &self.node_port_addresses;
-        Policy {
+    /// The part that decides what happens to packets, in a mode: the configured one, or the one chosen for an unset mode.
+    pub fn policy(&self, mode: &Mode, node_name: String) -> Policy {
+        let mut policy = Policy {
             node_name,
             bind_address: Some(self.bind_address).filter(|address| !address.is_unspecified()),
             detect_local: self.detect_local(),
-            node_port_addresses: if listed.is_empty() { vec![unset] } else { listed.clone() },
-            localhost_node_ports: mode == Mode::Iptables && self.iptables.localhost_node_ports,
-            masquerade_all,
-            masquerade_bit,
+            node_port_addresses: self.node_port_addresses.clone(),
             external_ips: self.feature_gates.enabled("AllowServiceExternalIPs"),
             count_traffic: self.traffic_metrics,
-            schedulers: mode == Mode::Ipvs,
-        }
+            ..Policy::default()
+        };
+        (mode.shape)(&self.settings(mode), &mut policy);
+        policy
     }
 
-    /// The periods of the mode that was chosen in the end.
-    pub fn periods(&self, mode: Mode) -> Periods {
-        match mode {
-            Mode::Nftables => self.nftables.periods,
-            Mode::Ipvs => self.ipvs.periods,
-            Mode::Iptables | Mode::Unset => self.iptables.periods,
-        }
+    /// The values of the fields that a mode reads.
+    pub fn settings(&self, mode: &Mode) -> Settings {
+        mode.fields.iter().map(|field| (field.name, self.values.get(field))).collect()
+    }
+
+    pub fn periods(&self, mode: &Mode) -> Periods {
+        mode.periods(&self.values)
+    }
+
+    /// Whether the configured mode reads a field; see [`reads`].
+    fn reads(&self, field: &str) -> bool {
+        reads(self.modes, self.mode, field)
     }
 
     fn detect_local(&self) -> DetectLocal {
@@ -278,13 +233,14 @@ impl Config {
         written: file::File,
         origin: Origin,
         flags: &Flags,
+        modes: Modes,
     ) -> Result<(Config, Vec<String>), Vec<String>> {
         let mut file = written.clone();
-        defaults::fill(&mut file, origin);
-        let mut config = validate::check(file).map_err(|problems| {
-            let shown = |it: validate::Problem| match overlay::flag_of(&it.field) {
+        defaults::fill(&mut file, modes, origin);
+        let mut config = validate::check(file, modes).map_err(|problems| {
+            let shown = |it: validate::Problem| match overlay::flag_of(&it.field, modes) {
                 Some(flag) if origin == Origin::Flags || counts_beside_a_file(flag, flags) => {
-                    format!("{flag}: {}", it.reason)
+                    format!("--{flag}: {}", it.reason)
                 }
                 _ => format!("{}: {}", it.field, it.reason),
             };
@@ -298,44 +254,36 @@ impl Config {
     }
 }
 
-impl Mode {
-    /// Whether a setting matters: most do in every mode, and those in the blocks of other modes do not. Where no mode
-    /// is chosen, it may become iptables or nftables.
-    fn reads(self, field: &str) -> bool {
-        match field.split_once('.') {
-            Some(("ipvs", _)) => self == Mode::Ipvs,
-            Some(("nftables", _)) => matches!(self, Mode::Nftables | Mode::Unset),
-            Some(("iptables", "masqueradeAll" | "masqueradeBit")) => self != Mode::Nftables,
-            Some(("iptables", _)) => matches!(self, Mode::Iptables | Mode::Unset),
-            _ => true,
-        }
-    }
-}
-
 impl LogStream {
-    /// How much of the stream is kept back at most; checked when it was read.
+    /// The maximum size of the buffer. The text is valid: it was checked when it was read.
     pub fn buffer_bytes(&self) -> usize {
         let bytes = quantity::bytes(&self.info_buffer_size).unwrap_or_default();
         usize::try_from(bytes).unwrap_or(usize::MAX)
     }
 }
 
-/// A field can be wrong because of a flag even when there is a file.
-fn counts_beside_a_file(flag: &str, flags: &Flags) -> bool {
-    let name = flag.trim_start_matches("--");
-    let given = flags.given().iter().any(|(given, _)| given == name);
-    given && !doubts::is_ignored_beside_a_file(name)
+/// Whether a mode reads a field. Every mode reads the fields that are in no mode's table. An unset mode stands for all
+/// modes that may be chosen then.
+fn reads(modes: Modes, mode: Option<&Mode>, field: &str) -> bool {
+    let read = |mode: &Mode| modes.field(field).is_none() || mode.reads(field);
+    mode.map_or_else(|| modes.candidates().into_iter().any(read), read)
 }
 
-/// What the flags hold that nobody gave, by name: of those that stand for a setting.
-pub fn flag_defaults() -> BTreeMap<&'static str, Value> {
+/// Whether a flag is given and used together with a file: then a problem is in the flag.
+fn counts_beside_a_file(flag: &str, flags: &Flags) -> bool {
+    let given = flags.given().iter().any(|(given, _)| given == flag);
+    given && !doubts::is_ignored_beside_a_file(flag)
+}
+
+/// The default values of the flags that set fields, by name.
+pub fn flag_defaults(modes: Modes) -> BTreeMap<&'static str, Value> {
     let ports = [("healthz-port", defaults::HEALTHZ_PORT), ("metrics-port", defaults::METRICS_PORT)];
     let mut values: BTreeMap<_, Value> = ports.map(|(flag, port)| (flag, port.into())).into();
     values.insert("traffic-metrics-max-series", defaults::TRAFFIC_METRICS_MAX_SERIES.into());
     // Without flags nothing can be wrong.
-    let Ok((config, _)) = Config::load(&Flags::default()) else { return values };
-    let file = serde_json::to_value(write::complete(&config)).unwrap_or_default();
-    for (flag, field) in overlay::flags_and_fields() {
+    let Ok((config, _)) = Config::load(&Flags::default(), modes) else { return values };
+    let file = write::complete(&config).to_json();
+    for (flag, field) in overlay::flags_and_fields(modes) {
         if let Some(value) = file.pointer(&format!("/{}", field.replace('.', "/"))) {
             values.entry(flag).or_insert_with(|| value.clone());
         }

@@ -1,11 +1,13 @@
-//! Flags as if they had been written in a file, and which flag stands for which field.
+//! Converts flags to the fields of a file, and maps flags to fields.
 
 use super::defaults::{self, HEALTHZ_PORT, METRICS_PORT};
+use super::fields::Written;
 use super::file::{self, File};
 use crate::flags::Flags;
+use crate::modes::Modes;
 
-/// Everything the flags say. Where the original has one flag for several modes, the blocks of all those modes get it.
-pub(super) fn from_flags(flags: &Flags) -> File {
+/// The values of all flags. A flag can set several fields.
+pub(super) fn from_flags(flags: &Flags, modes: Modes) -> File {
     let flags = flags.clone();
     let gates = flags.feature_gates.clone().map(|gates| gates.into_iter().collect());
     let mut file = File {
@@ -33,15 +35,15 @@ pub(super) fn from_flags(flags: &Flags) -> File {
             qps: flags.kube_api_qps.map(f64::from),
             burst: flags.kube_api_burst.map(i64::from),
         },
+        modes: of_modes(&flags, modes),
         ..File::default()
     };
-    modes(&mut file, &flags);
     conntrack(&mut file.conntrack, &flags);
     with_file(&mut file, &flags);
     file
 }
 
-/// The flags that count beside a file, and win over it.
+/// The flags that are used together with a file. They override it.
 pub(super) fn with_file(file: &mut File, flags: &Flags) {
     set(&mut file.hostname_override, &flags.hostname_override);
     let logging = &mut file.logging;
@@ -55,100 +57,65 @@ pub(super) fn with_file(file: &mut File, flags: &Flags) {
     set(&mut logging.options.json.info_buffer_size, &flags.log_json_info_buffer_size);
 }
 
-/// The flag for a field of the file, where there is one.
-pub(super) fn flag_of(field: &str) -> Option<&'static str> {
+/// The flag for a field of the file, without `--`, where there is one.
+pub(super) fn flag_of(field: &str, modes: Modes) -> Option<&'static str> {
     let field = field.split('[').next().unwrap_or(field);
-    FLAGS.iter().find(|(known, _)| *known == field).map(|(_, flag)| *flag)
+    flags_and_fields(modes).find(|(_, known)| *known == field).map(|(flag, _)| flag)
 }
 
-/// Flags without `--`, each with the field it stands for; some come several times.
-pub(super) fn flags_and_fields() -> impl Iterator<Item = (&'static str, &'static str)> {
-    FLAGS.iter().map(|(field, flag)| (flag.trim_start_matches("--"), *field))
+/// Flags without `--`, each with a field that it sets. A flag that sets several fields comes several times.
+pub(super) fn flags_and_fields(modes: Modes) -> impl Iterator<Item = (&'static str, &'static str)> {
+    let of_modes = modes.fields().into_iter().filter_map(|field| Some((field.flag?.name, field.name)));
+    FLAGS.iter().map(|(field, flag)| (*flag, *field)).chain(of_modes)
 }
 
-/// The fields a flag stands for. Some stand for one in the block of every mode that they concern.
-pub(super) fn fields_of(flag: &str) -> impl Iterator<Item = &'static str> {
-    flags_and_fields().filter(move |(known, _)| *known == flag).map(|(_, field)| field)
+/// The fields that a flag sets. Some flags set a field in the block of every mode that they concern.
+pub(super) fn fields_of(flag: &str, modes: Modes) -> impl Iterator<Item = &'static str> {
+    flags_and_fields(modes).filter(move |(known, _)| *known == flag).map(|(_, field)| field)
 }
 
-const FLAGS: [(&str, &str); 51] = [
-    ("bindAddress", "--bind-address"),
-    ("bindAddressHardFail", "--bind-address-hard-fail"),
-    ("clientConnection.burst", "--kube-api-burst"),
-    ("clientConnection.contentType", "--kube-api-content-type"),
-    ("clientConnection.kubeconfig", "--kubeconfig"),
-    ("clientConnection.qps", "--kube-api-qps"),
-    ("clusterCIDR", "--cluster-cidr"),
-    ("configSyncPeriod", "--config-sync-period"),
-    ("conntrack.maxPerCore", "--conntrack-max-per-core"),
-    ("conntrack.min", "--conntrack-min"),
-    ("conntrack.tcpBeLiberal", "--conntrack-tcp-be-liberal"),
-    ("conntrack.tcpCloseWaitTimeout", "--conntrack-tcp-timeout-close-wait"),
-    ("conntrack.tcpEstablishedTimeout", "--conntrack-tcp-timeout-established"),
-    ("conntrack.udpStreamTimeout", "--conntrack-udp-timeout-stream"),
-    ("conntrack.udpTimeout", "--conntrack-udp-timeout"),
-    ("detectLocal.bridgeInterface", "--pod-bridge-interface"),
-    ("detectLocal.interfaceNamePrefix", "--pod-interface-name-prefix"),
-    ("detectLocalMode", "--detect-local-mode"),
-    ("enableProfiling", "--profiling"),
-    ("featureGates", "--feature-gates"),
-    ("healthzBindAddress", "--healthz-bind-address"),
-    ("hostnameOverride", "--hostname-override"),
-    ("iptables.localhostNodePorts", "--iptables-localhost-nodeports"),
-    ("iptables.masqueradeAll", "--masquerade-all"),
-    ("iptables.masqueradeBit", "--iptables-masquerade-bit"),
-    ("iptables.minSyncPeriod", "--iptables-min-sync-period"),
-    ("iptables.syncPeriod", "--iptables-sync-period"),
-    ("ipvs.excludeCIDRs", "--ipvs-exclude-cidrs"),
-    ("ipvs.minSyncPeriod", "--ipvs-min-sync-period"),
-    ("ipvs.scheduler", "--ipvs-scheduler"),
-    ("ipvs.strictARP", "--ipvs-strict-arp"),
-    ("ipvs.syncPeriod", "--ipvs-sync-period"),
-    ("ipvs.tcpFinTimeout", "--ipvs-tcpfin-timeout"),
-    ("ipvs.tcpTimeout", "--ipvs-tcp-timeout"),
-    ("ipvs.udpTimeout", "--ipvs-udp-timeout"),
-    ("logging.flushFrequency", "--log-flush-frequency"),
-    ("logging.format", "--logging-format"),
-    ("logging.options.json.infoBufferSize", "--log-json-info-buffer-size"),
-    ("logging.options.json.splitStream", "--log-json-split-stream"),
-    ("logging.options.text.infoBufferSize", "--log-text-info-buffer-size"),
-    ("logging.options.text.splitStream", "--log-text-split-stream"),
-    ("logging.verbosity", "--v"),
-    ("logging.vmodule", "--vmodule"),
-    ("metricsBindAddress", "--metrics-bind-address"),
-    ("mode", "--proxy-mode"),
-    ("nftables.masqueradeAll", "--masquerade-all"),
-    ("nftables.minSyncPeriod", "--iptables-min-sync-period"),
-    ("nftables.syncPeriod", "--iptables-sync-period"),
-    ("nodePortAddresses", "--nodeport-addresses"),
-    ("oomScoreAdj", "--oom-score-adj"),
-    ("showHiddenMetricsForVersion", "--show-hidden-metrics-for-version"),
+/// Fields that do not belong to modes, with their flags.
+const FLAGS: [(&str, &str); 35] = [
+    ("bindAddress", "bind-address"),
+    ("bindAddressHardFail", "bind-address-hard-fail"),
+    ("clientConnection.burst", "kube-api-burst"),
+    ("clientConnection.contentType", "kube-api-content-type"),
+    ("clientConnection.kubeconfig", "kubeconfig"),
+    ("clientConnection.qps", "kube-api-qps"),
+    ("clusterCIDR", "cluster-cidr"),
+    ("configSyncPeriod", "config-sync-period"),
+    ("conntrack.maxPerCore", "conntrack-max-per-core"),
+    ("conntrack.min", "conntrack-min"),
+    ("conntrack.tcpBeLiberal", "conntrack-tcp-be-liberal"),
+    ("conntrack.tcpCloseWaitTimeout", "conntrack-tcp-timeout-close-wait"),
+    ("conntrack.tcpEstablishedTimeout", "conntrack-tcp-timeout-established"),
+    ("conntrack.udpStreamTimeout", "conntrack-udp-timeout-stream"),
+    ("conntrack.udpTimeout", "conntrack-udp-timeout"),
+    ("detectLocal.bridgeInterface", "pod-bridge-interface"),
+    ("detectLocal.interfaceNamePrefix", "pod-interface-name-prefix"),
+    ("detectLocalMode", "detect-local-mode"),
+    ("enableProfiling", "profiling"),
+    ("featureGates", "feature-gates"),
+    ("healthzBindAddress", "healthz-bind-address"),
+    ("hostnameOverride", "hostname-override"),
+    ("logging.flushFrequency", "log-flush-frequency"),
+    ("logging.format", "logging-format"),
+    ("logging.options.json.infoBufferSize", "log-json-info-buffer-size"),
+    ("logging.options.json.splitStream", "log-json-split-stream"),
+    ("logging.options.text.infoBufferSize", "log-text-info-buffer-size"),
+    ("logging.options.text.splitStream", "log-text-split-stream"),
+    ("logging.verbosity", "v"),
+    ("logging.vmodule", "vmodule"),
+    ("metricsBindAddress", "metrics-bind-address"),
+    ("mode", "proxy-mode"),
+    ("nodePortAddresses", "nodeport-addresses"),
+    ("oomScoreAdj", "oom-score-adj"),
+    ("showHiddenMetricsForVersion", "show-hidden-metrics-for-version"),
 ];
 
-fn modes(file: &mut File, flags: &Flags) {
-    file.iptables = file::Iptables {
-        localhost_node_ports: flags.iptables_localhost_nodeports,
-        masquerade_all: flags.masquerade_all,
-        masquerade_bit: flags.iptables_masquerade_bit.map(i64::from),
-        min_sync_period: flags.iptables_min_sync_period.clone(),
-        sync_period: flags.iptables_sync_period.clone(),
-    };
-    file.nftables = file::Nftables {
-        masquerade_all: flags.masquerade_all,
-        masquerade_bit: None,
-        min_sync_period: flags.iptables_min_sync_period.clone(),
-        sync_period: flags.iptables_sync_period.clone(),
-    };
-    file.ipvs = file::Ipvs {
-        exclude_cidrs: flags.ipvs_exclude_cidrs.clone().map(without_empty),
-        min_sync_period: flags.ipvs_min_sync_period.clone(),
-        scheduler: flags.ipvs_scheduler.clone(),
-        strict_arp: flags.ipvs_strict_arp,
-        sync_period: flags.ipvs_sync_period.clone(),
-        tcp_fin_timeout: flags.ipvs_tcpfin_timeout.clone(),
-        tcp_timeout: flags.ipvs_tcp_timeout.clone(),
-        udp_timeout: flags.ipvs_udp_timeout.clone(),
-    };
+fn of_modes(flags: &Flags, modes: Modes) -> Written {
+    let fields = modes.fields().into_iter();
+    fields.filter_map(|field| Some((field.name, flags.modes.get(field.flag?.name)?.clone()))).collect()
 }
 
 fn conntrack(conntrack: &mut file::Conntrack, flags: &Flags) {

@@ -1,6 +1,6 @@
-//! A configuration file that changes while we run: what of it can be applied at once, and what has to wait for a restart.
+//! Changes of the configuration file while the agent runs: which fields are applied at once, and which need a restart.
 //!
-//! Applying is for the caller. The original exits at every change, and does not notice that of a ConfigMap.
+//! The caller applies them. The original exits at every change, and does not notice changes of a ConfigMap.
 
 mod follow;
 
@@ -15,17 +15,18 @@ use super::doubts::{has_no_effect, leaves};
 use super::file::File;
 use super::{Config, validate, write};
 use crate::flags::Flags;
+use crate::modes::Modes;
 pub use follow::Follower;
 
-/// What came of a file that is not what it was.
+/// The result of a changed file.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Reload {
-    /// It cannot be used, for these reasons: the configuration stays as it was.
+    /// It is invalid, for these reasons: the configuration does not change.
     Refused(Vec<String>),
     Changed {
-        /// What is to be in force now. Settings that need a restart have their old values.
+        /// The configuration to use now. Settings that need a restart have their old values.
         new: Box<Config>,
-        /// Fields of the file that changed and can be applied at once.
+        /// Fields of the file that changed and are applied at once.
         live: Vec<String>,
         /// Fields of the file that changed, and did not change in `new`.
         needs_restart: Vec<String>,
@@ -34,7 +35,7 @@ pub enum Reload {
 }
 
 impl Reload {
-    /// Says in the log what happened.
+    /// Logs the result.
     pub fn tell(&self) {
         match self {
             Reload::Refused(reasons) => {
@@ -52,7 +53,7 @@ impl Reload {
                     );
                 }
                 if live.is_empty() && needs_restart.is_empty() {
-                    info!("the configuration changed, but nothing that matters in this mode");
+                    info!("the configuration changed, but no field that this mode reads");
                 }
             }
         }
@@ -79,34 +80,25 @@ pub fn spawn(
     })
 }
 
-/// Fields that can change under a running agent: what decides about packets, how often it works, what it says, and what
-/// it writes to the kernel once. Ending in a dot, all fields of that block. Whatever is not here needs a restart.
-const LIVE: [&str; 17] = [
+/// Fields outside the modes' tables that a running agent can apply: packet policy, periods, log verbosity, and kernel
+/// settings. A name that ends in a dot stands for all fields of that block. All other fields need a restart.
+const LIVE: [&str; 10] = [
     "clusterCIDR",
     "configSyncPeriod",
     "conntrack.",
     "detectLocal.",
     "detectLocalMode",
     "featureGates.AllowServiceExternalIPs",
-    "iptables.masqueradeAll",
-    "iptables.masqueradeBit",
-    "iptables.minSyncPeriod",
-    "iptables.syncPeriod",
-    "ipvs.minSyncPeriod",
-    "ipvs.syncPeriod",
     "logging.verbosity",
     "logging.vmodule",
-    "nftables.",
     "nodePortAddresses",
     "oomScoreAdj",
 ];
 
-/// The blocks that belong to one mode or another.
-const OF_A_MODE: [&str; 3] = ["iptables", "ipvs", "nftables"];
-
-/// Holds what is in the file now against what is in force. `None`: it comes to the same.
-fn judge(text: &str, flags: &Flags, current: &Config) -> Option<Reload> {
-    let (loaded, warnings) = match Config::from_text(text, flags) {
+/// Compares the file with the configuration in use. `None`: nothing changes.
+pub(super) fn judge(text: &str, flags: &Flags, current: &Config) -> Option<Reload> {
+    let modes = current.modes;
+    let (loaded, warnings) = match Config::from_text(text, flags, modes) {
         Ok(loaded) => loaded,
         Err(reasons) => return Some(Reload::Refused(reasons)),
     };
@@ -114,24 +106,25 @@ fn judge(text: &str, flags: &Flags, current: &Config) -> Option<Reload> {
     let mut changed = new.different_from(&old);
     let mode_changed = changed.iter().any(|field| field == "mode");
     if mode_changed {
-        // They are meant for the mode to come; the one that runs keeps what it has.
-        changed.retain(|field| !OF_A_MODE.iter().any(|block| field.split('.').next() == Some(block)));
+        // They belong to the new mode; the running mode keeps its settings.
+        changed.retain(|field| modes.field(field).is_none());
     }
-    changed.retain(|field| !has_no_effect(field) && current.mode.reads(field));
-    let (live, needs_restart): (Vec<_>, Vec<_>) = changed.into_iter().partition(|field| is_live(field));
+    changed.retain(|field| !has_no_effect(field) && current.reads(field));
+    let (live, needs_restart): (Vec<_>, Vec<_>) =
+        changed.into_iter().partition(|field| is_live(field, modes));
 
     let mut merged = new;
     for field in &needs_restart {
         merged.keep(field, &old);
     }
     if mode_changed {
-        OF_A_MODE.iter().for_each(|block| merged.keep(block, &old));
+        modes.fields().iter().for_each(|field| merged.keep(field.name, &old));
     }
     let merged = match merged.into_config(&loaded) {
         Ok(merged) => merged,
         Err(reasons) => {
             let waiting = needs_restart.join(", ");
-            let reason = |it| format!("{it} (as long as {waiting} waits for a restart)");
+            let reason = |it| format!("{it} (until a restart applies {waiting})");
             return Some(Reload::Refused(reasons.into_iter().map(reason).collect()));
         }
     };
@@ -143,21 +136,23 @@ fn judge(text: &str, flags: &Flags, current: &Config) -> Option<Reload> {
     })
 }
 
-fn is_live(field: &str) -> bool {
+fn is_live(field: &str, modes: Modes) -> bool {
+    if let Some(field) = modes.field(field) {
+        return field.is_live;
+    }
     LIVE.iter().any(|live| field == *live || live.ends_with('.') && field.starts_with(live))
 }
 
-/// A configuration as a complete file, so that no field can be forgotten.
+/// A configuration as a complete file, so that every field is compared.
 struct Fields {
     file: Value,
-    /// Whether each gate is on. Gates are compared by that: to write down what is so anyway changes nothing.
+    /// Whether each gate is on. Gates are compared by this: setting a gate to its default changes nothing.
     gates: Value,
 }
 
 impl Fields {
     fn of(config: &Config) -> Fields {
-        // A struct of plain values always becomes JSON.
-        let file = serde_json::to_value(write::complete(config)).unwrap_or_default();
+        let file = write::complete(config).to_json();
         let gates = config.feature_gates.all().map(|(name, _, on)| (name.to_owned(), Value::Bool(on)));
         Fields { file, gates: Value::Object(gates.collect()) }
     }
@@ -189,8 +184,9 @@ impl Fields {
 
     /// Back to a configuration; what is not in a file comes from `loaded`.
     fn into_config(self, loaded: &Config) -> Result<Config, Vec<String>> {
-        let file: File = serde_json::from_value(self.file).map_err(|error| vec![error.to_string()])?;
-        let merged = validate::check(file).map_err(|problems| {
+        let modes = loaded.modes;
+        let file = File::from_json(self.file, modes).map_err(|error| vec![error.to_string()])?;
+        let merged = validate::check(file, modes).map_err(|problems| {
             problems.into_iter().map(|it| format!("{}: {}", it.field, it.reason)).collect::<Vec<_>>()
         })?;
         Ok(Config {

@@ -1,16 +1,20 @@
-//! A complete file to a configuration: every text parsed, every range checked, and everything that is wrong told.
+//! Makes a configuration from a complete file: parses every text, checks every range, and reports all problems at once.
+
+mod fields;
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use ferroxy_core::policy::NodePortAddress;
+use ferroxy_dataplane::Mode;
 use ipnet::IpNet;
 
 use super::file::{self, File};
 use super::{
-    Client, Config, Conntrack, DetectLocalMode, FeatureGates, Iptables, Ipvs, LogFormat, LogStream, Logging,
-    Mode, Nftables, Periods, Winkernel, defaults, duration, quantity,
+    Client, Config, Conntrack, DetectLocalMode, FeatureGates, LogFormat, LogStream, Logging, Winkernel,
+    defaults, duration, quantity,
 };
+use crate::modes::Modes;
 
 /// The minor version of Kubernetes that this stands in for.
 const MINOR: u32 = 37;
@@ -20,27 +24,27 @@ pub(super) struct Problem {
     /// In the file's spelling: `nodePortAddresses[0]`.
     pub(super) field: String,
     pub(super) reason: String,
-    /// It is not a matter of values: it could not even be read.
+    /// The value cannot be parsed. Such a problem counts in every mode.
     is_unreadable: bool,
 }
 
 /// Expects a file that the defaults have filled.
-pub(super) fn check(file: File) -> Result<Config, Vec<Problem>> {
+pub(super) fn check(file: File, modes: Modes) -> Result<Config, Vec<Problem>> {
     let mut check = Check { problems: Vec::new() };
-    let config = check.config(file);
+    let config = check.config(file, modes);
     if check.problems.is_empty() { Ok(config) } else { Err(check.problems) }
 }
 
-/// Collects what is wrong. Where something is, a stand-in is returned and checking goes on: the configuration is
-/// thrown away in the end, unless the field is one that the chosen mode does not look at.
+/// Collects problems. A field with a problem gets a placeholder value and checking goes on: the configuration is used
+/// only if all problems are in fields that the mode does not read.
 struct Check {
     problems: Vec<Problem>,
 }
 
 impl Check {
-    fn config(&mut self, file: File) -> Config {
+    fn config(&mut self, file: File, modes: Modes) -> Config {
         let feature_gates = self.gates(file.feature_gates.unwrap_or_default());
-        let mode = self.mode(&file.mode.unwrap_or_default(), &feature_gates);
+        let mode = self.mode(&file.mode.unwrap_or_default(), modes, &feature_gates);
         let detect_local_mode = self.detect_local_mode(&file.detect_local_mode.unwrap_or_default());
         let bridge_interface = file.detect_local.bridge_interface.unwrap_or_default();
         let interface_name_prefix = file.detect_local.interface_name_prefix.unwrap_or_default();
@@ -56,9 +60,7 @@ impl Check {
             profiling: file.enable_profiling.unwrap_or_default(),
             show_hidden_metrics_for_version: self
                 .hidden(file.show_hidden_metrics_for_version.unwrap_or_default()),
-            iptables: self.iptables(file.iptables, mode),
-            ipvs: self.ipvs(file.ipvs, mode),
-            nftables: self.nftables(file.nftables, mode),
+            values: self.fields(&file.modes, modes, mode),
             winkernel: winkernel(file.winkernel),
             cluster_cidrs: self.cluster_cidrs(&file.cluster_cidr.unwrap_or_default(), detect_local_mode),
             node_port_addresses: self.node_port_addresses(&file.node_port_addresses.unwrap_or_default()),
@@ -71,6 +73,7 @@ impl Check {
             traffic_metrics_max_series: defaults::TRAFFIC_METRICS_MAX_SERIES,
             feature_gates,
             mode,
+            modes,
             detect_local_mode,
             bridge_interface,
             interface_name_prefix,
@@ -81,8 +84,7 @@ impl Check {
         self.problems.push(Problem { field: field.into(), reason: reason.into(), is_unreadable: false });
     }
 
-    /// Forgets what is found wrong with settings that nobody will look at, as the original does. What it cannot read it
-    /// refuses all the same.
+    /// Drops the problems of settings that are not used, as the original does, except values that cannot be parsed.
     fn only_if<T>(&mut self, matters: bool, check: impl FnOnce(&mut Check) -> T) -> T {
         let before = self.problems.len();
         let checked = check(self);
@@ -126,19 +128,6 @@ impl Check {
         duration
     }
 
-    fn periods(&mut self, block: &str, sync: Option<String>, min_sync: Option<String>) -> Periods {
-        let sync = self.positive(&format!("{block}.syncPeriod"), sync);
-        let min_sync = self.duration(&format!("{block}.minSyncPeriod"), min_sync);
-        if min_sync > sync && !sync.is_zero() {
-            let (min_sync, sync) = (duration::format(min_sync), duration::format(sync));
-            self.problem(
-                format!("{block}.minSyncPeriod"),
-                format!("{min_sync} is longer than syncPeriod, {sync}"),
-            );
-        }
-        Periods { sync, min_sync }
-    }
-
     fn cidr(&mut self, field: &str, text: &str) -> Option<IpNet> {
         let cidr = text.parse().ok();
         if cidr.is_none() {
@@ -167,17 +156,16 @@ impl Check {
         })
     }
 
-    fn mode(&mut self, text: &str, gates: &FeatureGates) -> Mode {
-        let modes = [Mode::Unset, Mode::Iptables, Mode::Ipvs, Mode::Nftables];
-        let mode = modes.into_iter().find(|mode| mode.as_str() == text);
-        match mode {
-            None => self.problem("mode", format!("{text:?} is not one of iptables, ipvs and nftables")),
-            Some(Mode::Ipvs) if !gates.enabled("KubeProxyIPVS") => {
-                self.problem("mode", "ipvs is switched off by the feature gate KubeProxyIPVS");
-            }
-            Some(_) => {}
+    fn mode(&mut self, text: &str, modes: Modes, gates: &FeatureGates) -> Option<&'static Mode> {
+        let mode = modes.find(text);
+        let switched_off = mode.and_then(|mode| mode.gate).filter(|gate| !gates.enabled(gate));
+        if let Some(gate) = switched_off {
+            self.problem("mode", format!("{text} is switched off by the feature gate {gate}"));
         }
-        mode.unwrap_or(Mode::Unset)
+        if mode.is_none() && !text.is_empty() {
+            self.problem("mode", format!("{text:?} is not one of {}", modes.sentence("and")));
+        }
+        mode
     }
 
     fn detect_local_mode(&mut self, text: &str) -> DetectLocalMode {
@@ -208,7 +196,7 @@ impl Check {
     fn hostname(&mut self, text: &str) -> String {
         let name = text.trim().to_lowercase();
         if name.is_empty() && !text.is_empty() {
-            self.problem("hostnameOverride", "is nothing but space");
+            self.problem("hostnameOverride", "contains only whitespace");
         }
         name
     }
@@ -220,7 +208,7 @@ impl Check {
         })
     }
 
-    /// Port 0 switches them off. In the original nothing does: it refuses port 0.
+    /// Port 0 disables the metrics service. (The original cannot disable it: it refuses port 0.)
     fn metrics(&mut self, text: &str) -> SocketAddr {
         match text.parse::<SocketAddr>() {
             Ok(off) if off.port() == 0 => off,
@@ -288,42 +276,6 @@ impl Check {
             qps: it.qps.unwrap_or_default(),
             burst: self.count("clientConnection.burst", it.burst),
         }
-    }
-
-    fn iptables(&mut self, it: file::Iptables, mode: Mode) -> Iptables {
-        Iptables {
-            masquerade_bit: self.number("iptables.masqueradeBit", it.masquerade_bit, 0, 31) as u8,
-            masquerade_all: it.masquerade_all.unwrap_or_default(),
-            localhost_node_ports: it.localhost_node_ports.unwrap_or_default(),
-            periods: self.only_if(matches!(mode, Mode::Iptables | Mode::Unset), |check| {
-                check.periods("iptables", it.sync_period, it.min_sync_period)
-            }),
-        }
-    }
-
-    /// Checked also when no mode is chosen: this may be what is chosen then.
-    fn nftables(&mut self, it: file::Nftables, mode: Mode) -> Nftables {
-        self.only_if(matches!(mode, Mode::Nftables | Mode::Unset), |check| Nftables {
-            masquerade_bit: check.number("nftables.masqueradeBit", it.masquerade_bit, 0, 31) as u8,
-            masquerade_all: it.masquerade_all.unwrap_or_default(),
-            periods: check.periods("nftables", it.sync_period, it.min_sync_period),
-        })
-    }
-
-    fn ipvs(&mut self, it: file::Ipvs, mode: Mode) -> Ipvs {
-        self.only_if(mode == Mode::Ipvs, |check| {
-            let excluded = it.exclude_cidrs.unwrap_or_default();
-            let cidr = |(i, text): (usize, &String)| check.cidr(&format!("ipvs.excludeCIDRs[{i}]"), text);
-            Ipvs {
-                exclude_cidrs: excluded.iter().enumerate().filter_map(cidr).collect(),
-                scheduler: it.scheduler.unwrap_or_default(),
-                strict_arp: it.strict_arp.unwrap_or_default(),
-                tcp_timeout: check.duration("ipvs.tcpTimeout", it.tcp_timeout),
-                tcp_fin_timeout: check.duration("ipvs.tcpFinTimeout", it.tcp_fin_timeout),
-                udp_timeout: check.duration("ipvs.udpTimeout", it.udp_timeout),
-                periods: check.periods("ipvs", it.sync_period, it.min_sync_period),
-            }
-        })
     }
 
     fn conntrack(&mut self, it: file::Conntrack) -> Conntrack {

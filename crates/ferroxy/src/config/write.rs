@@ -1,39 +1,47 @@
-//! A configuration back to the file it could have come from.
+//! Converts a configuration back to a file.
 
 use std::time::Duration;
 
 use ferroxy_core::policy::NodePortAddress;
+use ferroxy_dataplane::{Field, Flag, Kind, PeriodFields};
+use serde_json::Value;
 
 use super::file::{self, File};
-use super::{Config, DetectLocalMode, LogFormat, LogStream, Mode, duration};
+use super::{Config, DetectLocalMode, LogFormat, LogStream, duration, fields, overlay};
+use crate::modes::Modes;
 
-/// As the original writes it: it keeps periods and `masqueradeAll` once, for the mode that runs, so the blocks of the
-/// other modes come out without. (Where no mode is chosen, both that it may become keep theirs.)
+/// As the original writes it: it keeps the periods, and whatever one flag sets for several modes, once for the mode that
+/// runs. So the other modes' blocks get no values for these. (Where no mode is configured, the blocks of all modes that
+/// may be chosen keep theirs.)
 pub(super) fn to_file(config: &Config) -> File {
     let mut file = complete(config);
-    let none = || Some("0s".to_owned());
-    let is = |mode: Mode| config.mode == mode;
-    if is(Mode::Nftables) || is(Mode::Ipvs) {
-        (file.iptables.sync_period, file.iptables.min_sync_period) = (none(), none());
+    for field in config.modes.fields() {
+        if is_kept_once(field, config.modes) && !config.reads(field.name) {
+            file.modes.insert(field.name, without_value(field.kind));
+        }
     }
-    if is(Mode::Nftables) {
-        file.iptables.masquerade_all = Some(false);
-    }
-    if is(Mode::Iptables) || is(Mode::Ipvs) {
-        (file.nftables.sync_period, file.nftables.min_sync_period) = (none(), none());
-        file.nftables.masquerade_all = Some(false);
-    }
-    if !is(Mode::Ipvs) {
-        (file.ipvs.sync_period, file.ipvs.min_sync_period) = (none(), none());
-    }
+    let is_empty = |value: &Value| value.as_array().is_some_and(Vec::is_empty);
+    file.modes.values_mut().filter(|value| is_empty(value)).for_each(|value| *value = Value::Null);
     file.node_port_addresses = file.node_port_addresses.filter(|list| !list.is_empty());
-    file.ipvs.exclude_cidrs = file.ipvs.exclude_cidrs.filter(|list| !list.is_empty());
     file.feature_gates = file.feature_gates.filter(|gates| !gates.is_empty());
     file.logging.vmodule = file.logging.vmodule.filter(|list| !list.is_empty());
     file
 }
 
-/// Every field as it is, also those that the mode does not look at.
+fn is_kept_once(field: &Field, modes: Modes) -> bool {
+    let is_period = |it: PeriodFields| field.name == it.sync.name || field.name == it.min_sync.name;
+    let sets_several = |flag: Flag| overlay::fields_of(flag.name, modes).count() > 1;
+    modes.periods().into_iter().any(is_period) || field.flag.is_some_and(sets_several)
+}
+
+fn without_value(kind: Kind) -> Value {
+    match kind {
+        Kind::Duration { .. } => Value::String(duration::format(Duration::ZERO)),
+        kind => fields::to_json(kind.default()),
+    }
+}
+
+/// Every field with its value, also those that the mode does not read.
 pub(super) fn complete(config: &Config) -> File {
     let healthz = config.healthz.map(|address| address.to_string());
     let cluster_cidrs: Vec<String> = config.cluster_cidrs.iter().map(ToString::to_string).collect();
@@ -55,30 +63,16 @@ pub(super) fn complete(config: &Config) -> File {
         feature_gates: Some(config.feature_gates.given().clone()),
         healthz_bind_address: Some(healthz.unwrap_or_default()),
         hostname_override: text(&config.hostname_override),
-        iptables: iptables(config),
-        ipvs: ipvs(config),
         logging: logging(config),
         metrics_bind_address: Some(config.metrics.to_string()),
-        mode: text(config.mode.as_str()),
-        nftables: nftables(config),
+        mode: text(config.mode.map_or("", |mode| mode.name)),
+        modes: fields::all(config.modes, &config.values),
         node_port_addresses: Some(config.node_port_addresses.iter().map(node_port_address).collect()),
         oom_score_adj: Some(config.oom_score_adj.into()),
         port_range: text(&config.port_range),
         show_hidden_metrics_for_version: text(&config.show_hidden_metrics_for_version),
         windows_run_as_service: Some(config.windows_run_as_service),
         winkernel: winkernel(config),
-    }
-}
-
-impl Mode {
-    /// The file's spelling.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Mode::Unset => "",
-            Mode::Iptables => "iptables",
-            Mode::Ipvs => "ipvs",
-            Mode::Nftables => "nftables",
-        }
     }
 }
 
@@ -132,41 +126,6 @@ fn conntrack(config: &Config) -> file::Conntrack {
         tcp_established_timeout: period(it.tcp_established_timeout),
         udp_stream_timeout: period(it.udp_stream_timeout),
         udp_timeout: period(it.udp_timeout),
-    }
-}
-
-fn iptables(config: &Config) -> file::Iptables {
-    let it = &config.iptables;
-    file::Iptables {
-        localhost_node_ports: Some(it.localhost_node_ports),
-        masquerade_all: Some(it.masquerade_all),
-        masquerade_bit: Some(it.masquerade_bit.into()),
-        min_sync_period: period(it.periods.min_sync),
-        sync_period: period(it.periods.sync),
-    }
-}
-
-fn ipvs(config: &Config) -> file::Ipvs {
-    let it = &config.ipvs;
-    file::Ipvs {
-        exclude_cidrs: Some(it.exclude_cidrs.iter().map(ToString::to_string).collect()),
-        min_sync_period: period(it.periods.min_sync),
-        scheduler: text(&it.scheduler),
-        strict_arp: Some(it.strict_arp),
-        sync_period: period(it.periods.sync),
-        tcp_fin_timeout: period(it.tcp_fin_timeout),
-        tcp_timeout: period(it.tcp_timeout),
-        udp_timeout: period(it.udp_timeout),
-    }
-}
-
-fn nftables(config: &Config) -> file::Nftables {
-    let it = &config.nftables;
-    file::Nftables {
-        masquerade_all: Some(it.masquerade_all),
-        masquerade_bit: Some(it.masquerade_bit.into()),
-        min_sync_period: period(it.periods.min_sync),
-        sync_period: period(it.periods.sync),
     }
 }
 

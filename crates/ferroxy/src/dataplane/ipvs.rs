@@ -11,11 +11,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ferroxy_core::{Facts, Family, Intent, NodeIntent, ServiceIntent, ServiceName, resolve};
+use ferroxy_dataplane::Settings;
 use ferroxy_iptables::tool::Variant;
 use ferroxy_ipvs::dataplane::{self as crate_side, Options};
 use ferroxy_ipvs::expected::Expected;
 use ferroxy_ipvs::ledger::Ledger;
 use ferroxy_ipvs::program::owns;
+use ferroxy_ipvs::settings;
 use ferroxy_ipvs::state::DEVICE;
 use ferroxy_ipvs::{Error, Plan};
 use ferroxy_netlink::ipvs::Timeouts;
@@ -27,7 +29,6 @@ use super::{
     Acknowledged, Change, Changed, Dataplane, Failure, Outcome, Preview, Programmed, Receipt, Repair, chains,
 };
 use crate::agent::Input;
-use crate::config;
 use crate::host::notify::Heart;
 
 /// After an error of the watched socket, so that a broken one does not take a core.
@@ -43,36 +44,35 @@ pub struct Ipvs {
 }
 
 /// What the ruleset depends on besides the Intent.
-pub fn balancing(config: &config::Ipvs, facts: &Facts) -> ferroxy_ipvs::Settings {
+pub fn balancing(config: &Settings, facts: &Facts) -> ferroxy_ipvs::Settings {
     ferroxy_ipvs::Settings {
         scheduler: options(config).scheduler,
         host_addresses: resolve::known_addresses(facts),
     }
 }
 
-fn options(config: &config::Ipvs) -> Options {
+fn options(config: &Settings) -> Options {
     // The kernel counts in seconds, and 0 means that nothing is to change.
     let seconds = |it: Duration| u32::try_from(it.as_millis().div_ceil(1000)).unwrap_or(u32::MAX);
     let usual = Options::default();
     Options {
-        scheduler: if config.scheduler.is_empty() {
-            usual.scheduler
-        } else {
-            config.scheduler.as_str().into()
+        scheduler: match config.text(&settings::SCHEDULER).as_str() {
+            "" => usual.scheduler,
+            scheduler => scheduler.into(),
         },
-        strict_arp: config.strict_arp,
+        strict_arp: config.truth(&settings::STRICT_ARP),
         timeouts: Timeouts {
-            tcp: seconds(config.tcp_timeout),
-            tcp_fin: seconds(config.tcp_fin_timeout),
-            udp: seconds(config.udp_timeout),
+            tcp: seconds(config.duration(&settings::TCP_TIMEOUT)),
+            tcp_fin: seconds(config.duration(&settings::TCP_FIN_TIMEOUT)),
+            udp: seconds(config.duration(&settings::UDP_TIMEOUT)),
         },
-        exclude_cidrs: config.exclude_cidrs.clone(),
+        exclude_cidrs: config.cidrs(&settings::EXCLUDE_CIDRS),
         drain_limit: usual.drain_limit,
     }
 }
 
 impl Ipvs {
-    pub fn open(families: &[Family], config: &config::Ipvs) -> Result<Ipvs, Error> {
+    pub fn open(families: &[Family], config: &Settings) -> Result<Ipvs, Error> {
         let inner = crate_side::Dataplane::open(families, options(config))?;
         Ok(Ipvs { inner, opened: Instant::now() })
     }

@@ -18,7 +18,7 @@ use std::time::Duration;
 use ferroxy_core::{Family, Intent, NodeIntent, ServiceIntent, ServiceName};
 
 use crate::agent::Input;
-use crate::config::{Config, Mode};
+use crate::config::Config;
 use crate::host::notify::Heart;
 
 /// A Service as it should be, or `None` when it should not be.
@@ -95,12 +95,41 @@ pub trait Dataplane: Debug + Send {
 }
 
 /// Opens the dataplane of a mode.
-pub fn open(mode: Mode, config: &Config, families: &[Family]) -> anyhow::Result<Box<dyn Dataplane>> {
-    match mode {
+pub fn open(
+    mode: &ferroxy_dataplane::Mode,
+    config: &Config,
+    families: &[Family],
+) -> anyhow::Result<Box<dyn Dataplane>> {
+    match Mode::of(mode) {
         Mode::Nftables => Ok(Box::new(Nftables::open(families)?)),
         Mode::Iptables => Ok(Box::new(iptables::Iptables::open(families)?)),
-        Mode::Ipvs => Ok(Box::new(ipvs::Ipvs::open(families, &config.ipvs)?)),
-        Mode::Unset => anyhow::bail!("no proxy mode is chosen"),
+        Mode::Ipvs => Ok(Box::new(ipvs::Ipvs::open(families, &config.settings(mode))?)),
+    }
+}
+
+/// The modes as the code that is not yet made from descriptors tells them apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    Iptables,
+    Ipvs,
+    Nftables,
+}
+
+impl Mode {
+    pub fn of(mode: &ferroxy_dataplane::Mode) -> Mode {
+        match mode.name {
+            "iptables" => Mode::Iptables,
+            "ipvs" => Mode::Ipvs,
+            _ => Mode::Nftables,
+        }
+    }
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Mode::Iptables => "iptables",
+            Mode::Ipvs => "ipvs",
+            Mode::Nftables => "nftables",
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use ferroxy_iptables::Settings;
 use ferroxy_nftables::text;
 use serde_json::{Value, json};
 
-use crate::config::Mode;
+use super::Mode;
 
 #[derive(Debug)]
 pub enum Ruleset {
@@ -45,7 +45,7 @@ impl Ruleset {
         match mode {
             Mode::Iptables => Ruleset::Iptables(ferroxy_iptables::render(intent, USUAL_HOST, &Family::ALL)),
             Mode::Ipvs => Ruleset::Ipvs(ferroxy_ipvs::render(intent, balancing, &Family::ALL)),
-            Mode::Nftables | Mode::Unset => Ruleset::Nftables(ferroxy_nftables::render(intent, &Family::ALL)),
+            Mode::Nftables => Ruleset::Nftables(ferroxy_nftables::render(intent, &Family::ALL)),
         }
     }
 

@@ -11,7 +11,8 @@ use rustix::thread::{
     set_no_new_privs,
 };
 
-use crate::config::{Config, Mode};
+use crate::config::Config;
+use crate::dataplane::Mode;
 
 /// What a process keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,7 +34,7 @@ impl Needs {
             // settings under /proc/sys/net; legacy iptables' tables.
             Mode::Nftables => Needs { own: CapabilitySet::NET_ADMIN, children: CapabilitySet::empty() },
             // Runs iptables' programs, which need both: legacy iptables opens a raw socket.
-            Mode::Iptables | Mode::Ipvs | Mode::Unset => {
+            Mode::Iptables | Mode::Ipvs => {
                 let both = CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW;
                 Needs { own: both, children: both }
             }
@@ -107,7 +108,7 @@ mod tests {
 
     fn needs(mode: Mode, flags: &[&str]) -> Needs {
         let line = Line::try_parse_from(std::iter::once(&"ferroxy").chain(flags)).unwrap();
-        Needs::of(mode, &Config::load(&line.flags).unwrap().0)
+        Needs::of(mode, &Config::load(&line.flags, crate::modes::MODES).unwrap().0)
     }
 
     #[test]

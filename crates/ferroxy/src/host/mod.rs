@@ -15,7 +15,8 @@ use ferroxy_nftables::apply::ApplyError;
 use rustix::net::UCred;
 use tracing::warn;
 
-use crate::config::{Config, Mode};
+use crate::config::Config;
+use crate::dataplane::Mode;
 use capabilities::Needs;
 
 /// The IP families that are switched on.

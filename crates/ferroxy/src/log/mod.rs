@@ -21,6 +21,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::config::{LogFormat, Logging};
 use crate::flags::Flags;
+use crate::modes::MODES;
 pub use levels::{set_verbosity, verbosity};
 pub use streams::flush;
 
@@ -57,7 +58,7 @@ pub fn adjust(logging: &Logging) {
 
 /// Every flag with its value, from `-v=1`, as the original does at its start.
 pub fn flags(flags: &Flags) {
-    for (name, value) in flags.all() {
+    for (name, value) in flags.all(MODES) {
         info!(target: levels::V1, "FLAG: --{name}={value:?}");
     }
 }

@@ -142,7 +142,7 @@ fn flags_are_told_from_one_on() {
     assert_eq!(lines(LogFormat::Text, 0, &[], || flags(&given)), Vec::<String>::new());
     let lines = lines(LogFormat::Text, 1, &[], || flags(&given));
     let messages = messages(&lines);
-    assert_eq!(messages.len(), given.all().len());
+    assert_eq!(messages.len(), given.all(MODES).len());
     for line in
         [r#"FLAG: --proxy-mode="nftables""#, r#"FLAG: --oom-score-adj="-999""#, r#"FLAG: --cleanup="false""#]
     {

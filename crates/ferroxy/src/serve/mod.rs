@@ -33,6 +33,7 @@ use tracing::warn;
 
 use crate::config::Config;
 use crate::flags::Flags;
+use crate::modes::MODES;
 use metrics_server::About;
 pub use metrics_server::Counters;
 pub use moment::Moment;
@@ -54,7 +55,7 @@ pub fn start(
 ) -> anyhow::Result<()> {
     allow_many_sockets();
     status.limit_traffic_series(config.traffic_metrics_max_series as usize);
-    let about = About { config: config.clone(), mode, flags: flags.all(), started: Moment::now() };
+    let about = About { config: config.clone(), mode, flags: flags.all(MODES), started: Moment::now() };
     let mut servers = Vec::new();
     if let Some(address) = config.metrics_address() {
         let metrics = http::Service::new("metrics", METRICS_CONNECTIONS);

@@ -32,7 +32,7 @@ use rustix::io::Errno;
 
 use super::names::{DEVICE, is_set};
 use super::{Established, Report};
-use crate::config::Mode;
+use crate::dataplane::Mode;
 use evidence::Evidence;
 
 /// What there is, and what of it can go.

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use ferroxy_core::Family;
 use tracing::{debug, info, warn};
 
-use crate::config::Mode;
+use crate::dataplane::Mode;
 use names::Spared;
 
 /// How long connections through kube-proxy's IPVS may go on: as long as those to an endpoint that has left, in ipvs mode.

@@ -1,7 +1,7 @@
 //! The chains that kube-proxy makes in iptables' tables, by table and by the modes that make them, and what its ipvs mode
 //! makes besides. Only names: those of the kubelet (KUBE-FIREWALL, KUBE-KUBELET-CANARY, KUBE-IPTABLES-HINT, KUBE-MARK-DROP) are not among them.
 
-use crate::config::Mode::{self, Iptables, Ipvs};
+use crate::dataplane::Mode::{self, Iptables, Ipvs};
 
 /// The tables it makes chains in.
 pub(super) const TABLES: [&str; 3] = ["nat", "filter", "mangle"];

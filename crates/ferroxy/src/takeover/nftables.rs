@@ -7,7 +7,7 @@ use ferroxy_netlink::nftables::{self as nl, Batch, Connection};
 use ferroxy_nftables::{TABLE, predecessor};
 
 use super::Report;
-use crate::config::Mode;
+use crate::dataplane::Mode;
 
 pub(super) fn remove(in_force: Option<Mode>, report: &mut Report) {
     let found = Connection::open().and_then(|mut connection| {

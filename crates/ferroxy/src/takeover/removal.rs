@@ -74,7 +74,7 @@ mod tests {
     use std::convert::Infallible;
 
     use super::*;
-    use crate::config::Mode;
+    use crate::dataplane::Mode;
 
     const SVC: &str = "KUBE-SVC-LOLE4ISW44XBNF3G";
 

@@ -23,8 +23,8 @@ use serde_json::{Value, json};
 
 use super::input::Input;
 use super::{Answer, Output, explain as explain_command, is_broken_pipe};
-use crate::config::Mode;
 use crate::flags::Flags;
+use crate::modes::MODES;
 use crate::output::Table;
 use crate::{dataplane, host};
 use asking::Row;
@@ -169,7 +169,7 @@ impl Stage {
             Some(service) => {
                 let node = self.network.namespace(NODES[0].name)?;
                 let look = || {
-                    let opened = dataplane::open(Mode::Nftables, &settings.config, &host::families());
+                    let opened = dataplane::open(settings.mode, &settings.config, &host::families());
                     explain_command::in_kernel(&intent, service, opened).words
                 };
                 Some(node.run(look)?)
@@ -214,7 +214,7 @@ impl Found {
 
 /// The flags of a node's proxy, as `explain` on that node would be given them.
 fn flags(node: &network::Node) -> anyhow::Result<Flags> {
-    Ok(Flags::parse(proxy::flags(node).into_iter().map(Into::into))?)
+    Ok(Flags::parse(proxy::flags(node).into_iter().map(Into::into), MODES)?)
 }
 
 fn closing(screen: Screen, wrong: usize, began: Instant) -> String {

@@ -1,16 +1,23 @@
-//! What a changed file comes to.
+//! The result of a changed file.
 
 use std::ffi::OsString;
 
+use ferroxy_dataplane::Value as Setting;
+
 use super::*;
-use crate::config::{DetectLocalMode, Mode, file};
+use crate::config::{DetectLocalMode, file};
+use crate::modes::MODES;
 
 fn text(lines: &str) -> String {
     format!("apiVersion: {}\nkind: {}\n{lines}\n", file::API_VERSION, file::KIND)
 }
 
 fn load(lines: &str) -> Config {
-    Config::from_text(&text(lines), &Flags::default()).unwrap().0
+    Config::from_text(&text(lines), &Flags::default(), MODES).unwrap().0
+}
+
+fn value(config: &Config, field: &str) -> Setting {
+    config.values.get(MODES.field(field).unwrap())
 }
 
 fn change(from: &str, to: &str) -> Option<Reload> {
@@ -119,7 +126,7 @@ oomScoreAdj: 5";
 }
 
 #[test]
-fn a_change_that_waits_is_told_until_it_is_taken_back() {
+fn a_change_that_needs_a_restart_is_reported_until_it_is_reverted() {
     let (new, _, needs_restart) = changed("", "hostnameOverride: b");
     assert_eq!(needs_restart, ["hostnameOverride"]);
     let Some(Reload::Changed { live, needs_restart, .. }) =
@@ -137,7 +144,9 @@ fn another_mode_waits_together_with_its_settings() {
     let (new, live, needs_restart) =
         changed(from, "mode: iptables\niptables: {masqueradeBit: 4}\noomScoreAdj: 1");
     assert_eq!((live, needs_restart), (vec!["oomScoreAdj".to_owned()], vec!["mode".to_owned()]));
-    assert_eq!((new.mode, new.nftables.masquerade_bit, new.iptables.masquerade_bit), (Mode::Nftables, 3, 14));
+    assert_eq!(new.mode, MODES.find("nftables"));
+    assert_eq!(value(&new, "nftables.masqueradeBit"), Setting::Number(3));
+    assert_eq!(value(&new, "iptables.masqueradeBit"), Setting::Number(14));
 }
 
 #[test]
@@ -145,7 +154,7 @@ fn settings_that_the_mode_does_not_read_are_no_news() {
     let (new, live, needs_restart) =
         changed("mode: nftables", "mode: nftables\nipvs: {scheduler: sh}\nwinkernel: {enableDSR: true}");
     assert_eq!((live, needs_restart), (vec![], vec![]));
-    assert_eq!(new.ipvs.scheduler, "sh");
+    assert_eq!(value(&new, "ipvs.scheduler"), Setting::Text("sh".into()));
 }
 
 #[test]
@@ -161,15 +170,15 @@ fn what_cannot_be_used_is_refused() {
     let from = load("logging: {format: json}");
     let to = text("logging: {format: text, vmodule: [{filePattern: a, verbosity: 1}]}");
     let reasons =
-        ["logging.vmodule: works only with the format text (as long as logging.format waits for a restart)"];
+        ["logging.vmodule: works only with the format text (until a restart applies logging.format)"];
     let expected = Reload::Refused(reasons.map(str::to_owned).to_vec());
     assert_eq!(judge(&to, &Flags::default(), &from), Some(expected));
 }
 
 #[test]
 fn flags_still_win_over_the_file() {
-    let flags = Flags::parse(["--v=4", "--traffic-metrics"].map(OsString::from)).unwrap();
-    let (current, _) = Config::from_text(&text(""), &flags).unwrap();
+    let flags = Flags::parse(["--v=4", "--traffic-metrics"].map(OsString::from), MODES).unwrap();
+    let (current, _) = Config::from_text(&text(""), &flags, MODES).unwrap();
     assert_eq!(judge(&text("logging: {verbosity: 1}"), &flags, &current), None);
     let Some(Reload::Changed { new, .. }) = judge(&text("oomScoreAdj: 1"), &flags, &current) else {
         panic!()
@@ -183,6 +192,6 @@ fn the_names_of_live_fields_are_names_of_fields() {
     let fields = Fields::of(&load(""));
     let all = fields.all();
     for live in LIVE {
-        assert!(all.keys().any(|field| is_live(field) && field.starts_with(live)), "{live}");
+        assert!(all.keys().any(|field| is_live(field, MODES) && field.starts_with(live)), "{live}");
     }
 }

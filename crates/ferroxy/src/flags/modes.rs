@@ -1,0 +1,114 @@
+//! The flags that set fields of modes, made from the tables of the modes.
+
+use std::collections::BTreeMap;
+
+use clap::builder::{StringValueParser, TypedValueParser};
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
+use ferroxy_dataplane::Kind;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::DATAPLANE;
+use super::go::{GoStyle, boolean, go_duration};
+use crate::modes::{MODES, ModeFlag, Modes};
+
+/// The flags of modes that were given, by name. Each has the value that its field would have in a file.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[serde(transparent)]
+pub struct ModeFlags {
+    given: BTreeMap<String, Value>,
+}
+
+impl ModeFlags {
+    /// The value of a flag, named without `--`.
+    pub fn get(&self, flag: &str) -> Option<&Value> {
+        self.given.get(flag)
+    }
+
+    /// Adds the flags of these modes to a command that has `--proxy-mode`, and adapts the help of those it has already.
+    pub(super) fn add_to(mut command: Command, modes: Modes) -> Command {
+        let names = modes.sentence("or");
+        command = command.mut_arg("proxy_mode", |arg| arg.help(names));
+        for flag in modes.flags() {
+            let help = help(&flag, modes);
+            command = if command.get_arguments().any(|arg| arg.get_long() == Some(flag.flag.name)) {
+                command.mut_arg(flag.flag.name, |arg| arg.help(help))
+            } else {
+                command.arg(arg(&flag).help(help))
+            };
+        }
+        command
+    }
+}
+
+impl Args for ModeFlags {
+    fn augment_args(command: Command) -> Command {
+        ModeFlags::add_to(command, MODES)
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        ModeFlags::augment_args(command)
+    }
+}
+
+impl FromArgMatches for ModeFlags {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<ModeFlags, clap::Error> {
+        // Flags of modes are those whose values are of this type.
+        let value = |id: &str| matches.try_get_many::<Given>(id).ok().flatten().map(joined);
+        let given = matches.ids().filter_map(|id| Some((id.to_string(), value(id.as_str())?)));
+        Ok(ModeFlags { given: given.collect() })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        self.given.extend(ModeFlags::from_arg_matches(matches)?.given);
+        Ok(())
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Given {
+    Whole(Value),
+    /// One entry of a list.
+    Entry(String),
+}
+
+/// `--flag=` without a value is an empty list, not a list of one empty text.
+fn joined<'a>(given: impl Iterator<Item = &'a Given>) -> Value {
+    let mut entries = Vec::new();
+    for one in given {
+        match one {
+            Given::Whole(value) => return value.clone(),
+            Given::Entry(text) if text.is_empty() => {}
+            Given::Entry(text) => entries.push(text.clone().into()),
+        }
+    }
+    Value::Array(entries)
+}
+
+/// What the flag does, and in which modes, unless it is all of them.
+fn help(flag: &ModeFlag, modes: Modes) -> String {
+    let readers: Vec<&str> = flag.readers.iter().map(|mode| mode.name).collect();
+    let help = flag.flag.help;
+    if readers == modes.names() { help.to_owned() } else { format!("{help} ({})", readers.join(", ")) }
+}
+
+fn arg(it: &ModeFlag) -> Arg {
+    let flag = it.flag;
+    let arg = Arg::new(flag.name).long(flag.name).help_heading(DATAPLANE).action(ArgAction::Set);
+    let text = |text: String| Given::Whole(Value::String(text));
+    match it.kind {
+        Kind::Truth { .. } => arg.truth().value_parser(boolean.map(|it| Given::Whole(Value::Bool(it)))),
+        Kind::Number { least, most, .. } => {
+            // As wide as the original's flags, at least: values that are out of range are reported with all other problems.
+            let range = least.min(i32::MIN.into())..=most.max(i32::MAX.into());
+            let parser = clap::value_parser!(i64).range(range).map(|it| Given::Whole(it.into()));
+            arg.number(flag.value_name).value_parser(parser)
+        }
+        Kind::Text { .. } => arg.value_name(flag.value_name).value_parser(StringValueParser::new().map(text)),
+        Kind::Duration { .. } => arg.duration().value_parser(go_duration.map(text)),
+        Kind::Cidrs => arg
+            .list(flag.value_name)
+            .action(ArgAction::Append)
+            .value_parser(StringValueParser::new().map(Given::Entry)),
+    }
+}
