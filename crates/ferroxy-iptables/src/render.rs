@@ -11,7 +11,7 @@ use ferroxy_core::intent::FrontendKind;
 use ferroxy_core::{Endpoint, Family, Frontend, Intent, NodeIntent, PortIntent, Route, ServiceIntent};
 
 use crate::name::{self, Names};
-use crate::program::{self, Dispatch, LOCALHOST_ACCEPTED, MARK_MASQ, Settings};
+use crate::program::{self, Dispatch, LOCALHOST_ACCEPTED, MARK_MASQ, Parameters};
 use crate::rule::{Comment, Host, Sender, probability, whole_address_mask};
 use crate::state::{Rules, State, TableName};
 
@@ -29,7 +29,7 @@ pub struct Fragment {
 #[derive(Debug, Clone, Copy)]
 pub struct Surroundings<'a> {
     pub node: &'a NodeIntent,
-    pub settings: Settings,
+    pub parameters: Parameters,
     pub size: ClusterSize,
 }
 
@@ -73,19 +73,19 @@ impl ClusterSize {
 }
 
 /// The ruleset for an Intent, in these families.
-pub fn render(intent: &Intent, settings: Settings, families: &[Family]) -> State {
-    render_telling(intent, settings, families, |_, _| {})
+pub fn render(intent: &Intent, parameters: Parameters, families: &[Family]) -> State {
+    render_telling(intent, parameters, families, |_, _| {})
 }
 
 /// The same; `tell` hears of each Service's part of it.
 pub fn render_telling(
     intent: &Intent,
-    settings: Settings,
+    parameters: Parameters,
     families: &[Family],
     mut tell: impl FnMut(&Arc<ServiceIntent>, &Fragment),
 ) -> State {
     let size = ClusterSize::of(intent.services.values().map(AsRef::as_ref));
-    let surroundings = Surroundings { node: &intent.node, settings, size };
+    let surroundings = Surroundings { node: &intent.node, parameters, size };
     let mut state = State::default();
     let mut dispatched: BTreeMap<(Family, Dispatch), Rules> = BTreeMap::new();
     for service in intent.services.values() {
@@ -99,7 +99,7 @@ pub fn render_telling(
         }
     }
     for family in families {
-        for (table, chain, rules) in program::chains(&intent.node, settings, *family) {
+        for (table, chain, rules) in program::chains(&intent.node, parameters, *family) {
             state.tables.entry((*family, table)).or_default().chains.insert(chain.into(), rules);
         }
         for (table, builtin, rules) in program::jumps() {
@@ -132,7 +132,7 @@ struct PortWriter<'a> {
     service: &'a ServiceIntent,
     port: &'a PortIntent,
     node: &'a NodeIntent,
-    settings: Settings,
+    parameters: Parameters,
     is_large: bool,
     names: Names,
     /// `ns/name:port`, as the original calls it in comments.
@@ -149,7 +149,7 @@ impl<'a> PortWriter<'a> {
             service,
             port,
             node: surroundings.node,
-            settings: surroundings.settings,
+            parameters: surroundings.parameters,
             is_large: surroundings.size.is_large(port.family),
             names: Names::of(service, port),
             label: service.name.port(&port.name),
@@ -217,8 +217,8 @@ impl<'a> PortWriter<'a> {
             let to = self.to(frontend, "", &Comment::new(format_args!("{}", self.label)));
             let rules = self.dispatch(fragment, Dispatch::NodePorts);
             // Only to count who still uses node ports on loopback addresses.
-            if self.settings.nfacct && self.node.family(self.port.family).localhost_node_ports {
-                let counted = program::counted_by(self.settings, LOCALHOST_ACCEPTED);
+            if self.parameters.nfacct && self.node.family(self.port.family).localhost_node_ports {
+                let counted = program::counted_by(self.parameters, LOCALHOST_ACCEPTED);
                 rules.push(format_args!("-d 127.0.0.0/8 {to} {counted}-j {external}"));
             }
             rules.push(format_args!("{to} -j {external}"));

@@ -14,17 +14,18 @@ use std::net::{IpAddr, SocketAddr};
 use ferroxy_core::oracle::iptables as oracle;
 use ferroxy_core::policy::{DetectLocal, NodePortAddress};
 use ferroxy_core::{Facts, Family, Intent, Origin, Packet, Policy, Protocol, Verdict, resolve};
+use ferroxy_dataplane::Dataplane;
 use ferroxy_iptables::observe::observe;
 use ferroxy_iptables::state::Rules;
 use ferroxy_iptables::text::parse;
 use ferroxy_iptables::tool::{Limits, Tools, Variant};
-use ferroxy_iptables::{Dataplane, Settings, State, interpret, render};
+use ferroxy_iptables::{Iptables, Parameters, State, interpret, render};
 use ferroxy_lab::conformance::{self, Case, RecordedProbe};
 use ferroxy_lab::{Capability, Namespace, Seen, require};
 use ferroxy_source::manifest::ManifestSource;
 
 /// The recordings were made where the kernel has nfacct counters.
-const SETTINGS: Settings = Settings { nfacct: true, tcp_be_liberal: false };
+const PARAMETERS: Parameters = Parameters { masquerade_mark: 0x4000, nfacct: true, tcp_be_liberal: false };
 
 /// The part of a case's configuration that differs between cases. (Reading configuration is the binary's business.)
 fn policy(case: &Case) -> Policy {
@@ -105,7 +106,7 @@ fn every_recorded_ruleset_is_rendered_exactly() {
     let cases = conformance::cases().expect("the corpus is there");
     assert!(cases.len() >= 36, "only {} cases", cases.len());
     for case in cases {
-        let rendered = in_one_order(render(&intent(&case), SETTINGS, &Family::ALL)).to_string();
+        let rendered = in_one_order(render(&intent(&case), PARAMETERS, &Family::ALL)).to_string();
         let recorded = in_one_order(recorded(&case)).to_string();
         for (ours, theirs) in rendered.lines().zip(recorded.lines()) {
             assert_eq!(ours, theirs, "{}", case.name);
@@ -125,7 +126,7 @@ fn every_recorded_ruleset_comes_back_from_the_kernel_exactly() {
             Family::ALL.map(|family| Tools::find_variant(family, variant).expect("it is installed")).into();
         for case in conformance::cases().expect("the corpus is there") {
             let started = || {
-                Dataplane::with_tools(tools.clone(), Limits::default()).start(&intent(&case)).unwrap();
+                Iptables::with_tools(tools.clone(), Limits::default()).start(&intent(&case)).unwrap();
                 observe(&tools, &Limits::default()).unwrap()
             };
             let seen = Namespace::new("recorded").unwrap().run(started).unwrap();
@@ -203,7 +204,7 @@ fn every_recorded_probe_follows_from_the_ruleset() {
     let mut probes = 0;
     for case in conformance::cases().expect("the corpus is there") {
         let intent = intent(&case);
-        let state = render(&intent, SETTINGS, &Family::ALL);
+        let state = render(&intent, PARAMETERS, &Family::ALL);
         for recorded in &case.probes {
             let packet = packet(recorded);
             let verdict = interpret(&state, &packet);

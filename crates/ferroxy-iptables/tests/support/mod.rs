@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use ferroxy_core::intent::{Frontend, FrontendKind, Route};
 use ferroxy_core::{Endpoint, Family, Intent, PortIntent, Protocol, ServiceIntent, ServiceName};
-use ferroxy_iptables::ledger::Change;
+use ferroxy_dataplane::Change;
 use ferroxy_iptables::program::FIREWALL;
 use ferroxy_iptables::state::Rules;
 use ferroxy_iptables::text::parse;
