@@ -14,7 +14,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use ferroxy_core::testing::clusters;
-use ferroxy_core::{Facts, Family, Intent, NodeIntent, ServiceIntent, ServiceName, resolve};
+use ferroxy_core::{Facts, Family, Intent, NodeIntent, ServiceIntent, resolve};
 use ferroxy_dataplane::capability::RuleCount;
 use ferroxy_dataplane::{
     Change, Changed, Counted, CountsRules, Dataplane, Outcome, Persists, Programmed, Settings, Value,
