@@ -20,13 +20,13 @@ use ferroxy_core::policy::{DetectLocal, NodePortAddress};
 use ferroxy_core::{Facts, Family, Intent, Origin, Packet, Policy, Protocol, Verdict, resolve};
 use ferroxy_iptables::text::Reader;
 use ferroxy_ipvs::program::owns;
-use ferroxy_ipvs::{Settings, State, interpret, render};
+use ferroxy_ipvs::{Parameters, State, interpret, render};
 use ferroxy_lab::Seen;
 use ferroxy_lab::conformance::{self, Case, Mode, RecordedProbe};
 use ferroxy_source::manifest::ManifestSource;
 
 /// Sets the original does not have.
-const OURS: [&str; 2] = ["KUBE-NONE-LOCAL", "KUBE-DROPPED"];
+const OURS: [&str; 1] = ["KUBE-NONE-LOCAL"];
 
 /// The part of a case's configuration that differs between cases. (Reading configuration is the binary's business.)
 fn policy(case: &Case) -> Policy {
@@ -53,7 +53,7 @@ fn policy(case: &Case) -> Policy {
     Policy { node_name: "ka".into(), detect_local, node_port_addresses, masquerade_all, ..Policy::default() }
 }
 
-fn settings() -> Settings {
+fn parameters() -> Parameters {
     let own = [
         "127.0.0.1",
         "172.18.0.2",
@@ -63,12 +63,12 @@ fn settings() -> Settings {
         "fd00:172:18::2",
         "fd00:10:244:1::1",
     ];
-    Settings { host_addresses: own.iter().map(|ip| ip.parse().unwrap()).collect(), ..Settings::default() }
+    Parameters { host_addresses: own.iter().map(|ip| ip.parse().unwrap()).collect(), ..Parameters::default() }
 }
 
 fn intent(case: &Case) -> Intent {
     let mut facts = Facts::new(policy(case));
-    facts.apply(ferroxy_core::Event::HostAddresses(settings().host_addresses.into_iter().collect()));
+    facts.apply(ferroxy_core::Event::HostAddresses(parameters().host_addresses.into_iter().collect()));
     let (_, diagnostics) =
         ManifestSource::open(&case.folder, |event| drop(facts.apply(event))).expect("the case can be read");
     assert_eq!(diagnostics, [], "the case's objects are fine");
@@ -93,7 +93,7 @@ fn lines(text: &str, wanted: impl Fn(&str) -> bool) -> BTreeSet<&str> {
 #[test]
 fn servers_members_and_addresses_are_those_of_the_original() {
     for (case, recorded) in cases() {
-        let rendered = render(&intent(&case), &settings(), &[Family::V4]);
+        let rendered = render(&intent(&case), &parameters(), &[Family::V4]);
         let text = rendered.to_string();
         let is_server =
             |line: &str| ["-A -t", "-A -u", "-A --", "-a -"].iter().any(|command| line.starts_with(command));
@@ -117,7 +117,7 @@ fn servers_members_and_addresses_are_those_of_the_original() {
 #[test]
 fn sets_are_of_the_types_of_the_original() {
     for (case, recorded) in cases() {
-        let text = render(&intent(&case), &settings(), &Family::ALL).to_string();
+        let text = render(&intent(&case), &parameters(), &Family::ALL).to_string();
         // Ours have more room.
         let text = text.replace("maxelem 1048576", "maxelem 65536");
         let is_set = |line: &str| line.starts_with("create ");
@@ -130,7 +130,7 @@ fn sets_are_of_the_types_of_the_original() {
 #[test]
 fn rules_are_those_of_the_original_and_idle_ones() {
     for (case, recorded) in cases() {
-        let state = render(&intent(&case), &settings(), &[Family::V4]);
+        let state = render(&intent(&case), &parameters(), &[Family::V4]);
         let ours = state.all_rules();
         let (_, text) = recorded.split_once("# iptables-save").unwrap();
         let (text, _) = text.split_once("# ip6tables-save").unwrap();
@@ -188,7 +188,7 @@ fn packet(recorded: &RecordedProbe, state: &State) -> Packet {
         "a1" | "a2" => Origin::Interface("cbr0".into()),
         _ => Origin::Interface("eth0".into()),
     };
-    let is_own = settings().host_addresses.contains(&destination);
+    let is_own = parameters().host_addresses.contains(&destination);
     // The host speaks to an address of its own from that address; those on the device are its own.
     let on_device = state.device.as_ref().unwrap().contains(&destination);
     let to_itself = recorded.from == "ka" && (is_own || on_device);
@@ -230,7 +230,7 @@ fn every_recorded_probe_follows_from_the_state() {
     let mut probes = 0;
     for case in conformance::ipvs_cases().expect("the corpus is there") {
         let intent = intent(&case);
-        let state = render(&intent, &settings(), &Family::ALL);
+        let state = render(&intent, &parameters(), &Family::ALL);
         for recorded in &case.probes {
             let packet = packet(recorded, &state);
             let verdict = interpret(&state, &packet);

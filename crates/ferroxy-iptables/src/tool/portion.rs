@@ -1,8 +1,8 @@
 //! Arranges a restore text so that the nft variant of the tool is fast with it: a large table becomes several commits in
 //! an order that packets do not notice. Pure; it runs nothing and changes no line.
 //!
-//! Why. For every command `iptables-nft-restore` enters the chain it names, and the one it jumps to, in a *sorted linked
-//! list* of what it must ask the kernel about (`cache_chain_list_insert`, since 1.8.5 and still in 1.8.10), and forgets the
+//! Why. For every command `iptables-nft-restore` enters its chain, and the chain that it jumps to, into a *sorted linked
+//! list* of chains to fetch from the kernel (`cache_chain_list_insert`, since 1.8.5 and still in 1.8.10), and forgets the
 //! list at COMMIT. With n chains in one commit that is n² comparisons: 10,000 Services with 10 endpoints are 110,000 chains,
 //! half a million commands and more than 10¹⁰ steps through a list that no cache holds. Commits of k chains make it n·k.
 //!
@@ -68,7 +68,7 @@ impl<'a> Portions<'a> {
             }
             rest = after;
         }
-        // What is not closed by COMMIT is an error, and the tool's to tell.
+        // A missing COMMIT is an error, which the tool reports.
         portions.lines.append(&mut rest);
         portions
     }

@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use ferroxy_core::intent::{Frontend, FrontendKind, Route};
 use ferroxy_core::{Endpoint, Family, Intent, PortIntent, Protocol, ServiceIntent, ServiceName};
+use ferroxy_dataplane::Change;
 use ferroxy_iptables::Op as RuleOp;
 use ferroxy_iptables::state::{Rules, Table};
-use ferroxy_ipvs::ledger::Change;
 use ferroxy_ipvs::set::SetName;
 use ferroxy_ipvs::state::{SetState, VirtualServer};
 use ferroxy_ipvs::{Op, Plan, State};
