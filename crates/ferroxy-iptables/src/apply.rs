@@ -1,7 +1,7 @@
-//! Carries out a Plan with the host's restore tools: one run for each family that it concerns.
+//! Applies a Plan with the host's restore tools: one run for each family.
 //!
 //! A table is one transaction where it is small, and several that are safe one by one where it is large
-//! (`tool/portion.rs`). When a run fails, what was committed before is in force: the caller reads the kernel again.
+//! (`tool/portion.rs`). When a run fails, earlier commits are in force: the caller reads the kernel again.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,17 +13,17 @@ use crate::program::is_builtin;
 use crate::state::TableName;
 use crate::tool::{self, Attendant, Error, Limits, Tools, restore_attended};
 
-/// What it took.
+/// What applying a Plan took.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Receipt {
-    /// How often a tool was run: once for each family, and once more for each time the lock was not to be had.
+    /// How often a tool ran: once for each family, and once more for each time it did not get the lock.
     pub runs: u32,
     pub commits: usize,
     pub lines: usize,
     pub bytes: usize,
-    /// For the lock, in runs that did not get it and between them.
+    /// Time spent waiting for the lock, in runs that did not get it and between them.
     pub waited: Duration,
-    /// In runs that did it.
+    /// Time of the runs that succeeded.
     pub tool_time: Duration,
 }
 
@@ -66,18 +66,6 @@ impl Receipt {
         self.bytes += other.bytes;
         self.waited += other.waited;
         self.tool_time += other.tool_time;
-    }
-
-    /// Two receipts in one.
-    pub fn and(self, other: Receipt) -> Receipt {
-        Receipt {
-            runs: self.runs + other.runs,
-            commits: self.commits + other.commits,
-            lines: self.lines + other.lines,
-            bytes: self.bytes + other.bytes,
-            waited: self.waited + other.waited,
-            tool_time: self.tool_time + other.tool_time,
-        }
     }
 }
 

@@ -1,55 +1,66 @@
-//! The kernel's packet counters that our rules count into, where the kernel has such: made, read and removed. Which rules
-//! count is in `program.rs` and `render.rs`.
+//! The nfacct packet counters that our rules use, where the kernel has them: created, read and removed. Which rules count is
+//! decided in `program.rs` and `render.rs`.
 
+use ferroxy_dataplane::{CountsPackets, Failure};
+use ferroxy_netfilter::failure;
 use ferroxy_netlink::error::Error;
 use ferroxy_netlink::nfacct::{Connection, is_missing};
 use rustix::io::Errno;
 
 use crate::program::COUNTERS;
 
-/// How many packets were counted since the counters were made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Packets {
-    /// Dropped because connection tracking found them invalid.
-    pub invalid_dropped: u64,
-    /// To node ports on loopback addresses.
-    pub localhost_accepted: u64,
+/// Reads the counters of the network namespace of the calling thread.
+#[derive(Debug, Default)]
+pub struct Counters;
+
+impl CountsPackets for Counters {
+    /// 0 for a counter that does not exist.
+    fn read(&mut self) -> Result<Vec<(&'static str, u64)>, Failure> {
+        read().map_err(failure::of)
+    }
 }
 
-/// False where the kernel has no counters.
-pub fn make() -> Result<bool, Error> {
+/// Creates the counters. False if the kernel has no nfacct.
+pub fn create() -> Result<bool, Error> {
     let mut connection = Connection::open()?;
     unless_missing(COUNTERS.into_iter().try_for_each(|name| connection.ensure(name)))
 }
 
-/// Whether `make` would say so, without making any.
-pub fn can_be_made() -> Result<bool, Error> {
+/// What `create` would return, without creating anything.
+pub fn can_be_created() -> Result<bool, Error> {
     let mut connection = Connection::open()?;
     unless_missing(COUNTERS.into_iter().try_for_each(|name| connection.read(name).map(drop)))
 }
 
-/// What is not counted is nought.
-pub fn read() -> Result<Packets, Error> {
+/// Removes the counters, except for those that rules of others use. Returns the names of the removed ones.
+pub fn remove() -> Result<Vec<&'static str>, Error> {
     let mut connection = Connection::open()?;
-    let mut packets = |name| match connection.read(name) {
-        Ok(counter) => Ok(counter.map_or(0, |counter| counter.packets)),
-        Err(error) if is_missing(&error) => Ok(0),
-        Err(error) => Err(error),
-    };
-    let [invalid, localhost] = COUNTERS;
-    Ok(Packets { invalid_dropped: packets(invalid)?, localhost_accepted: packets(localhost)? })
-}
-
-/// Those that somebody else's rules count into stay.
-pub fn remove() -> Result<(), Error> {
-    let mut connection = Connection::open()?;
+    let mut removed = Vec::new();
     for name in COUNTERS {
-        match connection.remove(name) {
+        match remove_one(&mut connection, name) {
+            Ok(true) => removed.push(name),
+            Ok(false) => {}
             Err(error) if error.errno == Errno::BUSY || is_missing(&error) => {}
-            result => result?,
+            Err(error) => return Err(error),
         }
     }
-    Ok(())
+    Ok(removed)
+}
+
+fn remove_one(connection: &mut Connection, name: &str) -> Result<bool, Error> {
+    let exists = connection.read(name)?.is_some();
+    connection.remove(name)?;
+    Ok(exists)
+}
+
+fn read() -> Result<Vec<(&'static str, u64)>, Error> {
+    let mut connection = Connection::open()?;
+    let mut packets = |name| match connection.read(name) {
+        Ok(counter) => Ok((name, counter.map_or(0, |counter| counter.packets))),
+        Err(error) if is_missing(&error) => Ok((name, 0)),
+        Err(error) => Err(error),
+    };
+    COUNTERS.into_iter().map(&mut packets).collect()
 }
 
 fn unless_missing(result: Result<(), Error>) -> Result<bool, Error> {

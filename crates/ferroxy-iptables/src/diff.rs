@@ -1,7 +1,7 @@
-//! Two States to a Plan: what to do to turn one into the other.
+//! Two States to a Plan that turns one into the other.
 //!
-//! A chain that differs is written anew, unless it is long and only a few of its rules differ: KUBE-SERVICES has a rule for
-//! every frontend of the cluster, and one Service must not cost all of them.
+//! A chain that differs is rewritten, unless it is long and only a few of its rules differ: KUBE-SERVICES has a rule for
+//! every frontend of the cluster, and a change of one Service must not rewrite all of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,12 +12,12 @@ use crate::program::is_shared;
 use crate::rule::target;
 use crate::state::{Rules, State, Table};
 
-/// How many single rules are edited before it is cheaper to write the chain anew. To delete a rule the tool compares it
+/// How many single rules are edited before it is cheaper to rewrite the chain. To delete a rule the tool compares it
 /// with those before it; to add one it reads and sends it, which costs about ten comparisons.
 pub(crate) const MOST_EDITS: usize = 10;
 
-/// The Plan that turns `seen` into `wanted`. Empty if they are equal. Chains that others keep as well are only left as
-/// they are where we have nothing to put into them (see [`is_shared`]).
+/// The Plan that turns `seen` into `wanted`; empty if they are equal. A chain that the kubelet uses, too, stays as it is if
+/// we have no rule for it (see [`is_shared`]).
 pub fn diff(seen: &State, wanted: &State) -> Plan {
     let mut plan = Plan::default();
     let nothing = Table::default();
@@ -30,8 +30,7 @@ pub fn diff(seen: &State, wanted: &State) -> Plan {
     plan
 }
 
-/// What is wanted, and whatever other chains are there with what leads to them: turning `seen` into it takes no Service
-/// away.
+/// `wanted`, and all other chains of `seen` with the rules that jump to them: turning `seen` into this removes no Service.
 pub fn keeping_the_unknown(seen: &State, mut wanted: State) -> State {
     for (place, table) in &mut wanted.tables {
         let Some(seen) = seen.tables.get(place) else { continue };
@@ -43,7 +42,7 @@ pub fn keeping_the_unknown(seen: &State, mut wanted: State) -> State {
             let Some(seen) = seen.chains.get(chain) else { continue };
             let mut kept: Rules = seen.iter().filter(leads_there).collect();
             if !kept.is_empty() {
-                // First, for what is last in KUBE-SERVICES must stay the last.
+                // At the top: the last rule of KUBE-SERVICES must stay the last.
                 kept.append(rules);
                 *rules = kept;
             }
@@ -87,7 +86,7 @@ fn edits(chain: &str, seen: &Rules, wanted: &Rules) -> Option<Vec<Op>> {
     let (before, after): (FxHashSet<&str>, FxHashSet<&str>) =
         (seen.iter().collect(), wanted.iter().collect());
     let count = before.symmetric_difference(&after).count();
-    // With the same rule twice in a chain, places would have to be told apart. Nobody writes such chains.
+    // Duplicates of a rule are ambiguous. No proxy writes them.
     let has_twins = before.len() != seen.len() || after.len() != wanted.len();
     if has_twins || count > MOST_EDITS || count * 4 > wanted.len() {
         return None;
@@ -121,9 +120,8 @@ pub(crate) struct Gap {
     pub(crate) rules: Vec<Box<str>>,
 }
 
-/// Fills gaps, given from top to bottom. Done from bottom to top, so that no place has moved when its turn comes, and
-/// within a gap downwards, so that each rule is put before one that the kernel has already: `end` is the place
-/// after the last of those.
+/// Fills gaps, given from top to bottom. From bottom to top, so that earlier insertions do not move later places; within a
+/// gap downwards, so that each rule is inserted before one that exists. `end` is the place after the last existing rule.
 pub(crate) fn fill(chain: &str, gaps: Vec<Gap>, end: usize) -> impl Iterator<Item = Op> {
     gaps.into_iter().rev().flat_map(move |gap| {
         let rules = gap.rules.into_iter().enumerate();
@@ -134,9 +132,8 @@ pub(crate) fn fill(chain: &str, gaps: Vec<Gap>, end: usize) -> impl Iterator<Ite
     })
 }
 
-/// Brings our jumps in a chain of the host into order without touching what others have there, and ours no more than
-/// needed: from the last one upwards they stay as long as they are there and in order; all above the first that is not
-/// are put at the top, where the original puts its own.
+/// Corrects our jumps in a built-in chain without touching rules of others. From the last jump upwards, jumps stay as long
+/// as they exist in order; all above the first that does not are inserted at the top, where the original puts its own.
 fn jumps(chain: &str, seen: &Rules, wanted: &Rules) -> Vec<Op> {
     if seen == wanted {
         return Vec::new();
@@ -144,7 +141,7 @@ fn jumps(chain: &str, seen: &Rules, wanted: &Rules) -> Vec<Op> {
     let wanted: Vec<&str> = wanted.iter().collect();
     let mut surplus: Vec<Option<&str>> = seen.iter().map(Some).collect();
     let (mut above, mut missing) = (surplus.len(), wanted.len());
-    // Deleting hits the first of two equal rules, which may be the one that should stay: then all are put anew.
+    // Of two equal rules the first is deleted, perhaps the one that should stay: then all are inserted again.
     let has_twins = seen.iter().collect::<FxHashSet<_>>().len() != surplus.len();
     while missing > 0
         && !has_twins
@@ -154,7 +151,7 @@ fn jumps(chain: &str, seen: &Rules, wanted: &Rules) -> Vec<Op> {
         above = found;
         missing -= 1;
     }
-    // Jumps into a chain of others' are theirs as much as ours.
+    // Jumps to a shared chain may belong to the kubelet.
     let is_ours = |rule: &&str| wanted.contains(rule) || !target(rule).is_some_and(is_shared);
     let gone = surplus.into_iter().flatten().filter(is_ours);
     let mut ops: Vec<Op> = gone.map(|rule| Op::Delete { chain: chain.into(), rule: rule.into() }).collect();

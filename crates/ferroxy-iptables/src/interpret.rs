@@ -1,39 +1,24 @@
-//! Sends a packet through a State, as the kernel would: table by table, rule by rule, reading the rules' own words.
+//! Sends a packet through a State as the kernel does: table by table, rule by rule, by the text of the rules.
 //!
-//! What it finds is therefore what the rules say and not what they were meant to say. `trace`, and half of the tests, are
-//! made of it. It knows the matches and targets that our rules use; a rule with any other matches nothing.
+//! The result is therefore what the rules say, not what they were meant to say. `ferroxy trace` and many tests use it. It
+//! knows the matches and targets of our rules; a rule with any other match or target has no effect.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use ferroxy_core::{Family, Origin, Packet, Verdict};
+use ferroxy_dataplane::{Step, Trace};
 use ipnet::IpNet;
 
 use crate::matching::{Target, came_in_on, mark_and_mask, target_if};
 use crate::state::{Rules, State, Table, TableName};
-
-/// Where a packet's path led.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Trace {
-    pub verdict: Verdict,
-    /// The rules that did something, in order, for the first of the possible endpoints.
-    pub steps: Vec<Step>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Step {
-    pub chain: String,
-    pub rule: String,
-    /// What came of it: `jump KUBE-SVC-LOLE4ISW44XBNF3G`, `to 10.244.1.5:80`.
-    pub effect: String,
-}
 
 /// What happens to the first packet of a connection.
 pub fn interpret(state: &State, packet: &Packet) -> Verdict {
     trace(state, packet).verdict
 }
 
-/// The same, with the way there.
+/// The same, with the rules that had an effect, for the first of the possible endpoints.
 pub fn trace(state: &State, packet: &Packet) -> Trace {
     let family = Family::of(packet.destination);
     if Family::of(packet.source) != family {
@@ -42,7 +27,7 @@ pub fn trace(state: &State, packet: &Packet) -> Trace {
     let mut first = Run::new(state, packet, 0).through();
     without_idle_jumps(&mut first.steps);
     let mut endpoints = BTreeMap::new();
-    // Every way the dice can fall is a run of its own.
+    // Each outcome of the random choice is a run of its own.
     let mut choice = 0;
     loop {
         let run = if choice == 0 { first.clone() } else { Run::new(state, packet, choice).through() };
@@ -52,7 +37,7 @@ pub fn trace(state: &State, packet: &Packet) -> Trace {
             (_, Some(to)) => drop(endpoints.insert(to, run.masqueraded)),
             _ => {}
         }
-        // No throw has matched: there was no further one to choose.
+        // No random match was chosen: this was the last outcome.
         if run.throws <= choice {
             break;
         }
@@ -62,10 +47,10 @@ pub fn trace(state: &State, packet: &Packet) -> Trace {
     Trace { verdict, steps: first.steps }
 }
 
-/// A jump into a chain where nothing happened tells a reader nothing.
+/// Removes jumps into chains where no rule had an effect.
 fn without_idle_jumps(steps: &mut Vec<Step>) {
     for index in (0..steps.len()).rev() {
-        let next = steps.get(index + 1).map(|step| step.chain.as_str());
+        let next = steps.get(index + 1).map(|step| step.place.as_str());
         let target = steps[index].effect.strip_prefix("jump ");
         if target.is_some_and(|target| next != Some(target)) {
             steps.remove(index);
@@ -73,21 +58,21 @@ fn without_idle_jumps(steps: &mut Vec<Step>) {
     }
 }
 
-/// How a packet's life ended before it left.
+/// How a filter rule ended the packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     Drop,
     Reject,
 }
 
-/// What a chain or rule says about going on.
+/// Where evaluation continues after a rule or chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Flow {
     /// On to the next rule; at the end of a chain, back to where it was called.
     Next,
     /// Back to where this chain was called.
     Return,
-    /// This table is done with the packet, which lives on.
+    /// Leaves the table; the packet goes on.
     Accept,
     End(End),
 }
@@ -97,9 +82,11 @@ struct Run<'a> {
     state: &'a State,
     packet: &'a Packet,
     family: Family,
-    /// Which throw of the dice matches in this run, and how many there were.
+    /// Which of the random matches applies in this run, and how many there were.
     choice: usize,
     throws: usize,
+    /// The conditions of the current rule record the client (`-m recent --set`).
+    records_client: bool,
     /// The packet as it is now.
     destination: IpAddr,
     port: u16,
@@ -118,6 +105,7 @@ impl<'a> Run<'a> {
             family: Family::of(packet.destination),
             choice,
             throws: 0,
+            records_client: false,
             destination: packet.destination,
             port: packet.port,
             mark: 0,
@@ -165,6 +153,7 @@ impl<'a> Run<'a> {
             return Flow::End(End::Drop);
         }
         for rule in rules.iter() {
+            self.records_client = false;
             let Some(target) = target_if(rule, |option, words| self.holds(option, words)) else { continue };
             let flow = match table.chains.get_key_value(target.name) {
                 Some((next, rules)) => {
@@ -183,12 +172,17 @@ impl<'a> Run<'a> {
         Flow::Next
     }
 
-    /// Whether one condition holds; `None` for what is not known here.
+    /// Whether one condition holds; `None` for an option that our rules do not use.
     fn holds(&mut self, option: &str, words: &mut dyn Iterator<Item = &str>) -> Option<bool> {
         // Options without a value, then those with one.
         match option {
-            "--rsource" | "--reap" | "--set" => return Some(true),
-            // No client has been seen before: affinity is runtime data.
+            "--rsource" | "--reap" => return Some(true),
+            // Of `-m recent`: it always matches, and records the client.
+            "--set" => {
+                self.records_client = true;
+                return Some(true);
+            }
+            // No client was recorded before: affinity is runtime data.
             "--rcheck" => return Some(false),
             _ => {}
         }
@@ -248,11 +242,45 @@ impl<'a> Run<'a> {
     }
 
     fn note(&mut self, chain: &str, rule: &str, effect: String) {
-        self.steps.push(Step { chain: chain.into(), rule: rule.into(), effect });
+        let is_sticky = self.records_client;
+        self.steps.push(Step { place: chain.into(), rule: rule.into(), effect, is_sticky });
     }
 }
 
 /// An address without a length is a range of one.
 fn range(text: &str) -> Option<IpNet> {
     text.parse().ok().or_else(|| text.parse().ok().map(|address: IpAddr| address.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use ferroxy_core::Protocol;
+
+    use super::*;
+    use crate::text::parse;
+
+    fn sticky_steps(rules: &str) -> Vec<bool> {
+        let jump = "-A PREROUTING -j KUBE-SERVICES";
+        let state = parse(Family::V4, &format!("*nat\n:KUBE-SERVICES - [0:0]\n{jump}\n{rules}\nCOMMIT\n"));
+        let packet = Packet {
+            source: [192, 0, 2, 1].into(),
+            origin: Origin::Interface("eth0".into()),
+            destination: [10, 96, 0, 80].into(),
+            port: 80,
+            protocol: Protocol::Tcp,
+            to_this_host: false,
+        };
+        trace(&state, &packet).steps.iter().map(|step| step.is_sticky).collect()
+    }
+
+    #[test]
+    fn a_step_is_sticky_where_the_rule_records_the_client() {
+        let recent = "-A KUBE-SERVICES -p tcp -m recent --set --name X --mask 255.255.255.255 --rsource";
+        assert_eq!(sticky_steps(&format!("{recent} -j DNAT --to-destination 10.0.0.1:80")), [false, true]);
+        // Words of a comment are not conditions, and conditions after a failed one are not evaluated.
+        let comment = "-m comment --comment \"-m recent --set\"";
+        assert_eq!(sticky_steps(&format!("-A KUBE-SERVICES {comment} -j DROP")), [false, false]);
+        let other = "-A KUBE-SERVICES -p udp -m recent --set -j ACCEPT\n-A KUBE-SERVICES -j DROP";
+        assert_eq!(sticky_steps(other), [false, false]);
+    }
 }

@@ -1,36 +1,49 @@
 //! The iptables dataplane: rule for rule what kube-proxy writes.
 //!
 //! Pure: [`render`] an Intent to a [`State`], [`diff`] two States to a [`Plan`], [`interpret`] a packet, and the
-//! [`Ledger`](ledger::Ledger), which plans a change of some Services at the cost of those Services. A State is the
-//! text people know: [`text`] reads what `iptables-save` prints, and a Plan prints as input of `iptables-restore`.
-//! Chains that are always there are in `program.rs`, those of a Service in `render.rs`. Fallible: [`observe`](observe::observe)
-//! what the kernel has, [`apply`](apply::apply) a Plan, with the host's `iptables-save` and `iptables-restore` that `tool/`
-//! runs. [`Dataplane`] keeps the two halves in step, Service by Service.
+//! [`Ledger`](ledger::Ledger), which plans a change of some Services at the cost of those Services. A State is text that
+//! people know: [`text`] reads the output of `iptables-save`, and a Plan prints as input of `iptables-restore`.
+//! `program.rs` has the constant chains, `render.rs` those of a Service.
+//!
+//! Linux only: `observe` reads the kernel, `apply` applies a Plan, both with the host's `iptables-save` and
+//! `iptables-restore`, which `tool/` runs. [`Iptables`] is the dataplane, [`MODE`] describes it.
 
 #![forbid(unsafe_code)]
 
+#[cfg(target_os = "linux")]
 pub mod apply;
+mod comparison;
+#[cfg(target_os = "linux")]
 pub mod counters;
+#[cfg(target_os = "linux")]
 pub mod dataplane;
 pub mod diff;
 pub mod interpret;
 pub mod ledger;
 pub mod matching;
+mod mode;
 pub mod name;
+#[cfg(target_os = "linux")]
 pub mod observe;
 pub mod plan;
 pub mod program;
 pub mod render;
 pub mod rule;
+mod ruleset;
 pub mod settings;
 pub mod state;
 pub mod text;
+#[cfg(target_os = "linux")]
 pub mod tool;
+#[cfg(target_os = "linux")]
+pub mod watch;
 
-pub use dataplane::Dataplane;
+#[cfg(target_os = "linux")]
+pub use dataplane::Iptables;
 pub use diff::diff;
 pub use interpret::{interpret, trace};
+pub use mode::MODE;
 pub use plan::{Op, Plan};
-pub use program::Settings;
+pub use program::Parameters;
 pub use render::render;
 pub use state::{State, TableName};

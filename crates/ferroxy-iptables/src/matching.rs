@@ -1,5 +1,5 @@
-//! What rules say, word by word: whether one concerns a packet, and what it then does. For whoever interprets rules; what a
-//! condition means is theirs to know.
+//! Takes rules apart word by word: the conditions, and the target if they hold. What a condition means is the caller's
+//! knowledge.
 
 use ferroxy_core::{Origin, Packet};
 
@@ -13,8 +13,8 @@ pub struct Target<'r> {
     pub value: Option<&'r str>,
 }
 
-/// The target, if all that the rule asks for holds. `holds` is given each option and takes the option's values from the
-/// words that follow; `None` is for what it does not know, and then the rule matches nothing.
+/// The target, if all conditions of the rule hold. `holds` gets each option and takes the option's values from the words
+/// that follow; with `None` for an unknown option the rule does not match.
 pub fn target_if<'r>(
     rule: &'r str,
     mut holds: impl FnMut(&str, &mut dyn Iterator<Item = &'r str>) -> Option<bool>,

@@ -1,4 +1,4 @@
-//! How chains are named: the kind in letters, then a hash of whom the chain belongs to. Tools know these names.
+//! Names of chains: a prefix for the kind, then a hash of the owner. Other tools know these names.
 
 use std::net::SocketAddr;
 
@@ -16,7 +16,7 @@ pub const ENDPOINT: &str = "KUBE-SEP-";
 /// The names of one Service port's chains.
 #[derive(Debug, Clone)]
 pub struct Names {
-    /// `ns/name:porttcp`, fed to the hash: the beginning of all names of its endpoints.
+    /// After `ns/name:porttcp`: the names of endpoints continue from here.
     hasher: Sha256,
     hash: String,
 }
@@ -43,7 +43,7 @@ impl Names {
     }
 }
 
-/// Sixteen letters are ten bytes: more would not fit into a chain's name beside the prefix.
+/// Sixteen letters encode ten bytes: more do not fit into the name of a chain.
 fn letters(hasher: Sha256) -> String {
     BASE32.encode(&hasher.finalize()[..10])
 }

@@ -1,4 +1,4 @@
-//! What the kernel has of ours, read back into a State with the host's save tools. What is not ours is passed over.
+//! Reads our part of the kernel's rules into a State, with the host's save tools.
 
 use std::ops::ControlFlow;
 
@@ -6,7 +6,7 @@ use crate::state::State;
 use crate::text::Reader;
 use crate::tool::{Error, Limits, Tools, save};
 
-/// Our chains and jumps, as they are. One run of the tool for a family: all tables that exist, and none is made by looking.
+/// Our chains and jumps. One run of the tool for a family reads all existing tables, and creates none.
 pub fn observe(tools: &[Tools], limits: &Limits) -> Result<State, Error> {
     let mut state = State::default();
     for tools in tools {

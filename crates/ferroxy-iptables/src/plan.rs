@@ -1,8 +1,8 @@
-//! What to do to the kernel's tables, as input for `iptables-restore --noflush`.
+//! Operations on the kernel's tables, as input for `iptables-restore --noflush`.
 //!
-//! What a table needs is one transaction: the tool carries out all of it at `COMMIT`, or nothing. The operations are
-//! in a safe order all the same (what is referred to is written first and removed last), so that a large Plan can
-//! be cut into several runs.
+//! The operations on a table are one transaction: the tool applies all of them at `COMMIT`, or none. They are in a safe
+//! order all the same (referenced chains are written first and removed last), so that a large Plan can be split into
+//! several commits.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,18 +21,18 @@ pub struct Plan {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Op {
-    /// Makes a chain, or replaces all that is in it.
+    /// Creates a chain, or replaces all its rules.
     Write {
         chain: Box<str>,
         rules: Rules,
     },
-    /// Deletes a rule by what it says, not by its place: whoever changed the chain behind our back makes this fail,
-    /// instead of hitting another rule.
+    /// Deletes a rule by its text, not by its position: if somebody else changed the chain, this fails and deletes no other
+    /// rule.
     Delete {
         chain: Box<str>,
         rule: Box<str>,
     },
-    /// Before the rule that has this place now. The first place is 1.
+    /// Before the rule that is at this position now. The first position is 1.
     Insert {
         chain: Box<str>,
         place: usize,
@@ -42,7 +42,7 @@ pub enum Op {
         chain: Box<str>,
         rule: Box<str>,
     },
-    /// Removes a chain, whatever is in it.
+    /// Removes a chain with its rules.
     Remove {
         chain: Box<str>,
     },
@@ -62,7 +62,7 @@ impl Plan {
         self.tables.iter().flat_map(|((family, table), ops)| ops.iter().map(|op| (*family, *table, op)))
     }
 
-    /// Adds the operations for a table. They are brought into the safe order; those of one rank stay as they are.
+    /// Adds operations on a table, and sorts them into the safe order; those of one rank keep their order.
     pub fn add(&mut self, family: Family, table: TableName, ops: impl IntoIterator<Item = Op>) {
         let mut ops = ops.into_iter().peekable();
         if ops.peek().is_some() {
@@ -70,6 +70,19 @@ impl Plan {
             all.extend(ops);
             all.sort_by_key(Op::rank);
         }
+    }
+
+    /// What is removed, for people: `14 chains of ip nat`. Where only jumps go, `2 rules of ip filter`.
+    pub fn removals(&self) -> Vec<String> {
+        let removal = |(&(family, table), ops): (&(Family, TableName), &Vec<Op>)| {
+            let family = if family == Family::V4 { "ip" } else { "ip6" };
+            let chains = ops.iter().filter(|op| matches!(op, Op::Remove { .. })).count();
+            let rules = ops.iter().filter(|op| matches!(op, Op::Delete { .. })).count();
+            let (count, kind) = if chains > 0 { (chains, "chain") } else { (rules, "rule") };
+            let plural = if count == 1 { "" } else { "s" };
+            (count > 0).then(|| format!("{count} {kind}{plural} of {family} {table}"))
+        };
+        self.tables.iter().filter_map(removal).collect()
     }
 
     /// The input for the restore tool of a family; empty if there is nothing to do.
@@ -93,8 +106,8 @@ impl Op {
         }
     }
 
-    /// Endpoints, then what leads to them, then what leads to that; rules that go before rules that come, for the
-    /// places of the latter are counted after that.
+    /// Chains of endpoints, then chains that jump to them, then chains that jump to those. Deleted rules before added ones:
+    /// the positions of the latter are counted after the deletions.
     fn rank(&self) -> u8 {
         match self {
             Op::Write { chain, .. } => written_as(chain),
@@ -124,7 +137,7 @@ struct TableInput<'a> {
 impl fmt::Display for TableInput<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "*{}", self.table)?;
-        // A declaration makes a chain or empties it. A chain that goes is emptied first: what it leads to may go too.
+        // A declaration creates a chain or empties it. A removed chain is emptied first: its targets may be removed, too.
         for op in self.ops {
             if let Op::Write { chain, .. } | Op::Remove { chain } = op {
                 writeln!(f, ":{chain} - [0:0]")?;
@@ -152,7 +165,7 @@ impl fmt::Display for Op {
     }
 }
 
-/// What would be fed to which tool.
+/// The input for each restore tool.
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for family in Family::ALL {
@@ -162,5 +175,23 @@ impl fmt::Display for Plan {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn removals_are_counted_by_table() {
+        let mut plan = Plan::default();
+        let remove = |chain: &str| Op::Remove { chain: chain.into() };
+        let jump = || Op::Delete { chain: "INPUT".into(), rule: "-j KUBE-SERVICES".into() };
+        plan.add(Family::V4, TableName::Nat, [remove("KUBE-SVC-A"), remove("KUBE-SVC-B"), jump()]);
+        plan.add(Family::V4, TableName::Mangle, [remove("KUBE-PROXY-CANARY")]);
+        plan.add(Family::V6, TableName::Filter, [jump(), jump()]);
+        plan.add(Family::V6, TableName::Nat, [Op::Write { chain: "KUBE-SVC-A".into(), rules: Rules::new() }]);
+        let expected = ["1 chain of ip mangle", "2 chains of ip nat", "2 rules of ip6 filter"];
+        assert_eq!(plan.removals(), expected);
     }
 }

@@ -1,4 +1,4 @@
-//! The chains that are there whatever Services exist, what leads into them, and which chains are ours at all.
+//! The chains that do not depend on Services, the jumps into them, and which chains are ours.
 //!
 //! ```text
 //! nat     PREROUTING, OUTPUT ─▶ KUBE-SERVICES ─┬─▶ KUBE-SVC-… KUBE-SVL-…        cluster IPs
@@ -6,10 +6,10 @@
 //!                                              ├─▶ KUBE-FW-… ─▶ KUBE-EXT-…      the same with source ranges
 //!                                              └─▶ KUBE-NODEPORTS ─▶ KUBE-EXT-… node ports
 //!         KUBE-EXT-… ─▶ KUBE-SVC-…, KUBE-SVL-… ─▶ KUBE-SEP-… one for each endpoint: translate
-//!         POSTROUTING ─▶ KUBE-POSTROUTING         masquerade what KUBE-MARK-MASQ has marked
+//!         POSTROUTING ─▶ KUBE-POSTROUTING         masquerade packets that KUBE-MARK-MASQ marked
 //! filter  INPUT, FORWARD, OUTPUT ─▶ KUBE-FIREWALL, KUBE-PROXY-FIREWALL, KUBE-NODEPORTS (health checks),
-//!                                   KUBE-FORWARD, KUBE-SERVICES, KUBE-EXTERNAL-SERVICES: refuse what found no endpoint
-//! mangle  KUBE-PROXY-CANARY       empty; gone when somebody flushed the tables
+//!                                   KUBE-FORWARD, KUBE-SERVICES, KUBE-EXTERNAL-SERVICES: refuse packets without endpoint
+//! mangle  KUBE-PROXY-CANARY       empty; missing after somebody flushed the tables
 //! ```
 
 use ferroxy_core::intent::NodePortAddresses;
@@ -30,16 +30,25 @@ pub const CANARY: &str = "KUBE-PROXY-CANARY";
 /// The kubelet has this chain too, with the same rule. See [`is_shared`].
 pub const FIREWALL: &str = "KUBE-FIREWALL";
 
-/// What the host can do, found out at the start.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Settings {
+/// What the rules depend on besides the Intent: the mode's settings, and what the host can do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Parameters {
+    /// The bit of the packet mark that requests masquerading, as a mask.
+    pub masquerade_mark: u32,
     /// The counters of [`COUNTERS`] exist in the kernel.
     pub nfacct: bool,
-    /// `nf_conntrack_tcp_be_liberal`: no packet is taken for invalid because of its sequence number.
+    /// `nf_conntrack_tcp_be_liberal`: connection tracking accepts TCP segments outside the window.
     pub tcp_be_liberal: bool,
 }
 
-const INVALID_DROPPED: &str = "ct_state_invalid_dropped_pkts";
+/// The default mark, on a host without counters.
+impl Default for Parameters {
+    fn default() -> Parameters {
+        Parameters { masquerade_mark: 1 << 14, nfacct: false, tcp_be_liberal: false }
+    }
+}
+
+pub(crate) const INVALID_DROPPED: &str = "ct_state_invalid_dropped_pkts";
 pub(crate) const LOCALHOST_ACCEPTED: &str = "localhost_nps_accepted_pkts";
 
 /// The nfacct counters that rules refer to; they must exist before the rules do.
@@ -48,13 +57,13 @@ pub const COUNTERS: [&str; 2] = [INVALID_DROPPED, LOCALHOST_ACCEPTED];
 /// Chains that have rules of all Services, in the order of the Services' names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Dispatch {
-    /// nat: to the chains of cluster, external and load-balancer IPs. What [`dispatch_tail`] says comes after them.
+    /// nat: to the chains of cluster, external and load-balancer IPs. The rules of [`dispatch_tail`] follow them.
     Services,
     /// nat: to the chains of node ports.
     NodePorts,
     /// filter: cluster IPs without endpoints.
     Refused,
-    /// filter: the same for everything external.
+    /// filter: external addresses and node ports without endpoints.
     ExternalRefused,
     /// filter: health-check node ports.
     HealthChecks,
@@ -89,7 +98,7 @@ impl Dispatch {
     }
 }
 
-/// Whether a chain is ours: made by us or by the original, and removed by cleanup.
+/// Whether a chain is ours: created by us or by kube-proxy, and removed by cleanup.
 pub fn owns(table: TableName, chain: &str) -> bool {
     const OF_A_SERVICE: [&str; 5] =
         [name::CLUSTER, name::LOCAL, name::EXTERNAL, name::FIREWALL, name::ENDPOINT];
@@ -138,21 +147,22 @@ pub fn jumps() -> [(TableName, &'static str, Rules); 6] {
     ]
 }
 
-/// The chains that are always there, without any Service in them.
+/// The chains that always exist, without any Service in them.
 pub fn chains(
     node: &NodeIntent,
-    settings: Settings,
+    parameters: Parameters,
     family: Family,
 ) -> Vec<(TableName, &'static str, Rules)> {
     use TableName::{Filter, Mangle, Nat};
+    let mark = parameters.masquerade_mark;
     let mut chains = vec![
         (Mangle, CANARY, Rules::new()),
         (Filter, CANARY, Rules::new()),
         (Nat, CANARY, Rules::new()),
         (Filter, FIREWALL, firewall(node, family)),
-        (Filter, FORWARD, forward(node.masquerade_mark, settings)),
-        (Nat, MARK_MASQ, mark_masq(node.masquerade_mark)),
-        (Nat, POSTROUTING, postrouting(node.masquerade_mark)),
+        (Filter, FORWARD, forward(parameters)),
+        (Nat, MARK_MASQ, mark_masq(mark)),
+        (Nat, POSTROUTING, postrouting(mark)),
     ];
     for dispatch in Dispatch::ALL {
         chains.push((dispatch.table(), dispatch.chain(), dispatch_tail(dispatch, node, family)));
@@ -160,7 +170,7 @@ pub fn chains(
     chains
 }
 
-/// What comes after the Services' rules: the way to the node ports.
+/// The rules after those of the Services: the jump to the node ports.
 pub fn dispatch_tail(dispatch: Dispatch, node: &NodeIntent, family: Family) -> Rules {
     let mut rules = Rules::new();
     if dispatch != Dispatch::Services {
@@ -200,12 +210,12 @@ fn firewall(node: &NodeIntent, family: Family) -> Rules {
     rules
 }
 
-fn forward(mark: u32, settings: Settings) -> Rules {
+fn forward(parameters: Parameters) -> Rules {
+    let mark = parameters.masquerade_mark;
     let mut rules = Rules::new();
-    if !settings.tcp_be_liberal {
-        // A packet that connection tracking does not understand is not translated back, and its receiver would answer
-        // it with a reset.
-        let counter = counted_by(settings, INVALID_DROPPED);
+    if !parameters.tcp_be_liberal {
+        // Connection tracking does not translate an invalid packet back: its receiver would answer with a reset.
+        let counter = counted_by(parameters, INVALID_DROPPED);
         rules.push(format_args!("-m conntrack --ctstate INVALID {counter}-j DROP"));
     }
     let comment = Comment::new(format_args!("kubernetes forwarding rules"));
@@ -216,8 +226,8 @@ fn forward(mark: u32, settings: Settings) -> Rules {
 }
 
 /// `-m nfacct …` where there are counters. `iptables-save` prints two spaces before the name.
-pub(crate) fn counted_by(settings: Settings, counter: &str) -> String {
-    if settings.nfacct { format!("-m nfacct --nfacct-name  {counter} ") } else { String::new() }
+pub(crate) fn counted_by(parameters: Parameters, counter: &str) -> String {
+    if parameters.nfacct { format!("-m nfacct --nfacct-name  {counter} ") } else { String::new() }
 }
 
 fn mark_masq(mark: u32) -> Rules {
@@ -229,7 +239,7 @@ fn mark_masq(mark: u32) -> Rules {
 fn postrouting(mark: u32) -> Rules {
     let mut rules = Rules::new();
     rules.push(format_args!("-m mark ! --mark {mark:#x}/{mark:#x} -j RETURN"));
-    // The mark is cleared, so that a packet that passes here again (encapsulated, say) is not masqueraded twice.
+    // Clears the mark, so that a packet that passes again (encapsulated, for example) is not masqueraded twice.
     rules.push(format_args!("-j MARK --set-xmark {mark:#x}/0x0"));
     let comment = Comment::new(format_args!("kubernetes service traffic requiring SNAT"));
     rules.push(format_args!("{comment} -j MASQUERADE --random-fully"));

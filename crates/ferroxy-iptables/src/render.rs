@@ -1,7 +1,6 @@
-//! Intent to State: the chains of the program, and what each Service adds.
+//! Intent to State: the constant chains, and what each Service adds.
 //!
-//! Pure and deterministic. A [`Fragment`] is all a Service is in this dataplane, used to make it, to change it and to
-//! remove it.
+//! Pure and deterministic. A [`Fragment`] is everything that a Service has in this dataplane.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -11,14 +10,14 @@ use ferroxy_core::intent::FrontendKind;
 use ferroxy_core::{Endpoint, Family, Frontend, Intent, NodeIntent, PortIntent, Route, ServiceIntent};
 
 use crate::name::{self, Names};
-use crate::program::{self, Dispatch, LOCALHOST_ACCEPTED, MARK_MASQ, Settings};
+use crate::program::{self, Dispatch, LOCALHOST_ACCEPTED, MARK_MASQ, Parameters};
 use crate::rule::{Comment, Host, Sender, probability, whole_address_mask};
 use crate::state::{Rules, State, TableName};
 
-/// More endpoints than this in a family, and the rules for endpoints go without comments, to be smaller.
+/// With more endpoints than this in a family, the rules for endpoints have no comments, to be smaller.
 pub const LARGE_CLUSTER: u64 = 1000;
 
-/// What is one Service's: chains of its own, all in `nat`, and rules in the chains that it shares with the others.
+/// What one Service has: its own chains, all in `nat`, and its rules in shared chains.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Fragment {
     pub chains: BTreeMap<(Family, Box<str>), Rules>,
@@ -29,7 +28,7 @@ pub struct Fragment {
 #[derive(Debug, Clone, Copy)]
 pub struct Surroundings<'a> {
     pub node: &'a NodeIntent,
-    pub settings: Settings,
+    pub parameters: Parameters,
     pub size: ClusterSize,
 }
 
@@ -73,19 +72,19 @@ impl ClusterSize {
 }
 
 /// The ruleset for an Intent, in these families.
-pub fn render(intent: &Intent, settings: Settings, families: &[Family]) -> State {
-    render_telling(intent, settings, families, |_, _| {})
+pub fn render(intent: &Intent, parameters: Parameters, families: &[Family]) -> State {
+    render_telling(intent, parameters, families, |_, _| {})
 }
 
-/// The same; `tell` hears of each Service's part of it.
+/// The same; `tell` gets the part of each Service.
 pub fn render_telling(
     intent: &Intent,
-    settings: Settings,
+    parameters: Parameters,
     families: &[Family],
     mut tell: impl FnMut(&Arc<ServiceIntent>, &Fragment),
 ) -> State {
     let size = ClusterSize::of(intent.services.values().map(AsRef::as_ref));
-    let surroundings = Surroundings { node: &intent.node, settings, size };
+    let surroundings = Surroundings { node: &intent.node, parameters, size };
     let mut state = State::default();
     let mut dispatched: BTreeMap<(Family, Dispatch), Rules> = BTreeMap::new();
     for service in intent.services.values() {
@@ -99,7 +98,7 @@ pub fn render_telling(
         }
     }
     for family in families {
-        for (table, chain, rules) in program::chains(&intent.node, settings, *family) {
+        for (table, chain, rules) in program::chains(&intent.node, parameters, *family) {
             state.tables.entry((*family, table)).or_default().chains.insert(chain.into(), rules);
         }
         for (table, builtin, rules) in program::jumps() {
@@ -132,10 +131,10 @@ struct PortWriter<'a> {
     service: &'a ServiceIntent,
     port: &'a PortIntent,
     node: &'a NodeIntent,
-    settings: Settings,
+    parameters: Parameters,
     is_large: bool,
     names: Names,
-    /// `ns/name:port`, as the original calls it in comments.
+    /// `ns/name:port`, as in the original's comments.
     label: String,
 }
 
@@ -149,7 +148,7 @@ impl<'a> PortWriter<'a> {
             service,
             port,
             node: surroundings.node,
-            settings: surroundings.settings,
+            parameters: surroundings.parameters,
             is_large: surroundings.size.is_large(port.family),
             names: Names::of(service, port),
             label: service.name.port(&port.name),
@@ -180,7 +179,7 @@ impl<'a> PortWriter<'a> {
         self.dispatched(frontend, "cluster IP", &chain, fragment);
     }
 
-    /// Where a cluster IP leads to, if anywhere.
+    /// The chain that a cluster IP leads to, if any.
     fn internal_chain(&self, frontend: &Frontend) -> Option<String> {
         match frontend.route {
             Route::Cluster => Some(self.names.chain(name::CLUSTER)),
@@ -216,9 +215,9 @@ impl<'a> PortWriter<'a> {
             let external = self.names.chain(name::EXTERNAL);
             let to = self.to(frontend, "", &Comment::new(format_args!("{}", self.label)));
             let rules = self.dispatch(fragment, Dispatch::NodePorts);
-            // Only to count who still uses node ports on loopback addresses.
-            if self.settings.nfacct && self.node.family(self.port.family).localhost_node_ports {
-                let counted = program::counted_by(self.settings, LOCALHOST_ACCEPTED);
+            // Only counts the use of node ports on loopback addresses.
+            if self.parameters.nfacct && self.node.family(self.port.family).localhost_node_ports {
+                let counted = program::counted_by(self.parameters, LOCALHOST_ACCEPTED);
                 rules.push(format_args!("-d 127.0.0.0/8 {to} {counted}-j {external}"));
             }
             rules.push(format_args!("{to} -j {external}"));
@@ -226,13 +225,13 @@ impl<'a> PortWriter<'a> {
         self.refused(frontend, Dispatch::ExternalRefused, fragment);
     }
 
-    /// A rule in the first chain: this address and port go there.
+    /// A rule in KUBE-SERVICES: this address and port go to that chain.
     fn dispatched(&self, frontend: &Frontend, words: &str, chain: &str, fragment: &mut Fragment) {
         let to = self.to(frontend, "", &Comment::new(format_args!("{} {words}", self.label)));
         self.dispatch(fragment, Dispatch::Services).push(format_args!("{to} -j {chain}"));
     }
 
-    /// Refuses what is left of a frontend's packets once the chains in `nat` have had theirs.
+    /// Refuses the packets of a frontend that no chain in `nat` translated.
     fn refused(&self, frontend: &Frontend, dispatch: Dispatch, fragment: &mut Fragment) {
         let (words, verdict) = match frontend.route {
             Route::Reject => ("has no endpoints", self.reject()),
@@ -281,7 +280,7 @@ impl<'a> PortWriter<'a> {
         }
     }
 
-    /// Where all external frontends lead to.
+    /// The chain that all external frontends lead to.
     fn external_chain(&self, fragment: &mut Fragment) {
         let external = self.port.frontends.iter().find(|f| f.kind != FrontendKind::ClusterIp);
         let Some(route) = external.map(|frontend| frontend.route).filter(|route| *route != Route::Reject)
@@ -296,7 +295,7 @@ impl<'a> PortWriter<'a> {
             rules.push(format_args!("-j {cluster}"));
             return;
         }
-        // Policy Local does not bind those inside: pods go on as they are, this host masqueraded.
+        // Policy Local does not apply to traffic from inside: pods keep their address, this host is masqueraded.
         if let Some(detector) = &self.node.family(self.port.family).local_detector {
             let Sender { source, interface } = Sender::is_pod(detector);
             let comment = Comment::new(format_args!("pod traffic for {label} external destinations"));
@@ -312,8 +311,8 @@ impl<'a> PortWriter<'a> {
         }
     }
 
-    /// Lets the allowed sources of a load balancer on to the external chain. Others come back untranslated and are
-    /// dropped in `filter`.
+    /// Sends allowed sources of a load balancer to the external chain. Other packets return untranslated, and are dropped in
+    /// `filter`.
     fn firewall_chain(&self, fragment: &mut Fragment) {
         let balanced =
             |frontend: &&Frontend| frontend.route != Route::Reject && frontend.allowed_sources.is_some();
@@ -339,13 +338,13 @@ impl<'a> PortWriter<'a> {
         let chains: Vec<String> = pool.iter().map(|endpoint| self.names.endpoint(endpoint)).collect();
         self.policy_chain(self.chain(fragment, self.names.chain(prefix)), pool, &chains);
         for (endpoint, chain) in pool.iter().zip(chains) {
-            // An endpoint may be in both pools: then this is the same chain again.
+            // An endpoint may be in both pools: then this is the same chain.
             let rules = self.endpoint_chain(endpoint, &chain);
             fragment.chains.insert((self.port.family, chain.into()), rules);
         }
     }
 
-    /// Clients that are known go where they were; all others are dealt out evenly.
+    /// Returning clients go to their endpoint; all others are distributed evenly.
     fn policy_chain(&self, rules: &mut Rules, pool: &[Endpoint], chains: &[String]) {
         if let Some(seconds) = self.port.affinity {
             let mask = whole_address_mask(self.port.family);
@@ -382,7 +381,7 @@ impl<'a> PortWriter<'a> {
         };
         let (protocol, to) = (self.port.protocol, SocketAddr::new(endpoint.ip, endpoint.port));
         let mut rules = Rules::new();
-        // A pod that reaches itself must not see its own address as the client: it would answer past the node.
+        // A pod that connects to itself must not see its own address as the client: its reply would bypass the node.
         rules.push(format_args!("-s {} {comment}-j {MARK_MASQ}", Host(endpoint.ip)));
         rules
             .push(format_args!("-p {protocol} {comment}{recent}-m {protocol} -j DNAT --to-destination {to}"));
@@ -398,7 +397,7 @@ impl<'a> PortWriter<'a> {
         format!("{} ", Comment::new(format_args!("{} -> {address}", self.label)))
     }
 
-    /// What matches a frontend. `extra` is said between the comment and the port.
+    /// The match of a frontend. `extra` goes between the comment and the port.
     fn to(&self, frontend: &Frontend, extra: &str, comment: &Comment) -> String {
         let address = frontend.address.map(|ip| format!("-d {} ", Host(ip))).unwrap_or_default();
         let (protocol, port) = (self.port.protocol, frontend.port);

@@ -1,4 +1,4 @@
-//! The words of a rule: how pieces of it are spelled so that `iptables-save` prints them back, and how a rule is taken apart.
+//! The words of a rule: writes them as `iptables-save` prints them, and splits a rule into words.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -6,13 +6,13 @@ use std::net::IpAddr;
 use ferroxy_core::Family;
 use ferroxy_core::intent::LocalDetector;
 
-/// ` -m comment --comment "…"`. Names have no characters that would need escaping (see core's `facts`), but they can
-/// be longer than what the kernel keeps of a comment.
+/// ` -m comment --comment "…"`. Names have no characters that need escaping (see core's `facts`), but can be longer than a
+/// comment in the kernel.
 #[derive(Debug)]
 pub struct Comment(String);
 
 impl Comment {
-    /// The kernel's 256 bytes hold a zero at the end.
+    /// The kernel has 256 bytes, the last one is zero.
     const LONGEST: usize = 255;
 
     pub fn new(text: fmt::Arguments<'_>) -> Comment {
@@ -39,7 +39,7 @@ impl fmt::Display for Host {
     }
 }
 
-/// "From a pod", or "not from a pod", in the two places of a rule where that can be said.
+/// The match of "from a pod" or "not from a pod": it has two possible places in a rule.
 #[derive(Debug, Default)]
 pub struct Sender {
     /// Before the destination.
@@ -51,7 +51,7 @@ pub struct Sender {
 impl Sender {
     pub fn is_pod(detector: &LocalDetector) -> Sender {
         match detector {
-            // A range of everything is not printed.
+            // `iptables-save` does not print 0.0.0.0/0.
             LocalDetector::SourceIn(range) if range.prefix_len() == 0 => Sender::default(),
             LocalDetector::SourceIn(range) => Sender { source: format!("-s {range} "), ..Sender::default() },
             LocalDetector::Interface(name) => {
@@ -72,7 +72,7 @@ impl Sender {
     }
 }
 
-/// The probability with which the first of `remaining` endpoints is picked, as it comes back from the kernel.
+/// The probability with which the first of `remaining` endpoints is picked, as `iptables-save` prints it.
 ///
 /// The original writes ten decimals, the kernel keeps 31 bits of them, and `iptables-save` prints eleven decimals of that.
 pub fn probability(remaining: usize) -> String {
@@ -81,7 +81,7 @@ pub fn probability(remaining: usize) -> String {
     format!("{:.11}", (written * UNIT).round() / UNIT)
 }
 
-/// What `-m recent` compares of an address: all of it.
+/// `-m recent` compares whole addresses.
 pub fn whole_address_mask(family: Family) -> &'static str {
     match family {
         Family::V4 => "255.255.255.255",
@@ -89,7 +89,7 @@ pub fn whole_address_mask(family: Family) -> &'static str {
     }
 }
 
-/// The words of a rule. Quotes are gone; what was escaped inside them stays so, for nothing of ours is.
+/// The words of a rule, without quotes. Escapes inside quotes stay: our rules have none.
 pub fn words(rule: &str) -> impl Iterator<Item = &str> {
     let mut rest = rule;
     std::iter::from_fn(move || {
@@ -106,7 +106,7 @@ pub fn words(rule: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The chain or target a rule leads to.
+/// The chain or target of a rule.
 pub fn target(rule: &str) -> Option<&str> {
     let mut words = words(rule);
     // A word in quotes can look like an option; only a comment is ever quoted, and it follows its own option.

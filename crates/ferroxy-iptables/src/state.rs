@@ -1,7 +1,7 @@
-//! A ruleset of ours as a value: our chains, and our jumps in the host's own chains. Nothing of anybody else's.
+//! Our ruleset as a value: our chains, and our jumps in built-in chains. Rules of others are not part of it.
 //!
-//! A cluster of 10,000 Services with 10 endpoints each is 130,000 chains and 350,000 rules. So a rule is no object: the
-//! rules of a chain are one text, as `iptables-save` prints them. Equal chains are equal texts.
+//! A cluster of 10,000 Services with 10 endpoints each has 130,000 chains and 350,000 rules. Therefore a rule is not an
+//! object: the rules of a chain are one text, as `iptables-save` prints them. Equal chains have equal texts.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -25,7 +25,7 @@ pub enum TableName {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Table {
     pub chains: BTreeMap<Box<str>, Rules>,
-    /// Our rules in the built-in chains, top-down. Between them there may be rules of others, which are not told.
+    /// Our rules in the built-in chains, top-down. Rules of others between them are left out.
     pub jumps: BTreeMap<Box<str>, Rules>,
 }
 
@@ -97,12 +97,12 @@ impl Rules {
         self.text.is_empty()
     }
 
-    /// Counts: not free.
+    /// Counts lines: not free.
     pub fn len(&self) -> usize {
         self.text.bytes().filter(|byte| *byte == b'\n').count()
     }
 
-    /// Gives back what the text grew into and does not need.
+    /// Frees unused capacity.
     pub fn shrink(&mut self) {
         self.text.shrink_to_fit();
     }

@@ -1,7 +1,7 @@
-//! States as text: what `iptables-save` prints is read, ours out of it, and a State is printed the same way.
+//! States as text: reads our part of the output of `iptables-save`, and prints a State in the same format.
 //!
-//! Anything can stand in what is read: other people's chains, lines of newer versions, garbage. What is not
-//! ours or not understood is passed over.
+//! The input may contain anything: chains of others, lines of newer versions, garbage. What is not ours, or not understood,
+//! is skipped.
 
 use std::fmt;
 
@@ -82,7 +82,7 @@ fn add(owns: fn(TableName, &str) -> bool, name: TableName, table: &mut Table, li
     let (chain, rule) = rule.split_once(' ').unwrap_or((rule, ""));
     let rules = match table.chains.get_mut(chain) {
         Some(rules) => rules,
-        // `iptables-save` declares every chain; what is not declared is nobody's.
+        // `iptables-save` declares every chain; a rule of an undeclared chain is skipped.
         None if is_builtin(chain) && target(rule).is_some_and(|target| owns(name, target)) => {
             table.jumps.entry(chain.into()).or_default()
         }
@@ -99,7 +99,7 @@ fn without_counters(line: &str) -> &str {
     }
 }
 
-/// As `iptables-save` and `ip6tables-save` print it: ours only, without counters.
+/// In the format of `iptables-save` and `ip6tables-save`: our chains and jumps only, without counters.
 impl fmt::Display for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for family in Family::ALL {

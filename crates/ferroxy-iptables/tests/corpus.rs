@@ -20,7 +20,7 @@ use ferroxy_lab::conformance::{self, Case, Mode, Trial};
 use ferroxy_lab::{Capability, Namespace, require};
 
 /// The recordings were made where the kernel has nfacct counters.
-const SETTINGS: Settings = Settings { nfacct: true, tcp_be_liberal: false };
+const PARAMETERS: Parameters = Parameters { masquerade_mark: 0x4000, nfacct: true, tcp_be_liberal: false };
 
 fn trials() -> Vec<Trial> {
     let trials = Trial::all(Mode::Iptables).expect("the corpus is there");

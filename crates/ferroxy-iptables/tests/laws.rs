@@ -14,7 +14,7 @@ use ferroxy_core::testing::{Cluster, clusters, config, interesting_packets};
 use ferroxy_core::{Facts, Family, resolve};
 use ferroxy_iptables::ledger::Ledger;
 use ferroxy_iptables::text::parse;
-use ferroxy_iptables::{Plan, Settings, State, TableName, diff, interpret, render};
+use ferroxy_iptables::{Parameters, Plan, State, TableName, diff, interpret, render};
 use proptest::prelude::*;
 use support::{Kernel, changes, turned_into};
 
@@ -26,12 +26,16 @@ fn iptables_clusters() -> impl Strategy<Value = Cluster> {
     })
 }
 
-fn settings() -> impl Strategy<Value = Settings> {
-    (any::<bool>(), any::<bool>()).prop_map(|(nfacct, tcp_be_liberal)| Settings { nfacct, tcp_be_liberal })
+fn parameters() -> impl Strategy<Value = Parameters> {
+    (any::<bool>(), any::<bool>(), 0..32u32).prop_map(|(nfacct, tcp_be_liberal, bit)| Parameters {
+        masquerade_mark: 1 << bit,
+        nfacct,
+        tcp_be_liberal,
+    })
 }
 
-fn rendered(cluster: &Cluster, settings: Settings) -> State {
-    render(&cluster.intent(), settings, &Family::ALL)
+fn rendered(cluster: &Cluster, parameters: Parameters) -> State {
+    render(&cluster.intent(), parameters, &Family::ALL)
 }
 
 fn carry_out(kernel: &mut Kernel, plan: &Plan) -> Result<(), TestCaseError> {
@@ -71,17 +75,17 @@ proptest! {
     }
 
     #[test]
-    fn packets_go_where_the_oracle_says(cluster in iptables_clusters(), settings in settings()) {
+    fn packets_go_where_the_oracle_says(cluster in iptables_clusters(), parameters in parameters()) {
         let intent = cluster.intent();
-        let state = render(&intent, settings, &Family::ALL);
+        let state = render(&intent, parameters, &Family::ALL);
         for packet in interesting_packets(&intent) {
             prop_assert_eq!(interpret(&state, &packet), oracle(&intent, &packet), "{:?}\n{}", packet, state);
         }
     }
 
     #[test]
-    fn a_plan_does_what_it_is_for(a in iptables_clusters(), b in iptables_clusters(), settings in settings()) {
-        let (a, b) = (rendered(&a, settings), rendered(&b, Settings::default()));
+    fn a_plan_does_what_it_is_for(a in iptables_clusters(), b in iptables_clusters(), parameters in parameters()) {
+        let (a, b) = (rendered(&a, parameters), rendered(&b, Parameters::default()));
         let mut kernel = Kernel::new();
         carry_out(&mut kernel, &diff(&State::default(), &a))?;
         prop_assert_eq!(&kernel.state(), &a);
@@ -91,7 +95,7 @@ proptest! {
 
     #[test]
     fn back_to_nothing(cluster in iptables_clusters()) {
-        let state = rendered(&cluster, Settings::default());
+        let state = rendered(&cluster, Parameters::default());
         let mut kernel = Kernel::new();
         carry_out(&mut kernel, &diff(&State::default(), &state))?;
         carry_out(&mut kernel, &diff(&state, &State::default()))?;
@@ -99,27 +103,27 @@ proptest! {
     }
 
     #[test]
-    fn equal_states_need_nothing(cluster in iptables_clusters(), settings in settings()) {
-        let state = rendered(&cluster, settings);
+    fn equal_states_need_nothing(cluster in iptables_clusters(), parameters in parameters()) {
+        let state = rendered(&cluster, parameters);
         prop_assert!(diff(&state, &state).is_empty());
     }
 
     #[test]
-    fn what_is_printed_is_read_back(cluster in iptables_clusters(), settings in settings()) {
-        let state = rendered(&cluster, settings);
+    fn what_is_printed_is_read_back(cluster in iptables_clusters(), parameters in parameters()) {
+        let state = rendered(&cluster, parameters);
         let text = state.to_string();
         let (v4, v6) = text.split_once("# ip6tables-save").unwrap();
         let mut read = parse(Family::V4, v4);
         read.tables.extend(parse(Family::V6, v6).tables);
         prop_assert_eq!(read, state);
-        prop_assert_eq!(rendered(&cluster, settings).to_string(), text, "the same bytes every time");
+        prop_assert_eq!(rendered(&cluster, parameters).to_string(), text, "the same bytes every time");
     }
 
     #[test]
-    fn following_changes_is_the_same_as_starting_anew(cluster in iptables_clusters(), settings in settings()) {
+    fn following_changes_is_the_same_as_starting_anew(cluster in iptables_clusters(), parameters in parameters()) {
         let mut facts = Facts::new(cluster.policy.clone());
         let mut intent = resolve::all(&facts).0;
-        let mut ledger = Ledger::new(&Family::ALL, settings, intent.node.clone());
+        let mut ledger = Ledger::new(&Family::ALL, parameters, intent.node.clone());
         let mut kernel = Kernel::new();
         carry_out(&mut kernel, &ledger.plan_program())?;
         // Several events at once, too: Services that change together meet in the shared chains.
@@ -129,12 +133,12 @@ proptest! {
                 let touched = facts.apply(event.clone());
                 resolve::update(&facts, &touched, &mut intent);
             }
-            carry_out(&mut kernel, &ledger.plan_node(&intent.node))?;
-            ledger.settle_node(intent.node.clone());
+            carry_out(&mut kernel, &ledger.plan_node(&intent.node, parameters))?;
+            ledger.settle_node(intent.node.clone(), parameters);
             let (plan, settlement) = ledger.plan(&changes(&before, &intent));
             carry_out(&mut kernel, &plan)?;
             ledger.settle(settlement);
-            let fresh = render(&intent, settings, &Family::ALL);
+            let fresh = render(&intent, parameters, &Family::ALL);
             prop_assert_eq!(&ledger.state(), &fresh);
             prop_assert_eq!(kernel.state(), turned_into(&seen, &fresh));
         }
@@ -143,7 +147,7 @@ proptest! {
     /// Whoever flushes, deletes or adds something of ours: the diff mends it and leaves the rest alone.
     #[test]
     fn drift_is_mended(cluster in iptables_clusters(), salt in any::<prop::sample::Index>()) {
-        let wanted = rendered(&cluster, Settings::default());
+        let wanted = rendered(&cluster, Parameters::default());
         let mut kernel = Kernel::new();
         carry_out(&mut kernel, &diff(&State::default(), &wanted))?;
         let table = wanted.table(Family::V4, TableName::Nat).unwrap();
@@ -165,9 +169,10 @@ mod size {
     //! The cost of a change is the size of the change.
 
     use ferroxy_core::{Family, Intent, NodeIntent};
-    use ferroxy_iptables::ledger::{Change, Ledger};
+    use ferroxy_dataplane::Change;
+    use ferroxy_iptables::ledger::Ledger;
     use ferroxy_iptables::plan::Op;
-    use ferroxy_iptables::{Plan, Settings, render};
+    use ferroxy_iptables::{Parameters, Plan, render};
 
     use super::support::Kernel;
     use ferroxy_core::testing::service;
@@ -178,7 +183,7 @@ mod size {
     }
 
     fn ledger(services: u16, endpoints: u16) -> Ledger {
-        let mut ledger = Ledger::new(&[Family::V4], Settings::default(), NodeIntent::default());
+        let mut ledger = Ledger::new(&[Family::V4], Parameters::default(), NodeIntent::default());
         let all: Vec<Change> = (0..services).map(|n| change(n, 0..endpoints)).collect();
         let settlement = ledger.plan(&all).1;
         ledger.settle(settlement);
@@ -258,9 +263,16 @@ mod size {
             let (plan, settlement) = ledger.plan(&[change(5, endpoints)]);
             kernel.carry_out(&plan).unwrap();
             ledger.settle(settlement);
-            let services = ledger.services().map(|(name, service)| (name.clone(), service.clone())).collect();
-            let fresh =
-                render(&Intent { node: ledger.node().clone(), services }, Settings::default(), &[Family::V4]);
+            let services = ledger
+                .acknowledged()
+                .services()
+                .map(|(name, service)| (name.clone(), service.clone()))
+                .collect();
+            let fresh = render(
+                &Intent { node: ledger.node().clone(), services },
+                Parameters::default(),
+                &[Family::V4],
+            );
             assert_eq!(kernel.state(), fresh);
             assert_eq!(fresh.to_string().contains("default/s7:http -> "), commented);
         }

@@ -17,7 +17,7 @@ use ferroxy_core::testing::{clusters, service};
 use ferroxy_core::{Facts, Family, NodeIntent, resolve};
 use ferroxy_iptables::ledger::Ledger;
 use ferroxy_iptables::text::{parse, tool};
-use ferroxy_iptables::{Plan, Settings, State, diff, render};
+use ferroxy_iptables::{Parameters, Plan, State, diff, render};
 use ferroxy_lab::{Capability, Namespace, require};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
@@ -91,7 +91,7 @@ fn random_clusters_come_back_as_written_through_all_their_changes() {
     if !require(&[Capability::NetworkNamespaces]) {
         return;
     }
-    const SETTINGS: Settings = Settings { nfacct: false, tcp_be_liberal: false };
+    let parameters = Parameters::default();
     let mut runner = TestRunner::deterministic();
     for round in 0..8 {
         let mut cluster = clusters().new_tree(&mut runner).unwrap().current();
@@ -100,7 +100,7 @@ fn random_clusters_come_back_as_written_through_all_their_changes() {
             let host = Host::new(variant);
             let mut facts = Facts::new(cluster.policy.clone());
             let mut intent = resolve::all(&facts).0;
-            let mut ledger = Ledger::new(&Family::ALL, SETTINGS, intent.node.clone());
+            let mut ledger = Ledger::new(&Family::ALL, parameters, intent.node.clone());
             host.carry_out(&ledger.plan_program());
             for events in cluster.events.chunks(6) {
                 let (before, seen) = (intent.clone(), host.state());
@@ -108,12 +108,12 @@ fn random_clusters_come_back_as_written_through_all_their_changes() {
                     let touched = facts.apply(event.clone());
                     resolve::update(&facts, &touched, &mut intent);
                 }
-                host.carry_out(&ledger.plan_node(&intent.node));
-                ledger.settle_node(intent.node.clone());
+                host.carry_out(&ledger.plan_node(&intent.node, parameters));
+                ledger.settle_node(intent.node.clone(), parameters);
                 let (plan, settlement) = ledger.plan(&changes(&before, &intent));
                 host.carry_out(&plan);
                 ledger.settle(settlement);
-                let wanted = render(&intent, SETTINGS, &Family::ALL);
+                let wanted = render(&intent, parameters, &Family::ALL);
                 assert_eq!(host.state().to_string(), turned_into(&seen, &wanted).to_string(), "{variant}");
             }
             host.carry_out(&diff(&host.state(), &State::default()));
@@ -132,9 +132,9 @@ fn edits_of_a_long_chain_land_where_they_should() {
         VARIANTS.into_iter().zip([NodePortAddresses::AllLocal, NodePortAddresses::default()])
     {
         let host = Host::new(variant);
-        let mut node = NodeIntent { masquerade_mark: 0x4000, ..NodeIntent::default() };
+        let mut node = NodeIntent::default();
         node.v4.node_port_addresses = addresses;
-        let mut ledger = Ledger::new(&[Family::V4], Settings::default(), node);
+        let mut ledger = Ledger::new(&[Family::V4], Parameters::default(), node);
         host.carry_out(&ledger.plan_program());
         let steps: [&[(u16, u16)]; 5] = [
             &[(100, 2), (110, 1), (120, 1), (130, 1), (140, 1), (150, 1), (160, 0), (170, 0), (180, 0)],

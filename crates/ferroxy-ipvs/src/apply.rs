@@ -1,7 +1,7 @@
-//! Carries out a Plan, in its order, many operations in a message where they are alike.
+//! Applies a Plan in its order, with many operations in a message where they are alike.
 //!
-//! Every operation may be done again: what is there already is brought to what is wanted, what is gone already is gone. One
-//! that is refused keeps no other, and is told of; it is the caller's to find out whose it is.
+//! Every operation can be repeated: an existing object is changed to what is wanted, a missing one is already removed. A
+//! refused operation does not stop the others, and is returned; the caller finds out which Service owns it.
 
 use ferroxy_core::Family;
 use ferroxy_iptables::{Op as RuleOp, Plan as RulePlan, TableName};
@@ -17,7 +17,7 @@ use crate::program::{OUT_FILTER, guard};
 use crate::set::{CAPACITY, Member, SetName};
 use crate::state::{Address, DEVICE, Treatment, WEIGHT};
 
-/// What it took, and what was refused with the kernel's words.
+/// How many messages were sent, and which operations were refused and why.
 #[derive(Debug, Default)]
 pub struct Applied {
     /// Netlink requests and commits of rules.
@@ -39,7 +39,7 @@ pub fn apply(doors: &mut Doors, plan: &Plan) -> Result<Applied, Error> {
     Ok(applied)
 }
 
-/// What goes together.
+/// Operations that go together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Door {
     Balancer,
@@ -110,7 +110,7 @@ fn without(harmless: Errno, refused: Vec<Refused>) -> Vec<Refused> {
     refused.into_iter().filter(|refusal| refusal.error.errno != harmless).collect()
 }
 
-/// What is to be added and is there is changed instead.
+/// An object to add that already exists is changed instead.
 fn balance(doors: &mut Doors, ops: &[Op]) -> Result<Vec<Refused>, Error> {
     let changes: Vec<ipvs::Change> = ops.iter().filter_map(change).collect();
     let mut refused = Vec::new();
@@ -139,7 +139,7 @@ fn is_removal(op: Option<&Op>) -> bool {
     matches!(op, Some(Op::RemoveServer(_) | Op::RemoveEndpoint(..) | Op::Drain(..)))
 }
 
-/// The kernel says "no such file" of a scheduler that it could not load.
+/// ENOENT is the kernel's error for a scheduler that it cannot load.
 fn named(mut refusal: Refused, changes: &[ipvs::Change]) -> Refused {
     if let Some(ipvs::Change::AddServer(server) | ipvs::Change::SetServer(server)) =
         changes.get(refusal.index)
@@ -267,7 +267,7 @@ fn set(name: SetName, text: String) -> ipset::Set {
     }
 }
 
-/// Filled beside, then put in its place at once: no packet meets a set without members.
+/// Fills another set and swaps them: no packet sees a set without members.
 fn replace(doors: &mut Doors, name: SetName, members: Vec<ipset::Member>) -> Result<(), Error> {
     const BESIDE: &str = "KUBE-REPLACEMENT";
     let sets = &mut doors.sets;

@@ -1,4 +1,4 @@
-//! Two States to a Plan: what to do to turn one into the other.
+//! Two States to a Plan that turns one into the other.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -11,8 +11,8 @@ use crate::program::OUT_FILTER;
 use crate::set::SetName;
 use crate::state::{Address, SetState, State, VirtualServer, WEIGHT};
 
-/// The Plan that turns `seen` into `wanted`, apart from endpoints that are on their way out: a TCP endpoint that is no
-/// longer wanted is left with weight 0 (see [`crate::drain`]).
+/// The Plan that turns `seen` into `wanted`. A TCP endpoint that is no longer wanted stays with weight 0 to drain (see
+/// [`crate::drain`]).
 pub fn diff(seen: &State, wanted: &State) -> Plan {
     let mut ops = Vec::new();
     sets(seen, wanted, &mut ops);
@@ -24,7 +24,7 @@ pub fn diff(seen: &State, wanted: &State) -> Plan {
     Plan::in_order(ops, who_serves(seen))
 }
 
-/// Rules in our chains without our device are of iptables mode: ours of another time, or the original's.
+/// Rules in our chains without our device belong to iptables mode, of Ferroxy or of the original.
 fn who_serves(seen: &State) -> Before {
     match seen.device.is_none() && !seen.rules.is_empty() {
         true => Before::OtherRules,
@@ -32,7 +32,7 @@ fn who_serves(seen: &State) -> Before {
     }
 }
 
-/// What is wanted, and whatever else of ours is there: turning `seen` into it takes no Service away.
+/// `wanted`, and everything else of ours in `seen`: turning `seen` into this removes no Service.
 pub fn keeping_the_unknown(seen: &State, mut wanted: State) -> State {
     for (address, server) in &seen.servers {
         wanted.servers.entry(*address).or_insert_with(|| server.clone());
@@ -89,7 +89,7 @@ fn guards(seen: &State, wanted: &State, ops: &mut Vec<Op>) {
     ops.extend(present.difference(&wanted.guarded).map(|guard| Op::Unguard(*guard)));
 }
 
-/// When the chain the guards are in is written anew or removed, they go with what was in it.
+/// Rewriting or removing the chain of the guards removes them.
 fn guards_are_lost(family: Family, seen: &State, wanted: &State) -> bool {
     let chain = |state: &State| state.rules.table(family, TableName::Filter)?.chains.get(OUT_FILTER).cloned();
     chain(seen) != chain(wanted)
@@ -124,7 +124,7 @@ fn change_server(address: Address, seen: &VirtualServer, wanted: &VirtualServer,
     ops.extend(gone.filter_map(|(endpoint, weight)| leave(address, *endpoint, *weight)));
 }
 
-/// Only TCP says when a connection is over; a UDP client would be kept at a pod that is gone.
+/// Only TCP connections have an end; a UDP client would stay at a pod that no longer exists.
 fn leave(address: Address, endpoint: SocketAddr, weight: u32) -> Option<Op> {
     match address.protocol {
         Protocol::Tcp if weight == 0 => None,
@@ -136,7 +136,7 @@ fn leave(address: Address, endpoint: SocketAddr, weight: u32) -> Option<Op> {
 fn device(seen: &State, wanted: &State, ops: &mut Vec<Op>) {
     let nothing = BTreeSet::new();
     let Some(addresses) = &wanted.device else {
-        // The addresses go with the device.
+        // Removing the device removes its addresses.
         ops.extend(seen.device.iter().map(|_| Op::RemoveDevice));
         return;
     };

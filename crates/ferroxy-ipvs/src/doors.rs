@@ -1,9 +1,10 @@
-//! The ways into the kernel that this mode needs, opened once; and what can go wrong on them.
+//! The connections to the kernel that this mode needs, opened once, and their errors.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ferroxy_core::Family;
+use ferroxy_dataplane::{Failure, FailureKind};
 use ferroxy_iptables::tool::{self, Bystander, Limits, Tools};
 use ferroxy_netlink::{ipset, ipvs, route};
 use ipnet::IpNet;
@@ -20,7 +21,7 @@ pub struct Doors {
     pub balancer: ipvs::Connection,
     pub sets: ipset::Connection,
     pub links: route::Connection,
-    /// Virtual servers at these addresses are somebody else's, whatever they look like (`excludeCIDRs`).
+    /// Virtual servers at these addresses belong to somebody else (`excludeCIDRs`).
     pub excluded: Vec<IpNet>,
 }
 
@@ -44,7 +45,7 @@ pub enum Error {
     #[error(transparent)]
     Tool(#[from] tool::Error),
 
-    /// Of an operation that is no Service's, with the kernel's words.
+    /// An operation that belongs to no Service, with the reason of the kernel.
     #[error("{0}")]
     Refused(String),
 
@@ -53,7 +54,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Of us, to do what we do.
+    /// The process lacks privileges.
     pub fn is_not_permitted(&self) -> bool {
         match self {
             Error::NoBalancer(error)
@@ -62,6 +63,23 @@ impl Error {
             | Error::Kernel(error) => matches!(error.errno, Errno::PERM | Errno::ACCESS),
             Error::Tool(error) => error.is_not_permitted(),
             Error::NoScheduler(_) | Error::Refused(_) | Error::Setting { .. } => false,
+        }
+    }
+}
+
+/// Drift is never suggested: after an error the next attempt reads the kernel anyway.
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        match error {
+            error if error.is_not_permitted() => Failure::new(
+                FailureKind::NotPermitted,
+                format!("{error}; run as root, or with CAP_NET_ADMIN and CAP_NET_RAW"),
+            ),
+            Error::NoBalancer(_) | Error::NoSets(_) | Error::NoScheduler(_) | Error::NoDummies(_) => {
+                Failure::unsupported(error)
+            }
+            Error::Tool(error) => error.into(),
+            error => Failure::other(error),
         }
     }
 }

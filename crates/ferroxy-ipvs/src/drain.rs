@@ -1,7 +1,7 @@
-//! Endpoints on their way out: how long one that was removed is kept with weight 0.
+//! Draining endpoints: how long a removed endpoint stays with weight 0.
 //!
-//! Pure: connection counts and the time come in as arguments. An endpoint goes when its last connection has ended,
-//! or when the limit has passed.
+//! Pure: connection counts and the time are arguments. An endpoint is removed when its last connection has ended, or after
+//! the limit.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -10,10 +10,13 @@ use std::time::Duration;
 use crate::plan::{Op, Plan};
 use crate::state::Address;
 
+/// How long an endpoint that was removed may keep its connections.
+pub const LIMIT: Duration = Duration::from_secs(15 * 60);
+
 #[derive(Debug)]
 pub struct Drains {
     limit: Duration,
-    /// Since when, on the clock that `due` is asked by.
+    /// Since when, by the clock of `due`.
     since: BTreeMap<(Address, SocketAddr), Duration>,
 }
 
@@ -39,10 +42,10 @@ impl Drains {
             .filter(move |address| last.replace(*address) != Some(*address))
     }
 
-    /// Notes what the kernel was told.
+    /// Notes an operation that was applied.
     pub fn note(&mut self, op: &Op, now: Duration) {
         match op {
-            // One that was found draining, after a restart, starts anew: nobody knows since when it does.
+            // One that an earlier run left draining starts again: the kernel does not know since when it drains.
             Op::Drain(address, endpoint) => drop(self.since.entry((*address, *endpoint)).or_insert(now)),
             Op::Revive(address, endpoint) | Op::RemoveEndpoint(address, endpoint) => {
                 self.since.remove(&(*address, *endpoint));
@@ -52,7 +55,7 @@ impl Drains {
         }
     }
 
-    /// What to remove now. `connections` says how many an endpoint has; `None`: it is not there any more.
+    /// What to remove now. `connections` is how many an endpoint has; `None` if it no longer exists.
     pub fn due(&mut self, now: Duration, connections: impl Fn(&Address, &SocketAddr) -> Option<u32>) -> Plan {
         let mut due = Vec::new();
         self.since.retain(|(address, endpoint), since| match connections(address, endpoint) {
@@ -61,7 +64,7 @@ impl Drains {
                 if count == 0 || now.saturating_sub(*since) >= self.limit {
                     due.push(Op::RemoveEndpoint(*address, *endpoint));
                 }
-                // Forgotten when the kernel has taken it.
+                // Forgotten once it was removed.
                 true
             }
         });
@@ -75,7 +78,7 @@ mod tests {
 
     use super::*;
 
-    const LIMIT: Duration = Duration::from_secs(60);
+    const MINUTE: Duration = Duration::from_secs(60);
 
     fn address(port: u16) -> Address {
         Address { ip: [10, 96, 0, 80].into(), protocol: Protocol::Tcp, port }
@@ -87,7 +90,7 @@ mod tests {
 
     #[test]
     fn goes_with_its_last_connection_or_at_the_limit() {
-        let mut drains = Drains::new(LIMIT);
+        let mut drains = Drains::new(MINUTE);
         drains.note(&Op::Drain(address(80), endpoint(5)), Duration::ZERO);
         drains.note(&Op::Drain(address(80), endpoint(6)), Duration::ZERO);
         let at = |drains: &mut Drains, second| {
@@ -96,7 +99,7 @@ mod tests {
         };
         let remove = |last| Op::RemoveEndpoint(address(80), endpoint(last));
         assert_eq!(at(&mut drains, 1), [remove(6)]);
-        assert_eq!(at(&mut drains, 1), [remove(6)], "asked for until it is done");
+        assert_eq!(at(&mut drains, 1), [remove(6)], "due until it was removed");
         drains.note(&remove(6), Duration::ZERO);
         assert_eq!(at(&mut drains, 59), []);
         assert_eq!(at(&mut drains, 60), [remove(5)]);
@@ -106,7 +109,7 @@ mod tests {
 
     #[test]
     fn what_came_back_or_vanished_is_forgotten() {
-        let mut drains = Drains::new(LIMIT);
+        let mut drains = Drains::new(MINUTE);
         for port in [80, 81, 82] {
             drains.note(&Op::Drain(address(port), endpoint(5)), Duration::ZERO);
         }
@@ -114,7 +117,7 @@ mod tests {
         drains.note(&Op::Revive(address(80), endpoint(5)), Duration::ZERO);
         drains.note(&Op::RemoveServer(address(81)), Duration::ZERO);
         assert_eq!(drains.servers().collect::<Vec<_>>(), [address(82)]);
-        assert!(drains.due(LIMIT, |_, _| None).is_empty());
+        assert!(drains.due(MINUTE, |_, _| None).is_empty());
         assert!(drains.is_empty());
     }
 }

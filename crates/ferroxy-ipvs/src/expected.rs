@@ -1,4 +1,4 @@
-//! What our device should have, shared with whoever hears that it was changed. The kernel does not say whose doing a change was.
+//! The addresses that our device must have, shared with the thread that watches it: a notification does not say who made a change.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::plan::{Op, Plan};
 
-/// The addresses that our device has if nobody else changed it, for whoever hears that it was changed.
+/// The addresses of our device if nobody else changed it.
 #[derive(Debug, Clone, Default)]
 pub struct Expected(Arc<Mutex<BTreeSet<IpAddr>>>);
 
@@ -19,7 +19,7 @@ impl Expected {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = addresses;
     }
 
-    /// Before it is carried out: the kernel tells of it while it is.
+    /// To be called before the Plan is applied: notifications come while it is.
     pub(crate) fn follow(&self, plan: &Plan) {
         let mut addresses = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for op in plan.ops() {

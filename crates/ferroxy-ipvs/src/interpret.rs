@@ -1,11 +1,12 @@
-//! Sends a packet through a State, as the kernel would: hook by hook, rule by rule, with the virtual servers between.
+//! Sends a packet through a State as the kernel does: hook by hook, rule by rule, with the virtual servers between.
 //!
-//! It reads the rules' own words and the members of the sets, so what it finds is what they say and not what they were
-//! meant to say. It knows the matches and targets that our rules use; a rule with any other matches nothing.
+//! It reads the text of the rules and the members of the sets: the result is what they say, not what they were meant to
+//! say. It knows the matches and targets of our rules; a rule with any other match or target has no effect.
 
 use std::net::{IpAddr, SocketAddr};
 
 use ferroxy_core::{Family, Origin, Packet, Verdict};
+use ferroxy_dataplane::{Step, Trace};
 use ferroxy_iptables::TableName;
 use ferroxy_iptables::matching::{Target, came_in_on, mark_and_mask, target_if};
 use ferroxy_iptables::state::{Rules, Table};
@@ -14,30 +15,12 @@ use ipnet::IpNet;
 use crate::set::{Kind, Member, SetName};
 use crate::state::{Address, State};
 
-/// Where a packet's path led.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Trace {
-    pub verdict: Verdict,
-    /// What did something to it, in order, for the first of the possible endpoints.
-    pub steps: Vec<Step>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Step {
-    /// A chain, or `virtual server`.
-    pub place: String,
-    pub rule: String,
-    pub effect: String,
-    /// Whoever comes again goes where it went.
-    pub is_sticky: bool,
-}
-
 /// What happens to the first packet of a connection.
 pub fn interpret(state: &State, packet: &Packet) -> Verdict {
     trace(state, packet).verdict
 }
 
-/// The same, with the way there.
+/// The same, with the rules and virtual servers that had an effect, for the first of the possible endpoints.
 pub fn trace(state: &State, packet: &Packet) -> Trace {
     if Family::of(packet.source) != Family::of(packet.destination) {
         return Trace { verdict: Verdict::Pass, steps: Vec::new() };
@@ -52,7 +35,7 @@ pub fn trace(state: &State, packet: &Packet) -> Trace {
     let Some(server) = state.servers.get(&start).filter(|_| first.to.is_some()) else {
         return Trace { verdict: Verdict::Pass, steps };
     };
-    // Every endpoint the scheduler can pick is a run of its own.
+    // Each endpoint that the scheduler can pick is a run of its own.
     let count = server.endpoints.values().filter(|weight| **weight > 0).count();
     let mut endpoints = std::collections::BTreeMap::new();
     for choice in 0..count {
@@ -115,7 +98,7 @@ impl<'a> Run<'a> {
             self.hook(Nat, "PREROUTING");
         }
         if self.to.is_none() && self.is_local() {
-            // What the host sends to itself and no virtual server took comes in again.
+            // A packet of the host to itself that no virtual server took comes in again.
             self.hook(Filter, "INPUT");
             if !from_host {
                 self.balance(choice);
@@ -188,10 +171,10 @@ impl<'a> Run<'a> {
         Flow::Next
     }
 
-    /// Whether one condition holds; `None` for what is not known here.
+    /// Whether one condition holds; `None` for an option that our rules do not use.
     fn holds(&self, option: &str, words: &mut dyn Iterator<Item = &str>) -> Option<bool> {
         if option == "--physdev-is-in" {
-            // Whether it came in by a bridge port: what pods send does.
+            // Whether it came in on a bridge port, as packets of pods do.
             return Some(matches!(&self.packet.origin, Origin::Interface(name) if name.starts_with("cbr")));
         }
         let value = words.next()?;

@@ -1,8 +1,8 @@
 //! What the kernel has acknowledged, Service by Service, and the Plan for a change of some of them.
 //!
-//! Pure. The cost of a Plan is the size of the change: the Services named are rendered twice (as they were, as they
-//! shall be) and compared; no other Service is looked at. Members and addresses can belong to several Services at once,
-//! so they are counted. A change is entered only after the kernel took it.
+//! Pure. The cost of a Plan is the size of the change: the changed Services are rendered twice (before and after) and
+//! compared; no other Service is rendered. Several Services can have the same member or address, so uses are counted. A
+//! change is entered after the kernel accepted it.
 
 use std::collections::BTreeMap;
 use std::hash::Hash;
@@ -10,109 +10,108 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ferroxy_core::{Family, Intent, NodeIntent, ServiceIntent, ServiceName};
+use ferroxy_dataplane::{Acknowledged, Change};
 use rustc_hash::FxHashMap;
 
 use crate::diff::diff;
 use crate::plan::{Op, Plan};
-use crate::render::{Fragment, Settings, Surroundings, add, empty, fragment, render};
+use crate::render::{Fragment, Parameters, Surroundings, add, empty, fragment, render};
 use crate::set::{Member, SetName};
 use crate::state::{Address, State};
-
-/// A Service as it shall be; `None` removes it.
-pub type Change = (ServiceName, Option<Arc<ServiceIntent>>);
 
 #[derive(Debug, Default)]
 pub struct Ledger {
     families: Vec<Family>,
-    settings: Settings,
-    node: NodeIntent,
-    services: BTreeMap<ServiceName, Arc<ServiceIntent>>,
+    parameters: Parameters,
+    acknowledged: Acknowledged,
     uses: Uses,
 }
 
-/// What to enter once a Plan has been carried out.
+/// What to enter after a Plan was applied.
 #[derive(Debug, Default)]
 pub struct Settlement {
     services: Vec<Change>,
-    /// What the Services had and what they shall have.
+    /// The changed Services before and after.
     before: Vec<Fragment>,
     after: Vec<Fragment>,
 }
 
 impl Ledger {
-    pub fn new(families: &[Family], settings: Settings, node: NodeIntent) -> Ledger {
-        Ledger { families: families.to_vec(), settings, node, ..Ledger::default() }
+    pub fn new(families: &[Family], parameters: Parameters, node: NodeIntent) -> Ledger {
+        let acknowledged = Acknowledged::new(node);
+        Ledger { families: families.to_vec(), parameters, acknowledged, ..Ledger::default() }
     }
 
     pub fn families(&self) -> &[Family] {
         &self.families
     }
 
-    pub fn settings(&self) -> &Settings {
-        &self.settings
+    pub fn parameters(&self) -> &Parameters {
+        &self.parameters
+    }
+
+    pub fn acknowledged(&self) -> &Acknowledged {
+        &self.acknowledged
     }
 
     pub fn node(&self) -> &NodeIntent {
-        &self.node
+        self.acknowledged.node()
     }
 
     pub fn service(&self, name: &ServiceName) -> Option<&Arc<ServiceIntent>> {
-        self.services.get(name)
+        self.acknowledged.service(name)
     }
 
-    pub fn services(&self) -> impl Iterator<Item = (&ServiceName, &Arc<ServiceIntent>)> {
-        self.services.iter()
-    }
-
-    /// What the kernel should have. Walks everything: for starts, verification and people.
+    /// What the kernel must have. Renders everything: for starts, verification and people.
     pub fn state(&self) -> State {
-        render(&self.intent(&self.node), &self.settings, &self.families)
+        render(&self.intent(self.node()), &self.parameters, &self.families)
     }
 
-    /// What is there without Services, for a kernel that has nothing of ours.
+    /// Creates everything but Services, in a kernel that has nothing of ours.
     pub fn plan_program(&self) -> Plan {
         diff(&State::default(), &empty(self.surroundings()))
     }
 
-    /// What a change of the node's own parameters or addresses asks for. They are in every Service's virtual servers:
-    /// this walks everything, unless nothing that matters has changed.
-    pub fn plan_node(&self, node: &NodeIntent, settings: &Settings) -> Plan {
+    /// The Plan for another node and other parameters. All virtual servers depend on them: this renders everything, unless
+    /// nothing that they depend on differs.
+    pub fn plan_node(&self, node: &NodeIntent, parameters: &Parameters) -> Plan {
         let same = |family: &Family| {
-            let (old, new) = (self.node.family(*family), node.family(*family));
+            let (old, new) = (self.node().family(*family), node.family(*family));
             old.local_detector == new.local_detector && old.node_port_addresses == new.node_port_addresses
         };
-        let of_all = |node: &NodeIntent| (node.masquerade_all, node.masquerade_mark);
-        if self.settings == *settings && of_all(&self.node) == of_all(node) && self.families.iter().all(same)
+        if self.parameters == *parameters
+            && self.node().masquerade_all == node.masquerade_all
+            && self.families.iter().all(same)
         {
             return Plan::default();
         }
-        diff(&self.state(), &render(&self.intent(node), settings, &self.families))
+        diff(&self.state(), &render(&self.intent(node), parameters, &self.families))
     }
 
-    /// Walks everything that [`plan_node`](Ledger::plan_node) did.
-    pub fn settle_node(&mut self, node: NodeIntent, settings: Settings) {
-        self.node = node;
-        self.settings = settings;
+    /// Renders everything.
+    pub fn settle_node(&mut self, node: NodeIntent, parameters: Parameters) {
+        self.acknowledged.set_node(node);
+        self.parameters = parameters;
         let mut uses = Uses::default();
-        for service in self.services.values() {
+        for (_, service) in self.acknowledged.services() {
             uses.add(&fragment(service, self.surroundings()));
         }
         self.uses = uses;
     }
 
-    /// What these changes ask for, together. Of several changes of one Service the last counts.
+    /// The Plan for these changes together. Of several changes of one Service the last counts.
     pub fn plan(&self, changes: &[Change]) -> (Plan, Settlement) {
         let settlement = self.settlement(changes);
         let mut outside = Outside::new(&self.uses);
         settlement.before.iter().for_each(|fragment| outside.take_away(fragment));
         let involved = || settlement.before.iter().chain(&settlement.after);
         if involved().any(|fragment| outside.shares_server(fragment)) {
-            // Who wins an address that several Services want depends on all of them. Rare: everything is compared.
+            // Which Service wins a shared address depends on all of them. Rare: everything is compared.
             return (diff(&self.state(), &self.state_after(changes)), settlement);
         }
         let partial = |fragments: &[Fragment]| {
             let mut state = State { device: Some(Default::default()), ..State::default() };
-            // All sets that either side knows, or a set would seem to come or go.
+            // All sets that either side knows: otherwise a set would be created or destroyed.
             let names = involved().flat_map(|fragment| &fragment.members).map(|(name, _)| *name);
             state.sets.extend(names.map(|name| (name, Default::default())));
             add(&mut state, fragments.iter().map(|fragment| outside.without_shared(fragment)));
@@ -121,7 +120,7 @@ impl Ledger {
         (diff(&partial(&settlement.before), &partial(&settlement.after)), settlement)
     }
 
-    /// What to enter when these changes are carried out, however they are planned.
+    /// What to enter when these changes were applied, however they were planned.
     pub fn settlement(&self, changes: &[Change]) -> Settlement {
         let changes: BTreeMap<&ServiceName, Option<&Arc<ServiceIntent>>> =
             changes.iter().map(|(name, wanted)| (name, wanted.as_ref())).collect();
@@ -133,35 +132,32 @@ impl Ledger {
         }
     }
 
-    /// Everything, with these changes. Walks everything.
+    /// The State with these changes. Renders everything.
     pub fn state_after(&self, changes: &[Change]) -> State {
-        let mut intent = self.intent(&self.node);
+        let mut intent = self.intent(self.node());
         for (name, service) in changes {
             match service {
                 Some(service) => intent.services.insert(name.clone(), service.clone()),
                 None => intent.services.remove(name),
             };
         }
-        render(&intent, &self.settings, &self.families)
+        render(&intent, &self.parameters, &self.families)
     }
 
-    /// Everything, on a node that is otherwise.
-    pub fn state_with(&self, node: &NodeIntent, settings: &Settings) -> State {
-        render(&self.intent(node), settings, &self.families)
+    /// The State on another node. Renders everything.
+    pub fn state_with(&self, node: &NodeIntent, parameters: &Parameters) -> State {
+        render(&self.intent(node), parameters, &self.families)
     }
 
     pub fn settle(&mut self, settlement: Settlement) {
         settlement.before.iter().for_each(|fragment| self.uses.remove(fragment));
         settlement.after.iter().for_each(|fragment| self.uses.add(fragment));
         for (name, service) in settlement.services {
-            match service {
-                Some(service) => self.services.insert(name, service),
-                None => self.services.remove(&name),
-            };
+            self.acknowledged.set_service(&name, service);
         }
     }
 
-    /// Whose object an operation is about, among the Services that change. For when the kernel refuses it.
+    /// Which of the changed Services owns the object of an operation. For an operation that the kernel refused.
     pub fn owner<'c>(&self, changes: &'c [Change], op: &Op) -> Option<&'c ServiceName> {
         let owner = changes.iter().find(|(name, wanted)| {
             let involved = [wanted.as_ref(), self.service(name)];
@@ -172,11 +168,13 @@ impl Ledger {
     }
 
     fn surroundings(&self) -> Surroundings<'_> {
-        Surroundings { node: &self.node, settings: &self.settings, families: &self.families }
+        Surroundings { node: self.node(), parameters: &self.parameters, families: &self.families }
     }
 
     fn intent(&self, node: &NodeIntent) -> Intent {
-        Intent { node: node.clone(), services: self.services.clone() }
+        let services = self.acknowledged.services();
+        let services = services.map(|(name, service)| (name.clone(), service.clone())).collect();
+        Intent { node: node.clone(), services }
     }
 }
 
@@ -206,7 +204,7 @@ fn is_about(op: &Op, fragment: &Fragment) -> bool {
     }
 }
 
-/// How many Services have something. What only one has is nearly everything; no count is zero.
+/// How many Services have an object. For most objects it is one; no count is zero.
 #[derive(Debug, Default, Clone)]
 struct Uses {
     servers: FxHashMap<Address, u32>,
@@ -244,10 +242,10 @@ fn servers(fragment: &Fragment) -> impl Iterator<Item = &Address> {
     fragment.servers.keys().chain(fragment.node_port_servers.keys())
 }
 
-/// What the Services that do not change have.
+/// What the unchanged Services have.
 struct Outside<'a> {
     all: &'a Uses,
-    /// What those that change have of it.
+    /// What the changed Services had.
     inside: Uses,
 }
 
@@ -264,7 +262,7 @@ impl<'a> Outside<'a> {
         servers(fragment).any(|key| others_have(&self.all.servers, &self.inside.servers, key))
     }
 
-    /// Whatever happens to a Service, what others have too stays.
+    /// Objects that unchanged Services have, too, stay.
     fn without_shared(&self, fragment: &Fragment) -> Fragment {
         let (all, inside) = (self.all, &self.inside);
         let mut own = fragment.clone();

@@ -2,36 +2,53 @@
 //!
 //! Pure: [`render`] an Intent to a [`State`], [`diff`] two States to a [`Plan`], [`interpret`] a packet, the
 //! [`Ledger`](ledger::Ledger), which plans a change of some Services at the cost of those Services, and
-//! [`Drains`](drain::Drains), which knows when an endpoint that left may be forgotten. The rules are the same
-//! whatever Services exist (`program.rs`); everything about Services is virtual servers, members of sets (`set.rs`) and
-//! addresses of the device `kube-ipvs0`. [`Dataplane`](dataplane::Dataplane) keeps the kernel at what it is told, over netlink (and
-//! the host's iptables tools, for the rules).
+//! [`Drains`](drain::Drains), which knows when a draining endpoint can be removed. The rules do not depend on Services
+//! (`program.rs`); a Service consists of virtual servers, members of sets (`set.rs`) and addresses of the device `kube-ipvs0`.
+//!
+//! Linux only: `observe` reads the kernel, `apply` applies a Plan, over netlink and, for the rules, with the host's iptables
+//! tools. [`Ipvs`] is the dataplane, [`MODE`] describes it.
 
 #![forbid(unsafe_code)]
 
+#[cfg(target_os = "linux")]
 pub mod apply;
+#[cfg(target_os = "linux")]
 pub mod dataplane;
 pub mod diff;
+#[cfg(target_os = "linux")]
 pub mod doors;
 pub mod drain;
-pub mod expected;
+#[cfg(target_os = "linux")]
+mod expected;
 pub mod interpret;
 pub mod ledger;
+mod mode;
+#[cfg(target_os = "linux")]
 pub mod observe;
+pub mod options;
 pub mod ownership;
 pub mod plan;
 pub mod program;
 pub mod render;
+mod ruleset;
 pub mod set;
 pub mod settings;
 pub mod state;
+#[cfg(target_os = "linux")]
 pub mod sysctl;
 pub mod text;
+#[cfg(target_os = "linux")]
+mod watch;
 
+#[cfg(target_os = "linux")]
+pub use dataplane::Ipvs;
 pub use diff::diff;
+#[cfg(target_os = "linux")]
 pub use doors::Error;
 pub use interpret::{interpret, trace};
+pub use mode::MODE;
+pub use options::Options;
 pub use plan::{Op, Plan};
-pub use render::{Settings, render};
+pub use render::{Parameters, render};
 pub use set::{Member, Set, SetName};
 pub use state::{Address, State, VirtualServer};

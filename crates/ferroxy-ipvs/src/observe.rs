@@ -1,4 +1,4 @@
-//! What the kernel has of ours, read back into a State. What is not ours is passed over.
+//! Reads our part of the kernel's state into a State.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -16,7 +16,7 @@ use crate::program::owns;
 use crate::set::{CAPACITY, Kind, Member, SetName};
 use crate::state::{Address, SetState, State, Treatment, VirtualServer};
 
-/// Everything of ours, or of the original's, as it is.
+/// Everything of ours, or of the original.
 pub fn observe(doors: &mut Doors) -> Result<State, Error> {
     let mut state = State { device: device(doors)?, ..State::default() };
     let families = doors.families();
@@ -33,12 +33,12 @@ pub fn observe(doors: &mut Doors) -> Result<State, Error> {
 fn device(doors: &mut Doors) -> Result<Option<BTreeSet<IpAddr>>, Error> {
     let Some(index) = doors.device()? else { return Ok(None) };
     let addresses = doors.links.addresses_of(index)?.into_iter().map(|address| address.ip);
-    // The kernel gives a device that is up one of these by itself.
+    // The kernel adds one of these to a device that is up.
     let is_link_local = |ip: &IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
     Ok(Some(addresses.filter(|ip| !is_link_local(ip)).collect()))
 }
 
-/// A set of another type has no room for anything of ours: it will be replaced.
+/// A set of another type has no room for our members: it will be replaced.
 fn read_set(name: SetName, found: ipset::Found) -> SetState {
     let kind = name.set.kind();
     if found.kind != Some(kind_of(kind)) {
@@ -48,7 +48,7 @@ fn read_set(name: SetName, found: ipset::Found) -> SetState {
     SetState { capacity, members: found.members.iter().filter_map(read_member).collect() }
 }
 
-/// `None` for what we would never put there.
+/// `None` for a member that is never ours.
 fn read_member(found: &ipset::Member) -> Option<Member> {
     let place = |address: &ipset::Address| {
         let protocol = Protocol::from_number(address.protocol)?;

@@ -1,7 +1,7 @@
-//! Which virtual servers are ours: the host may have others, and those are left alone.
+//! Which virtual servers are ours. Others are left alone.
 //!
-//! The kernel remembers of a virtual server neither who made it nor why. What tells ours (and the original's): its
-//! address is on our device, or it is a node port, whose port is in a set of ours and whose address is the host's.
+//! The kernel does not store who created a virtual server. Ours (and the original's) are recognised by their address: it is on
+//! our device, or it is an address of the host with a port in one of our sets.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use ferroxy_core::Protocol;
 use crate::set::{Member, Set};
 use crate::state::{Address, State};
 
-/// `seen` needs its device and sets only.
+/// `seen` needs the device and the sets only.
 pub fn is_ours(address: &Address, seen: &State, host_addresses: &BTreeSet<IpAddr>) -> bool {
     let on_device = seen.device.as_ref().is_some_and(|addresses| addresses.contains(&address.ip));
     on_device || (host_addresses.contains(&address.ip) && is_known_port(address, seen))

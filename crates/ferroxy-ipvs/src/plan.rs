@@ -1,10 +1,10 @@
-//! What to do to the kernel, step by step, in an order in which traffic never sees a gap.
+//! Operations on the kernel, in an order without a gap for traffic.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
 use crate::set::{Member, SetName};
-use crate::state::{Address, Treatment};
+use crate::state::{Address, DEVICE, Treatment};
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Plan {
@@ -14,22 +14,22 @@ pub struct Plan {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Op {
     CreateSet(SetName),
-    /// Puts another set with these members in the place of one that is too small or of another type.
+    /// Replaces a set that is too small, or of another type, with one that has these members.
     ReplaceSet(SetName, BTreeSet<Member>),
     CreateDevice,
-    /// Chains and jumps written, which refer to sets.
+    /// Writes chains and jumps, which refer to sets.
     WriteRules(ferroxy_iptables::Plan),
     AddMember(SetName, Member),
-    /// Forbids the node itself to use a load-balancer address.
+    /// Keeps the node itself from using a load-balancer address.
     Guard(Address),
     AddServer(Address, Treatment),
-    /// One that is still there, on its way out, is revived: whoever planned this may not have looked.
+    /// One that is still draining is revived: the planner may not have read the kernel.
     AddEndpoint(Address, SocketAddr),
     AddAddress(IpAddr),
     ChangeServer(Address, Treatment),
-    /// Sets a weight back to normal: the endpoint came back before its last connection ended.
+    /// Sets the weight back to normal: the endpoint came back before its last connection ended.
     Revive(Address, SocketAddr),
-    /// Sets a weight to 0: no new connections, established ones go on.
+    /// Sets the weight to 0: no new connections, established ones go on.
     Drain(Address, SocketAddr),
     RemoveEndpoint(Address, SocketAddr),
     RemoveAddress(IpAddr),
@@ -55,22 +55,42 @@ impl Plan {
         &self.ops
     }
 
+    /// What is removed, for people: `3 virtual servers`, `14 chains of ip nat`.
+    pub fn removals(&self) -> Vec<String> {
+        let count = |is_counted: fn(&Op) -> bool, one: &str| {
+            let count = self.ops.iter().filter(|op| is_counted(op)).count();
+            let plural = if count == 1 { "" } else { "s" };
+            (count > 0).then(|| format!("{count} {one}{plural}"))
+        };
+        let mut removed = Vec::new();
+        removed.extend(count(|op| matches!(op, Op::RemoveServer(_)), "virtual server"));
+        for op in &self.ops {
+            match op {
+                Op::RemoveRules(plan) => removed.extend(plan.removals()),
+                Op::RemoveDevice => removed.push(format!("device {DEVICE}")),
+                _ => {}
+            }
+        }
+        removed.extend(count(|op| matches!(op, Op::DestroySet(_)), "set"));
+        removed
+    }
+
     pub fn into_ops(self) -> Vec<Op> {
         self.ops
     }
 }
 
-/// What serves until a Plan has been carried out.
+/// What serves Services until a Plan was applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Before {
     /// This mode, or nothing.
     ThisMode,
-    /// The rules of iptables mode, in chains that both modes have: they stay until all else is there.
+    /// The rules of iptables mode, in chains that both modes have: they stay until everything else exists.
     OtherRules,
 }
 
 impl Plan {
-    /// Brings operations into the safe order; those of one rank stay as they are.
+    /// Sorts operations into the safe order; those of one rank keep their order.
     pub fn in_order(mut ops: Vec<Op>, before: Before) -> Plan {
         ops.sort_by_key(|op| op.rank(before));
         Plan { ops }
@@ -84,12 +104,12 @@ impl FromIterator<Op> for Plan {
 }
 
 impl Op {
-    /// What is referred to exists first and goes last. A virtual server balances before its address is the host's, and
-    /// until after it is: in between, the host itself would answer. What says how to treat a packet comes before
-    /// what makes packets come.
+    /// Referenced objects are created first and removed last. A virtual server exists before its address is on the device,
+    /// and until after it: otherwise the host itself would answer. Rules that treat packets come before the objects that
+    /// attract packets.
     fn rank(&self, before: Before) -> u8 {
         match self {
-            // Nothing gets to the virtual servers while other rules translate it: how it is treated can wait.
+            // No packet reaches the virtual servers while the other rules translate it: our rules can wait.
             Op::WriteRules(_) if before == Before::OtherRules => 8,
             Op::Guard(_) if before == Before::OtherRules => 9,
             Op::CreateSet(_) | Op::ReplaceSet(..) => 0,
@@ -110,5 +130,32 @@ impl Op {
             Op::RemoveDevice => 17,
             Op::DestroySet(_) => 18,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ferroxy_core::{Family, Protocol};
+    use ferroxy_iptables::{Op as RuleOp, TableName};
+
+    use super::*;
+    use crate::set::Set;
+
+    #[test]
+    fn removals_are_counted_by_kind() {
+        let server = |port| Address { ip: [10, 96, 0, 80].into(), protocol: Protocol::Tcp, port };
+        let mut rules = ferroxy_iptables::Plan::default();
+        rules.add(Family::V4, TableName::Nat, [RuleOp::Remove { chain: "KUBE-SERVICES".into() }]);
+        let plan: Plan = [
+            Op::DestroySet(Set::ClusterIp.of(Family::V4)),
+            Op::RemoveDevice,
+            Op::RemoveRules(rules),
+            Op::RemoveServer(server(80)),
+            Op::RemoveServer(server(81)),
+        ]
+        .into_iter()
+        .collect();
+        let expected = ["2 virtual servers", "1 chain of ip nat", "device kube-ipvs0", "1 set"];
+        assert_eq!(plan.removals(), expected);
     }
 }

@@ -1,21 +1,21 @@
-//! The rules around the virtual servers: the same whatever Services exist, for who is treated how is a member of a set.
+//! The rules around the virtual servers. They do not depend on Services: how a packet is treated is decided by members of sets.
 //!
 //! ```text
 //! nat     PREROUTING, OUTPUT ─▶ KUBE-SERVICES ─┬─▶ KUBE-LOAD-BALANCER ─▶ KUBE-MARK-MASQ
 //!                                              └─▶ KUBE-NODE-PORT ─▶ KUBE-MARK-MASQ
-//!         POSTROUTING ─▶ KUBE-POSTROUTING         masquerade what is marked, and what reaches itself
+//!         POSTROUTING ─▶ KUBE-POSTROUTING         masquerade marked packets, and pods that connect to themselves
 //! filter  INPUT   ─▶ KUBE-IPVS-FILTER             refuse unused ports of our addresses
 //!         INPUT, FORWARD ─▶ KUBE-PROXY-FIREWALL ─▶ KUBE-SOURCE-RANGES-FIREWALL
 //!         INPUT   ─▶ KUBE-NODE-PORT               let health checks in
 //!         FORWARD ─▶ KUBE-FORWARD
-//!         OUTPUT  ─▶ KUBE-IPVS-OUT-FILTER         load-balancer addresses the node itself may not use
+//!         OUTPUT  ─▶ KUBE-IPVS-OUT-FILTER         load-balancer addresses that the node may not use
 //! ```
 //!
-//! The virtual servers stand between: the kernel balances after `filter INPUT` for what comes in, and between `nat
-//! OUTPUT` and `filter OUTPUT` for what the node itself sends.
+//! The kernel balances incoming packets after `filter INPUT`, and packets of the node itself between `nat OUTPUT` and `filter
+//! OUTPUT`.
 //!
-//! The original writes a rule only while its set has members. Without members a rule matches nothing, so all are always
-//! here: a Service coming or going changes no rule.
+//! The original writes a rule only while its set has members. A rule without members matches nothing, so all rules always
+//! exist: adding or removing a Service changes no rule.
 
 use ferroxy_core::intent::{LocalDetector, NodeIntent};
 use ferroxy_core::{Family, Protocol};
@@ -38,7 +38,7 @@ pub const SOURCE_RANGES: &str = "KUBE-SOURCE-RANGES-FIREWALL";
 pub const IPVS_FILTER: &str = "KUBE-IPVS-FILTER";
 pub const OUT_FILTER: &str = "KUBE-IPVS-OUT-FILTER";
 
-/// Whether a chain is ours in this mode: made by us or by the original.
+/// Whether a chain is ours in this mode: created by us or by the original.
 pub fn owns(table: TableName, chain: &str) -> bool {
     match table {
         TableName::Mangle => false,
@@ -50,27 +50,27 @@ pub fn owns(table: TableName, chain: &str) -> bool {
 }
 
 /// All chains and jumps. Guards ([`guard`]) are added to their chain one by one.
-pub fn rules(node: &NodeIntent, families: &[Family]) -> RuleState {
+pub fn rules(node: &NodeIntent, mark: u32, families: &[Family]) -> RuleState {
     let mut state = RuleState::default();
     for &family in families {
         let detector = node.family(family).local_detector.as_ref();
         let tables = [
-            (TableName::Filter, filter(node, family, detector)),
-            (TableName::Nat, nat(node, family, detector)),
+            (TableName::Filter, filter(mark, family, detector)),
+            (TableName::Nat, nat(node, mark, family, detector)),
         ];
         state.tables.extend(tables.map(|(name, table)| ((family, name), table)));
     }
     state
 }
 
-/// What keeps the node from using a load-balancer address. It speaks to an address of its own from that very address,
-/// and the kernel has balanced the packet already: only the virtual server is known, no longer the destination.
+/// Keeps the node from using a load-balancer address. The node connects to a local address from that same address, and the
+/// kernel has already balanced the packet: only the virtual server is known, no longer the destination.
 pub fn guard(address: &Address) -> String {
     let Address { ip, protocol, port } = address;
     format!("-s {} -m ipvs --vproto {} --vaddr {ip} --vport {port} -j DROP", Host(*ip), protocol.number())
 }
 
-/// Reads what [`guard`] wrote.
+/// The inverse of [`guard`].
 pub fn parse_guard(rule: &str) -> Option<Address> {
     let value = |option: &str| {
         let mut words = rule.split(' ').skip_while(|word| *word != option);
@@ -88,7 +88,7 @@ fn table(chains: Vec<(&str, Rules)>, jumps: Vec<(&str, Rules)>) -> Table {
     Table { chains: boxed(chains), jumps: boxed(jumps) }
 }
 
-fn filter(node: &NodeIntent, family: Family, detector: Option<&LocalDetector>) -> Table {
+fn filter(mark: u32, family: Family, detector: Option<&LocalDetector>) -> Table {
     let access = jump("kubernetes ipvs access filter", IPVS_FILTER);
     let firewall = jump("kube-proxy firewall rules", PROXY_FIREWALL);
     let health = jump("kubernetes health check rules", NODE_PORT);
@@ -96,7 +96,7 @@ fn filter(node: &NodeIntent, family: Family, detector: Option<&LocalDetector>) -
     let out = jump("kubernetes ipvs access filter", OUT_FILTER);
     table(
         vec![
-            (FORWARD, forward(node.masquerade_mark)),
+            (FORWARD, forward(mark)),
             (NODE_PORT, health_checks(family)),
             (PROXY_FIREWALL, proxy_firewall(family, detector)),
             (SOURCE_RANGES, source_ranges(family)),
@@ -111,10 +111,9 @@ fn filter(node: &NodeIntent, family: Family, detector: Option<&LocalDetector>) -
     )
 }
 
-fn nat(node: &NodeIntent, family: Family, detector: Option<&LocalDetector>) -> Table {
+fn nat(node: &NodeIntent, mark: u32, family: Family, detector: Option<&LocalDetector>) -> Table {
     let portals = || list([jump("kubernetes service portals", SERVICES)]);
     let postrouting = list([jump("kubernetes postrouting rules", POSTROUTING)]);
-    let mark = node.masquerade_mark;
     table(
         vec![
             (SERVICES, services(node, family, detector)),
@@ -137,7 +136,7 @@ fn services(node: &NodeIntent, family: Family, detector: Option<&LocalDetector>)
     let external = set(Set::ExternalIp, "dst,dst");
     let external_local = set(Set::ExternalIpLocal, "dst,dst");
     let loopback = if family == Family::V4 { "127.0.0.0/8" } else { "::1/128" };
-    // Without a detector only the node is known for what it is: it speaks to a cluster IP of its own from that address.
+    // Without a detector only the node can be recognised: it connects to a cluster IP from that same address.
     let (sender, flags) = match detector {
         _ if node.masquerade_all => (Sender::default(), "dst,dst"),
         Some(detector) => (Sender::is_not_pod(detector), "dst,dst"),
@@ -229,11 +228,6 @@ fn proxy_firewall(family: Family, detector: Option<&LocalDetector>) -> Rules {
     let set = |set: Set| matches_set(set, family, "dst,dst");
     list([
         format!(
-            "{} {} -j DROP",
-            comment("no endpoint on this node, and the policy wants one"),
-            set(Set::Dropped)
-        ),
-        format!(
             "{source}{interface}{} {} -j DROP",
             comment("no endpoint on this node for traffic from outside"),
             set(Set::NoneLocal)
@@ -311,7 +305,7 @@ mod tests {
 
     #[test]
     fn every_chain_is_ours() {
-        let state = rules(&NodeIntent::default(), &Family::ALL);
+        let state = rules(&NodeIntent::default(), 0x4000, &Family::ALL);
         for ((_, name), table) in &state.tables {
             for chain in table.chains.keys() {
                 assert!(owns(*name, chain), "{chain}");

@@ -1,4 +1,4 @@
-//! Intent to State: which virtual servers, members and addresses a Service has.
+//! Intent to State: the virtual servers, set members and addresses of a Service.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -14,20 +14,22 @@ use crate::program;
 use crate::set::{Member, Set, SetName};
 use crate::state::{Address, SetState, State, Treatment, VirtualServer, WEIGHT};
 
-/// What is not in an Intent: how to balance, and what addresses the host has.
+/// What the State depends on besides the Intent: the mode's settings, and the addresses of the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Settings {
-    /// As the kernel calls it: `rr`, `lc`, `mh`…
+pub struct Parameters {
+    /// The bit of the packet mark that requests masquerading, as a mask.
+    pub masquerade_mark: u32,
+    /// The kernel's name of it: `rr`, `lc`, `mh`…
     pub scheduler: Arc<str>,
     /// Of all devices but ours.
     pub host_addresses: BTreeSet<IpAddr>,
 }
 
-/// Everything one Service has in the kernel. Others may have some of it too.
+/// Everything that one Service has in the kernel. Other Services may have some of it, too.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Fragment {
     pub servers: BTreeMap<Address, VirtualServer>,
-    /// Where an external IP is an address of this host, it goes before a node port.
+    /// An external IP that is an address of this host takes precedence over a node port.
     pub node_port_servers: BTreeMap<Address, VirtualServer>,
     pub addresses: BTreeSet<IpAddr>,
     pub members: BTreeSet<(SetName, Member)>,
@@ -38,36 +40,40 @@ pub struct Fragment {
 #[derive(Debug, Clone, Copy)]
 pub struct Surroundings<'a> {
     pub node: &'a NodeIntent,
-    pub settings: &'a Settings,
+    pub parameters: &'a Parameters,
     pub families: &'a [Family],
 }
 
-impl Default for Settings {
-    fn default() -> Settings {
-        Settings { scheduler: "rr".into(), host_addresses: BTreeSet::new() }
+impl Default for Parameters {
+    fn default() -> Parameters {
+        Parameters { masquerade_mark: 1 << 14, scheduler: "rr".into(), host_addresses: BTreeSet::new() }
     }
 }
 
 /// Everything.
-pub fn render(intent: &Intent, settings: &Settings, families: &[Family]) -> State {
-    let surroundings = Surroundings { node: &intent.node, settings, families };
+pub fn render(intent: &Intent, parameters: &Parameters, families: &[Family]) -> State {
+    let surroundings = Surroundings { node: &intent.node, parameters, families };
     let mut state = empty(surroundings);
     add(&mut state, intent.services.values().map(|service| fragment(service, surroundings)));
     state
 }
 
-/// What there is without any Service.
+/// The State without any Service.
 pub fn empty(surroundings: Surroundings<'_>) -> State {
     let names = surroundings.families.iter().flat_map(|family| SetName::all(*family));
     State {
         device: Some(BTreeSet::new()),
         sets: names.map(|name| (name, SetState::default())).collect(),
-        rules: program::rules(surroundings.node, surroundings.families),
+        rules: program::rules(
+            surroundings.node,
+            surroundings.parameters.masquerade_mark,
+            surroundings.families,
+        ),
         ..State::default()
     }
 }
 
-/// Puts fragments into a State. Of several virtual servers at one address the first stands.
+/// Puts fragments into a State. Of several virtual servers at one address the first wins.
 pub fn add(state: &mut State, fragments: impl Iterator<Item = Fragment>) {
     let mut node_ports = Vec::new();
     for fragment in fragments {
@@ -90,7 +96,7 @@ pub fn fragment(service: &ServiceIntent, surroundings: Surroundings<'_>) -> Frag
     let mut fragment = Fragment::default();
     let scheduler = match service.scheduler {
         Some(own) => own.as_str().into(),
-        None => surroundings.settings.scheduler.clone(),
+        None => surroundings.parameters.scheduler.clone(),
     };
     for port in service.ports.iter().filter(|port| surroundings.families.contains(&port.family)) {
         let render = Render { port, scheduler: &scheduler, surroundings };
@@ -129,9 +135,10 @@ impl Render<'_> {
     fn server(&self, frontend: &Frontend) -> VirtualServer {
         let serves = |endpoint: &Endpoint| (SocketAddr::new(endpoint.ip, endpoint.port), WEIGHT);
         let endpoints: &[Endpoint] = match frontend.route {
+            // The kernel refuses connections to a virtual server without endpoints, as the original does for `Drop`, too.
             Route::Reject | Route::Drop => &[],
             Route::Cluster | Route::ExternalCluster => &self.port.cluster,
-            // Pods and the node are served by others; strangers are dropped before they come here (`NoneLocal`).
+            // For pods and the node itself; traffic from outside is dropped before it gets here (`NoneLocal`).
             Route::ExternalLocal if self.port.local.is_empty() => &self.port.cluster,
             Route::Local | Route::ExternalLocal => &self.port.local,
         };
@@ -152,14 +159,14 @@ impl Render<'_> {
     /// A virtual server listens on one address, so a node port needs one for each. (A range can have addresses of Services in it
     /// too, which are on our own device: node ports are for those of the host.)
     fn node_port_ips(&self) -> impl Iterator<Item = IpAddr> {
-        let Surroundings { node, settings, .. } = self.surroundings;
+        let Surroundings { node, parameters, .. } = self.surroundings;
         let answering = &node.family(self.port.family).node_port_addresses;
         let answers = move |ip: &IpAddr| match answering {
             NodePortAddresses::AllLocal => true,
             NodePortAddresses::These(these) => these.contains(ip),
         };
         let of_family = |ip: &IpAddr| Family::of(*ip) == self.port.family && can_serve_node_ports(*ip);
-        settings.host_addresses.iter().copied().filter(of_family).filter(answers)
+        parameters.host_addresses.iter().copied().filter(of_family).filter(answers)
     }
 
     /// An external address that another device has needs no second home.
@@ -167,7 +174,7 @@ impl Render<'_> {
         match frontend.kind {
             FrontendKind::ClusterIp => true,
             FrontendKind::ExternalIp | FrontendKind::LoadBalancer => {
-                !self.surroundings.settings.host_addresses.contains(&ip)
+                !self.surroundings.parameters.host_addresses.contains(&ip)
             }
             FrontendKind::NodePort => false,
         }
@@ -201,10 +208,8 @@ impl Render<'_> {
                 }
             }
         }
-        match frontend.route {
-            Route::Drop => member(Set::Dropped, here),
-            Route::ExternalLocal if self.port.local.is_empty() => member(Set::NoneLocal, here),
-            _ => {}
+        if is_local && self.port.local.is_empty() {
+            member(Set::NoneLocal, here);
         }
         if let Some(allowed) = &frontend.allowed_sources {
             self.restrict(allowed, at, fragment);

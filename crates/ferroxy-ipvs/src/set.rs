@@ -1,4 +1,4 @@
-//! The sets by their known names: what type each has, and what its members look like.
+//! The sets: their names, their types and their members.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -8,14 +8,13 @@ use ipnet::IpNet;
 
 use crate::state::Address;
 
-/// How many members a set may get. The original allows 65,536, which large clusters exceed; room costs nothing until
-/// it is used.
+/// How many members a set can have. The original allows 65,536, which large clusters exceed; unused room costs nothing.
 pub const CAPACITY: u32 = 1 << 20;
 
 /// What a set is for. One exists for each family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Set {
-    /// Endpoints on this node with themselves as the client: masqueraded, or they would answer past the node.
+    /// Endpoints of this node that connect to themselves. They are masqueraded: otherwise the reply would bypass the node.
     LoopBack,
     ClusterIp,
     ExternalIp,
@@ -35,11 +34,9 @@ pub enum Set {
     HealthCheckNodePort,
     /// The addresses of the device.
     IpvsIps,
-    /// Policy `Local`, nobody here to serve but somebody elsewhere: for pods and the node itself only. The original
-    /// has no such set and hands strangers to remote pods, whose answers then get lost.
+    /// `externalTrafficPolicy: Local` with endpoints on other nodes only: served for pods and the node itself. The original
+    /// has no such set and sends traffic from outside to remote pods, whose replies are lost.
     NoneLocal,
-    /// The same for `internalTrafficPolicy`: for nobody.
-    Dropped,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,7 +64,7 @@ pub enum Member {
 }
 
 impl Set {
-    pub const ALL: [Set; 19] = [
+    pub const ALL: [Set; 18] = [
         Set::LoopBack,
         Set::ClusterIp,
         Set::ExternalIp,
@@ -86,7 +83,6 @@ impl Set {
         Set::HealthCheckNodePort,
         Set::IpvsIps,
         Set::NoneLocal,
-        Set::Dropped,
     ];
 
     /// What follows `KUBE-` or `KUBE-6-`.
@@ -110,7 +106,6 @@ impl Set {
             Set::HealthCheckNodePort => "HEALTH-CHECK-NODE-PORT",
             Set::IpvsIps => "IPVS-IPS",
             Set::NoneLocal => "NONE-LOCAL",
-            Set::Dropped => "DROPPED",
         }
     }
 
@@ -132,8 +127,7 @@ impl Set {
             | Set::LoadBalancerLocal
             | Set::NodePortSctp
             | Set::NodePortLocalSctp
-            | Set::NoneLocal
-            | Set::Dropped => Kind::IpPort,
+            | Set::NoneLocal => Kind::IpPort,
         }
     }
 
@@ -167,7 +161,7 @@ impl SetName {
 
 impl fmt::Display for SetName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The kernel's 32 bytes for a name hold a zero at the end.
+        // The kernel has 32 bytes for a name, the last one is zero.
         const LONGEST: usize = 31;
         let prefix = if self.family == Family::V4 { "KUBE-" } else { "KUBE-6-" };
         let suffix = self.set.suffix();

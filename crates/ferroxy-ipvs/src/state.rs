@@ -1,4 +1,4 @@
-//! What the kernel has of ours as a value: virtual servers, the device's addresses, sets and rules.
+//! Our part of the kernel's state as a value: virtual servers, addresses of the device, sets and rules.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -9,8 +9,7 @@ use ferroxy_core::{Family, Protocol};
 
 use crate::set::{CAPACITY, Member, SetName};
 
-/// The dummy device that makes the addresses of Services the host's own: the kernel balances only what is
-/// addressed to the host.
+/// The dummy device that makes addresses of Services local: the kernel balances only packets to local addresses.
 pub const DEVICE: &str = "kube-ipvs0";
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -19,13 +18,13 @@ pub struct State {
     /// `None`: there is no device.
     pub device: Option<BTreeSet<IpAddr>>,
     pub sets: BTreeMap<SetName, SetState>,
-    /// Our chains and jumps, without the rules that `guarded` stands for.
+    /// Our chains and jumps, without the rules for `guarded`.
     pub rules: ferroxy_iptables::State,
-    /// Load-balancer addresses the node itself may not use: each is a rule.
+    /// Load-balancer addresses that the node itself may not use. Each is a rule.
     pub guarded: BTreeSet<Address>,
 }
 
-/// Where a virtual server listens. Also a part of most members of sets.
+/// The address of a virtual server. Also a part of most set members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Address {
     pub ip: IpAddr,
@@ -40,7 +39,7 @@ pub struct VirtualServer {
     pub endpoints: BTreeMap<SocketAddr, u32>,
 }
 
-/// How a virtual server picks.
+/// How a virtual server picks an endpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Treatment {
     pub scheduler: Arc<str>,
@@ -50,10 +49,10 @@ pub struct Treatment {
     pub persistence: Option<u32>,
 }
 
-/// `IP_VS_SVC_F_SCHED2`: the schedulers `mh` and `sh` look at the client's port too, and not only at its address.
+/// `IP_VS_SVC_F_SCHED2`: the schedulers `mh` and `sh` hash the client's port, too.
 pub const HASHES_PORT: u32 = 0x10;
 
-/// The weight of all endpoints that are not on their way out.
+/// The weight of all endpoints that do not drain.
 pub const WEIGHT: u32 = 1;
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! The kernel's settings that this mode depends on. Reads and writes `/proc/sys` and nothing else.
+//! The sysctls that this mode depends on.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -6,16 +6,16 @@ use std::path::Path;
 
 use crate::doors::Error;
 
-/// A packet for an address of one device is otherwise answered for on all others, ours among them.
+/// Without these, the host answers ARP on every device for the addresses of all devices, ours included.
 const STRICT_ARP: [(&str, &str); 2] =
     [("net/ipv4/conf/all/arp_ignore", "1"), ("net/ipv4/conf/all/arp_announce", "2")];
 
-/// Writes what differs from what is needed. A file system that is read-only, as in many containers, is an error only then.
+/// Writes values that differ. A read-only file system, as in many containers, is an error only then.
 pub fn set(strict_arp: bool) -> Result<(), Error> {
     let mut wanted = vec![
-        // The rules look at balanced packets too.
+        // Rules must see balanced packets, too.
         ("net/ipv4/vs/conntrack", "1"),
-        // Clients of an endpoint that is gone, or on its way out, are sent elsewhere.
+        // Clients of an endpoint that was removed, or drains, go to another one.
         ("net/ipv4/vs/expire_nodest_conn", "1"),
         ("net/ipv4/vs/expire_quiescent_template", "1"),
         ("net/ipv4/ip_forward", "1"),
@@ -39,7 +39,7 @@ fn ensure(key: &str, value: &'static str) -> Result<(), Error> {
     }
 }
 
-/// From 4.1 until 5.9 a client that uses a port again waited a second, unless connections were simply kept.
+/// From 4.1 until 5.9 a client that reuses a port waits for a second, unless connections are kept.
 fn reuses_badly(release: &str) -> bool {
     let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
     let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));

@@ -1,4 +1,4 @@
-//! States and Plans as the text people know: `ipvsadm -Sn`, `ipset save`, `ip address`, `iptables-save`.
+//! States and Plans as text, in the formats of `ipvsadm -Sn`, `ipset save`, `ip address` and `iptables-save`.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -36,7 +36,7 @@ impl fmt::Display for State {
 }
 
 impl State {
-    /// The rules with the guards in their place.
+    /// The rules, with the guards.
     pub fn all_rules(&self) -> ferroxy_iptables::State {
         let mut rules = self.rules.clone();
         for address in &self.guarded {
@@ -46,7 +46,7 @@ impl State {
         rules
     }
 
-    /// Takes rules as they were read: what is a guard becomes one.
+    /// Takes the rules of the kernel, and separates the guards.
     pub fn set_rules(&mut self, mut rules: ferroxy_iptables::State) {
         self.guarded.clear();
         for family in Family::ALL {
@@ -59,7 +59,7 @@ impl State {
     }
 }
 
-/// As the commands that would do it.
+/// As commands.
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.ops().iter().try_for_each(|op| writeln!(f, "{op}"))

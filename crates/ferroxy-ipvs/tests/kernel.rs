@@ -20,11 +20,12 @@ use std::time::{Duration, Instant};
 
 use ferroxy_core::intent::{FamilyIntent, NodePortAddresses};
 use ferroxy_core::{Facts, Family, Intent, NodeIntent, Policy, Protocol, resolve};
-use ferroxy_ipvs::dataplane::{Dataplane, Options, Programmed};
+use ferroxy_dataplane::{Change, Dataplane, Drains, Persists, Programmed, Settings, Value, Verifies};
 use ferroxy_ipvs::doors::Doors;
-use ferroxy_ipvs::ledger::Change;
+use ferroxy_ipvs::drain::LIMIT;
 use ferroxy_ipvs::observe::observe;
-use ferroxy_ipvs::{Settings, State, render};
+use ferroxy_ipvs::settings::{EXCLUDE_CIDRS, SCHEDULER};
+use ferroxy_ipvs::{Ipvs, Parameters, State, render};
 use ferroxy_lab::conformance;
 use ferroxy_netlink::route::{Address, Connection};
 use ferroxy_source::manifest::ManifestSource;
@@ -89,11 +90,11 @@ fn recorded_intent(name: &str) -> Intent {
 
 fn wanted(intent: &Intent) -> State {
     let host_addresses = Doors::open(&[]).unwrap().host_addresses().unwrap();
-    render(intent, &Settings { host_addresses, ..Settings::default() }, &Family::ALL)
+    render(intent, &Parameters { host_addresses, ..Parameters::default() }, &Family::ALL)
 }
 
-fn open() -> Dataplane {
-    Dataplane::open(&Family::ALL, Options::default()).unwrap()
+fn open() -> Ipvs {
+    Ipvs::open(&Family::ALL, &Settings::default()).unwrap()
 }
 
 #[test]
@@ -102,13 +103,13 @@ fn the_kernel_has_what_was_wanted_and_a_restart_sends_nothing() {
     in_namespace(|| {
         run("ipvsadm", &["-A", "-t", "192.0.2.9:80", "-s", "rr"]);
         let mut dataplane = open();
-        dataplane.probe().unwrap();
+        dataplane.probe(&NodeIntent::default()).unwrap();
         let mut before = State::default();
         for case in CASES {
             // From each to the next: what differs is changed.
             let intent = recorded_intent(case);
             let outcome = dataplane.start(&intent).unwrap();
-            assert_eq!(outcome.failed, []);
+            assert_eq!(outcome.refused, []);
             let (wanted, mut seen) =
                 (wanted(&intent), observe(&mut Doors::open(&Family::ALL).unwrap()).unwrap());
             seen.servers.values_mut().for_each(|it| it.endpoints.retain(|_, weight| *weight > 0));
@@ -117,9 +118,10 @@ fn the_kernel_has_what_was_wanted_and_a_restart_sends_nothing() {
             assert_ne!(before, wanted);
             before = wanted;
         }
-        assert!(dataplane.cleanup().unwrap());
-        assert!(!dataplane.is_installed().unwrap());
-        assert!(!open().cleanup().unwrap());
+        let removed = dataplane.cleanup().unwrap();
+        assert!(removed.contains(&"device kube-ipvs0".to_owned()), "{removed:?}");
+        assert!(dataplane.is_cold().unwrap());
+        assert_eq!(open().cleanup().unwrap(), [] as [&str; 0]);
         assert_eq!(run("ipset", &["list", "-n"]), "");
         assert!(!run("iptables-save", &[]).contains("KUBE-"));
         assert_eq!(
@@ -163,21 +165,20 @@ fn drift_is_mended_and_refusals_name_the_service() {
         run("iptables", &["-t", "nat", "-F", "KUBE-SERVICES"]);
         run("iptables", &["-F", "KUBE-IPVS-OUT-FILTER"]);
         let repair = dataplane.verify().unwrap();
-        assert!(repair.plan.len() >= 7, "{}", repair.plan);
-        assert!(repair.unmended.is_empty(), "{}", repair.unmended);
-        assert!(dataplane.verify().unwrap().plan.is_empty());
+        assert!(repair.operations >= 7 && repair.unrepaired.is_none(), "{repair:?}");
+        assert_eq!(dataplane.verify().unwrap().operations, 0);
         let service = intent.services.values().next().unwrap();
         let Programmed::Parts { right, wanted } = dataplane.programmed(&intent, service).unwrap() else {
             panic!("it is programmed");
         };
         assert_eq!(right, wanted);
-        let options = Options { scheduler: "nosuch".into(), ..Options::default() };
-        let mut other = Dataplane::open(&Family::ALL, options).unwrap();
-        let words = other.probe().unwrap_err().to_string();
+        let settings: Settings = [(SCHEDULER.name, Value::Text("nosuch".into()))].into_iter().collect();
+        let mut other = Ipvs::open(&Family::ALL, &settings).unwrap();
+        let words = other.probe(&NodeIntent::default()).unwrap_err().to_string();
         assert_eq!(words, "the kernel has no scheduler nosuch (module ip_vs_nosuch)");
-        let failed = other.start(&intent).unwrap().failed;
-        assert_eq!(failed.len(), intent.services.len());
-        assert!(failed[0].1.contains("the kernel has no scheduler nosuch"), "{failed:?}");
+        let refused = other.start(&intent).unwrap().refused;
+        assert_eq!(refused.len(), intent.services.len());
+        assert!(refused[0].reason.contains("the kernel has no scheduler nosuch"), "{refused:?}");
     });
 }
 
@@ -198,9 +199,10 @@ fn node_ports_answer_on_addresses_the_node_gets_later() {
             !servers.contains("10.96.0.80:99"),
             "what stands at our addresses is taken for ours: {servers}"
         );
-        let options = Options { exclude_cidrs: vec!["10.96.0.80/32".parse().unwrap()], ..Options::default() };
+        let excluded = Value::Cidrs(vec!["10.96.0.80/32".parse().unwrap()]);
+        let settings: Settings = [(EXCLUDE_CIDRS.name, excluded)].into_iter().collect();
         run("ipvsadm", &["-A", "-t", "10.96.0.80:99", "-s", "rr"]);
-        Dataplane::open(&Family::ALL, options).unwrap().cleanup().unwrap();
+        Ipvs::open(&Family::ALL, &settings).unwrap().cleanup().unwrap();
         assert!(run("ipvsadm", &["-Sn"]).contains("10.96.0.80:99"), "unless it is said that it is not");
     });
 }
@@ -223,10 +225,10 @@ fn an_endpoint_drains() {
             (name, Some(Arc::new(service)))
         };
         let v4 = FamilyIntent { node_port_addresses: NodePortAddresses::AllLocal, ..FamilyIntent::default() };
-        let node = NodeIntent { masquerade_mark: 0x4000, v4, ..NodeIntent::default() };
+        let node = NodeIntent { v4, ..NodeIntent::default() };
         let mut dataplane = open();
         dataplane.start(&Intent { node, ..Intent::default() }).unwrap();
-        assert_eq!(dataplane.change(vec![intent(2)]).unwrap().failed, []);
+        assert_eq!(dataplane.change(vec![intent(2)]).unwrap().refused, []);
         let to: SocketAddr = "10.96.0.1:80".parse().unwrap();
         let connect = || TcpStream::connect_timeout(&to, ferroxy_lab::ANSWER).expect("somebody serves");
         // Round robin: one each.
@@ -235,7 +237,7 @@ fn an_endpoint_drains() {
         let servers = [here.accept().unwrap().0, there.accept().unwrap().0];
         dataplane.change(vec![intent(1)]).unwrap();
         assert_eq!(dataplane.draining(), 1);
-        assert_eq!(dataplane.drain(Duration::from_secs(1)).unwrap().operations, 0, "it has a connection");
+        assert_eq!(dataplane.drain().unwrap().operations, 0, "it has a connection");
         there.set_nonblocking(true).unwrap();
         let more = [connect(), connect(), connect()];
         assert!(there.accept().is_err(), "new ones go elsewhere");
@@ -245,21 +247,17 @@ fn an_endpoint_drains() {
         assert_eq!(dataplane.draining(), 0);
         assert!(run("ipvsadm", &["-Sn"]).contains("-r 10.244.1.1:8080 -m -w 1"));
         dataplane.change(vec![intent(1)]).unwrap();
-        assert_eq!(dataplane.drain(Duration::from_secs(2)).unwrap().operations, 0);
+        assert_eq!(dataplane.drain().unwrap().operations, 0);
         // Another run of ours finds it on its way out.
         drop(dataplane);
         let mut dataplane = open();
         let (name, service) = intent(1);
         let services = [(name, service.unwrap())].into();
         let v4 = FamilyIntent { node_port_addresses: NodePortAddresses::AllLocal, ..FamilyIntent::default() };
-        let node = NodeIntent { masquerade_mark: 0x4000, v4, ..NodeIntent::default() };
+        let node = NodeIntent { v4, ..NodeIntent::default() };
         assert_eq!(dataplane.start(&Intent { node, services }).unwrap().operations, 0);
         assert_eq!(dataplane.draining(), 1);
-        assert_eq!(
-            dataplane.drain(Options::default().drain_limit).unwrap().operations,
-            1,
-            "its time is over"
-        );
+        assert_eq!(dataplane.drain_at(Instant::now() + LIMIT).unwrap().operations, 1, "its time is over");
         assert!(!run("ipvsadm", &["-Sn"]).contains("-r 10.244.1.1:8080"));
         assert_eq!(dataplane.draining(), 0);
         drop((clients, servers, more));
@@ -275,7 +273,7 @@ fn a_change_is_a_handful_of_messages_whatever_the_cluster() {
         let mut dataplane = open();
         let costs = [50, 5000].map(|count| {
             let services = (0..count).map(|n| service(n, Protocol::Tcp, 0..5)).collect();
-            assert_eq!(dataplane.start(&Intent { services, ..Intent::default() }).unwrap().failed, []);
+            assert_eq!(dataplane.start(&Intent { services, ..Intent::default() }).unwrap().refused, []);
             let before: Vec<_> = changes().map(|(what, change)| cost(&mut dataplane, what, change)).collect();
             // What went has come again, and the other way round: two times to take the better of.
             let again: Vec<_> = changes().map(|(what, change)| cost(&mut dataplane, what, change)).collect();
@@ -290,7 +288,7 @@ fn a_change_is_a_handful_of_messages_whatever_the_cluster() {
             costs[0].iter().all(|(_, (operations, messages))| operations.max(messages) < &10),
             "{costs:?}"
         );
-        assert!(dataplane.cleanup().unwrap());
+        assert!(!dataplane.cleanup().unwrap().is_empty());
     });
 }
 
@@ -313,18 +311,18 @@ fn changes() -> impl Iterator<Item = (&'static str, Change)> {
 
 /// Operations and messages, and how long it took.
 fn cost(
-    dataplane: &mut Dataplane,
+    dataplane: &mut Ipvs,
     what: &'static str,
     change: Change,
 ) -> (&'static str, (usize, usize), Duration) {
     let start = Instant::now();
     let outcome = dataplane.change(vec![change]).unwrap();
     let time = start.elapsed();
-    assert_eq!(outcome.failed, []);
+    assert_eq!(outcome.refused, []);
     assert!(outcome.operations > 0, "{what} nothing was done");
     // One on its way out would come back in another way.
-    dataplane.drain(Options::default().drain_limit).unwrap();
-    (what, (outcome.operations, outcome.messages), time)
+    dataplane.drain_at(Instant::now() + LIMIT).unwrap();
+    (what, (outcome.operations, outcome.receipt.messages), time)
 }
 
 /// Not println!, whose output the test harness keeps to itself.

@@ -17,12 +17,12 @@ use ferroxy_core::{Facts, Family, Intent, NodeIntent, Protocol, Scheduler, Servi
 use ferroxy_iptables::TableName;
 use ferroxy_ipvs::diff::keeping_the_unknown;
 use ferroxy_ipvs::ledger::Ledger;
-use ferroxy_ipvs::{Op, Plan, Settings, State, diff, interpret, render};
+use ferroxy_ipvs::{Op, Parameters, Plan, State, diff, interpret, render};
 use proptest::prelude::*;
 use support::{Kernel, changes, service};
 
 /// The addresses on which node ports answer are the host's by definition.
-fn settings(intent: &Intent) -> Settings {
+fn parameters(intent: &Intent) -> Parameters {
     let mut host: std::collections::BTreeSet<std::net::IpAddr> =
         HOST_ADDRESSES.iter().map(|ip| ip.parse().unwrap()).collect();
     for family in Family::ALL {
@@ -32,12 +32,12 @@ fn settings(intent: &Intent) -> Settings {
             host.extend(these);
         }
     }
-    Settings { host_addresses: host, ..Settings::default() }
+    Parameters { host_addresses: host, ..Parameters::default() }
 }
 
 fn rendered(cluster: &Cluster) -> State {
     let intent = cluster.intent();
-    render(&intent, &settings(&intent), &Family::ALL)
+    render(&intent, &parameters(&intent), &Family::ALL)
 }
 
 fn carry_out(kernel: &mut Kernel, plan: &Plan) -> Result<(), TestCaseError> {
@@ -53,7 +53,7 @@ proptest! {
     #[test]
     fn packets_go_where_the_oracle_says(cluster in clusters()) {
         let intent = cluster.intent();
-        let state = render(&intent, &settings(&intent), &Family::ALL);
+        let state = render(&intent, &parameters(&intent), &Family::ALL);
         for packet in interesting_packets(&intent) {
             prop_assert_eq!(interpret(&state, &packet), oracle(&intent, &packet), "{:?}\n{}", packet, state);
         }
@@ -89,7 +89,7 @@ proptest! {
     fn changes_add_up(cluster in clusters()) {
         let mut facts = Facts::new(cluster.policy.clone());
         let mut intent = resolve::all(&facts).0;
-        let mut ledger = Ledger::new(&Family::ALL, settings(&intent), intent.node.clone());
+        let mut ledger = Ledger::new(&Family::ALL, parameters(&intent), intent.node.clone());
         let mut kernel = Kernel::default();
         carry_out(&mut kernel, &ledger.plan_program())?;
         for events in cluster.events.chunks(3) {
@@ -98,13 +98,13 @@ proptest! {
                 let touched = facts.apply(event.clone());
                 resolve::update(&facts, &touched, &mut intent);
             }
-            let settings = settings(&intent);
-            carry_out(&mut kernel, &ledger.plan_node(&intent.node, &settings))?;
-            ledger.settle_node(intent.node.clone(), settings.clone());
+            let parameters = parameters(&intent);
+            carry_out(&mut kernel, &ledger.plan_node(&intent.node, &parameters))?;
+            ledger.settle_node(intent.node.clone(), parameters.clone());
             let (plan, settlement) = ledger.plan(&changes(&before, &intent));
             carry_out(&mut kernel, &plan)?;
             ledger.settle(settlement);
-            let fresh = render(&intent, &settings, &Family::ALL);
+            let fresh = render(&intent, &parameters, &Family::ALL);
             prop_assert_eq!(&ledger.state(), &fresh);
             prop_assert_eq!(&kernel.settled(), &fresh);
         }
@@ -115,8 +115,9 @@ mod size {
     //! The cost of a change is the size of the change.
 
     use ferroxy_core::{Family, NodeIntent, Protocol};
-    use ferroxy_ipvs::ledger::{Change, Ledger};
-    use ferroxy_ipvs::{Op, Settings};
+    use ferroxy_dataplane::Change;
+    use ferroxy_ipvs::ledger::Ledger;
+    use ferroxy_ipvs::{Op, Parameters};
 
     use super::support::{Kernel, service};
 
@@ -126,7 +127,7 @@ mod size {
     }
 
     fn ledger(services: u16) -> Ledger {
-        let mut ledger = Ledger::new(&[Family::V4], Settings::default(), NodeIntent::default());
+        let mut ledger = Ledger::new(&[Family::V4], Parameters::default(), NodeIntent::default());
         let all: Vec<Change> = (0..services).map(|n| change(n, 0..5)).collect();
         let settlement = ledger.plan(&all).1;
         ledger.settle(settlement);
@@ -197,7 +198,7 @@ mod size {
 #[test]
 fn after_iptables_mode_rules_are_written_last() {
     let services = [service(1, Protocol::Tcp, 1..3), service(2, Protocol::Udp, 1..3)].into();
-    let wanted = render(&Intent { services, ..Intent::default() }, &Settings::default(), &[Family::V4]);
+    let wanted = render(&Intent { services, ..Intent::default() }, &Parameters::default(), &[Family::V4]);
     let mut seen = State { rules: wanted.rules.clone(), ..State::default() };
     let nat = seen.rules.tables.get_mut(&(Family::V4, TableName::Nat)).unwrap();
     nat.chains.insert("KUBE-SERVICES".into(), ["-j KUBE-SVC-LOLE4ISW44XBNF3G"].into_iter().collect());
@@ -211,11 +212,31 @@ fn after_iptables_mode_rules_are_written_last() {
     assert!(plan.ops().iter().position(is_rules) < first_server, "{plan}");
 }
 
+/// `internalTrafficPolicy: Local` without an endpoint on this node: the original's virtual server has no endpoints, and the
+/// kernel refuses connections, whoever makes them.
+#[test]
+fn internal_policy_local_without_a_local_endpoint_refuses_everybody() {
+    let (name, service) = service(1, Protocol::Tcp, 1..3);
+    let mut service = ServiceIntent::clone(&service);
+    service.ports[0].frontends[0].route = Route::Drop;
+    let intent = Intent { services: [(name, Arc::new(service))].into(), ..Intent::default() };
+    let state = render(&intent, &Parameters::default(), &[Family::V4]);
+    let destination = [10, 96, 0, 1].into();
+    let pod = ([10, 244, 1, 5].into(), Origin::Interface("cbr0".into()));
+    let outside = ([172, 18, 0, 100].into(), Origin::Interface("eth0".into()));
+    for (source, origin) in [pod, outside, (destination, Origin::Host)] {
+        let packet =
+            Packet { source, origin, destination, port: 80, protocol: Protocol::Tcp, to_this_host: false };
+        assert_eq!(interpret(&state, &packet), Verdict::Reject, "{packet:?}");
+        assert_eq!(oracle(&intent, &packet), Verdict::Reject, "{packet:?}");
+    }
+}
+
 #[test]
 fn another_scheduler_changes_a_virtual_server_in_place() {
     let (name, plain) = service(1, Protocol::Tcp, 1..3);
     let chosen = Arc::new(ServiceIntent { scheduler: Some(Scheduler::Maglev), ..(*plain).clone() });
-    let mut ledger = Ledger::new(&[Family::V4], Settings::default(), NodeIntent::default());
+    let mut ledger = Ledger::new(&[Family::V4], Parameters::default(), NodeIntent::default());
     let (_, settlement) = ledger.plan(&[(name.clone(), Some(plain.clone()))]);
     ledger.settle(settlement);
     let (plan, settlement) = ledger.plan(&[(name.clone(), Some(chosen))]);

@@ -58,9 +58,7 @@ fn served(intent: &Intent, packet: &Packet, (port, frontend): Found<'_>) -> Verd
 
 fn is_kept_out(intent: &Intent, packet: &Packet, port: &PortIntent, frontend: &Frontend) -> bool {
     let none_local = frontend.route == Route::ExternalLocal && port.local.is_empty();
-    frontend.route == Route::Drop
-        || (none_local && !from_pod(intent, packet))
-        || !allows(port, frontend, packet.source)
+    (none_local && !from_pod(intent, packet)) || !allows(port, frontend, packet.source)
 }
 
 /// Load-balancer IPs among the source ranges allow the node, each for its own address only.

@@ -1,5 +1,4 @@
-//! Who wants to know that a tool runs: a listener to the kernel's notifications, and whoever waits for a sign of life. Runs
-//! nothing itself.
+//! Who is informed while a tool runs: the listener to notifications of nf_tables, and the sign of life. Runs nothing itself.
 
 use std::fmt;
 
@@ -7,19 +6,19 @@ use ferroxy_netlink::nftables::Ignorer;
 
 use super::Attendant;
 
-/// What others want to know while a tool runs.
+/// Informed while a tool runs.
 #[derive(Default)]
 pub struct Bystander {
-    /// Whoever listens to the kernel's notifications, and is not to be told of our own changes.
+    /// Leaves out notifications of our own changes.
     pub listener: Option<Ignorer>,
     pub sign_of_life: Option<Box<dyn Fn() + Send>>,
 }
 
 impl Attendant for Bystander {
-    /// A tool's notifications carry its process id.
+    /// The notifications of a tool carry its process id.
     fn started(&self, process: u32) {
         if let Some(Err(error)) = self.listener.as_ref().map(|listener| listener.ignore(process)) {
-            tracing::warn!("{error}: our own changes will be looked into as if they were others'");
+            tracing::warn!("{error}: our own changes will be verified as if others had made them");
         }
     }
 

@@ -1,5 +1,5 @@
-//! Which iptables tools this host has, of which variant and version, and whether the other variant holds rules of a
-//! Kubernetes proxy too. Runs nothing but `--version` and `-save`.
+//! Finds the iptables tools of this host, their variant and version, and rules of a Kubernetes proxy in the other variant.
+//! Runs nothing but `--version` and `-save`.
 
 use std::collections::HashMap;
 use std::env;
@@ -16,7 +16,7 @@ use super::process::Program;
 use super::{Error, Family, Limits, save};
 use crate::text::tool;
 
-/// Searched after PATH, which for a service often lacks them.
+/// Searched after PATH, which often lacks them in a service.
 const ALSO: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
 /// The tables a Kubernetes proxy writes to.
 const TABLES: [&str; 3] = ["nat", "filter", "mangle"];
@@ -31,19 +31,19 @@ pub struct Tools {
     pub restore: PathBuf,
 }
 
-/// Where the rules live: both may exist in one kernel, and packets meet both.
+/// Where the rules are. Both may exist in one kernel, and packets pass both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Variant {
-    /// Rules of nf_tables, written by a tool that looks like iptables.
+    /// In nf_tables.
     NfTables,
-    /// The kernel's older `ip_tables`, a table of which is replaced as a whole under a lock file.
+    /// In the older `ip_tables`: a table is replaced as a whole, under a lock file.
     Legacy,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version(pub u32, pub u32, pub u32);
 
-/// Chains of a Kubernetes proxy in the variant that is not used. They go on working on packets.
+/// Chains of a Kubernetes proxy in the variant that is not used. They still see packets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Leftover {
     pub family: Family,
@@ -54,25 +54,25 @@ pub struct Leftover {
 }
 
 impl Tools {
-    /// The host's own choice: what `iptables-save` and `iptables-restore` are. Logged when it is not what it was.
+    /// The host's choice: `iptables-save` and `iptables-restore`. Logged when it changed.
     pub fn find(family: Family) -> Result<Tools, Error> {
         let tools = Tools::search(family, "", &search_path())?;
         log_once(&tools);
         Ok(tools)
     }
 
-    /// Whether the host has tools that can be used.
+    /// Whether the host has usable tools.
     pub fn are_installed(family: Family) -> bool {
         Tools::search(family, "", &search_path()).is_ok()
     }
 
-    /// A certain variant, whatever the host's own choice is.
+    /// A certain variant, whatever the host's choice is.
     pub fn find_variant(family: Family, variant: Variant) -> Result<Tools, Error> {
         Tools::search(family, variant.infix(), &search_path())
     }
 
-    /// Rules of a Kubernetes proxy which the other variant of the tools holds: somebody changed the host's choice, or two
-    /// programs do not agree on it. A warning tells of them. `None` also when the other variant is not installed.
+    /// Rules of a Kubernetes proxy in the other variant: somebody changed the host's choice, or two programs disagree. Logs a
+    /// warning. `None` also when the other variant is not installed.
     pub fn leftover(&self, limits: &Limits) -> Result<Option<Leftover>, Error> {
         let other = match Tools::find_variant(self.family, self.variant.other()) {
             Ok(other) => other,
@@ -84,7 +84,7 @@ impl Tools {
                 && let Some(chain) = other.first_kubernetes_chain(table, limits)?
             {
                 let found = Leftover { family: self.family, variant: other.variant, table, chain };
-                tracing::warn!("{found}: packets meet these rules too; remove them, or use that variant");
+                tracing::warn!("{found}: packets pass these rules, too; remove them, or use that variant");
                 return Ok(Some(found));
             }
         }
@@ -107,7 +107,7 @@ impl Tools {
     fn has_table(&self, table: &str) -> bool {
         match self.variant {
             Variant::NfTables => true,
-            // Legacy tools make the table they are asked about, and load its module: do not ask about what is not there.
+            // Legacy tools create the table that they list, and load its module: list only existing tables.
             Variant::Legacy => legacy_table_exists(self.family, table),
         }
     }
@@ -125,7 +125,7 @@ impl Tools {
     }
 }
 
-/// In the network namespace that the calling thread is in. Makes nothing, and loads no module.
+/// In the network namespace of the calling thread. Creates nothing, and loads no module.
 fn legacy_table_exists(family: Family, table: &str) -> bool {
     let names = match family {
         Family::V4 => "/proc/thread-self/net/ip_tables_names",
@@ -135,8 +135,7 @@ fn legacy_table_exists(family: Family, table: &str) -> bool {
     fs::read_to_string(names).is_ok_and(|names| names.lines().any(|name| name == table))
 }
 
-/// The kubelet of old leaves KUBE-MARK-DROP and the like, and one hint chain to this day, in whichever variant it uses:
-/// that is no proxy's.
+/// Chains of the kubelet (KUBE-MARK-DROP and others in old versions, a hint chain today) do not belong to a proxy.
 fn kubernetes_chain(line: &str) -> Option<&str> {
     const KUBELET: [&str; 4] =
         ["KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY", "KUBE-FIREWALL", "KUBE-MARK-DROP"];
@@ -144,7 +143,7 @@ fn kubernetes_chain(line: &str) -> Option<&str> {
     (name.starts_with("KUBE-") && !KUBELET.contains(&name)).then_some(name)
 }
 
-/// Two agents, or one that starts over, need not say the same thing again; a changed host must be told of.
+/// The same tools are logged once; a change is logged again.
 fn log_once(tools: &Tools) {
     static TOLD: Mutex<Option<HashMap<Family, Tools>>> = Mutex::new(None);
     let mut told = TOLD.lock().unwrap_or_else(std::sync::PoisonError::into_inner);

@@ -1,9 +1,10 @@
-//! What can go wrong with the host's tools, in words that name the tool. No decisions about retrying.
+//! The errors of running the host's tools; each names the tool. Whether to try again is decided elsewhere.
 
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ferroxy_dataplane::{Failure, FailureKind};
 use rustix::io::Errno;
 
 use super::{Overrun, Variant};
@@ -29,7 +30,7 @@ pub enum Error {
     #[error("{tool} printed more than {limit} bytes and was killed")]
     TooMuchOutput { tool: String, limit: usize },
 
-    #[error("somebody else held the xtables lock during {runs} runs of {tool}, {waited:?} in all")]
+    #[error("another program held the xtables lock during {runs} runs of {tool}, {waited:?} in all")]
     Locked { tool: String, runs: u32, waited: Duration },
 
     /// Legacy tools refuse to work without it.
@@ -53,7 +54,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The caller lacks privileges: nothing will work until it has them.
+    /// The process lacks privileges.
     pub fn is_not_permitted(&self) -> bool {
         let said = match self {
             Error::Failed { said, .. } => said,
@@ -62,6 +63,22 @@ impl Error {
             _ => return false,
         };
         said.contains("ermission denied") || said.contains("not permitted")
+    }
+}
+
+/// Drift is never suggested: after an error the next attempt reads the kernel anyway.
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        match &error {
+            error if error.is_not_permitted() => Failure::new(
+                FailureKind::NotPermitted,
+                format!("{error}; run as root, or with CAP_NET_ADMIN and CAP_NET_RAW"),
+            ),
+            Error::Missing { .. } | Error::UnknownVersion { .. } | Error::MixedVariants { .. } => {
+                Failure::unsupported(error)
+            }
+            _ => Failure::other(error),
+        }
     }
 }
 

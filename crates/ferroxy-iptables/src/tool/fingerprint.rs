@@ -1,15 +1,14 @@
-//! A cheap sign that somebody changed a table: the same fingerprint as before means that nothing of ours was flushed or
-//! removed. What changed is for `save` to find out.
+//! A cheap check whether somebody changed a table: with an unchanged fingerprint, none of our rules was flushed or removed.
+//! `save` finds out what changed.
 //!
 //! Reading 10,000 Services back takes some seconds of CPU in either variant; a fingerprint is one system call.
 //!
 //! - **nf_tables**: the generation, which counts the commits of everybody to all tables of this network namespace. No change is
-//!   missed; a foreign one is a reason to look. It can also be had without asking:
-//!   [`ferroxy_netlink::nftables::Monitor`] tells of changes to the tables `nat`, `filter` and `mangle` of the family.
-//! - **legacy**: there are no notifications and no generation. The kernel tells the number of entries of a table and their size,
-//!   and hands out all of it as one block of bytes. Up to some megabytes that block is read, without what rules have
-//!   counted. Of a larger table only the size is known: there a rule that was replaced by one of the same size is not
-//!   seen, and a full comparison now and then is still needed.
+//!   missed. [`ferroxy_netlink::nftables::Monitor`] receives notifications of changes.
+//! - **legacy**: there are no notifications and no generation. The kernel returns the number of entries of a table and their
+//!   size, and the whole table as one block of bytes. A block of up to some megabytes is read, and digested without counters.
+//!   Of a larger table only the size is known: a rule that was replaced with one of the same size is missed, and a full
+//!   comparison is needed now and then.
 
 use ferroxy_netlink::nftables::Connection;
 use ferroxy_netlink::xtables;
@@ -23,9 +22,9 @@ const LARGEST_READ: usize = 16 << 20;
 pub enum Fingerprint {
     /// No such table, so none of our rules.
     Absent,
-    /// Of all of nf_tables. A [`Receipt`](super::Receipt) says by how much our own restore may have raised it.
+    /// Of all of nf_tables. Each commit of a [`Receipt`](super::Receipt) raises it by at most one.
     Generation(u32),
-    /// Of a legacy table; of its rules, where it is not too large.
+    /// Of a legacy table; with a digest of its rules unless it is too large.
     Entries { count: usize, bytes: usize, digest: Option<u64> },
 }
 
@@ -49,7 +48,7 @@ fn ask_legacy(family: Family, table: &str) -> Result<Fingerprint, ferroxy_netlin
         Family::V4 => xtables::Family::Ip,
         Family::V6 => xtables::Family::Ip6,
     };
-    // Asking the kernel about a table makes it: look whether it is there first.
+    // Reading a table creates it: check first whether it exists.
     if !xtables::tables(family)?.iter().any(|name| name == table) {
         return Ok(Fingerprint::Absent);
     }

@@ -1,4 +1,4 @@
-//! The lock file of legacy tools: there before they need it, or a clear error. Taking the lock is the tools' business.
+//! Creates the lock file of legacy tools before they need it. The tools take the lock themselves.
 
 use std::env;
 use std::fs::{self, OpenOptions};
@@ -8,16 +8,16 @@ use std::path::{Path, PathBuf};
 
 use super::Error;
 
-/// Where the tools look, unless told otherwise.
+/// The default of the tools.
 const DEFAULT: &str = "/run/xtables.lock";
-/// Tools since 1.8.7 take another path from here; older ones do not, and nor does whoever runs without it.
+/// Tools since 1.8.7 read another path from here.
 const VARIABLE: &str = "XTABLES_LOCKFILE";
 
 pub(super) fn path() -> PathBuf {
     env::var_os(VARIABLE).map_or_else(|| PathBuf::from(DEFAULT), PathBuf::from)
 }
 
-/// Makes the directory and the file where they are missing, as in a container that has no `/run`.
+/// Creates the directory and the file if they are missing, as in a container without `/run`.
 pub(super) fn prepare() -> Result<(), Error> {
     prepare_at(&path())
 }
@@ -26,7 +26,7 @@ fn prepare_at(path: &Path) -> Result<(), Error> {
     let failed = |source| Error::LockFile { path: path.to_owned(), source };
     if let Some(directory) = path.parent() {
         match fs::create_dir_all(directory) {
-            // A read-only place that is there already may hold a file that can be opened: tried next.
+            // An existing read-only directory may contain a file that can be opened: tried next.
             Err(error) if error.kind() != ErrorKind::ReadOnlyFilesystem => return Err(failed(error)),
             _ => {}
         }

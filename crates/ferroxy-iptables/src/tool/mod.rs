@@ -37,12 +37,12 @@ use std::time::Duration;
 
 pub use ferroxy_core::Family;
 
-/// Whoever stands by while a tool runs.
+/// Informed while a tool runs.
 pub trait Attendant {
-    /// It has begun, as this process, and cannot have changed anything yet: its notifications can be known when they come.
+    /// The tool started, as this process, and has not changed anything yet: its notifications can be recognised.
     fn started(&self, _process: u32) {}
 
-    /// It is at work, and within its limits. Told about once a second.
+    /// The tool is running, within its limits. Called about once a second.
     fn waiting(&self) {}
 }
 

@@ -1,10 +1,10 @@
-//! What a failed `iptables-restore` said, in either variant: was it the lock, and if not, which line of the input is it
-//! about? Words only; nothing is run here.
+//! Reads the error output of `iptables-restore`, of either variant: was it the lock, and if not, which line of the input was
+//! refused? Runs nothing.
 
-/// What a failed run means.
+/// Why a run failed.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Somebody else holds the lock: the same input may pass later.
+    /// Another program holds the lock: the same input may succeed later.
     Locked,
     /// The lock file cannot be used at all.
     NoLockFile {
@@ -16,8 +16,8 @@ pub(super) enum Verdict {
     },
 }
 
-/// Both variants end with status 4 when the lock is not to be had; but the nft variant also when the kernel says no to a
-/// rule, and the legacy one when its lock file cannot be opened. So the words decide, not the status.
+/// Both variants exit with status 4 when they do not get the lock; the nft variant also when the kernel refuses a rule, the
+/// legacy one also when it cannot open its lock file. Therefore the text decides, not the status.
 pub(super) fn judge(said: &str) -> Verdict {
     if said.contains("holding the xtables lock") {
         return Verdict::Locked;
@@ -30,10 +30,10 @@ pub(super) fn judge(said: &str) -> Verdict {
     Verdict::Refused { said: kept.join(" "), line: said.lines().find_map(line_number) }
 }
 
-/// The line of the input that the tool is speaking of, or was when it found something missing.
+/// The line of the input that was refused.
 ///
-/// The nft variant notices a jump to a chain that does not exist at the end of the table, and gives the number of `COMMIT`;
-/// the name it complains of leads to the line.
+/// The nft variant notices a jump to a missing chain at the end of the table, and prints the number of `COMMIT`; the name of
+/// the chain leads to the line.
 pub(super) fn find_line<'a>(said: &str, number: Option<usize>, lines: &[&'a str]) -> Option<&'a str> {
     let index = number?.checked_sub(1)?;
     let line = *lines.get(index)?;
@@ -51,19 +51,19 @@ pub(super) fn chain(line: &str) -> Option<&str> {
     if let Some(declared) = line.strip_prefix(':') {
         return declared.split_whitespace().next();
     }
-    // Counters may stand before the command: `[12:3456] -A …`.
+    // Counters may precede the command: `[12:3456] -A …`.
     let mut words = line.split_whitespace().skip_while(|word| word.starts_with('['));
     words.next().filter(|command| command.starts_with('-')).and_then(|_| words.next())
 }
 
-/// Where a rule jumps or goes to. Comments come before it, and what follows it are options of targets, not jumps.
+/// The target of a rule. Comments come before it; only options of the target follow it.
 pub(super) fn target(rule: &str) -> Option<&str> {
     let jump = rule.rfind(" -j ").max(rule.rfind(" -g "))?;
     rule[jump + 4..].split(' ').next()
 }
 
 fn is_noise(line: &str) -> bool {
-    // `Error occurred at line: 3` is worth its number only, which is taken from it.
+    // Of `Error occurred at line: 3` only the number is used.
     line.trim().is_empty() || line.starts_with("Try `") || line.starts_with("Error occurred at line")
 }
 

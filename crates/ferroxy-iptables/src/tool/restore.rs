@@ -1,5 +1,5 @@
-//! Writes rules with `iptables-restore`: in portions that suit the tool, again when the lock was not to be had, and with an
-//! account of what it took. What to write is its callers' knowledge.
+//! Writes rules with `iptables-restore`: in portions that suit the tool, again when it did not get the lock. What to write is
+//! decided by the caller.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
@@ -13,36 +13,36 @@ use super::{Attendant, Error, Limits, Refusal, Tools, Variant, Version, lock};
 
 /// The first pause after a run that did not get the lock; each is twice the last.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
-/// `iptables-restore` learned to wait for the lock here. Older ones fail at once, and are tried again all the same.
+/// Since this version `iptables-restore` can wait for the lock. Older ones fail at once, and are run again.
 const KNOWS_WAIT: Version = Version(1, 6, 2);
 
 /// What a restore took.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Receipt {
-    /// How often the tool was run: 1, and one more for each time the lock was not to be had.
+    /// How often the tool ran: 1, and one more for each time it did not get the lock.
     pub runs: u32,
-    /// As the tool was given them.
+    /// Of the input.
     pub bytes: usize,
     pub lines: usize,
-    /// Each takes effect as a whole. In nf_tables each raises the generation by one, or by none if nothing changed.
+    /// Each takes effect as a whole. In nf_tables each raises the generation by one, or not at all if nothing changed.
     pub commits: usize,
-    /// In runs that did not get the lock, and in pauses between them. How long the last run waited before it got the lock
-    /// is not known: it counts as the tool's time.
+    /// Time in runs that did not get the lock, and between them. How long the successful run waited for the lock is unknown:
+    /// it counts as `tool_time`.
     pub waited: Duration,
-    /// In the run that did it.
+    /// Time of the successful run.
     pub tool_time: Duration,
-    /// Of the run that did it. Notifications of nf_tables name it as their originator.
+    /// Of the successful run. Notifications of nf_tables carry it.
     pub pid: u32,
 }
 
-/// Puts `text` in force. It is in the format of `iptables-save`, and what it does not mention is left alone. A table of
-/// everyday size is one commit; a larger one, in nf_tables, becomes several: see [`super::portion`]. After an
-/// [`Error::Refused`] the commits before the refused line are in force.
+/// Applies `text`, which is in the format of `iptables-save`. Chains that it does not mention stay as they are. A usual table
+/// is one commit; a very large one, in nf_tables, becomes several: see [`super::portion`]. After an [`Error::Refused`] the
+/// commits before the refused line are in force.
 pub fn restore(tools: &Tools, text: &str, limits: &Limits) -> Result<Receipt, Error> {
     restore_attended(tools, text, limits, &())
 }
 
-/// The same with somebody who stands by.
+/// The same with an attendant.
 pub fn restore_attended(
     tools: &Tools,
     text: &str,
@@ -56,7 +56,7 @@ pub fn restore_attended(
     run_all(tools, &portions, limits, attendant)
 }
 
-/// For a text that is arranged already.
+/// For a text that is already arranged.
 pub fn restore_portions(tools: &Tools, portions: &Portions<'_>, limits: &Limits) -> Result<Receipt, Error> {
     run_all(tools, portions, limits, &())
 }
@@ -108,7 +108,7 @@ fn run(tools: &Tools, lines: &[&str], limits: &Limits, attendant: &dyn Attendant
     }
     let program =
         Program { path: &tools.restore, arguments: &arguments, limit: limits.run, output: limits.output };
-    // It prints nothing of use: its complaints come another way.
+    // Its standard output is not used: errors come on standard error.
     program.run_attended(&mut lines.iter().copied(), &mut |_| ControlFlow::Continue(()), attendant)
 }
 
@@ -119,10 +119,10 @@ fn refused(tools: &Tools, ended: &Ended, said: String, number: Option<usize>, li
     Error::Refused(Box::new(Refusal { tool: name(tools), status: ended.status, said, line, chain }))
 }
 
-/// Twice as long each time, give or take half, so that two who wait for each other do not meet again and again.
+/// Twice as long each time, randomized, so that two waiting programs do not collide again and again.
 fn pause(attempt: u32) -> Duration {
     let longest = FIRST_PAUSE * 2u32.saturating_pow(attempt.min(6));
-    // The standard library's hash keys are the nearest source of randomness.
+    // The hash keys of the standard library are random.
     let random = (RandomState::new().build_hasher().finish() % 1000) as u32;
     longest / 2 + longest * random / 2000
 }

@@ -1,12 +1,12 @@
-//! Reads rules back with `iptables-save`, line by line as they come. What they mean is its callers' knowledge.
+//! Reads rules with `iptables-save`, line by line. What they mean is known to the caller.
 
 use std::ops::ControlFlow;
 
 use super::process::Program;
 use super::{Error, Limits, Tools};
 
-/// Hands each line of `table` (or of all tables that exist) to `each`, which may `Break` when it has seen enough. Legacy
-/// tools make a table that they are asked about; they take no lock, for the kernel hands out a consistent copy.
+/// Passes each line of `table` (or of all existing tables) to `each`, which may `Break`. Legacy tools create the table that
+/// they list; they take no lock, because the kernel returns a consistent copy.
 pub fn save(
     tools: &Tools,
     table: Option<&str>,
@@ -30,7 +30,7 @@ pub fn save(
         return Err(Error::Failed { tool: program.name(), status: ended.status, said });
     }
     if !stopped {
-        // Its output ends with a newline; a cut line would be told of by the status.
+        // The output ends with a newline; truncated output comes with a status.
         let _ = lines.finish(each);
     }
     Ok(())
@@ -47,10 +47,10 @@ pub fn save_text(tools: &Tools, table: Option<&str>, limits: &Limits) -> Result<
     Ok(text)
 }
 
-/// Cuts pieces of any size into lines.
+/// Splits pieces of any size into lines.
 #[derive(Default)]
 struct Lines {
-    /// The start of a line whose end has not come yet.
+    /// The start of an incomplete line.
     begun: Vec<u8>,
 }
 

@@ -1,4 +1,4 @@
-//! The kernel settings that iptables mode reads or writes. Which value is right is its callers' knowledge.
+//! The sysctls that iptables mode reads or writes. Which value is right is known to the caller.
 //!
 //! `/proc/sys/net` shows the network namespace of the calling thread.
 
@@ -15,7 +15,7 @@ pub fn route_localnet() -> Result<bool, Error> {
     read(ROUTE_LOCALNET).map(|value| value == "1")
 }
 
-/// Writes only if it must: in a container the setting may be right and yet read-only.
+/// Writes only if needed: in a container the value may be right and read-only.
 pub fn set_route_localnet() -> Result<(), Error> {
     if route_localnet()? {
         return Ok(());
@@ -28,7 +28,7 @@ pub fn set_route_localnet() -> Result<(), Error> {
     })
 }
 
-/// Whether connection tracking takes TCP segments outside the window for valid. `None` where it is not loaded (yet).
+/// Whether connection tracking accepts TCP segments outside the window. `None` if it is not loaded (yet).
 pub fn tcp_be_liberal() -> Result<Option<bool>, Error> {
     match read(BE_LIBERAL) {
         Ok(value) => Ok(Some(value != "0")),

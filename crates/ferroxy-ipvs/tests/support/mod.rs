@@ -10,7 +10,6 @@ use ferroxy_core::testing::service_over;
 use ferroxy_core::{Intent, Protocol, ServiceIntent, ServiceName};
 use ferroxy_iptables::Op as RuleOp;
 use ferroxy_iptables::state::{Rules, Table};
-use ferroxy_ipvs::ledger::Change;
 use ferroxy_ipvs::set::SetName;
 use ferroxy_ipvs::state::{SetState, VirtualServer};
 use ferroxy_ipvs::{Op, Plan, State};

@@ -1,0 +1,62 @@
+//! Notices changes that others make to chains of the nft variant: they are chains of nf_tables, whose notifications name them.
+//! (Legacy tables send no notifications.) ipvs mode uses this for its rules, too.
+
+use ferroxy_dataplane::Failure;
+use ferroxy_dataplane::capability::Notify;
+use ferroxy_netfilter::watch::watch;
+use ferroxy_netlink::nftables::{Ignorer, Notice};
+
+use crate::program::is_builtin;
+use crate::state::TableName;
+
+/// Whether a chain is the mode's own.
+pub type Owns = fn(TableName, &str) -> bool;
+
+/// Notifies of changes of our chains, and of chains that contain our jumps. `committed` gets the generation after each
+/// commit of somebody else. Processes that are given to the Ignorer are left out.
+pub fn watch_chains(
+    owns: Owns,
+    committed: impl Fn(u32) + Send + 'static,
+    notify: Notify,
+) -> Result<Ignorer, Failure> {
+    let report = move |notice: &Notice| match notice {
+        Notice::Changed { family: Some(_), table, what, chain, .. } => {
+            concerns_us(owns, table, what, chain.as_deref())
+                .then_some("another program changed our chains, or chains that jump to them")
+        }
+        Notice::Generation { id, .. } => {
+            committed(*id);
+            None
+        }
+        _ => None,
+    };
+    Ok(watch(report, notify)?.ignorer)
+}
+
+fn concerns_us(owns: Owns, table: &str, what: &str, chain: Option<&str>) -> bool {
+    let Some(table) = TableName::parse(table) else { return false };
+    chain.map_or(what == "table", |chain| owns(table, chain) || is_builtin(chain))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::program::owns;
+
+    #[test]
+    fn chains_of_others_are_ignored() {
+        for (table, what, chain, expected) in [
+            ("nat", "rule", Some("KUBE-SERVICES"), true),
+            ("nat", "rule", Some("PREROUTING"), true),
+            ("nat", "chain", Some("KUBE-SVC-LOLE4ISW44XBNF3G"), true),
+            ("filter", "rule", Some("KUBE-IPVS-FILTER"), false),
+            ("filter", "table", None, true),
+            ("nat", "rule", Some("CNI-DN-0123456789"), false),
+            ("nat", "set", None, false),
+            ("raw", "table", None, false),
+            ("mine", "rule", Some("PREROUTING"), false),
+        ] {
+            assert_eq!(concerns_us(owns, table, what, chain), expected, "{table} {what} {chain:?}");
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! ipvs mode as a value: how it is configured, what it needs, and how to open it.
+
+use ferroxy_core::Family;
+use ferroxy_dataplane::{
+    Counted, Dataplane, Failure, Lifetime, Metric, Mode, Opening, Pace, PeriodFields, Platform, Privilege,
+    Privileges,
+};
+use ferroxy_netfilter::metrics;
+
+use crate::state::DEVICE;
+use crate::{ruleset, settings};
+
+pub static MODE: Mode = Mode {
+    name: "ipvs",
+    help: "Virtual servers of IPVS, with sets and a few rules of iptables",
+    platforms: &[Platform::Linux],
+    families: &Family::ALL,
+    lifetime: Lifetime::OutlivesProcess,
+    pace: Pace::EachService,
+    fields: settings::FIELDS,
+    periods: PeriodFields { sync: &settings::SYNC_PERIOD, min_sync: &settings::MIN_SYNC_PERIOD },
+    gate: Some("KubeProxyIPVS"),
+    // The legacy iptables tools open a raw socket.
+    privileges: Privileges {
+        own: &[Privilege::NetAdmin, Privilege::NetRaw],
+        programs: &[Privilege::NetAdmin, Privilege::NetRaw],
+    },
+    needs: "Linux with ip_vs, ip_set and dummy devices, and with iptables-save and iptables-restore",
+    devices: &[DEVICE],
+    shares_names: true,
+    counts_traffic: false,
+    metrics: METRICS,
+    shape: settings::shape,
+    available,
+    open,
+    render: ruleset::rendered,
+};
+
+const METRICS: &[Metric] = &[
+    Metric {
+        name: "kubeproxy_sync_proxy_rules_iptables_restore_failures_total",
+        help: "Syncs that iptables-restore refused.",
+        counts: Counted::SyncFailures,
+    },
+    metrics::SWEEP_SECONDS,
+    metrics::SWEPT_CONNECTIONS,
+];
+
+/// Whether the kernel has IPVS is found out by opening: asking loads modules.
+#[cfg(target_os = "linux")]
+fn available() -> Result<(), String> {
+    (ferroxy_iptables::MODE.available)()
+}
+
+#[cfg(target_os = "linux")]
+fn open(opening: &Opening<'_>) -> Result<Box<dyn Dataplane>, Failure> {
+    Ok(Box::new(crate::dataplane::Ipvs::open(opening.families, opening.settings)?))
+}
+
+#[cfg(not(target_os = "linux"))]
+const NEEDS_LINUX: &str = "ipvs mode needs Linux";
+
+#[cfg(not(target_os = "linux"))]
+fn available() -> Result<(), String> {
+    Err(NEEDS_LINUX.into())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn open(_: &Opening<'_>) -> Result<Box<dyn Dataplane>, Failure> {
+    Err(Failure::unsupported(NEEDS_LINUX))
+}
