@@ -31,8 +31,8 @@ pub use capability::{
 };
 pub use dataplane::Dataplane;
 pub use failure::{Failure, FailureKind};
+pub use ferroxy_platform::{Privilege, Privileges};
 pub use mode::{Counted, Lifetime, Metric, Mode, Opening, Pace, PeriodFields, Periods, Platform, Rendering};
 pub use outcome::{Change, Outcome, Preview, Programmed, Receipt, Refusal, Repair};
-pub use ferroxy_platform::{Privilege, Privileges};
 pub use ruleset::{Ruleset, Step, Trace};
 pub use settings::{Field, Flag, Kind, Settings, Value, Zero};

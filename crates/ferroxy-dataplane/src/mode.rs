@@ -7,9 +7,9 @@ use ferroxy_core::{Family, Intent, Policy};
 
 use crate::dataplane::Dataplane;
 use crate::failure::Failure;
-use ferroxy_platform::Privileges;
 use crate::ruleset::Ruleset;
 use crate::settings::{Field, Settings};
+use ferroxy_platform::Privileges;
 
 /// A static value in each dataplane crate, `MODE`. Help texts, validation, metrics and documentation are made from it.
 #[derive(Debug)]

@@ -3,7 +3,6 @@
 pub mod agent;
 pub mod command;
 pub mod config;
-pub mod dataplane;
 pub mod flags;
 pub mod host;
 pub mod log;
@@ -12,4 +11,3 @@ pub mod modes;
 pub mod output;
 pub mod panic;
 pub mod serve;
-pub mod takeover;

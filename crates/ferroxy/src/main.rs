@@ -4,5 +4,5 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     ferroxy::panic::abort_on_panic();
-    ferroxy::command::main(std::env::args_os())
+    ferroxy::command::main(std::env::args_os(), ferroxy::modes::MODES)
 }

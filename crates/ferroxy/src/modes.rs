@@ -1,13 +1,9 @@
 //! The modes of this binary. To add a dataplane, write its crate and list its mode here.
 
-mod provisional;
-
 use ferroxy_dataplane::{Field, Flag, Kind, Mode, PeriodFields, Platform};
 
-use provisional::{IPTABLES, IPVS, NFTABLES};
-
 /// The one list. Configuration, flags, help texts and commands are made from it.
-pub static MODES: Modes = Modes(&[&IPTABLES, &IPVS, &NFTABLES]);
+pub static MODES: Modes = Modes(&[&ferroxy_iptables::MODE, &ferroxy_ipvs::MODE, &ferroxy_nftables::MODE]);
 
 /// A list of modes, each name once. Functions take it as an argument, so that a test can add a mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

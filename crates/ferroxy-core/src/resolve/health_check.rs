@@ -30,7 +30,8 @@ pub(crate) fn resolve(
         if needs_one(service) {
             say(
                 Cause::Field,
-                "a load balancer with externalTrafficPolicy Local needs a port, and none is assigned".to_owned(),
+                "a load balancer with externalTrafficPolicy Local needs a port, and none is assigned"
+                    .to_owned(),
             );
         }
         return None;

@@ -9,7 +9,6 @@ use std::thread;
 use std::time::Duration;
 
 use ferroxy_core::Event;
-use ferroxy_ipvs::state::DEVICE;
 use ferroxy_netlink::error::Error;
 use ferroxy_netlink::route::{AddressMonitor, Connection, Notice};
 use rustix::io::Errno;
@@ -21,30 +20,34 @@ use super::Input;
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// The addresses of this host, as an event. Those of ipvs mode's device are Services', and the host's in name only.
-pub fn host_addresses() -> Result<Event, Error> {
+pub fn host_addresses(devices: &[&str]) -> Result<Event, Error> {
     let mut connection = Connection::open()?;
-    let device = services_device(&mut connection)?;
-    let others = connection.addresses()?.into_iter().filter(|address| Some(address.link) != device);
+    let links = services_devices(&mut connection, devices)?;
+    let others = connection.addresses()?.into_iter().filter(|address| !links.contains(&address.link));
     let mut all: Vec<IpAddr> = others.map(|address| address.ip).collect();
     all.sort_unstable();
     all.dedup();
     Ok(Event::HostAddresses(all))
 }
 
-fn services_device(connection: &mut Connection) -> Result<Option<u32>, Error> {
-    match connection.link(DEVICE) {
-        Ok(link) => Ok(Some(link.index)),
-        Err(error) if error.errno == Errno::NODEV => Ok(None),
-        Err(error) => Err(error),
+fn services_devices(connection: &mut Connection, devices: &[&str]) -> Result<Vec<u32>, Error> {
+    let mut links = Vec::new();
+    for device in devices {
+        match connection.link(device) {
+            Ok(link) => links.push(link.index),
+            Err(error) if error.errno == Errno::NODEV => {}
+            Err(error) => return Err(error),
+        }
     }
+    Ok(links)
 }
 
 /// Sends the host's addresses whenever they change.
-pub fn watch_addresses(inputs: Sender<Input>) -> Result<(), Error> {
+pub fn watch_addresses(devices: Vec<&'static str>, inputs: Sender<Input>) -> Result<(), Error> {
     let mut monitor = AddressMonitor::open()?;
     spawn("addresses", move || {
         loop {
-            match monitor.next(None).and_then(look_if_of_host) {
+            match monitor.next(None).and_then(|notice| look_if_of_host(notice, &devices)) {
                 Ok(None) => {}
                 Ok(Some(event)) => {
                     if inputs.send(Input::Events(vec![event])).is_err() {
@@ -62,14 +65,14 @@ pub fn watch_addresses(inputs: Sender<Input>) -> Result<(), Error> {
 }
 
 /// A Service that comes or goes in ipvs mode is no reason to list thousands of addresses.
-fn look_if_of_host(notice: Option<Notice>) -> Result<Option<Event>, Error> {
+fn look_if_of_host(notice: Option<Notice>, devices: &[&str]) -> Result<Option<Event>, Error> {
     if let Some(Notice::Changed(moved)) = notice {
-        let device = services_device(&mut Connection::open()?)?;
-        if moved.iter().all(|it| Some(it.address.link) == device) {
+        let links = services_devices(&mut Connection::open()?, devices)?;
+        if moved.iter().all(|it| links.contains(&it.address.link)) {
             return Ok(None);
         }
     }
-    host_addresses().map(Some)
+    host_addresses(devices).map(Some)
 }
 
 /// Turns SIGTERM and SIGINT into `Stop`. Call it before any other thread exists: they inherit the blocked signals.

@@ -15,8 +15,8 @@ mod sweep;
 mod takeover;
 mod verify;
 
-use std::sync::{Arc, Mutex, PoisonError};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ferroxy_core::facts::Touched;

@@ -236,7 +236,9 @@ impl Shared {
                     failures = 0;
                 }
                 Err(error) if error.kind == FailureKind::Unsupported => {
-                    warn!("this kernel cannot list connections ({error}): stale UDP connections are not removed");
+                    warn!(
+                        "this kernel cannot list connections ({error}): stale UDP connections are not removed"
+                    );
                     let mut work = self.work();
                     (work.stopped, work.frontends) = (true, Frontends::new());
                 }

@@ -104,7 +104,9 @@ impl Takeover {
                 Established::GoOn if connections > 0 => {
                     debug!("no longer used by connections through kube-proxy: removed {removed}");
                 }
-                Established::GoOn => info!("no connection goes through kube-proxy any more: removed {removed}"),
+                Established::GoOn => {
+                    info!("no connection goes through kube-proxy any more: removed {removed}")
+                }
             }
         } else if !self.has_looked {
             info!("taken over from kube-proxy: removed {removed}");

@@ -10,6 +10,7 @@ use super::input::Input;
 use super::{Answer, Output};
 use crate::agent::inputs;
 use crate::host;
+use crate::modes::Modes;
 
 #[derive(Debug, Args)]
 pub struct Diff {
@@ -21,9 +22,9 @@ pub struct Diff {
 }
 
 impl Diff {
-    pub fn run(self) -> anyhow::Result<Answer> {
-        let (settings, mut cluster) = self.input.look()?;
-        cluster.facts.apply(inputs::host_addresses()?);
+    pub fn run(self, modes: Modes) -> anyhow::Result<Answer> {
+        let (settings, mut cluster) = self.input.look(modes)?;
+        cluster.facts.apply(inputs::host_addresses(&settings.devices())?);
         let (intent, _) = resolve::all(&cluster.facts);
         let preview = settings.open(&host::families())?.preview(&intent)?;
         let nothing = preview.operations.is_empty();

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use super::input::{Input, Settings};
 use super::{Answer, Output};
 use crate::host;
+use crate::modes::Modes;
 use crate::output::{Paint, Table};
 
 #[derive(Debug, Args)]
@@ -29,15 +30,13 @@ pub struct Explain {
 }
 
 impl Explain {
-    pub fn run(self) -> anyhow::Result<Answer> {
+    pub fn run(self, modes: Modes) -> anyhow::Result<Answer> {
         let name = ServiceName::parse(&self.service)
             .with_context(|| format!("`{}` is not of the form NAMESPACE/SERVICE", self.service))?;
-        let (settings, cluster) = self.input.look()?;
+        let (settings, cluster) = self.input.look(modes)?;
         let mut explanation = explain(&cluster.facts, &name);
         let (intent, _) = resolve::all(&cluster.facts);
-        let kernel = intent.services.get(&name).map(|service| {
-            in_kernel(&intent, service, &settings)
-        });
+        let kernel = intent.services.get(&name).map(|service| in_kernel(&intent, service, &settings));
         let (kernel, problem) = kernel.map(|it| (it.words, it.problem)).unzip();
         explanation.findings.extend(problem.flatten());
         let mut out = io::stdout().lock();

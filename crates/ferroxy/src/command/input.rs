@@ -1,19 +1,20 @@
 //! What most commands begin with: the configuration, and the cluster from manifests or from the API server.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
-use ferroxy_core::{Diagnostic, Facts, Policy};
-use ferroxy_dataplane::{Mode, Periods};
+use ferroxy_core::{Diagnostic, Facts, Family, Intent, Policy, resolve};
+use ferroxy_dataplane::{Dataplane, Failure, Mode, Opening, Periods, Platform, Rendering, Ruleset};
 use ferroxy_source::kube::{KubeSource, Options};
 use ferroxy_source::manifest::ManifestSource;
 
 use super::source::Source;
 use crate::config::Config;
 use crate::flags::Flags;
-use crate::modes::MODES;
+use crate::modes::Modes;
 
 #[derive(Debug, Args)]
 pub struct Input {
@@ -30,6 +31,7 @@ pub struct Settings {
     pub config: Config,
     /// The configured mode, or the one chosen where none is configured.
     pub mode: &'static Mode,
+    pub modes: Modes,
     pub node_name: String,
     pub periods: Periods,
 }
@@ -54,24 +56,50 @@ impl Settings {
     pub fn facts(&self) -> Facts {
         Facts::new(self.policy(&self.config))
     }
+
+    /// The dataplane of this mode, on a platform that has it.
+    pub fn open(&self, families: &[Family]) -> Result<Box<dyn Dataplane>, Failure> {
+        if !self.mode.runs_on(Platform::HERE) {
+            let platforms: Vec<&str> = self.mode.platforms.iter().map(|it| it.as_str()).collect();
+            let needs = platforms.join(" or ");
+            return Err(Failure::unsupported(format!(
+                "{} mode needs {needs}, and this is {}; `render`, `trace` and `explain` work here",
+                self.mode.name,
+                Platform::HERE.as_str()
+            )));
+        }
+        (self.mode.open)(&Opening { families, settings: &self.config.settings(self.mode) })
+    }
+
+    /// Devices that carry addresses of Services in some mode: those are not the host's.
+    pub fn devices(&self) -> Vec<&'static str> {
+        self.modes.devices()
+    }
+
+    /// The rules for an Intent, without a kernel.
+    pub fn ruleset(&self, intent: &Intent, facts: &Facts) -> Box<dyn Ruleset> {
+        let host_addresses: Vec<IpAddr> = resolve::known_addresses(facts).into_iter().collect();
+        let settings = self.config.settings(self.mode);
+        (self.mode.render)(&Rendering { intent, settings: &settings, host_addresses: &host_addresses })
+    }
 }
 
 impl Input {
     /// Reads flags and configuration file; warnings go to `warn`.
-    pub fn settings(&self, warn: &mut dyn FnMut(String)) -> anyhow::Result<Settings> {
-        let (config, warnings) = Config::load(&self.flags, MODES).map_err(join_lines)?;
+    pub fn settings(&self, modes: Modes, warn: &mut dyn FnMut(String)) -> anyhow::Result<Settings> {
+        let (config, warnings) = Config::load(&self.flags, modes).map_err(join_lines)?;
         warnings.into_iter().for_each(&mut *warn);
         let mode = match config.mode {
             Some(mode) => mode,
             None => {
-                let (mode, why) = default_mode()?;
+                let (mode, why) = default_mode(modes)?;
                 warn(format!("no proxy mode is set: using {}, {why}", mode.name));
                 mode
             }
         };
         let node_name = config.node_name().map_err(anyhow::Error::msg)?;
         let periods = config.periods(mode);
-        Ok(Settings { config, mode, node_name, periods })
+        Ok(Settings { config, mode, modes, node_name, periods })
     }
 
     /// Manifests are read once; the API server is not asked for anything yet.
@@ -87,8 +115,8 @@ impl Input {
     }
 
     /// For commands that only look: the whole cluster, with warnings on standard error.
-    pub fn look(&self) -> anyhow::Result<(Settings, Cluster)> {
-        let settings = self.settings(&mut |warning| eprintln!("ferroxy: {warning}"))?;
+    pub fn look(&self, modes: Modes) -> anyhow::Result<(Settings, Cluster)> {
+        let settings = self.settings(modes, &mut |warning| eprintln!("ferroxy: {warning}"))?;
         let (mut cluster, source) = self.open(&settings)?;
         if let Source::Api(source) = source {
             let (events, diagnostics) = source.read_once(LOOK_LIMIT)?;
@@ -115,8 +143,8 @@ impl Input {
 }
 
 /// The mode to use where none is configured; and why.
-fn default_mode() -> anyhow::Result<(&'static Mode, String)> {
-    let choice = MODES.default().context("this binary has no proxy mode")?;
+fn default_mode(modes: Modes) -> anyhow::Result<(&'static Mode, String)> {
+    let choice = modes.default().context("this binary has no proxy mode")?;
     let why = match choice.unavailable.first() {
         Some((_, reason)) => format!("because {reason}"),
         None => "as kube-proxy does; nftables is faster and asks for nothing but the kernel".to_owned(),

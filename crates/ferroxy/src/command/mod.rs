@@ -14,11 +14,12 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::ExitCode;
 
-use clap::{Args, FromArgMatches, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 use crate::config::KUBERNETES_VERSION;
-use crate::flags::{Flags, normalise, one_line};
+use crate::flags::{Flags, ModeFlags, normalise, one_line};
 use crate::log;
+use crate::modes::Modes;
 
 /// kube-proxy, rebuilt: makes the Services of a Kubernetes cluster work on this node.
 ///
@@ -70,12 +71,12 @@ pub enum Answer {
 }
 
 /// Runs what the command line asks for.
-pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+pub fn main(args: impl IntoIterator<Item = OsString>, modes: Modes) -> ExitCode {
     let args = normalise(args);
     let name = Name::of(args.first());
     let result = match name {
-        Name::Ferroxy => Cli::try_parse_from(args).map(Cli::run),
-        Name::KubeProxy => as_kube_proxy(args),
+        Name::Ferroxy => Cli::parse_with(args, modes).map(|cli| cli.run(modes)),
+        Name::KubeProxy => as_kube_proxy(args, modes),
     };
     let code = match result {
         Ok(Ok(Answer::Yes)) => ExitCode::SUCCESS,
@@ -109,31 +110,37 @@ impl Name {
 }
 
 impl Cli {
-    fn run(self) -> anyhow::Result<Answer> {
+    /// The flags of commands depend on the modes.
+    fn parse_with(args: Vec<OsString>, modes: Modes) -> Result<Cli, clap::Error> {
+        let command = ModeFlags::add_to_all(Cli::command(), modes);
+        Cli::from_arg_matches(&command.try_get_matches_from(args)?)
+    }
+
+    fn run(self, modes: Modes) -> anyhow::Result<Answer> {
         match self.command {
-            None => self.run.run(),
-            Some(Command::Run(command)) => command.run(),
-            Some(Command::Cleanup(command)) => command.run(),
-            Some(Command::Render(command)) => command.run(),
-            Some(Command::Diff(command)) => command.run(),
-            Some(Command::Trace(command)) => command.run(),
-            Some(Command::Explain(command)) => command.run(),
-            Some(Command::Demo(command)) => command.run(),
+            None => self.run.run(modes),
+            Some(Command::Run(command)) => command.run(modes),
+            Some(Command::Cleanup(command)) => command.run(modes),
+            Some(Command::Render(command)) => command.run(modes),
+            Some(Command::Diff(command)) => command.run(modes),
+            Some(Command::Trace(command)) => command.run(modes),
+            Some(Command::Explain(command)) => command.run(modes),
+            Some(Command::Demo(command)) => command.run(modes),
         }
     }
 }
 
 /// No commands then: a word that is not a flag is an error, as in the original.
-fn as_kube_proxy(args: Vec<OsString>) -> Result<anyhow::Result<Answer>, clap::Error> {
+fn as_kube_proxy(args: Vec<OsString>, modes: Modes) -> Result<anyhow::Result<Answer>, clap::Error> {
     let command = clap::Command::new("kube-proxy").disable_version_flag(true).about(
         "Makes the Services of a Kubernetes cluster work on this node. (This is Ferroxy, as kube-proxy.)",
     );
-    let matches = run::Run::augment_args(command).try_get_matches_from(args)?;
+    let matches = ModeFlags::add_to_all(run::Run::augment_args(command), modes).try_get_matches_from(args)?;
     if let Some(version) = kubernetes_version(&Flags::from_arg_matches(&matches)?) {
         println!("{version}");
         return Ok(Ok(Answer::Yes));
     }
-    run::Run::from_arg_matches(&matches).map(run::Run::run)
+    run::Run::from_arg_matches(&matches).map(|run| run.run(modes))
 }
 
 fn not_understood(name: Name, error: &clap::Error) -> ExitCode {
@@ -151,8 +158,7 @@ fn failed(name: Name, error: &anyhow::Error) -> ExitCode {
     if is_broken_pipe(error) {
         return ExitCode::SUCCESS;
     }
-    let hint = if is_not_permitted(error) { "; run it as root, or with CAP_NET_ADMIN" } else { "" };
-    let reasons = format!("{error:#}{hint}");
+    let reasons = format!("{error:#}");
     if log::is_json() {
         tracing::error!(error = reasons, "command failed");
     } else {
@@ -164,16 +170,6 @@ fn failed(name: Name, error: &anyhow::Error) -> ExitCode {
 /// Whoever read our output has enough of it (`ferroxy render | head`).
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
-}
-
-/// The kernel let us not even ask.
-fn is_not_permitted(error: &anyhow::Error) -> bool {
-    let asked = error.downcast_ref::<ferroxy_netlink::error::Error>();
-    let applied =
-        error.downcast_ref::<ferroxy_nftables::apply::ApplyError>().and_then(|it| it.other.as_ref());
-    let tool = error.downcast_ref::<ferroxy_iptables::tool::Error>();
-    tool.is_some_and(ferroxy_iptables::tool::Error::is_not_permitted)
-        || asked.or(applied).is_some_and(|error| error.errno == rustix::io::Errno::PERM)
 }
 
 /// `--version`. (`--version=v…` sets, in the original, the version to report as; it prints nothing.)

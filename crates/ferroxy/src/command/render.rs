@@ -7,6 +7,7 @@ use ferroxy_core::resolve;
 
 use super::input::Input;
 use super::{Answer, Output};
+use crate::modes::Modes;
 
 #[derive(Debug, Args)]
 pub struct Render {
@@ -18,8 +19,8 @@ pub struct Render {
 }
 
 impl Render {
-    pub fn run(self) -> anyhow::Result<Answer> {
-        let (settings, cluster) = self.input.look()?;
+    pub fn run(self, modes: Modes) -> anyhow::Result<Answer> {
+        let (settings, cluster) = self.input.look(modes)?;
         let (intent, diagnostics) = resolve::all(&cluster.facts);
         for diagnostic in diagnostics.into_iter().chain(cluster.facts.orphans()) {
             eprintln!("ferroxy: {diagnostic}");

@@ -35,7 +35,7 @@ impl Run {
             return Ok(Answer::Yes);
         }
         let mut warnings = Vec::new();
-        let settings = self.input.settings(&mut |warning| warnings.push(warning))?;
+        let settings = self.input.settings(modes, &mut |warning| warnings.push(warning))?;
         if let Some(path) = &flags.write_config_to {
             let text = settings.config.to_yaml().map_err(anyhow::Error::msg)?;
             std::fs::write(path, text).with_context(|| format!("--write-config-to: cannot write {path}"))?;
@@ -84,7 +84,7 @@ fn serve(settings: Settings, cluster: Cluster, source: Source, flags: &Flags) ->
     }
     // Everything needed is there: changes begin here. No thread may start before privileges are dropped.
     host::prepare(&settings.config);
-    host::give_up_privileges(Mode::of(settings.mode), &settings.config);
+    host::give_up_privileges(settings.mode, &settings.config);
 
     let (sender, receiver) = mpsc::channel();
     inputs::watch_signals(sender.clone()).context("cannot handle signals")?;
@@ -112,7 +112,7 @@ fn serve(settings: Settings, cluster: Cluster, source: Source, flags: &Flags) ->
     let manager = Notifier::from_environment();
     let _reload = follow_config(&settings, flags, &manager, sender, &status)?;
 
-    let mut agent = Agent::new(Mode::of(settings.mode), facts, dataplane, periods(&settings.periods), status);
+    let mut agent = Agent::new(settings.mode, facts, dataplane, periods(&settings.periods), status);
     agent.live_by(manager.heart());
     if !source_is_whole {
         agent.distrust_source();
@@ -126,17 +126,16 @@ fn serve(settings: Settings, cluster: Cluster, source: Source, flags: &Flags) ->
         );
     manager.stopping(why);
     match settings.mode.lifetime {
-        Lifetime::OutlivesProcess => info!("{why}: Services keep working (`ferroxy cleanup` removes the rules)"),
+        Lifetime::OutlivesProcess => {
+            info!("{why}: Services keep working (`ferroxy cleanup` removes the rules)")
+        }
         Lifetime::EndsWithProcess => info!("{why}: Services stop working on this node"),
     }
     log::flush();
     Ok(Answer::Yes)
 }
 
-fn watch_dataplane(
-    dataplane: &mut dyn Dataplane,
-    inputs: mpsc::Sender<agent::Input>,
-) -> Result<(), Failure> {
+fn watch_dataplane(dataplane: &mut dyn Dataplane, inputs: mpsc::Sender<agent::Input>) -> Result<(), Failure> {
     let Some(watches) = dataplane.watches() else { return Ok(()) };
     watches.watch(Box::new(move |what| inputs.send(agent::Input::Drift(what)).is_ok()))
 }

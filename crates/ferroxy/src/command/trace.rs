@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use super::input::Input;
 use super::{Answer, Output};
+use crate::modes::Modes;
 use crate::output::{Paint, Table};
 
 #[derive(Debug, Args)]
@@ -33,8 +34,8 @@ pub struct Trace {
 }
 
 impl Trace {
-    pub fn run(self) -> anyhow::Result<Answer> {
-        let (settings, cluster) = self.input.look()?;
+    pub fn run(self, modes: Modes) -> anyhow::Result<Answer> {
+        let (settings, cluster) = self.input.look(modes)?;
         let (intent, _) = resolve::all(&cluster.facts);
         let mut packet = self.packet(&cluster.facts, &intent)?;
         let ruleset = settings.ruleset(&intent, &cluster.facts);
@@ -198,7 +199,7 @@ fn seen_source(packet: &Packet, masqueraded: bool) -> String {
 }
 
 fn to_json(packet: &Packet, trace: &PacketTrace) -> Value {
-    let steps: Vec<Value> = path
+    let steps: Vec<Value> = trace
         .steps
         .iter()
         .map(|step| json!({ "chain": step.place, "rule": step.rule, "effect": step.effect }))

@@ -25,6 +25,13 @@ impl ModeFlags {
         self.given.get(flag)
     }
 
+    /// Does so for a command and its subcommands, where they have `--proxy-mode`.
+    pub fn add_to_all(command: Command, modes: Modes) -> Command {
+        let has_flags = command.get_arguments().any(|arg| arg.get_id() == "proxy_mode");
+        let command = if has_flags { ModeFlags::add_to(command, modes) } else { command };
+        command.mut_subcommands(|sub| ModeFlags::add_to_all(sub, modes))
+    }
+
     /// Adds the flags of these modes to a command that has `--proxy-mode`, and adapts the help of those it has already.
     pub(super) fn add_to(mut command: Command, modes: Modes) -> Command {
         let names = modes.sentence("or");

@@ -12,7 +12,7 @@ use rustix::thread::{
 };
 
 use crate::config::Config;
-use crate::dataplane::Mode;
+use ferroxy_dataplane::{Mode, Privilege};
 
 /// What a process keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,17 +28,18 @@ impl Needs {
     ///
     /// Not needed: CAP_SYS_RESOURCE (the OOM score has been set, and never changes), CAP_SYS_MODULE (the kernel loads its
     /// own modules when netlink asks for them), CAP_DAC_OVERRIDE (files are read as the user we are).
-    pub fn of(mode: Mode, config: &Config) -> Needs {
-        let of_mode = match mode {
-            // Rules, tracked connections and addresses, all over netlink; sizes of socket buffers beyond the limit;
-            // settings under /proc/sys/net; legacy iptables' tables.
-            Mode::Nftables => Needs { own: CapabilitySet::NET_ADMIN, children: CapabilitySet::empty() },
-            // Runs iptables' programs, which need both: legacy iptables opens a raw socket.
-            Mode::Iptables | Mode::Ipvs => {
-                let both = CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW;
-                Needs { own: both, children: both }
-            }
+    pub fn of(mode: &Mode, config: &Config) -> Needs {
+        let set = |privileges: &[Privilege]| {
+            privileges.iter().fold(CapabilitySet::empty(), |all, it| {
+                all | match it {
+                    Privilege::NetAdmin => CapabilitySet::NET_ADMIN,
+                    Privilege::NetRaw => CapabilitySet::NET_RAW,
+                    Privilege::NetBindService => CapabilitySet::NET_BIND_SERVICE,
+                    Privilege::SysResource => CapabilitySet::SYS_RESOURCE,
+                }
+            })
         };
+        let of_mode = Needs { own: set(mode.privileges.own), children: set(mode.privileges.programs) };
         let served = [config.healthz, Some(config.metrics)].into_iter().flatten();
         if served.map(|address| address.port()).any(|port| (1..1024).contains(&port)) {
             return Needs { own: of_mode.own | CapabilitySet::NET_BIND_SERVICE, ..of_mode };

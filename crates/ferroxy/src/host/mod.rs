@@ -11,12 +11,11 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 
 use ferroxy_core::Family;
-use ferroxy_nftables::apply::ApplyError;
+use ferroxy_dataplane::Mode;
 use rustix::net::UCred;
 use tracing::warn;
 
 use crate::config::Config;
-use crate::dataplane::Mode;
 use capabilities::Needs;
 
 /// The IP families that are switched on.
@@ -48,7 +47,7 @@ pub fn prepare_again(old: &Config, new: &Config) {
 }
 
 /// Goes on with the privileges that the mode needs. Call it after [`prepare`] and before any thread is started.
-pub fn give_up_privileges(mode: Mode, config: &Config) {
+pub fn give_up_privileges(mode: &Mode, config: &Config) {
     if let Err(error) = capabilities::keep_only(Needs::of(mode, config)) {
         warn!("going on with all privileges: they cannot be given up ({error})");
     }
@@ -103,22 +102,6 @@ fn may_program_the_network(status: &str) -> bool {
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     let bits = effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
     bits.is_some_and(|bits| bits & NET_ADMIN != 0)
-}
-
-/// What a kernel that refuses the program lacks, in words a person can act on.
-pub fn explain_missing(error: &ApplyError) -> anyhow::Error {
-    let permission = |error: &ferroxy_netlink::error::Error| error.errno == rustix::io::Errno::PERM;
-    let mut kernels_words = error.refused.iter().map(|(_, error)| error).chain(&error.other);
-    if kernels_words.any(permission) {
-        return anyhow::anyhow!("not permitted to program the kernel: run as root, or with CAP_NET_ADMIN");
-    }
-    let release = rustix::system::uname().release().to_string_lossy().into_owned();
-    let refused: Vec<String> = error.refused.iter().map(|(op, error)| format!("`{op}`: {error}")).collect();
-    let what = if refused.is_empty() { error.to_string() } else { refused.join("; ") };
-    anyhow::anyhow!(
-        "this kernel ({release}) cannot do what nftables mode needs (Linux 5.13 with nf_tables, nft_nat, nft_masq, \
-         nft_fib and nft_reject can): {what}"
-    )
 }
 
 #[cfg(test)]

@@ -297,7 +297,11 @@ mod tests {
                 ],
                 &["nftables_"],
             ),
-            (&ferroxy_ipvs::MODE, &[&format!("{failures} 2")], &["nftables_", "full_proxy_rules", "iptables_total"]),
+            (
+                &ferroxy_ipvs::MODE,
+                &[&format!("{failures} 2")],
+                &["nftables_", "full_proxy_rules", "iptables_total"],
+            ),
         ];
         for (mode, has, lacks) in modes {
             let text = page_of(&status, mode);

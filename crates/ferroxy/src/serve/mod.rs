@@ -27,8 +27,8 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
 use anyhow::Context;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use ferroxy_dataplane::Mode;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::warn;
 
 use crate::config::Config;

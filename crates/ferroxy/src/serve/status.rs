@@ -234,12 +234,7 @@ impl Status {
     }
 
     /// These Services were sent to the kernel, which refused some of them.
-    pub fn services(
-        &self,
-        tried: &[ServiceName],
-        refused: &[Refusal],
-        in_force: &Acknowledged,
-    ) {
+    pub fn services(&self, tried: &[ServiceName], refused: &[Refusal], in_force: &Acknowledged) {
         let mut now = self.now();
         let mut other_ports = false;
         for name in tried {

@@ -235,7 +235,7 @@ fn write_both_ways(
 fn since(before: Option<&Traffic>, now: Traffic) -> Traffic {
     let Some(before) = before else { return now };
     let number = |before: u64, now: u64| now.checked_sub(before).unwrap_or(now);
-    let counter = |before: Counter, now: Volume| Volume {
+    let counter = |before: Volume, now: Volume| Volume {
         packets: number(before.packets, now.packets),
         bytes: number(before.bytes, now.bytes),
     };

@@ -1,8 +1,8 @@
 //! A scenario through the real agent: events in, faults injected, and after every step the kernel compared with the Intent.
 
 use std::process::Command;
-use std::sync::mpsc::{self, Sender};
 use std::sync::Arc;
+use std::sync::mpsc::{self, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 

@@ -73,13 +73,8 @@ fn describe(text: &mut String, service: &ServiceIntent) {
             let address = frontend.address.map_or("node".into(), |address| address.to_string());
             let sources = frontend.allowed_sources.as_ref().map(|ranges| format!(" from {ranges:?}"));
             let (kind, route) = (frontend.kind.words(), frontend.route);
-            writeln!(
-                text,
-                "  {kind} {address} {} {route:?}{}",
-                frontend.port,
-                sources.unwrap_or_default()
-            )
-            .unwrap();
+            writeln!(text, "  {kind} {address} {} {route:?}{}", frontend.port, sources.unwrap_or_default())
+                .unwrap();
         }
     }
     if let Some(check) = &service.health_check {

@@ -68,9 +68,10 @@ pub(super) fn selection(frontends: &Frontends) -> Vec<Selection> {
         };
         match all.len() {
             0 => Vec::new(),
-            1..=FEW => {
-                all.iter().map(|(at, expectation)| select(Some(**at), only_translated([*expectation]))).collect()
-            }
+            1..=FEW => all
+                .iter()
+                .map(|(at, expectation)| select(Some(**at), only_translated([*expectation])))
+                .collect(),
             _ => vec![select(None, only_translated(all.iter().map(|(_, it)| *it)))],
         }
     };
@@ -202,10 +203,14 @@ mod tests {
             let frontends = expecting(&[(FRONTEND, rule)]);
             for by in ["10.244.1.5:53", "10.244.1.6:53", FRONTEND] {
                 let connection = connection(Protocol::Udp, FRONTEND, by);
-                let selects =
-                    |it: &Selection| it.frontend == Some(at(FRONTEND)) && (connection.is_translated || !it.translated_only);
+                let selects = |it: &Selection| {
+                    it.frontend == Some(at(FRONTEND)) && (connection.is_translated || !it.translated_only)
+                };
                 let listed = selection(&frontends).iter().any(selects);
-                assert!(listed || stale(&frontends, &connection).is_none(), "{connection:?} of {frontends:?}");
+                assert!(
+                    listed || stale(&frontends, &connection).is_none(),
+                    "{connection:?} of {frontends:?}"
+                );
             }
         }
     }

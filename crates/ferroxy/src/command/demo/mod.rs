@@ -24,9 +24,8 @@ use serde_json::{Value, json};
 use super::input::Input;
 use super::{Answer, Output, explain as explain_command, is_broken_pipe};
 use crate::flags::Flags;
-use crate::modes::MODES;
+use crate::modes::{MODES, Modes};
 use crate::output::Table;
-use crate::{dataplane, host};
 use asking::Row;
 use change::Change;
 use network::NODES;
@@ -45,7 +44,7 @@ pub struct Demo {
 }
 
 impl Demo {
-    pub fn run(self) -> anyhow::Result<Answer> {
+    pub fn run(self, _: Modes) -> anyhow::Result<Answer> {
         if let Some(folder) = &self.save_shop {
             shop::write(folder)?;
             return Ok(Answer::Yes);
@@ -161,17 +160,14 @@ impl Stage {
     fn explain_broken(&self) -> anyhow::Result<(Explanation, Value)> {
         self.screen.heading(&format!("Why does {BROKEN} not work? `ferroxy explain {BROKEN}`, on node-1"))?;
         let input = Input { manifests: Some(self.manifests.clone()), flags: flags(&NODES[0])? };
-        let (settings, cluster) = input.look()?;
+        let (settings, cluster) = input.look(MODES)?;
         let name = ServiceName::parse(BROKEN).context(BROKEN)?;
         let explanation = explain(&cluster.facts, &name);
         let (intent, _) = resolve::all(&cluster.facts);
         let kernel = match intent.services.get(&name) {
             Some(service) => {
                 let node = self.network.namespace(NODES[0].name)?;
-                let look = || {
-                    let opened = dataplane::open(settings.mode, &settings.config, &host::families());
-                    explain_command::in_kernel(&intent, service, opened).words
-                };
+                let look = || explain_command::in_kernel(&intent, service, &settings).words;
                 Some(node.run(look)?)
             }
             None => None,
