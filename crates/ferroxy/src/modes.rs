@@ -152,9 +152,8 @@ mod tests {
 
     #[test]
     fn a_sentence_lists_the_names() {
-        static THREE: [&Mode; 3] = [&IPTABLES, &IPVS, &NFTABLES];
-        static ONE: [&Mode; 1] = [&NFTABLES];
-        assert_eq!(Modes(&THREE).sentence("and"), "iptables, ipvs and nftables");
+        static ONE: [&Mode; 1] = [&ferroxy_nftables::MODE];
+        assert_eq!(MODES.sentence("and"), "iptables, ipvs and nftables");
         assert_eq!(Modes(&ONE).sentence("and"), "nftables");
     }
 

@@ -8,36 +8,38 @@
     reason = "the functions that tests share are tests too; clippy does not know"
 )]
 
-use ferroxy::config::{Config, Mode};
-use ferroxy::dataplane::Ruleset;
+use ferroxy::config::Config;
 use ferroxy::flags::Flags;
+use ferroxy::modes::MODES;
 use ferroxy_core::{Intent, Packet, Policy};
+use ferroxy_dataplane::{Mode, Rendering, Settings};
 use ferroxy_lab::conformance::{self, Case, Trial};
 
-fn policy(case: &Case, mode: Mode) -> Policy {
+fn policy(case: &Case, mode: &Mode) -> Policy {
     let flags = Flags {
         config: Some(case.folder.join("config.yaml").display().to_string()),
         hostname_override: Some("ka".into()),
         ..Flags::default()
     };
-    let (config, _) = Config::load(&flags).expect("the case's configuration is valid");
+    let (config, _) = Config::load(&flags, MODES).expect("the case's configuration is valid");
     config.policy(mode, "ka".into())
 }
 
 #[test]
 fn every_recorded_probe_follows_from_the_nftables_ruleset() {
-    follow(Mode::Nftables, conformance::Mode::Nftables);
+    follow(&ferroxy_nftables::MODE, conformance::Mode::Nftables);
 }
 
 #[test]
 fn every_recorded_probe_follows_from_the_iptables_ruleset() {
-    follow(Mode::Iptables, conformance::Mode::Iptables);
+    follow(&ferroxy_iptables::MODE, conformance::Mode::Iptables);
 }
 
-fn follow(mode: Mode, recorded_as: conformance::Mode) {
+fn follow(mode: &Mode, recorded_as: conformance::Mode) {
     let trials = Trial::all_with(recorded_as, |case| Ok(policy(case, mode))).unwrap();
     let rules = |intent: &Intent| {
-        let ruleset = Ruleset::of(mode, intent, &Default::default());
+        let settings = Settings::default();
+        let ruleset = (mode.render)(&Rendering { intent, settings: &settings, host_addresses: &[] });
         move |packet: &Packet| ruleset.trace(packet).verdict
     };
     let probes = conformance::play(&trials, rules).unwrap_or_else(|faults| panic!("{faults}"));

@@ -137,7 +137,7 @@ mod tests {
     use ferroxy_source::kube;
 
     use super::*;
-    use crate::dataplane::Receipt;
+    use ferroxy_dataplane::Receipt;
     use crate::serve::health::Step;
 
     /// More than anything here takes, even on a slow machine.

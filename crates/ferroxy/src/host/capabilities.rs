@@ -107,7 +107,7 @@ mod tests {
         flags: Flags,
     }
 
-    fn needs(mode: Mode, flags: &[&str]) -> Needs {
+    fn needs(mode: &Mode, flags: &[&str]) -> Needs {
         let line = Line::try_parse_from(std::iter::once(&"ferroxy").chain(flags)).unwrap();
         Needs::of(mode, &Config::load(&line.flags, crate::modes::MODES).unwrap().0)
     }
@@ -116,21 +116,21 @@ mod tests {
     fn each_mode_keeps_what_it_needs() {
         let admin = CapabilitySet::NET_ADMIN;
         let nftables = Needs { own: admin, children: CapabilitySet::empty() };
-        assert_eq!(needs(Mode::Nftables, &[]), nftables);
+        assert_eq!(needs(&ferroxy_nftables::MODE, &[]), nftables);
         let both = admin | CapabilitySet::NET_RAW;
-        for mode in [Mode::Iptables, Mode::Ipvs] {
+        for mode in [&ferroxy_iptables::MODE, &ferroxy_ipvs::MODE] {
             assert_eq!(needs(mode, &[]), Needs { own: both, children: both }, "{mode:?}");
         }
     }
 
     #[test]
     fn low_ports_need_a_capability_of_their_own() {
-        let low = needs(Mode::Nftables, &["--metrics-bind-address=127.0.0.1:249"]);
+        let low = needs(&ferroxy_nftables::MODE, &["--metrics-bind-address=127.0.0.1:249"]);
         assert_eq!(low.own, CapabilitySet::NET_ADMIN | CapabilitySet::NET_BIND_SERVICE);
-        let low = needs(Mode::Iptables, &["--healthz-bind-address=0.0.0.0:1023"]);
+        let low = needs(&ferroxy_iptables::MODE, &["--healthz-bind-address=0.0.0.0:1023"]);
         assert!(low.own.contains(CapabilitySet::NET_BIND_SERVICE));
         assert!(!low.children.contains(CapabilitySet::NET_BIND_SERVICE));
-        let high = needs(Mode::Nftables, &["--healthz-bind-address=0.0.0.0:1024"]);
+        let high = needs(&ferroxy_nftables::MODE, &["--healthz-bind-address=0.0.0.0:1024"]);
         assert_eq!(high.own, CapabilitySet::NET_ADMIN);
     }
 

@@ -235,10 +235,11 @@ fn alpha(help: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dataplane::RuleCount;
     use crate::serve::health::Step;
     use crate::serve::requests::Request;
     use crate::serve::status::{SourceState, Watch};
+    use ferroxy_dataplane::Counted;
+    use ferroxy_dataplane::capability::RuleCount;
     use std::time::Duration;
 
     fn lines(text: &str, beginning: &str) -> Vec<String> {
@@ -256,8 +257,10 @@ mod tests {
         status.failed(Step::Services, &"no");
         status.programmed(Family::V4, 0.3);
         status.swept(Family::V6, Duration::from_millis(3), 7);
-        status.rules(&[RuleCount { family: Family::V4, table: "nat", total: 120, last: 6 }]);
-        status.iptables_packets(5, 2);
+        status.rules(&[RuleCount { family: Family::V4, group: "nat", total: 120, last: 6 }]);
+        let metrics = ferroxy_iptables::MODE.metrics.iter();
+        let keys = metrics.filter_map(|it| if let Counted::Packets(key) = it.counts { Some(key) } else { None });
+        status.packets(&keys.zip([5, 2]).collect::<Vec<_>>());
         let took = Duration::from_millis(3);
         status.requested(Request { method: "GET", host: "10.0.0.1:6443", code: Some(200), took });
         let watch = Watch { resource: "services", alive: true, last_heard: Some(Moment::now()) };

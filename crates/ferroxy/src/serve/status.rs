@@ -400,9 +400,9 @@ mod tests {
 
     #[test]
     fn changes_are_pending_until_the_kernel_has_them() {
-        let (status, ledger) = (status(), Ledger::default());
+        let (status, in_force) = (status(), Acknowledged::default());
         let (web, api) = (ServiceName::new("default", "web"), ServiceName::new("default", "api"));
-        let receipt = Receipt { transactions: 1, messages: 3, bytes: 100 };
+        let receipt = Receipt { commits: 1, messages: 3, bytes: 100 };
         status.done(Step::Start, Instant::now(), &receipt);
         let mut changes = Reported::default();
         changes.add(ChangeKind::Service, &[web.clone()].into());
@@ -420,13 +420,13 @@ mod tests {
             status.done(step, Instant::now(), &Receipt::default());
             assert_eq!(pending(), (1, 2), "{step:?} does not program Services");
         }
-        status.services(std::slice::from_ref(&api), &[], &ledger);
+        status.services(std::slice::from_ref(&api), &[], &in_force);
         status.done(Step::Services, Instant::now(), &receipt);
         assert_eq!(pending(), (1, 1), "the other Service is not programmed yet");
         let refused = [(web.clone(), "too large".to_owned())];
-        status.services(std::slice::from_ref(&web), &refused, &ledger);
+        status.services(std::slice::from_ref(&web), &refused, &in_force);
         assert_eq!(pending(), (1, 1), "the kernel refused it");
-        status.services(&[web], &[], &ledger);
+        status.services(&[web], &[], &in_force);
         assert_eq!(pending(), (0, 0));
         let now = status.now();
         assert_eq!((now.counts.changes.services.total, now.counts.sync_failures()), (1, 2));
