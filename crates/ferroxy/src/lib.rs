@@ -7,7 +7,8 @@ pub mod dataplane;
 pub mod flags;
 pub mod host;
 pub mod log;
-pub mod memory;
 pub mod output;
 pub mod serve;
 pub mod takeover;
+
+use ferroxy_platform::memory;

@@ -2,7 +2,6 @@
 //! server is away they are lost.
 
 use std::collections::HashMap;
-use std::fs;
 use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -67,7 +66,7 @@ impl Recorder {
 
 /// Sends what is emitted. Ends when nobody can emit any more.
 pub(super) async fn record(mut occurrences: Receiver<Occurrence>, link: Rc<Link>, node_name: String) {
-    let instance = format!("{CONTROLLER}-{}", host_name().unwrap_or(node_name));
+    let instance = format!("{CONTROLLER}-{}", ferroxy_platform::host::name().unwrap_or(node_name));
     let mut leases = link.leases();
     let mut recent = Recent::default();
     while let Some(occurrence) = occurrences.recv().await {
@@ -205,12 +204,6 @@ impl<'a> Event<'a> {
 fn cut(note: &str) -> &str {
     let end = note.floor_char_boundary(LONGEST_NOTE);
     &note[..end]
-}
-
-/// What the kernel calls this host; not always the name of the Node.
-fn host_name() -> Option<String> {
-    let name = fs::read_to_string("/proc/sys/kernel/hostname").ok()?.trim().to_owned();
-    Some(name).filter(|it| !it.is_empty())
 }
 
 #[cfg(test)]

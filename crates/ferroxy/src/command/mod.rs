@@ -173,7 +173,7 @@ fn is_not_permitted(error: &anyhow::Error) -> bool {
         error.downcast_ref::<ferroxy_nftables::apply::ApplyError>().and_then(|it| it.other.as_ref());
     let tool = error.downcast_ref::<ferroxy_iptables::tool::Error>();
     tool.is_some_and(ferroxy_iptables::tool::Error::is_not_permitted)
-        || asked.or(applied).is_some_and(|error| error.errno == rustix::io::Errno::PERM)
+        || asked.or(applied).is_some_and(|error| error.errno == ferroxy_netlink::error::Errno::PERM)
 }
 
 /// `--version`. (`--version=v…` sets, in the original, the version to report as; it prints nothing.)

@@ -104,7 +104,7 @@ fn serve(settings: Settings, cluster: Cluster, source: Source, flags: &Flags) ->
     let _ = sender.send(agent::Input::SourceDiagnostics(diagnostics));
     let _watching = source.watch(sender.clone(), &status)?;
     announce(&settings, &status);
-    let manager = Notifier::from_environment();
+    let manager = host::service_manager();
     let _reload = follow_config(&settings, flags, &manager, sender, &status)?;
 
     let mut agent = Agent::new(settings.mode, facts, dataplane, periods(&settings.periods), status);

@@ -13,8 +13,10 @@ mod metrics;
 mod metrics_server;
 mod moment;
 mod ports;
+#[cfg(feature = "profiling")]
 mod pprof;
 mod process;
+#[cfg(feature = "profiling")]
 mod profile;
 pub mod requests;
 mod service_health;
@@ -26,7 +28,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
 use anyhow::Context;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use ferroxy_platform::{process as this_process, sockets};
 use tracing::warn;
 
 use crate::config::{Config, Mode};
@@ -100,7 +102,7 @@ impl Server {
         handler: http::Handler,
         config: &Config,
     ) -> anyhow::Result<Server> {
-        let bound = match http::bind(address) {
+        let bound = match sockets::listen(address) {
             Ok(listener) => Some(listener),
             Err(error) if config.bind_address_hard_fail => {
                 return Err(error).with_context(|| format!("cannot serve {} on {address}", service.name));
@@ -114,12 +116,9 @@ impl Server {
     }
 }
 
-/// Every health-check node port is an open file, and the usual limit is 1024. The soft limit is only there for programs
-/// that use `select`.
+/// Every health-check node port is an open file, and the usual limit is 1024.
 fn allow_many_sockets() {
-    let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
-    if let Err(error) = setrlimit(Resource::Nofile, raised) {
-        warn!("cannot raise the limit of open files above {:?}: {error}", limit.current);
+    if let Err(error) = this_process::raise_open_files_limit() {
+        warn!("cannot raise the limit of open files: {error}");
     }
 }
