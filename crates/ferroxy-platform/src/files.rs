@@ -6,13 +6,17 @@
 //! that are not watched, an exhausted limit of watches, a platform without notifications.
 
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, Metadata};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
+use crate::system;
 use crate::system::files::{Waker, Watcher};
+
+/// Which file or directory a path leads to: equal for all paths that lead to the same one.
+pub use crate::system::files::Identity;
 
 /// Changes come in bursts: wait for this much silence,
 const QUIET: Duration = Duration::from_millis(50);
@@ -89,6 +93,17 @@ pub fn entry_of(path: &Path) -> Option<PathBuf> {
     let name = path.file_name()?;
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     Some(fs::canonicalize(parent).ok()?.join(name))
+}
+
+/// `metadata` is that of `path`.
+pub fn identity(path: &Path, metadata: &Metadata) -> Identity {
+    system::files::identity(path, metadata)
+}
+
+/// When the content or the attributes changed last. Programs that copy files set the modification time back; nothing sets
+/// this one back, where the platform has it.
+pub fn changed(metadata: &Metadata) -> SystemTime {
+    system::files::changed(metadata)
 }
 
 /// Why a wait ended.

@@ -1,4 +1,4 @@
-//! Facts about this host: its name, its kernel, its IP families.
+//! Facts about this host: its name, its kernel, its IP families, its time zone.
 
 use crate::system;
 
@@ -17,9 +17,21 @@ pub fn has_ipv6() -> bool {
     system::host::has_ipv6()
 }
 
+/// How many seconds local time was ahead of UTC at this Unix time.
+pub fn utc_offset_seconds(unix_seconds: i64) -> i32 {
+    system::host::utc_offset_seconds(unix_seconds)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn local_time_is_less_than_a_day_away_from_utc() {
+        for seconds in [0, 951_782_400, i64::MAX] {
+            assert!(utc_offset_seconds(seconds).abs() < 86_400, "{seconds}");
+        }
+    }
 
     #[test]
     fn the_name_is_trimmed_and_not_empty() {

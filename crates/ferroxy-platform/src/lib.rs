@@ -21,11 +21,11 @@ pub mod conntrack;
 pub mod files;
 pub mod host;
 pub mod memory;
+pub mod notify;
 pub mod privileges;
 pub mod process;
 #[cfg(feature = "profiling")]
 pub mod profile;
-pub mod service_manager;
 pub mod signals;
 pub mod sockets;
 

@@ -6,8 +6,9 @@ pub mod config;
 pub mod flags;
 pub mod host;
 pub mod log;
-pub mod memory;
 pub mod modes;
 pub mod output;
 pub mod panic;
 pub mod serve;
+
+use ferroxy_platform::memory;

@@ -1,12 +1,29 @@
-//! No notifications of changed files: a wait only ends by time or by a stop.
+//! Identities of files by their resolved paths. No notifications of changed files: a wait ends by time or by a stop.
 
 use std::collections::BTreeSet;
+use std::fs::{self, Metadata};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use crate::files::Woken;
+
+/// The hash of the path with all links resolved. A file that replaces another has the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Identity(u64);
+
+pub fn identity(path: &Path, _: &Metadata) -> Identity {
+    let mut hasher = DefaultHasher::new();
+    fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf()).hash(&mut hasher);
+    Identity(hasher.finish())
+}
+
+/// There is no better time than that of the last modification.
+pub fn changed(metadata: &Metadata) -> SystemTime {
+    metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH)
+}
 
 pub struct Watcher {
     stopped: Receiver<()>,

@@ -98,7 +98,7 @@ pub mod profile {
 }
 
 /// There is no service manager that waits for messages.
-pub mod service_manager {
+pub mod notify {
     use std::fmt;
     use std::io;
     use std::time::Duration;
@@ -154,7 +154,7 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::Unsupported);
         assert_eq!(error.to_string(), "an OOM score is not supported on this platform");
         assert!(privileges::keep(&crate::Privileges::NONE, &[]).is_err());
-        assert!(service_manager::Link::from_environment().unwrap().is_none());
+        assert!(notify::Link::from_environment().unwrap().is_none());
         assert!(conntrack::apply(&crate::conntrack::Settings::default()).failed.is_empty());
     }
 }

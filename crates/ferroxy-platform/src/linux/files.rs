@@ -1,8 +1,8 @@
-//! Notifications of changed directories by inotify. When to look at the files is decided in `files.rs` of the crate.
+//! Identities of files, and notifications of changed directories by inotify. When to look at the files is decided in `files.rs` of the crate.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, Metadata};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
@@ -52,7 +52,19 @@ struct Watch {
 }
 
 /// Device and inode.
-type Identity = (u64, u64);
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Identity(u64, u64);
+
+pub fn identity(_: &Path, metadata: &Metadata) -> Identity {
+    Identity(metadata.dev(), metadata.ino())
+}
+
+pub fn changed(metadata: &Metadata) -> SystemTime {
+    let (seconds, nanoseconds) = (metadata.ctime(), metadata.ctime_nsec());
+    let nanoseconds = Duration::from_nanos(nanoseconds.unsigned_abs());
+    // Files from before 1970 count as from 1970.
+    SystemTime::UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds).unwrap_or(0)) + nanoseconds
+}
 
 /// Ends a wait from another thread.
 #[derive(Debug)]
@@ -111,8 +123,7 @@ impl Watcher {
 
     /// `true`: this directory was not watched before.
     fn follow_one(&mut self, path: &Path) -> io::Result<bool> {
-        let metadata = fs::metadata(path)?;
-        let directory = (metadata.dev(), metadata.ino());
+        let directory = identity(path, &fs::metadata(path)?);
         if self.watches.get(path).is_some_and(|watch| watch.directory == directory) {
             return Ok(false);
         }

@@ -1,6 +1,7 @@
-//! The host's name. The rest is what any platform has.
+//! The host's name and time zone. The rest is what any platform has.
 
 use windows_sys::Win32::System::SystemInformation::{ComputerNamePhysicalDnsHostname, GetComputerNameExW};
+use windows_sys::Win32::System::Time::{GetTimeZoneInformation, TIME_ZONE_INFORMATION};
 
 pub use crate::any::host::{has_ipv6, kernel_release};
 
@@ -13,4 +14,19 @@ pub fn name() -> Option<String> {
         unsafe { GetComputerNameExW(ComputerNamePhysicalDnsHostname, buffer.as_mut_ptr(), &raw mut length) };
     let name = buffer.get(..length as usize).filter(|_| done != 0)?;
     String::from_utf16(name).ok()
+}
+
+/// The offset of now, for any time: it is asked for the present only.
+pub fn utc_offset_seconds(_: i64) -> i32 {
+    const DAYLIGHT: u32 = 2;
+    const UNKNOWN: u32 = u32::MAX;
+    let mut zone = TIME_ZONE_INFORMATION::default();
+    // SAFETY: the place for the zone lives here.
+    let minutes = match unsafe { GetTimeZoneInformation(&raw mut zone) } {
+        UNKNOWN => 0,
+        DAYLIGHT => zone.Bias.saturating_add(zone.DaylightBias),
+        _ => zone.Bias.saturating_add(zone.StandardBias),
+    };
+    // The bias is what to add to local time to get UTC.
+    minutes.saturating_mul(-60)
 }

@@ -2,7 +2,6 @@
 //! server is unreachable they are lost.
 
 use std::collections::HashMap;
-use std::fs;
 use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -69,7 +68,7 @@ impl Recorder {
 
 /// Sends the emitted events. Ends when all recorders are dropped.
 pub(super) async fn record(mut occurrences: Receiver<Occurrence>, link: Rc<Link>, node_name: String) {
-    let instance = format!("{CONTROLLER}-{}", host_name().unwrap_or(node_name));
+    let instance = format!("{CONTROLLER}-{}", ferroxy_platform::host::name().unwrap_or(node_name));
     let mut leases = link.leases();
     let mut recent = Recent::default();
     while let Some(occurrence) = occurrences.recv().await {
@@ -213,12 +212,6 @@ fn event_name(of: &str, since_1970: Duration) -> String {
 
 fn cut(text: &str, longest: usize) -> &str {
     &text[..text.floor_char_boundary(longest)]
-}
-
-/// The host name; not always the name of the Node.
-fn host_name() -> Option<String> {
-    let name = fs::read_to_string("/proc/sys/kernel/hostname").ok()?.trim().to_owned();
-    Some(name).filter(|it| !it.is_empty())
 }
 
 #[cfg(test)]

@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs::{self, Metadata};
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
+
+use ferroxy_platform::files::{self, Identity, entry_of, identity};
 
 /// More files than this are not manifests.
 const MAX_FILES: usize = 100_000;
@@ -41,16 +42,9 @@ pub(super) struct Trouble {
 pub(super) struct Stamp {
     identity: Identity,
     size: u64,
-    modified: (i64, i64),
-    changed: (i64, i64),
+    modified: Option<SystemTime>,
+    changed: SystemTime,
     pub(super) settled: bool,
-}
-
-/// Device and inode.
-pub(super) type Identity = (u64, u64);
-
-pub(super) fn identity(metadata: &Metadata) -> Identity {
-    (metadata.dev(), metadata.ino())
 }
 
 /// Finds the manifests: the path itself if it is a file, else `.yaml`, `.yml` and `.json` files at any depth.
@@ -63,7 +57,7 @@ pub(super) fn find(root: &Path) -> io::Result<Tree> {
     let mut walk = Walk { tree, entered: HashSet::new(), now: SystemTime::now() };
     if metadata.is_dir() {
         fs::read_dir(root)?;
-        walk.tree.walked = Some(identity(&metadata));
+        walk.tree.walked = Some(identity(root, &metadata));
         walk.directory(root, &metadata, 0);
     } else if metadata.is_file() {
         walk.tree.directories.extend(entry_of(root).and_then(|it| it.parent().map(Path::to_path_buf)));
@@ -77,16 +71,9 @@ pub(super) fn find(root: &Path) -> io::Result<Tree> {
 impl Tree {
     /// Whether the root is still the same directory. If not, files that seem removed from it may still exist.
     pub(super) fn is_still_there(&self) -> bool {
-        let now = fs::metadata(&self.root).map(|metadata| identity(&metadata));
+        let now = fs::metadata(&self.root).map(|metadata| identity(&self.root, &metadata));
         now.is_ok_and(|now| self.walked.is_none_or(|walked| walked == now))
     }
-}
-
-/// The path with its directory resolved but its own name left alone: what a watch of that directory reports.
-pub(super) fn entry_of(path: &Path) -> Option<PathBuf> {
-    let name = path.file_name()?;
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    Some(fs::canonicalize(parent).ok()?.join(name))
 }
 
 struct Walk {
@@ -98,7 +85,7 @@ struct Walk {
 
 impl Walk {
     fn directory(&mut self, path: &Path, metadata: &Metadata, level: usize) {
-        if !self.entered.insert(identity(metadata)) {
+        if !self.entered.insert(identity(path, metadata)) {
             return;
         }
         if level > MAX_LEVELS {
@@ -141,7 +128,7 @@ impl Walk {
             }
             return;
         }
-        self.tree.files.insert(path.to_path_buf(), Stamp::of(metadata, self.now));
+        self.tree.files.insert(path.to_path_buf(), Stamp::of(path, metadata, self.now));
         // The directory of the real file, if this is a link: its contents change there.
         let real = fs::canonicalize(path).ok();
         self.tree.directories.extend(real.and_then(|it| it.parent().map(Path::to_path_buf)));
@@ -170,13 +157,13 @@ fn is_manifest(path: &Path) -> bool {
 }
 
 impl Stamp {
-    fn of(metadata: &Metadata, now: SystemTime) -> Stamp {
-        let modified = (metadata.mtime(), metadata.mtime_nsec());
+    fn of(path: &Path, metadata: &Metadata, now: SystemTime) -> Stamp {
+        let modified = metadata.modified().ok();
         // Copying tools set the modification time back; nothing sets the change time back.
-        let changed = (metadata.ctime(), metadata.ctime_nsec());
-        let youngest = u64::try_from(modified.0.max(changed.0)).unwrap_or(0);
-        let settled = SystemTime::UNIX_EPOCH + Duration::from_secs(youngest) + SETTLED_AFTER < now;
-        Stamp { identity: identity(metadata), size: metadata.size(), modified, changed, settled }
+        let changed = files::changed(metadata);
+        let youngest = modified.map_or(changed, |modified| modified.max(changed));
+        let settled = youngest + SETTLED_AFTER < now;
+        Stamp { identity: identity(path, metadata), size: metadata.len(), modified, changed, settled }
     }
 }
 
@@ -270,9 +257,10 @@ mod tests {
     fn a_fresh_stamp_is_not_trusted() {
         let dir = tempfile::tempdir().unwrap();
         write(dir.path(), "a.yaml");
-        let metadata = fs::metadata(dir.path().join("a.yaml")).unwrap();
+        let path = dir.path().join("a.yaml");
+        let metadata = fs::metadata(&path).unwrap();
         let written = metadata.modified().unwrap();
-        assert!(!Stamp::of(&metadata, written).settled);
-        assert!(Stamp::of(&metadata, written + Duration::from_secs(10)).settled);
+        assert!(!Stamp::of(&path, &metadata, written).settled);
+        assert!(Stamp::of(&path, &metadata, written + Duration::from_secs(10)).settled);
     }
 }

@@ -95,7 +95,7 @@ fn serve(settings: Settings, cluster: Cluster, source: Source, flags: &Flags) ->
     crate::serve::start(&settings.config, settings.mode, flags, counters, &status)?;
     watch_dataplane(&mut *dataplane, sender.clone())?;
     // Watch first, then list: no change is missed in between.
-    inputs::watch_addresses(settings.devices(), sender.clone())?;
+    inputs::watch_addresses(&settings.devices(), sender.clone())?;
     facts.apply(inputs::host_addresses(&settings.devices())?);
     info!(
         "ferroxy {} runs in {} mode as node {}, with {}",
@@ -109,7 +109,7 @@ fn serve(settings: Settings, cluster: Cluster, source: Source, flags: &Flags) ->
     let _ = sender.send(agent::Input::SourceDiagnostics(diagnostics));
     let _watching = source.watch(sender.clone(), &status)?;
     announce(&settings, &status);
-    let manager = Notifier::from_environment();
+    let manager = host::service_manager();
     let _reload = follow_config(&settings, flags, &manager, sender, &status)?;
 
     let mut agent = Agent::new(settings.mode, facts, dataplane, periods(&settings.periods), status);

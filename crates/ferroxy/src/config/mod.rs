@@ -184,9 +184,8 @@ impl Config {
         if !self.hostname_override.is_empty() {
             return Ok(self.hostname_override.clone());
         }
-        let system = rustix::system::uname();
-        let name = system.nodename().to_string_lossy().trim().to_lowercase();
-        if name.is_empty() { Err("the host has no name; set hostnameOverride".to_owned()) } else { Ok(name) }
+        let name = ferroxy_platform::host::name().ok_or("the host has no name; set hostnameOverride")?;
+        Ok(name.to_lowercase())
     }
 
     /// The part that decides what happens to packets, in a mode: the configured one, or the one chosen for an unset mode.

@@ -68,7 +68,7 @@ pub fn spawn(
     mut current: Config,
     mut on: impl FnMut(Reload) + Send + 'static,
 ) -> io::Result<Follower> {
-    Follower::start(path, move |content| {
+    follow::start(path, move |content| {
         let reload = match content {
             Ok(text) => judge(&text, &flags, &current),
             Err(reason) => Some(Reload::Refused(vec![reason])),

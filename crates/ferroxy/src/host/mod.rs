@@ -1,120 +1,80 @@
-//! This host: what it is able to do, what is set on it before the work begins, and what this process may do to it.
+//! This host as the configuration wants it: what is set on it before the agent starts, and which privileges the agent keeps.
+//! How that is done is the platform's part (`ferroxy_platform`).
 
-pub mod capabilities;
-pub mod notify;
-pub mod oom;
-pub mod sysctl;
-
-use std::fs;
-use std::io;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+mod privileges;
 
 use ferroxy_core::Family;
 use ferroxy_dataplane::Mode;
-use rustix::net::UCred;
-use tracing::warn;
+use ferroxy_platform::notify::Notifier;
+use ferroxy_platform::{conntrack, memory};
+use tracing::{info, warn};
 
-use crate::config::Config;
-use capabilities::Needs;
+pub use ferroxy_platform::{Claim, notify};
+
+use crate::config::{Config, Conntrack};
 
 /// The IP families that are switched on.
 pub fn families() -> Vec<Family> {
-    let present = fs::exists("/proc/net/if_inet6").unwrap_or(false);
-    let disabled = fs::read_to_string("/proc/sys/net/ipv6/conf/all/disable_ipv6");
-    if present && disabled.is_ok_and(|value| value.trim() != "1") {
-        Family::ALL.to_vec()
-    } else {
-        vec![Family::V4]
-    }
+    if ferroxy_platform::host::has_ipv6() { Family::ALL.to_vec() } else { vec![Family::V4] }
 }
 
-/// What needs more privileges than the work itself: done before they are given up, and all that `--init-only` does.
+/// What needs more privileges than the agent keeps. `--init-only` does this and nothing else.
 pub fn prepare(config: &Config) {
-    oom::set_score(config.oom_score_adj);
-    sysctl::apply(&config.conntrack);
+    set_oom_score(config.oom_score_adj);
+    set_conntrack(&config.conntrack);
 }
 
-/// The same for a configuration that has changed, as far as the privileges that are left allow it. What has not changed is
-/// not done, and not complained about, again.
+/// Applies the part of a changed configuration that [`prepare`] applies, as far as the remaining privileges allow it.
+/// Settings that did not change are neither set nor reported again.
 pub fn prepare_again(old: &Config, new: &Config) {
     if old.oom_score_adj != new.oom_score_adj {
-        oom::set_score(new.oom_score_adj);
+        set_oom_score(new.oom_score_adj);
     }
     if old.conntrack != new.conntrack {
-        sysctl::apply(&new.conntrack);
+        set_conntrack(&new.conntrack);
     }
 }
 
-/// Goes on with the privileges that the mode needs. Call it after [`prepare`] and before any thread is started.
+/// Keeps the privileges that the mode needs. Call it after [`prepare`] and before any thread is started.
 pub fn give_up_privileges(mode: &Mode, config: &Config) {
-    if let Err(error) = capabilities::keep_only(Needs::of(mode, config)) {
-        warn!("going on with all privileges: they cannot be given up ({error})");
+    let kept = ferroxy_platform::privileges::keep(&mode.privileges, privileges::extra(config));
+    if let Err(error) = kept {
+        warn!("cannot give up privileges, keeping all of them: {error}");
     }
 }
 
-/// Being the one that programs this network namespace.
-///
-/// It is a name in the namespace's own list of abstract sockets: nothing on disk, and gone with the process.
-#[derive(Debug)]
-pub struct Claim {
-    socket: Option<UnixListener>,
+/// The service manager that started this process, if one did.
+pub fn service_manager() -> Notifier {
+    Notifier::from_environment().unwrap_or_else(|error| {
+        warn!("cannot notify the service manager: {error}");
+        Notifier::default()
+    })
 }
 
-impl Claim {
-    /// `None` while another agent has it. Anybody may take a name, so only those count who could be an agent: root, the
-    /// user we are, or whoever may program the network. From others it cannot be had, and must not keep us from working.
-    pub fn take() -> io::Result<Option<Claim>> {
-        let name = SocketAddr::from_abstract_name("ferroxy/agent")?;
-        match UnixListener::bind_addr(&name) {
-            Ok(socket) => Ok(Some(Claim { socket: Some(socket) })),
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => match holder(&name) {
-                Some(peer) if could_be_an_agent(&peer) => Ok(None),
-                _ => Ok(Some(Claim { socket: None })),
-            },
-            Err(error) => Err(error),
-        }
-    }
-
-    /// False when a stranger has taken the name: then a second agent would not notice us.
-    pub fn is_exclusive(&self) -> bool {
-        self.socket.is_some()
+fn set_oom_score(score: i32) {
+    if let Err(error) = memory::set_oom_score(score) {
+        warn!("cannot set oomScoreAdj to {score}, keeping the present score: {error}");
     }
 }
 
-/// Who listens under a name; `None` when nobody does.
-fn holder(name: &SocketAddr) -> Option<UCred> {
-    let stream = UnixStream::connect_addr(name).ok()?;
-    rustix::net::sockopt::socket_peercred(&stream).ok()
+/// Unlike kube-proxy, which does not start when it cannot change these settings.
+fn set_conntrack(wanted: &Conntrack) {
+    let report = conntrack::apply(&conntrack_settings(wanted));
+    report.written.iter().for_each(|written| info!("{written}"));
+    if !report.failed.is_empty() {
+        let failed: Vec<String> = report.failed.iter().map(ToString::to_string).collect();
+        warn!("connection tracking is not as configured: {}", failed.join("; "));
+    }
 }
 
-fn could_be_an_agent(peer: &UCred) -> bool {
-    // A process of a pid namespace that we cannot see into has no status for us to read.
-    let status = || fs::read_to_string(format!("/proc/{}/status", peer.pid.as_raw_nonzero()));
-    peer.uid.is_root()
-        || peer.uid == rustix::process::geteuid()
-        || status().is_ok_and(|status| may_program_the_network(&status))
-}
-
-/// As `/proc/<pid>/status` says it: whether CAP_NET_ADMIN is in the effective set.
-fn may_program_the_network(status: &str) -> bool {
-    const NET_ADMIN: u64 = 1 << 12;
-    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let bits = effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
-    bits.is_some_and(|bits| bits & NET_ADMIN != 0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn who_may_program_the_network_is_in_the_status() {
-        let status = |effective: &str| format!("Name:\tx\nCapPrm:\t000001ffffffffff\nCapEff:\t{effective}\n");
-        assert!(may_program_the_network(&status("0000000000001000")));
-        assert!(may_program_the_network(&status("000001ffffffffff")));
-        assert!(!may_program_the_network(&status("0000000000000000")));
-        assert!(!may_program_the_network(&status("00000000000000ff")));
-        assert!(!may_program_the_network("Name:\tx\n"));
+fn conntrack_settings(wanted: &Conntrack) -> conntrack::Settings {
+    conntrack::Settings {
+        max_per_core: wanted.max_per_core,
+        min: wanted.min,
+        tcp_established_timeout: wanted.tcp_established_timeout,
+        tcp_close_wait_timeout: wanted.tcp_close_wait_timeout,
+        tcp_be_liberal: wanted.tcp_be_liberal,
+        udp_timeout: wanted.udp_timeout,
+        udp_stream_timeout: wanted.udp_stream_timeout,
     }
 }

@@ -3,6 +3,9 @@
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use jiff::Timestamp;
+use jiff::civil::DateTime;
+use jiff::tz::Offset;
 use serde_json::Value;
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::fmt::format::Writer;
@@ -39,29 +42,26 @@ fn header(out: &mut Writer<'_>, level: Level, since_epoch: Duration) -> fmt::Res
         Level::WARN => 'W',
         _ => 'I',
     };
-    let time = local(since_epoch.as_secs());
+    let time = local(since_epoch);
     write!(
         out,
         "{severity}{:02}{:02} {:02}:{:02}:{:02}.{:06} {:>7} ",
-        time.tm_mon + 1,
-        time.tm_mday,
-        time.tm_hour,
-        time.tm_min,
-        time.tm_sec,
+        time.month(),
+        time.day(),
+        time.hour(),
+        time.minute(),
+        time.second(),
         since_epoch.subsec_micros(),
         std::process::id(),
     )
 }
 
-/// klog tells local time, and does not say of which zone.
-fn local(seconds: u64) -> libc::tm {
-    let seconds = libc::time_t::try_from(seconds).unwrap_or_default();
-    // SAFETY: `tm` is plain numbers and a pointer that may be null, so zeros are a value of it.
-    let mut time: libc::tm = unsafe { std::mem::zeroed() };
-    // SAFETY: both pointers are to values that live here; the function keeps neither. On failure (a year that does not
-    // fit) it writes nothing, and zeros are printed.
-    unsafe { libc::localtime_r(&raw const seconds, &raw mut time) };
-    time
+/// klog writes local time, without the zone.
+fn local(since_epoch: Duration) -> DateTime {
+    let seconds = i64::try_from(since_epoch.as_secs()).unwrap_or_default();
+    let offset = i64::from(ferroxy_platform::host::utc_offset_seconds(seconds));
+    let local = Timestamp::from_second(seconds.saturating_add(offset)).unwrap_or_default();
+    Offset::UTC.to_datetime(local)
 }
 
 /// One event is one line, whatever is in it.

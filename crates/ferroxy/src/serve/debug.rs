@@ -1,9 +1,9 @@
 //! `/debug/`: profiles of this process and its log level, for troubleshooting. Only served with `enableProfiling`.
 
 use std::fmt::Write;
-use std::fs;
 use std::time::Duration;
 
+use ferroxy_platform::{memory, process};
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use hyper::{Method, Request, StatusCode};
@@ -11,8 +11,8 @@ use tokio::time::timeout;
 
 use super::http::{self, Answer, Pending, TEXT};
 use super::metrics_server::not_allowed;
-use super::pprof;
-use super::profile::{self, Profile};
+#[cfg(feature = "profiling")]
+use super::{pprof, profile};
 use crate::log;
 
 pub const PATHS: [&str; 6] = [
@@ -72,17 +72,21 @@ fn seconds(query: Option<&str>) -> Option<u64> {
     }
 }
 
+#[cfg(feature = "profiling")]
 async fn cpu_profile(time: Duration) -> Answer {
+    let page = |recorded| {
+        let bytes = pprof::encode(&recorded, &ferroxy_platform::profile::mappings());
+        http::answer(StatusCode::OK, "application/octet-stream", bytes)
+    };
     match profile::record(time).await {
-        Ok(recorded) => http::elsewhere(move || profile_page(&recorded)).await,
+        Ok(recorded) => http::elsewhere(move || page(recorded)).await,
         Err(error) => http::answer(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("no profile: {error}\n")),
     }
 }
 
-fn profile_page(recorded: &Profile) -> Answer {
-    let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    let bytes = pprof::encode(recorded, &pprof::mappings(&maps));
-    http::answer(StatusCode::OK, "application/octet-stream", bytes)
+#[cfg(not(feature = "profiling"))]
+async fn cpu_profile(_: Duration) -> Answer {
+    http::answer(StatusCode::NOT_IMPLEMENTED, TEXT, "no profile: this program is built without profiling\n")
 }
 
 /// `PUT` with the level as the body, like kube-proxy.
@@ -117,58 +121,30 @@ fn command_line() -> String {
     words.join("\0")
 }
 
-/// The CPU time of each thread.
+/// The CPU time of each thread, for when its name is enough.
 fn threads() -> String {
     let mut page = format!("{:>8} {:<16} {:<5} {:>12} {:>12}\n", "id", "name", "state", "user", "system");
-    let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
-    for task in tasks {
-        let stat = fs::read_to_string(task.path().join("stat")).unwrap_or_default();
-        // The thread may have ended since it was listed.
-        let Some(thread) = Thread::parse(&stat) else { continue };
-        let seconds = |ticks: u64| ticks as f64 / rustix::param::clock_ticks_per_second() as f64;
-        let (id, name, state) = (task.file_name(), thread.name, thread.state);
-        let (user, system) = (seconds(thread.user_ticks), seconds(thread.system_ticks));
-        let _ =
-            writeln!(page, "{:>8} {name:<16} {state:<5} {user:>11.2}s {system:>11.2}s", id.to_string_lossy());
+    for process::Thread { id, name, state, user_seconds, system_seconds } in process::threads() {
+        let _ = writeln!(page, "{id:>8} {name:<16} {state:<5} {user_seconds:>11.2}s {system_seconds:>11.2}s");
     }
     page
 }
 
-/// Of `/proc/self/task/*/stat`.
-#[derive(Debug, PartialEq)]
-struct Thread<'a> {
-    name: &'a str,
-    state: &'a str,
-    user_ticks: u64,
-    system_ticks: u64,
-}
-
-impl Thread<'_> {
-    fn parse(stat: &str) -> Option<Thread<'_>> {
-        // The name is in parentheses, and may hold some itself.
-        let (name, rest) = stat.split_once('(')?.1.rsplit_once(')')?;
-        let fields: Vec<&str> = rest.split_whitespace().collect();
-        // proc(5) counts fields from 1; the first field here is its third.
-        let number = |field: usize| fields.get(field - 3)?.parse().ok();
-        Some(Thread { name, state: fields.first()?, user_ticks: number(14)?, system_ticks: number(15)? })
-    }
-}
-
-#[cfg(target_env = "gnu")]
 fn heap() -> Answer {
-    // SAFETY: mallinfo2 reads the allocator's numbers under its locks; it has no preconditions.
-    let info = unsafe { libc::mallinfo2() };
+    let Some(figures) = memory::allocator_figures() else {
+        return http::answer(StatusCode::NOT_IMPLEMENTED, TEXT, "this allocator has no figures\n");
+    };
     let page = format!(
         "in use            {:>12} bytes\nfree, kept        {:>12} bytes\nfrom the system   {:>12} bytes\n\
          of large blocks   {:>12} bytes in {} blocks\ncould be released {:>12} bytes\n",
-        info.uordblks, info.fordblks, info.arena, info.hblkhd, info.hblks, info.keepcost,
+        figures.in_use,
+        figures.free,
+        figures.from_system,
+        figures.large_blocks_bytes,
+        figures.large_blocks,
+        figures.releasable,
     );
     http::answer(StatusCode::OK, TEXT, page)
-}
-
-#[cfg(not(target_env = "gnu"))]
-fn heap() -> Answer {
-    http::answer(StatusCode::NOT_IMPLEMENTED, TEXT, "this allocator does not report its memory\n")
 }
 
 #[cfg(test)]
@@ -195,11 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_are_listed_by_name() {
-        let stat = "9 (a) b) S 1 7 7 0 -1 4194304 100 0 0 0 21 4 0 0 20 0 3 0 5000 1048576 300";
-        let expected = Thread { name: "a) b", state: "S", user_ticks: 21, system_ticks: 4 };
-        assert_eq!(Thread::parse(stat), Some(expected));
-        assert_eq!(Thread::parse("9 (a"), None);
+    fn every_thread_has_a_line() {
         assert!(threads().lines().count() >= 2);
     }
 }

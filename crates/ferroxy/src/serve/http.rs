@@ -4,12 +4,12 @@
 //! small, a body is read only by handlers that expect one, and connections are limited per socket and per service.
 
 use std::io;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::os::fd::OwnedFd;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ferroxy_platform::sockets;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
@@ -17,8 +17,6 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -38,8 +36,6 @@ const LARGEST_HEAD: usize = 16 * 1024;
 const LONGEST_CONNECTION: Duration = Duration::from_secs(600);
 const MOST_CONNECTIONS_OF_A_SOCKET: usize = 64;
 const BIND_AGAIN: Duration = Duration::from_secs(5);
-/// Backlog of connections that are not accepted yet.
-const BACKLOG: i32 = 128;
 /// Pause after an error of `accept` (such as too many open files), to keep the loop from spinning.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -73,7 +69,7 @@ impl Service {
     async fn bind_in_the_end(&self, address: SocketAddr) -> std::net::TcpListener {
         loop {
             sleep(BIND_AGAIN).await;
-            match bind(address) {
+            match sockets::listen(address) {
                 Ok(listener) => return listener,
                 Err(error) => self.complain(address, &error),
             }
@@ -126,38 +122,6 @@ async fn converse(stream: TcpStream, handler: Handler) -> hyper::Result<()> {
         .title_case_headers(true)
         .serve_connection(TokioIo::new(stream), service_fn(answer))
         .await
-}
-
-/// A listening socket. An unspecified address of either family means both families, as in Go.
-pub fn bind(address: SocketAddr) -> io::Result<std::net::TcpListener> {
-    if !address.ip().is_unspecified() {
-        return bind_exactly(address);
-    }
-    let everywhere = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), address.port());
-    match listen(everywhere, false) {
-        // This host has no IPv6.
-        Err(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL) => bind_exactly(address),
-        result => Ok(result?),
-    }
-}
-
-/// A listening socket of the address's own family only.
-pub fn bind_exactly(address: SocketAddr) -> io::Result<std::net::TcpListener> {
-    Ok(listen(address, true)?)
-}
-
-fn listen(address: SocketAddr, only_v6: bool) -> Result<std::net::TcpListener, Errno> {
-    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket: OwnedFd = rustix::net::socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))?;
-    // A restart must not wait for connections of the old process in TIME_WAIT.
-    sockopt::set_socket_reuseaddr(&socket, true)?;
-    if address.is_ipv6() {
-        sockopt::set_ipv6_v6only(&socket, only_v6)?;
-    }
-    rustix::net::bind(&socket, &address)?;
-    rustix::net::listen(&socket, BACKLOG)?;
-    Ok(socket.into())
 }
 
 /// An answer that is ready.

@@ -14,8 +14,10 @@ mod metrics;
 mod metrics_server;
 mod moment;
 mod ports;
+#[cfg(feature = "profiling")]
 mod pprof;
 mod process;
+#[cfg(feature = "profiling")]
 mod profile;
 pub mod requests;
 mod service_health;
@@ -28,7 +30,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use ferroxy_dataplane::Mode;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use ferroxy_platform::{process as this_process, sockets};
 use tracing::warn;
 
 use crate::config::Config;
@@ -110,7 +112,7 @@ impl Server {
         handler: http::Handler,
         config: &Config,
     ) -> anyhow::Result<Server> {
-        let bound = match http::bind(address) {
+        let bound = match sockets::listen(address) {
             Ok(listener) => Some(listener),
             Err(error) if config.bind_address_hard_fail => {
                 return Err(error).with_context(|| format!("cannot serve {} on {address}", service.name));
@@ -124,12 +126,9 @@ impl Server {
     }
 }
 
-/// Every health-check node port is an open file, and the usual soft limit is 1024, which only matters to programs that
-/// use `select`.
+/// Every health-check node port is an open file, and the usual limit is 1024.
 fn allow_many_sockets() {
-    let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
-    if let Err(error) = setrlimit(Resource::Nofile, raised) {
-        warn!("cannot raise the limit of open files from {:?}: {error}", limit.current);
+    if let Err(error) = this_process::raise_open_files_limit() {
+        warn!("cannot raise the limit of open files: {error}");
     }
 }

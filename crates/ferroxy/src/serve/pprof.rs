@@ -2,33 +2,9 @@
 //! program.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::time::UNIX_EPOCH;
 
-use super::profile::{PERIOD, Profile};
-
-/// A part of a file that is mapped as code.
-#[derive(Debug, PartialEq)]
-pub struct Mapping {
-    pub range: Range<u64>,
-    pub offset: u64,
-    pub file: String,
-}
-
-/// The executable lines of `/proc/self/maps`.
-pub fn mappings(maps: &str) -> Vec<Mapping> {
-    let number = |text: &str| u64::from_str_radix(text, 16).ok();
-    let line = |line: &str| {
-        // start-end permissions offset device inode file
-        let mut fields = line.split_whitespace();
-        let (start, end) = fields.next()?.split_once('-')?;
-        let executable = fields.next()?.contains('x');
-        let offset = number(fields.next()?)?;
-        let file = fields.nth(2).unwrap_or_default().to_owned();
-        executable.then_some(Mapping { range: number(start)?..number(end)?, offset, file })
-    };
-    maps.lines().filter_map(line).collect()
-}
+use ferroxy_platform::profile::{Mapping, PERIOD, Profile};
 
 /// The fields and their numbers are those of pprof's `profile.proto`.
 pub fn encode(profile: &Profile, mappings: &[Mapping]) -> Vec<u8> {
@@ -53,7 +29,7 @@ pub fn encode(profile: &Profile, mappings: &[Mapping]) -> Vec<u8> {
         out.message(2, &sample);
     }
     for (id, mapping) in (1..).zip(mappings) {
-        out.message(3, &mapping.encode(id, &mut strings));
+        out.message(3, &encode_mapping(mapping, id, &mut strings));
     }
     for (address, id) in &locations.ids {
         let mut location = Message::default();
@@ -87,16 +63,14 @@ fn call(address: u64, depth: usize) -> u64 {
     if depth == 0 { address } else { address.saturating_sub(1) }
 }
 
-impl Mapping {
-    fn encode(&self, id: u64, strings: &mut Strings) -> Message {
-        let mut message = Message::default();
-        message.number(1, id);
-        message.number(2, self.range.start);
-        message.number(3, self.range.end);
-        message.number(4, self.offset);
-        message.number(5, strings.index(&self.file));
-        message
-    }
+fn encode_mapping(mapping: &Mapping, id: u64, strings: &mut Strings) -> Message {
+    let mut message = Message::default();
+    message.number(1, id);
+    message.number(2, mapping.range.start);
+    message.number(3, mapping.range.end);
+    message.number(4, mapping.offset);
+    message.number(5, strings.index(&mapping.file));
+    message
 }
 
 /// Numbers of addresses, from 1 on.
@@ -182,18 +156,6 @@ impl Message {
 mod tests {
     use super::*;
     use std::time::{Duration, SystemTime};
-
-    #[test]
-    fn code_is_found_among_the_mappings() {
-        let maps = "55d0-55e0 r--p 00000000 08:01 17  /usr/bin/ferroxy\n\
-                    55e0-55f0 r-xp 00001000 08:01 17  /usr/bin/ferroxy\n\
-                    7000-7100 rw-p 00000000 00:00 0\nnonsense\n7ffe-7fff r-xp 00000000 00:00 0  [vdso]\n";
-        let expected = [
-            Mapping { range: 0x55e0..0x55f0, offset: 0x1000, file: "/usr/bin/ferroxy".into() },
-            Mapping { range: 0x7ffe..0x7fff, offset: 0, file: "[vdso]".into() },
-        ];
-        assert_eq!(mappings(maps), expected);
-    }
 
     #[test]
     fn numbers_are_written_as_protocol_buffers_do() {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ferroxy_core::ServiceName;
+use ferroxy_platform::sockets;
 use ferroxy_source::kube::{Occurrence, Regarding};
 use hyper::StatusCode;
 use hyper::header::{HeaderName, HeaderValue};
@@ -69,7 +70,7 @@ impl Open {
     }
 
     fn open(&mut self, address: SocketAddr, name: ServiceName) {
-        match http::bind_exactly(address).and_then(TcpListener::from_std) {
+        match sockets::listen_exactly(address).and_then(TcpListener::from_std) {
             Ok(listener) => {
                 debug!("health-check node port {address} of {name} is open");
                 self.refused.remove(&address);

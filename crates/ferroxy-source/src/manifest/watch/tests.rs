@@ -1,6 +1,10 @@
-//! Real files, real inotify. Waiting is for as long as it takes; nothing is asserted about how long that is.
+//! Real files, real inotify. Tests wait as long as it takes; nothing is asserted about how long that is.
 
+use std::fs;
 use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+use std::sync::mpsc::{self, Receiver};
+use std::time::Duration;
 
 use ferroxy_core::Event;
 
@@ -19,19 +23,15 @@ struct Bench {
 impl Bench {
     /// Watches `m` in a fresh directory, after `prepare` has filled that.
     fn new(prepare: impl FnOnce(&Path)) -> Bench {
-        Bench::with(prepare, NEVER, Watches::new)
+        Bench::with(prepare, Pace { look_every: NEVER, notifications: true })
     }
 
-    fn with(
-        prepare: impl FnOnce(&Path),
-        look_every: Duration,
-        watches: impl FnOnce(Sender<Wake>) -> Watches,
-    ) -> Bench {
+    fn with(prepare: impl FnOnce(&Path), pace: Pace) -> Bench {
         let dir = tempfile::tempdir().unwrap();
         prepare(dir.path());
         let (source, _) = ManifestSource::open(dir.path().join("m"), drop).unwrap();
         let (send, batches) = mpsc::channel();
-        let watch = source.watch_with(look_every, watches, move |batch| send.send(batch).unwrap()).unwrap();
+        let watch = source.watch_at(pace, move |batch| send.send(batch).unwrap()).unwrap();
         Bench { dir, batches, watch }
     }
 
@@ -172,8 +172,7 @@ fn a_single_file() {
 
 #[test]
 fn without_inotify_looking_suffices() {
-    let blind = |_| Watches { watcher: None, set: BTreeMap::new(), complained: true };
-    let bench = Bench::with(directory, Duration::from_millis(5), blind);
+    let bench = Bench::with(directory, Pace { look_every: Duration::from_millis(5), notifications: false });
     bench.write("m/a.yaml", "x1");
     bench.expect(Some("x1"));
 }
@@ -185,7 +184,8 @@ fn what_happened_before_the_watch_began_is_not_missed() {
     let (source, _) = ManifestSource::open(dir.path().join("m"), drop).unwrap();
     fs::write(dir.path().join("m/a.yaml"), service("x1")).unwrap();
     let (send, batches) = mpsc::channel();
-    let watch = source.watch_with(NEVER, Watches::new, move |batch| send.send(batch).unwrap()).unwrap();
+    let pace = Pace { look_every: NEVER, notifications: true };
+    let watch = source.watch_at(pace, move |batch| send.send(batch).unwrap()).unwrap();
     let bench = Bench { dir, batches, watch };
     bench.expect(Some("x1"));
 }

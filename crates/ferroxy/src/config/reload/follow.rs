@@ -1,126 +1,49 @@
 //! The content of one file, whenever it changes: written in place, replaced by a rename, or reached through links that
-//! change, as in a ConfigMap volume. What the content means is not for here.
-//!
-//! The directories are watched, not the file: its inode goes with every replacement. A slow look now and then is for
-//! where inotify does not reach: network file systems, an exhausted watch limit, links through other directories.
+//! change, as in a ConfigMap volume. How changes are noticed is the platform's part (`ferroxy_platform::files`); what
+//! the content means is not decided here.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use notify::event::{AccessKind, AccessMode, ModifyKind};
-use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
-use tracing::{debug, warn};
+use ferroxy_platform::files::{self, Followed, Pace, Watched};
+use tracing::warn;
 
-const LOOK_EVERY: Duration = Duration::from_secs(10);
-/// Changes come in bursts: we wait for this much silence,
+pub use ferroxy_platform::files::Follower;
+
+/// A file that is being written is read again until it has not changed for this long,
 const QUIET: Duration = Duration::from_millis(50);
 /// but no longer than this.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// A thread that follows a file. Dropping this ends it.
-#[derive(Debug)]
-pub struct Follower {
-    wake: Sender<Wake>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Follower {
-    /// Hands over what is in the file now, and again whenever that has changed; or why it cannot be read.
-    pub(super) fn start(
-        path: PathBuf,
-        on_content: impl FnMut(Result<String, String>) + Send + 'static,
-    ) -> io::Result<Follower> {
-        let (wake, woken) = mpsc::channel();
-        let watcher = watcher(wake.clone());
-        let following = Following { path, watcher, woken, last: None, on_content };
-        let thread = thread::Builder::new().name("config".to_owned()).spawn(move || following.run())?;
-        Ok(Follower { wake, thread: Some(thread) })
-    }
-}
-
-impl Drop for Follower {
-    fn drop(&mut self) {
-        // Neither can fail in a way that matters: the thread is gone already, or it panicked and said so.
-        let _ = self.wake.send(Wake::Stop);
-        let _ = self.thread.take().map(JoinHandle::join);
-    }
-}
-
-#[derive(Debug)]
-enum Wake {
-    Changed,
-    Stop,
-}
-
-/// Without one (an exhausted limit) looking now and then must do.
-fn watcher(wake: Sender<Wake>) -> Option<RecommendedWatcher> {
-    let report = move |event: notify::Result<notify::Event>| {
-        if event.is_ok_and(|event| !is_change(&event.kind)) {
-            return;
-        }
-        // Fails only when the follower has ended.
-        let _ = wake.send(Wake::Changed);
-    };
-    match notify::recommended_watcher(report) {
-        Ok(watcher) => Some(watcher),
-        Err(error) => {
-            warn!("cannot watch the configuration file: {error}; changes are seen within {LOOK_EVERY:?}");
-            None
-        }
-    }
-}
-
-/// Our own reading opens and closes the file, which is reported too. A write counts once the writer closes the file:
-/// before that it is half written.
-fn is_change(kind: &EventKind) -> bool {
-    match kind {
-        EventKind::Access(access) => *access == AccessKind::Close(AccessMode::Write),
-        EventKind::Modify(ModifyKind::Data(_)) => false,
-        _ => true,
-    }
-}
-
-struct Following<F> {
+/// Passes on what is in the file now, and again whenever that has changed; or why it cannot be read.
+pub(super) fn start(
     path: PathBuf,
-    watcher: Option<RecommendedWatcher>,
-    woken: Receiver<Wake>,
+    on_content: impl FnMut(Result<String, String>) + Send + 'static,
+) -> io::Result<Follower> {
+    start_at(Pace::default(), path, on_content)
+}
+
+fn start_at(
+    pace: Pace,
+    path: PathBuf,
+    on_content: impl FnMut(Result<String, String>) + Send + 'static,
+) -> io::Result<Follower> {
+    Follower::start("config", pace, Content { path, pace, last: None, on_content })
+}
+
+struct Content<F> {
+    path: PathBuf,
+    pace: Pace,
     last: Option<Result<String, String>>,
     on_content: F,
 }
 
-impl<F: FnMut(Result<String, String>)> Following<F> {
-    fn run(mut self) {
-        loop {
-            // First the watch, then the look: no change is missed between them.
-            self.watch();
-            self.look();
-            if self.wait_for_change().is_none() {
-                return;
-            }
-        }
-    }
-
-    /// The directory that holds the path, and the one that it leads to. Those that are watched already stay so, and
-    /// one that was replaced by another of the same name is watched anew.
-    fn watch(&mut self) {
-        let resolved = fs::canonicalize(&self.path).ok();
-        let Some(watcher) = &mut self.watcher else { return };
-        for file in [Some(self.path.clone()), resolved].into_iter().flatten() {
-            let directory = match file.parent() {
-                Some(parent) if parent != Path::new("") => parent,
-                _ => Path::new("."),
-            };
-            if let Err(error) = watcher.watch(directory, RecursiveMode::NonRecursive) {
-                debug!("cannot watch {}: {error}", directory.display());
-            }
-        }
-    }
-
-    fn look(&mut self) {
+impl<F: FnMut(Result<String, String>) + Send + 'static> Followed for Content<F> {
+    fn look(&mut self) -> Watched {
+        let watched = self.watched();
         let content = self.read();
         if self.last.as_ref() != Some(&content) {
             let content = self.settle(content);
@@ -129,9 +52,25 @@ impl<F: FnMut(Result<String, String>)> Following<F> {
                 (self.on_content)(content);
             }
         }
+        watched
     }
 
-    /// Reads again until nothing changes any more: somebody may be writing.
+    fn cannot_watch(&mut self, path: &Path, error: &io::Error) {
+        let seconds = self.pace.look_every.as_secs();
+        let path = path.display();
+        warn!("cannot watch {path}: {error}; changes of the configuration are seen within {seconds} seconds");
+    }
+}
+
+impl<F> Content<F> {
+    /// The directory that holds the path, and the one that its links lead to.
+    fn watched(&self) -> Watched {
+        let places = [files::entry_of(&self.path), fs::canonicalize(&self.path).ok()];
+        let parents = places.iter().flatten().filter_map(|place| place.parent());
+        Watched { entry: Some(self.path.clone()), directories: parents.map(Path::to_path_buf).collect() }
+    }
+
+    /// Reads again until nothing changes any more: the file may be half written.
     fn settle(&self, mut content: Result<String, String>) -> Result<String, String> {
         let until = Instant::now() + PATIENCE;
         while Instant::now() < until {
@@ -147,24 +86,6 @@ impl<F: FnMut(Result<String, String>)> Following<F> {
 
     fn read(&self) -> Result<String, String> {
         fs::read_to_string(&self.path).map_err(|error| format!("{}: {error}", self.path.display()))
-    }
-
-    /// Until there is something to look at. `None`: it is time to end.
-    fn wait_for_change(&self) -> Option<()> {
-        match self.woken.recv_timeout(LOOK_EVERY) {
-            Ok(Wake::Changed) => {}
-            Err(RecvTimeoutError::Timeout) => return Some(()),
-            Ok(Wake::Stop) | Err(RecvTimeoutError::Disconnected) => return None,
-        }
-        let until = Instant::now() + PATIENCE;
-        while Instant::now() < until {
-            match self.woken.recv_timeout(QUIET) {
-                Ok(Wake::Changed) => {}
-                Err(RecvTimeoutError::Timeout) => break,
-                Ok(Wake::Stop) | Err(RecvTimeoutError::Disconnected) => return None,
-            }
-        }
-        Some(())
     }
 }
 

@@ -146,7 +146,7 @@ fn the_node_is_named_by_the_flag_the_file_or_the_host() {
     let (config, _) = from_file("hostnameOverride: File").unwrap();
     assert_eq!(config.node_name().as_deref(), Ok("file"));
     let (config, _) = from_file("").unwrap();
-    let host = rustix::system::uname().nodename().to_str().unwrap().to_lowercase();
+    let host = ferroxy_platform::host::name().unwrap().to_lowercase();
     assert_eq!(config.node_name(), Ok(host));
 }
 

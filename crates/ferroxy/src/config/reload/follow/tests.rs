@@ -1,13 +1,15 @@
-//! Real files, real inotify. Waiting is for as long as it takes; nothing is asserted about how long that is.
+//! Real files, real inotify. Tests wait as long as it takes; nothing is asserted about how long that is.
 
 use std::os::unix::fs::symlink;
+use std::sync::mpsc::{self, Receiver};
 
 use tempfile::TempDir;
 
 use super::*;
 
-/// Far more than anything here takes, and less than the slow look: what is seen is seen by inotify.
-const DEADLINE: Duration = Duration::from_secs(9);
+/// So long that the periodic look does not happen: what is seen is seen by inotify.
+const NEVER: Duration = Duration::from_secs(3600);
+const LONG: Duration = Duration::from_secs(60);
 
 struct Seen {
     directory: TempDir,
@@ -21,8 +23,9 @@ impl Seen {
         let directory = tempfile::tempdir().unwrap();
         make(directory.path());
         let (sender, contents) = mpsc::channel();
+        let pace = Pace { look_every: NEVER, notifications: true };
         let follower =
-            Follower::start(directory.path().join(file), move |content| sender.send(content).unwrap());
+            start_at(pace, directory.path().join(file), move |content| sender.send(content).unwrap());
         Seen { directory, contents, _follower: follower.unwrap() }
     }
 
@@ -31,7 +34,7 @@ impl Seen {
     }
 
     fn next(&self) -> Result<String, String> {
-        self.contents.recv_timeout(DEADLINE).unwrap()
+        self.contents.recv_timeout(LONG).unwrap()
     }
 
     #[track_caller]
@@ -46,7 +49,7 @@ fn a_plain_file_written_in_place() {
     seen.is_next("one");
     fs::write(seen.path("config"), "two").unwrap();
     seen.is_next("two");
-    // The same again, and another file: neither is news.
+    // Neither the same content nor another file is a change.
     fs::write(seen.path("config"), "two").unwrap();
     fs::write(seen.path("other"), "x").unwrap();
     fs::write(seen.path("config"), "three").unwrap();
@@ -64,7 +67,7 @@ fn a_file_replaced_by_a_rename() {
     }
 }
 
-/// As the kubelet does it: a directory for each version, `..data` leads to the current one.
+/// As the kubelet does it: a directory for each version, `..data` is a link to the current one.
 #[test]
 fn a_config_map() {
     let version = |at: &Path, name: &str| {

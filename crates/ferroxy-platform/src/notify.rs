@@ -6,27 +6,27 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::system::service_manager::Link;
+use crate::system::notify::Link;
 
 /// The default has no service manager.
 #[derive(Debug, Clone, Default)]
-pub struct ServiceManager {
+pub struct Notifier {
     link: Option<Arc<Link>>,
     /// How long the service manager waits for a sign of life.
     watchdog: Option<Duration>,
 }
 
-impl ServiceManager {
+impl Notifier {
     /// The one that the environment names, if it names one.
-    pub fn from_environment() -> io::Result<ServiceManager> {
+    pub fn from_environment() -> io::Result<Notifier> {
         match Link::from_environment()? {
-            Some((link, watchdog)) => Ok(ServiceManager::new(link, watchdog)),
-            None => Ok(ServiceManager::default()),
+            Some((link, watchdog)) => Ok(Notifier::new(link, watchdog)),
+            None => Ok(Notifier::default()),
         }
     }
 
-    pub(crate) fn new(link: Link, watchdog: Option<Duration>) -> ServiceManager {
-        ServiceManager { link: Some(Arc::new(link)), watchdog }
+    pub(crate) fn new(link: Link, watchdog: Option<Duration>) -> Notifier {
+        Notifier { link: Some(Arc::new(link)), watchdog }
     }
 
     /// The first sync is done. Units that are ordered after ours start now.
@@ -39,7 +39,7 @@ impl ServiceManager {
         self.send(|link| link.status(&status));
     }
 
-    /// The configuration is being reloaded; [`ServiceManager::ready`] ends this.
+    /// The configuration is being reloaded; [`Notifier::ready`] ends this.
     pub fn reloading(&self) {
         self.send(Link::reloading);
     }
@@ -52,7 +52,7 @@ impl ServiceManager {
     pub fn heart(&self) -> Heart {
         // Twice as often as needed, as systemd recommends.
         Heart {
-            manager: self.clone(),
+            notifier: self.clone(),
             every: self.watchdog.map(|watchdog| watchdog / 2),
             next: Instant::now(),
         }
@@ -69,7 +69,7 @@ impl ServiceManager {
 /// No thread beats by itself: the service manager must notice an owner that hangs.
 #[derive(Debug, Clone)]
 pub struct Heart {
-    manager: ServiceManager,
+    notifier: Notifier,
     every: Option<Duration>,
     next: Instant,
 }
@@ -85,7 +85,7 @@ impl Heart {
         if let Some(every) = self.every
             && now >= self.next
         {
-            self.manager.send(Link::alive);
+            self.notifier.send(Link::alive);
             self.next = now + every;
         }
     }
@@ -97,9 +97,9 @@ mod tests {
 
     #[test]
     fn without_a_service_manager_nothing_happens() {
-        let mut heart = ServiceManager::default().heart();
+        let mut heart = Notifier::default().heart();
         assert_eq!(heart.next_beat(), None);
         heart.beat(Instant::now());
-        ServiceManager::default().ready("to nobody");
+        Notifier::default().ready("to nobody");
     }
 }

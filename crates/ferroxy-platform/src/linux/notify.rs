@@ -74,7 +74,7 @@ impl Link {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::service_manager::ServiceManager;
+    use crate::notify::Notifier;
 
     fn received(socket: &UnixDatagram) -> Vec<String> {
         socket.set_nonblocking(true).unwrap();
@@ -89,13 +89,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("notify");
         let socket = UnixDatagram::bind(&path).unwrap();
-        let manager = ServiceManager::new(Link::new(path.as_os_str()).unwrap(), None);
-        manager.ready("in sync");
-        manager.status("3 Services");
-        manager.stopping("SIGTERM");
+        let notifier = Notifier::new(Link::new(path.as_os_str()).unwrap(), None);
+        notifier.ready("in sync");
+        notifier.status("3 Services");
+        notifier.stopping("SIGTERM");
         let expected = ["READY=1\nSTATUS=in sync", "STATUS=3 Services", "STOPPING=1\nSTATUS=SIGTERM"];
         assert_eq!(received(&socket), expected);
-        manager.reloading();
+        notifier.reloading();
         let [reloading] = &received(&socket)[..] else { panic!("one message") };
         let time: u64 = reloading.strip_prefix("RELOADING=1\nMONOTONIC_USEC=").unwrap().parse().unwrap();
         assert!(time > 0);
@@ -116,7 +116,7 @@ mod tests {
         let path = folder.path().join("notify");
         let socket = UnixDatagram::bind(&path).unwrap();
         let watchdog = Duration::from_secs(20);
-        let mut heart = ServiceManager::new(Link::new(path.as_os_str()).unwrap(), Some(watchdog)).heart();
+        let mut heart = Notifier::new(Link::new(path.as_os_str()).unwrap(), Some(watchdog)).heart();
         let start = heart.next_beat().unwrap();
         heart.beat(start);
         assert_eq!(heart.next_beat(), Some(start + watchdog / 2));
