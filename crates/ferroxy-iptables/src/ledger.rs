@@ -40,10 +40,13 @@ struct Extent {
     own: [u32; Family::ALL.len()],
 }
 
+/// A Service, and how many rules it has.
+type Entry = (Arc<ServiceIntent>, Extent);
+
 /// What to enter after a Plan was applied.
 #[derive(Debug, Default)]
 pub struct Settlement {
-    services: Vec<(ServiceName, Option<(Arc<ServiceIntent>, Extent)>)>,
+    services: Vec<(ServiceName, Option<Entry>)>,
     size: ClusterSize,
 }
 

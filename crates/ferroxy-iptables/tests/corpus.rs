@@ -11,11 +11,12 @@
 use std::fs;
 
 use ferroxy_core::{Family, Intent, Packet};
+use ferroxy_dataplane::Dataplane;
 use ferroxy_iptables::observe::observe;
 use ferroxy_iptables::state::Rules;
 use ferroxy_iptables::text::parse;
 use ferroxy_iptables::tool::{Limits, Tools, Variant};
-use ferroxy_iptables::{Dataplane, Settings, State, interpret, render};
+use ferroxy_iptables::{Iptables, Parameters, State, interpret, render};
 use ferroxy_lab::conformance::{self, Case, Mode, Trial};
 use ferroxy_lab::{Capability, Namespace, require};
 
@@ -66,7 +67,7 @@ fn in_one_order(mut state: State) -> State {
 #[test]
 fn every_recorded_ruleset_is_rendered_exactly() {
     for trial in trials() {
-        let rendered = in_one_order(render(&trial.intent, SETTINGS, &Family::ALL));
+        let rendered = in_one_order(render(&trial.intent, PARAMETERS, &Family::ALL));
         are_equal(&rendered, &trial.case, "rendered");
     }
 }
@@ -82,7 +83,7 @@ fn every_recorded_ruleset_comes_back_from_the_kernel_exactly() {
             Family::ALL.map(|family| Tools::find_variant(family, variant).expect("it is installed")).into();
         for trial in trials() {
             let started = || {
-                Dataplane::with_tools(tools.clone(), Limits::default()).start(&trial.intent).unwrap();
+                Iptables::with_tools(tools.clone(), Limits::default()).start(&trial.intent).unwrap();
                 observe(&tools, &Limits::default()).unwrap()
             };
             let seen = Namespace::new("recorded").unwrap().run(started).unwrap();
@@ -102,7 +103,7 @@ fn are_equal(ours: &State, case: &Case, how: &str) {
 #[test]
 fn every_recorded_probe_follows_from_the_ruleset() {
     let rules = |intent: &Intent| {
-        let state = render(intent, SETTINGS, &Family::ALL);
+        let state = render(intent, PARAMETERS, &Family::ALL);
         move |packet: &Packet| interpret(&state, packet)
     };
     let probes = conformance::play(&trials(), rules).unwrap_or_else(|faults| panic!("{faults}"));

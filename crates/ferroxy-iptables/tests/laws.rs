@@ -172,7 +172,7 @@ mod size {
     use ferroxy_dataplane::Change;
     use ferroxy_iptables::ledger::Ledger;
     use ferroxy_iptables::plan::Op;
-    use ferroxy_iptables::{Parameters, Plan, render};
+    use ferroxy_iptables::{Parameters, Plan, TableName, render};
 
     use super::support::Kernel;
     use ferroxy_core::testing::service;
@@ -250,6 +250,18 @@ mod size {
         }
         assert_eq!(found.len(), changes.len());
         assert_eq!(ledger.owner(&changes, "-A KUBE-SERVICES -j ACCEPT"), None);
+    }
+
+    /// A Service has more rules where everything is masqueraded.
+    #[test]
+    fn rules_are_counted_again_when_the_node_changes() {
+        let mut ledger = ledger(10, 1);
+        let node = NodeIntent { masquerade_all: true, ..NodeIntent::default() };
+        ledger.settle_node(node, Parameters::default());
+        let state = ledger.state();
+        let nat = state.table(Family::V4, TableName::Nat).unwrap();
+        let rules: usize = nat.chains.values().map(|rules| rules.len()).sum();
+        assert_eq!(ledger.rule_count(Family::V4, TableName::Nat), rules as u64);
     }
 
     /// 1,000 endpoints have comments, 1,001 have not, and the way back.

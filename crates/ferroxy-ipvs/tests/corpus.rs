@@ -17,15 +17,15 @@ use std::fs;
 use ferroxy_core::{Family, Intent, Packet};
 use ferroxy_iptables::text::Reader;
 use ferroxy_ipvs::program::owns;
-use ferroxy_ipvs::{Settings, State, interpret, render};
+use ferroxy_ipvs::{Parameters, State, interpret, render};
 use ferroxy_lab::conformance::{self, HOST_ADDRESSES, Mode, Trial};
 
 /// Sets the original does not have.
 const OURS: [&str; 1] = ["KUBE-NONE-LOCAL"];
 
-fn settings() -> Settings {
+fn parameters() -> Parameters {
     let own = HOST_ADDRESSES.iter().map(|ip| ip.parse().unwrap());
-    Settings { host_addresses: own.collect(), ..Settings::default() }
+    Parameters { host_addresses: own.collect(), ..Parameters::default() }
 }
 
 fn trials() -> Vec<Trial> {
@@ -50,7 +50,7 @@ fn lines(text: &str, wanted: impl Fn(&str) -> bool) -> BTreeSet<&str> {
 #[test]
 fn servers_members_and_addresses_are_those_of_the_original() {
     for (Trial { case, intent, .. }, recorded) in recorded() {
-        let rendered = render(&intent, &settings(), &[Family::V4]);
+        let rendered = render(&intent, &parameters(), &[Family::V4]);
         let text = rendered.to_string();
         let is_server =
             |line: &str| ["-A -t", "-A -u", "-A --", "-a -"].iter().any(|command| line.starts_with(command));
@@ -74,7 +74,7 @@ fn servers_members_and_addresses_are_those_of_the_original() {
 #[test]
 fn sets_are_of_the_types_of_the_original() {
     for (Trial { case, intent, .. }, recorded) in recorded() {
-        let text = render(&intent, &settings(), &Family::ALL).to_string();
+        let text = render(&intent, &parameters(), &Family::ALL).to_string();
         // Ours have more room.
         let text = text.replace("maxelem 1048576", "maxelem 65536");
         let is_set = |line: &str| line.starts_with("create ");
@@ -87,7 +87,7 @@ fn sets_are_of_the_types_of_the_original() {
 #[test]
 fn rules_are_those_of_the_original_and_idle_ones() {
     for (Trial { case, intent, .. }, recorded) in recorded() {
-        let state = render(&intent, &settings(), &[Family::V4]);
+        let state = render(&intent, &parameters(), &[Family::V4]);
         let ours = state.all_rules();
         let (_, text) = recorded.split_once("# iptables-save").unwrap();
         let (text, _) = text.split_once("# ip6tables-save").unwrap();
@@ -125,7 +125,7 @@ fn is_idle(state: &State, rule: &str) -> bool {
 #[test]
 fn every_recorded_probe_follows_from_the_state() {
     let state = |intent: &Intent| {
-        let state = render(intent, &settings(), &Family::ALL);
+        let state = render(intent, &parameters(), &Family::ALL);
         move |packet: &Packet| interpret(&state, packet)
     };
     let probes = conformance::play(&trials(), state).unwrap_or_else(|faults| panic!("{faults}"));

@@ -13,7 +13,10 @@ use std::sync::Arc;
 
 use ferroxy_core::oracle::ipvs as oracle;
 use ferroxy_core::testing::{Cluster, HOST_ADDRESSES, clusters, config, interesting_packets};
-use ferroxy_core::{Facts, Family, Intent, NodeIntent, Protocol, Scheduler, ServiceIntent, resolve};
+use ferroxy_core::{
+    Facts, Family, Intent, NodeIntent, Origin, Packet, Protocol, Route, Scheduler, ServiceIntent, Verdict,
+    resolve,
+};
 use ferroxy_iptables::TableName;
 use ferroxy_ipvs::diff::keeping_the_unknown;
 use ferroxy_ipvs::ledger::Ledger;

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use ferroxy_core::{Family, Intent};
-use ferroxy_iptables::ledger::Change;
+use ferroxy_dataplane::Change;
 use ferroxy_iptables::program::FIREWALL;
 use ferroxy_iptables::state::Rules;
 use ferroxy_iptables::text::parse;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use ferroxy_core::testing::service_over;
 use ferroxy_core::{Intent, Protocol, ServiceIntent, ServiceName};
+use ferroxy_dataplane::Change;
 use ferroxy_iptables::Op as RuleOp;
 use ferroxy_iptables::state::{Rules, Table};
 use ferroxy_ipvs::set::SetName;
