@@ -264,8 +264,8 @@ impl LogStream {
 /// Whether a mode reads a field. Every mode reads the fields that are in no mode's table. An unset mode stands for all
 /// modes that may be chosen then.
 fn reads(modes: Modes, mode: Option<&Mode>, field: &str) -> bool {
-    let read = |mode: &Mode| modes.field(field).is_none() || mode.reads(field);
-    mode.map_or_else(|| modes.candidates().into_iter().any(read), read)
+    let read = |mode: &Mode| mode.reads(field);
+    modes.field(field).is_none() || mode.map_or_else(|| modes.candidates().into_iter().any(read), read)
 }
 
 /// Whether a flag is given and used together with a file: then a problem is in the flag.
