@@ -5,8 +5,7 @@
 
 use ferroxy_core::policy::{DetectLocal, NodePortAddress};
 use ferroxy_core::{Event, Facts, Family, Policy, resolve};
-use ferroxy_nftables::diff::diff;
-use ferroxy_nftables::render;
+use ferroxy_nftables::{Settings, diff, render};
 use ferroxy_source::manifest::read_str;
 use ferroxy_source::{Key, Kind};
 use libfuzzer_sys::fuzz_target;
@@ -21,7 +20,7 @@ fuzz_target!(|text: &str| {
     objects.into_iter().for_each(|object| drop(facts.apply(object.into())));
 
     let (intent, _) = resolve::all(&facts);
-    let state = render(&intent, &Family::ALL);
+    let state = render(&intent, &Settings::default(), &Family::ALL);
     assert!(diff(&state, &state).is_empty(), "a state differs from itself");
     assert!(state.to_string().contains("chain services"));
 

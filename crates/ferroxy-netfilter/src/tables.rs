@@ -59,11 +59,13 @@ pub fn of_kube_proxy(connection: &mut Connection) -> Result<Vec<Family>, Error> 
 }
 
 /// A table with only the name may belong to somebody else.
+#[cfg(any(test, target_os = "linux"))]
 fn has_comment_of_kube_proxy(table: &nl::Table) -> bool {
     table.comment.as_deref() == Some("rules for kube-proxy")
 }
 
 /// Where the kernel or the tool cannot store a comment, the base chains that translate addresses tell.
+#[cfg(any(test, target_os = "linux"))]
 fn has_chains_of_kube_proxy(chains: &[nl::Chain]) -> bool {
     let has = |name: &str| chains.iter().any(|chain| chain.name == name && chain.hook.is_some());
     ["nat-prerouting", "nat-output", "nat-postrouting"].into_iter().all(has)

@@ -1,5 +1,6 @@
 //! Rings 1 and 2: `nft` lists what we write as we print it, and we read it back as we rendered it. Needs root.
 
+#![cfg(target_os = "linux")]
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
