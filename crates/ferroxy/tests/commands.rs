@@ -321,7 +321,11 @@ const TROUBLES: [Trouble; 13] = [
         },
         "No IPv4 endpoint of port 80 is ready",
     ),
-    ("another port name", |objects| objects[1]["ports"][0]["name"] = json!("other"), "its EndpointSlices only have"),
+    (
+        "another port name",
+        |objects| objects[1]["ports"][0]["name"] = json!("other"),
+        "its EndpointSlices only have",
+    ),
     (
         "another family",
         |objects| {
