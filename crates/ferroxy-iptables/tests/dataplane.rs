@@ -399,7 +399,7 @@ fn the_lock_is_waited_for_within_bounds_and_nothing_is_lost() {
         let error = host.dataplane.start(&cluster(0..2)).unwrap_err();
         assert!(matches!(error, Error::Locked { runs: 1, .. }), "{error}");
         drop(lock);
-        let limits = Limits { attempts: 10, ..limits };
+        let limits = Limits { attempts: 100, ..limits };
         host.dataplane = Dataplane::with_tools(host.tools.clone(), limits);
         host.start(&cluster(0..2));
 

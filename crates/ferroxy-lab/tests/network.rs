@@ -9,7 +9,8 @@ use std::time::Duration;
 use ferroxy_lab::load::LoadPlan;
 use ferroxy_lab::pod::{ANSWERING_PORTS, ECHO_PORT};
 use ferroxy_lab::{
-    ANSWER, Answer, Capability, Effort, Load, LongConnection, Network, Probe, Protocol, Seen, ask, prefixes, require,
+    ANSWER, Answer, Capability, Effort, Load, LongConnection, Network, Probe, Protocol, Seen, ask, prefixes,
+    require,
 };
 
 const NEEDS: [Capability; 3] =

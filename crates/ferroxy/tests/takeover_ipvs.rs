@@ -295,8 +295,7 @@ fn install_among_others(node: &Namespace) -> Found {
 
 fn connect(network: &Network, from: &str, target: &str) -> LongConnection {
     let from = network.namespace(from).unwrap();
-    LongConnection::open(from, target.parse().unwrap(), Duration::from_millis(100), ANSWER)
-        .unwrap()
+    LongConnection::open(from, target.parse().unwrap(), Duration::from_millis(100), ANSWER).unwrap()
 }
 
 /// Connections that IPVS carries go on with data flowing, across the takeover and a restart; new ones are ours; when the old

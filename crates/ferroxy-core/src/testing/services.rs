@@ -7,10 +7,7 @@ use crate::name::{Family, Protocol, ServiceName};
 
 /// `default/s<number>`: port 80 of a cluster IP (`10.96.<number>`), over TCP. Its endpoints are port 80 of `10.244.<endpoint>`, on other nodes;
 /// without any, packets are rejected.
-pub fn service(
-    number: u16,
-    endpoints: impl IntoIterator<Item = u16>,
-) -> (ServiceName, Arc<ServiceIntent>) {
+pub fn service(number: u16, endpoints: impl IntoIterator<Item = u16>) -> (ServiceName, Arc<ServiceIntent>) {
     service_over(Protocol::Tcp, number, endpoints)
 }
 

@@ -148,7 +148,8 @@ impl Memory {
 
     fn stale(&self, wanted: &BTreeMap<ServiceName, Arc<ServiceIntent>>) -> Vec<Change> {
         let contents = self.kernel.contents();
-        let unknown = contents.services.keys().filter(|name| !self.keep_unknown && !wanted.contains_key(*name));
+        let unknown =
+            contents.services.keys().filter(|name| !self.keep_unknown && !wanted.contains_key(*name));
         unknown.map(|name| (name.clone(), None)).collect()
     }
 }

@@ -36,10 +36,7 @@ pub static MEMORY: Mode = Mode {
     available: || Ok(()),
     open: |_| Ok(Box::new(Memory::new(&Kernel::default()))),
     render: |rendering| {
-        Box::new(Rendered {
-            greeting: rendering.settings.text(&GREETING),
-            intent: rendering.intent.clone(),
-        })
+        Box::new(Rendered { greeting: rendering.settings.text(&GREETING), intent: rendering.intent.clone() })
     },
 };
 

@@ -371,7 +371,8 @@ mod tests {
     /// The CPU time of a child process counts, and so does that of one that has ended.
     #[test]
     fn an_endless_loop_is_killed_when_its_cpu_time_is_used_up() {
-        for script in ["while :; do :; done", "(while :; do :; done); exit 1", "while :; do /bin/true; done"] {
+        for script in ["while :; do :; done", "(while :; do :; done); exit 1", "while :; do /bin/true; done"]
+        {
             let arguments = ["-c", script];
             let program = Program { limit: Duration::from_millis(500), ..shell(&arguments) };
             let (ended, _) = run(&program, &[]);

@@ -13,16 +13,16 @@ use hyper::Method;
 use rcgen::KeyPair;
 use serde_json::Value;
 
-use super::applier::Applier;
 use super::access::{Authority, CertificateError, Identity};
+use super::applier::Applier;
 use super::caller::{Caller, Reply, Target};
 use super::host::ApiHost;
 use super::kind::Kind;
 use super::kubeconfig::{self, Contents, Login};
 use super::process::Process;
 use crate::capability::tell_skipped;
-use crate::patience::PATIENCE;
 use crate::error::{LabError, Result};
+use crate::patience::PATIENCE;
 
 const ASSETS: &str = "KUBEBUILDER_ASSETS";
 

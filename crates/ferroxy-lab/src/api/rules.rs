@@ -57,8 +57,7 @@ fn check_service(spec: &Value) -> Vec<Cause> {
     if (addresses.len() > 1 || families.len() > 1)
         && !["PreferDualStack", "RequireDualStack"].contains(&policy)
     {
-        let why =
-            format!("{policy:?}: two cluster IPs or families need PreferDualStack or RequireDualStack");
+        let why = format!("{policy:?}: two cluster IPs or families need PreferDualStack or RequireDualStack");
         causes.push(("spec.ipFamilyPolicy", why));
     }
     if let (Some(first), Some(address)) = (addresses.first(), spec["clusterIP"].as_str())
@@ -80,7 +79,8 @@ fn check_event(event: &Value) -> Vec<Cause> {
     let text = |field: &str| event[field].as_str().unwrap_or_default();
     let mut causes = Vec::new();
     let metadata = &event["metadata"];
-    for (field, value) in [("metadata.name", &metadata["name"]), ("metadata.generateName", &metadata["generateName"])]
+    for (field, value) in
+        [("metadata.name", &metadata["name"]), ("metadata.generateName", &metadata["generateName"])]
     {
         // A prefix may end in a dash, because more follows.
         let value = value.as_str().unwrap_or("ok");
@@ -94,9 +94,12 @@ fn check_event(event: &Value) -> Vec<Cause> {
             causes.push((field, "required".to_owned()));
         }
     }
-    for (field, longest) in
-        [("reportingInstance", EVENT_WORD), ("action", EVENT_WORD), ("reason", EVENT_WORD), ("note", EVENT_NOTE)]
-    {
+    for (field, longest) in [
+        ("reportingInstance", EVENT_WORD),
+        ("action", EVENT_WORD),
+        ("reason", EVENT_WORD),
+        ("note", EVENT_NOTE),
+    ] {
         if text(field).len() > longest {
             causes.push((field, format!("may be {longest} bytes long")));
         }
@@ -110,7 +113,9 @@ fn check_event(event: &Value) -> Vec<Cause> {
     if regarding.is_empty() && !["default", "kube-system"].contains(&namespace.as_str().unwrap_or_default()) {
         causes.push(("regarding.namespace", format!("does not match the Event's namespace {namespace}")));
     }
-    for field in ["deprecatedFirstTimestamp", "deprecatedLastTimestamp", "deprecatedCount", "deprecatedSource"] {
+    for field in
+        ["deprecatedFirstTimestamp", "deprecatedLastTimestamp", "deprecatedCount", "deprecatedSource"]
+    {
         if event.get(field).is_some() {
             causes.push((field, "must not be set".to_owned()));
         }
@@ -151,7 +156,8 @@ mod tests {
             assert!(message.starts_with("Service \"web\" is invalid: spec.ipFamilyPolicy: "), "{message}");
         }
         let mut single = service("");
-        (single["spec"]["clusterIPs"], single["spec"]["ipFamilies"]) = (json!(["10.96.0.80"]), json!(["IPv4"]));
+        (single["spec"]["clusterIPs"], single["spec"]["ipFamilies"]) =
+            (json!(["10.96.0.80"]), json!(["IPv4"]));
         assert_eq!(refused(Kind::Service, &single), None);
         single["spec"]["clusterIP"] = json!("10.96.0.81");
         assert!(refused(Kind::Service, &single).unwrap().contains("spec.clusterIPs[0]"));

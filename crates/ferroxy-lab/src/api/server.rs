@@ -206,7 +206,8 @@ impl Shared {
 
 fn check(object: &Value) -> Result<()> {
     let Some(kind) = object["kind"].as_str().and_then(Kind::from_name) else { return Ok(()) };
-    rules::check(kind, object).map_err(|status| LabError::Api(format!("{} {}", status.code, status.message())))
+    rules::check(kind, object)
+        .map_err(|status| LabError::Api(format!("{} {}", status.code, status.message())))
 }
 
 /// What goes wrong.

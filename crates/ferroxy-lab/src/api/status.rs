@@ -62,7 +62,8 @@ impl Status {
 
     /// An object that breaks rules: fields, and what is wrong with each.
     pub fn invalid(kind: Kind, name: &str, causes: &[(&'static str, String)]) -> Status {
-        let each: Vec<String> = causes.iter().map(|(field, why)| format!("{field}: Invalid value: {why}")).collect();
+        let each: Vec<String> =
+            causes.iter().map(|(field, why)| format!("{field}: Invalid value: {why}")).collect();
         let listed: Vec<Value> = causes
             .iter()
             .map(|(field, why)| json!({"reason": "FieldValueInvalid", "message": why, "field": field}))

@@ -9,15 +9,8 @@ use super::RecordedProbe;
 use crate::probe::{Answer, Protocol, Seen};
 
 /// Of `ka`, where the proxy under test runs.
-pub const HOST_ADDRESSES: [&str; 7] = [
-    "127.0.0.1",
-    "172.18.0.2",
-    "10.244.1.1",
-    "172.31.255.2",
-    "::1",
-    "fd00:172:18::2",
-    "fd00:10:244:1::1",
-];
+pub const HOST_ADDRESSES: [&str; 7] =
+    ["127.0.0.1", "172.18.0.2", "10.244.1.1", "172.31.255.2", "::1", "fd00:172:18::2", "fd00:10:244:1::1"];
 
 /// Namespaces and the bridge of `ka`, with their addresses.
 const PLACES: [(&str, &str, &str); 7] = [
@@ -60,7 +53,8 @@ pub(super) fn packet(recorded: &RecordedProbe, taken: bool) -> Packet {
 pub(super) fn answers(packet: &Packet, verdict: &Verdict) -> Seen {
     let answer = |(endpoint, masqueraded): (&SocketAddr, &bool)| {
         let family = Family::of(endpoint.ip());
-        let pod = ["a1", "a2", "b1", "b2"].into_iter().find(|pod| address(pod, family) == Some(endpoint.ip()));
+        let pod =
+            ["a1", "a2", "b1", "b2"].into_iter().find(|pod| address(pod, family) == Some(endpoint.ip()));
         let leaves_by = if matches!(pod, Some("a1" | "a2")) { "cbr0" } else { "ka" };
         let source = address(leaves_by, family).filter(|_| *masqueraded).unwrap_or(packet.source);
         (format!("{}:{} {source}", pod.unwrap_or("?"), endpoint.port()), 1)

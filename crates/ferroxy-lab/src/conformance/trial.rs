@@ -151,7 +151,9 @@ impl Trial {
         let has = |port: &PortIntent, address| {
             port.frontends.iter().any(|it| it.port == packet.port && it.address == address)
         };
-        ports().find(|port| has(port, Some(packet.destination))).or_else(|| ports().find(|port| has(port, None)))
+        ports()
+            .find(|port| has(port, Some(packet.destination)))
+            .or_else(|| ports().find(|port| has(port, None)))
     }
 }
 

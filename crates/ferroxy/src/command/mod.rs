@@ -1,6 +1,7 @@
 //! The command line: which commands there are. One small file for each.
 
 mod cleanup;
+#[cfg(feature = "demo")]
 mod demo;
 mod diff;
 mod explain;
@@ -49,6 +50,7 @@ enum Command {
     /// Say what a Service does here, and why it does not work
     Explain(explain::Explain),
     /// Show all of it in network namespaces of its own; leaves nothing behind
+    #[cfg(feature = "demo")]
     Demo(demo::Demo),
 }
 
@@ -118,6 +120,7 @@ impl Cli {
             Some(Command::Diff(command)) => command.run(),
             Some(Command::Trace(command)) => command.run(),
             Some(Command::Explain(command)) => command.run(),
+            #[cfg(feature = "demo")]
             Some(Command::Demo(command)) => command.run(),
         }
     }

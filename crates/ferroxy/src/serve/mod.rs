@@ -3,6 +3,8 @@
 
 mod accept;
 mod counts;
+#[cfg(feature = "profiling")]
+mod cpu_profile;
 mod debug;
 mod exposition;
 mod frontends;
@@ -13,8 +15,10 @@ mod metrics;
 mod metrics_server;
 mod moment;
 mod ports;
+#[cfg(feature = "profiling")]
 mod pprof;
 mod process;
+#[cfg(feature = "profiling")]
 mod profile;
 pub mod requests;
 mod service_health;
