@@ -14,8 +14,9 @@ use std::time::{Duration, Instant};
 use ferroxy::output::Table;
 use ferroxy_core::{Facts, Family, Intent, Policy, ServiceIntent, ServiceName, resolve};
 use ferroxy_lab::Namespace;
-use ferroxy_nftables::ledger::{Change, Ledger};
-use ferroxy_nftables::{Dataplane, render};
+use ferroxy_dataplane::{Change, Dataplane, Persists, Verifies};
+use ferroxy_nftables::ledger::Ledger;
+use ferroxy_nftables::{Nftables, Settings, render};
 use ferroxy_source::manifest::read_str;
 use serde_json::json;
 
@@ -40,11 +41,11 @@ fn loading() -> Result<()> {
     for (services, endpoints) in SIZES {
         progress(&format!("applying {services} x {endpoints}"));
         let intent = intent(services, endpoints)?;
-        let text = render(&intent, &FAMILIES).to_string();
+        let text = render(&intent, &Settings::default(), &FAMILIES).to_string();
         let (mut ours, mut theirs, mut bytes) = (Vec::new(), Vec::new(), 0);
         for _ in 0..ROUNDS {
             ours.push(in_namespace(|| {
-                let mut dataplane = Dataplane::open(&FAMILIES)?;
+                let mut dataplane = Nftables::open(&FAMILIES, Settings::default())?;
                 let (time, outcome) = timed(|| Ok(dataplane.start(&intent)?))?;
                 bytes = outcome.receipt.bytes;
                 Ok(time)
@@ -95,7 +96,7 @@ fn changing() -> Result<()> {
 }
 
 fn measure_changes(intent: &Intent) -> Result<(Duration, usize, Duration)> {
-    let mut dataplane = Dataplane::open(&FAMILIES)?;
+    let mut dataplane = Nftables::open(&FAMILIES, Settings::default())?;
     dataplane.start(intent)?;
     let (name, service) = intent.services.iter().next().ok_or("a Service")?;
     let mut fewer = ServiceIntent::clone(service);
@@ -119,7 +120,7 @@ fn measure_changes(intent: &Intent) -> Result<(Duration, usize, Duration)> {
 }
 
 fn as_text(intent: &Intent, name: &ServiceName, away: Vec<Change>, back: Vec<Change>) -> [String; 2] {
-    let mut ledger = Ledger::new(&FAMILIES, intent.node.clone());
+    let mut ledger = Ledger::new(&FAMILIES, intent.node.clone(), Settings::default());
     let one: Vec<Change> =
         intent.services.get_key_value(name).map(|(n, s)| (n.clone(), Some(s.clone()))).into_iter().collect();
     let settlement = ledger.plan(&one).1;

@@ -14,7 +14,8 @@ use ferroxy_core::intent::{Frontend, FrontendKind, Route};
 use ferroxy_core::{Endpoint, Family, Intent, NodeIntent, PortIntent, Protocol, ServiceIntent, ServiceName};
 use ferroxy_iptables::tool::portion::Portions;
 use ferroxy_iptables::tool::{Limits, Tools, Variant, restore_portions};
-use ferroxy_iptables::{Dataplane, Settings, State, diff, render};
+use ferroxy_dataplane::Dataplane;
+use ferroxy_iptables::{Iptables, Parameters, State, diff, render};
 use ferroxy_lab::Namespace;
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
@@ -57,13 +58,13 @@ fn working() -> Result<()> {
                 table.row([what, &variant, &seconds(*wall), &seconds(*ours), "", &seconds(*tool), &sent]);
             };
             progress(&format!("{variant}: applying {large}"));
-            let mut dataplane = Dataplane::with_tools(tools.clone(), patient());
+            let mut dataplane = Iptables::with_tools(tools.clone(), patient());
             row("applied to an empty kernel", &measure(|| Ok(dataplane.start(&intent)?.receipt.bytes))?);
             progress(&format!("{variant}: one change"));
             row("one endpoint changed", &changes(&mut dataplane, &intent)?);
             row("verified", &measure(|| Ok(dataplane.verify()?.receipt.bytes))?);
             progress(&format!("{variant}: a restart"));
-            let mut again = Dataplane::with_tools(tools, patient());
+            let mut again = Iptables::with_tools(tools, patient());
             row("restarted", &measure(|| Ok(again.start(&intent)?.receipt.bytes))?);
             Ok(())
         })?;
@@ -73,7 +74,7 @@ fn working() -> Result<()> {
 }
 
 /// An endpoint that leaves and comes back, on average.
-fn changes(dataplane: &mut Dataplane, intent: &Intent) -> Result<Measured<usize>> {
+fn changes(dataplane: &mut Iptables, intent: &Intent) -> Result<Measured<usize>> {
     let (name, full) = intent.services.iter().nth(intent.services.len() / 2).ok_or("no Service")?;
     let mut fewer = ServiceIntent::clone(full);
     for port in &mut fewer.ports {
@@ -102,7 +103,7 @@ fn portions() -> Result<()> {
         let tools = Tools::find_variant(Family::V4, Variant::NfTables)?;
         progress(&format!("{services} x {endpoints} in portions"));
         let ours = in_namespace(|| {
-            let mut dataplane = Dataplane::with_tools(vec![tools.clone()], patient());
+            let mut dataplane = Iptables::with_tools(vec![tools.clone()], patient());
             measure(|| Ok(dataplane.start(&intent)?.receipt.commits))
         })?;
         progress(&format!("{services} x {endpoints} plain"));
@@ -127,7 +128,7 @@ fn portions() -> Result<()> {
 
 /// What the tool is fed for a kernel that has nothing.
 fn input(intent: &Intent) -> String {
-    let wanted = render(intent, Settings::default(), &[Family::V4]);
+    let wanted = render(intent, Parameters::default(), &[Family::V4]);
     diff(&State::default(), &wanted).restore_input(Family::V4)
 }
 

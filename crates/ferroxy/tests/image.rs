@@ -38,6 +38,20 @@ fn there_is_nothing_but_the_binary_and_the_user_of_the_pod() {
     assert_eq!(steps, expected);
 }
 
+/// `make image-check` looks into the binary itself.
+#[test]
+fn the_image_has_no_feature_that_is_for_people() {
+    let recipe = text("deploy/image-root");
+    let build = recipe.lines().find(|line| line.trim().starts_with("cargo build")).unwrap();
+    assert!(build.contains(" --no-default-features ") && !build.contains("--features"), "{build}");
+    let metadata = output(Command::new(env!("CARGO")).args(["metadata", "--no-deps", "--offline"]), "");
+    let metadata: serde_json::Value = serde_json::from_str(&metadata).unwrap();
+    let packages = metadata["packages"].as_array().unwrap();
+    let features = &packages.iter().find(|package| package["name"] == "ferroxy").unwrap()["features"];
+    assert_eq!(features["default"], serde_json::json!(["demo", "profiling"]));
+    assert_eq!(features["demo"], serde_json::json!(["dep:ferroxy-lab"]));
+}
+
 /// With a small program: it runs where there is no library, and looks up names there.
 #[test]
 fn the_build_flags_make_a_program_that_needs_no_library() {

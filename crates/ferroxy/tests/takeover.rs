@@ -15,9 +15,9 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use ferroxy::dataplane::Mode;
-use ferroxy::takeover::{Established, Report, remove_leftovers};
+use ferroxy_dataplane::capability::leftovers::{Established, Leftovers};
 use ferroxy_lab::load::LoadPlan;
+use ferroxy_netfilter::leftovers::{Own, remove};
 use ferroxy_lab::pod::ECHO_PORT;
 use ferroxy_lab::{ANSWER, Load, LongConnection, Namespace, Network, Protocol, conformance};
 use tempfile::TempDir;
@@ -405,13 +405,13 @@ fn a_set_that_somebody_else_uses_stays() {
 fn sets_of_ipvs_mode_stay_while_it_is_in_force() {
     let Some(node) = support::lonely_node() else { return };
     restore(&node, "ipset", "create KUBE-CLUSTER-IP hash:ip,port\ncreate KUBE-DROPPED hash:ip,port\n");
-    let report = node.run(|| remove_leftovers(Some(Mode::Ipvs), Established::End)).unwrap();
-    assert_eq!(report, Report::default());
+    let report = node.run(|| remove(Some(Own::Ipvs), Established::End)).unwrap();
+    assert_eq!(report, Leftovers::default());
     assert_eq!(sets(&node).len(), 2);
-    let report = node.run(|| remove_leftovers(Some(Mode::Nftables), Established::End)).unwrap();
+    let report = node.run(|| remove(Some(Own::Nftables), Established::End)).unwrap();
     assert_eq!(report.removed, ["2 sets"]);
     assert_eq!(sets(&node), [""; 0]);
-    assert_eq!(node.run(|| remove_leftovers(None, Established::End)).unwrap(), Report::default());
+    assert_eq!(node.run(|| remove(None, Established::End)).unwrap(), Leftovers::default());
 }
 
 /// The names of all sets.

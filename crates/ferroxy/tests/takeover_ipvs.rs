@@ -14,9 +14,9 @@ use std::net::UdpSocket;
 use std::process::Command;
 use std::time::Duration;
 
-use ferroxy::dataplane::Mode;
-use ferroxy::takeover::{Established, remove_leftovers};
+use ferroxy_dataplane::capability::leftovers::Established;
 use ferroxy_lab::conformance::{self, Case};
+use ferroxy_netfilter::leftovers::{Own, remove};
 use ferroxy_lab::{ANSWER, Answer, LongConnection, Namespace, Network, Protocol};
 
 use support::{
@@ -435,7 +435,7 @@ fn connections_that_must_end_are_reset() {
     let cluster = moved(&case, "nftables");
     let agent = Agent::start(ka, &cluster);
     agent.wait_for("2 connections go through kube-proxy's IPVS");
-    let report = ka.run(|| remove_leftovers(Some(Mode::Nftables), Established::End)).unwrap();
+    let report = ka.run(|| remove(Some(Own::Nftables), Established::End)).unwrap();
     assert!(
         report.removed.contains(&"device kube-ipvs0".to_owned()) && report.failed.is_empty(),
         "{report:?}"

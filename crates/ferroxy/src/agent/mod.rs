@@ -175,17 +175,25 @@ impl Agent {
             match inputs.recv_timeout(wait) {
                 Ok(first) => {
                     // Inputs that arrive together are handled together.
-                    for input in std::iter::once(first).chain(inputs.try_iter()) {
-                        if let Some(why) = self.take(input) {
-                            return why;
-                        }
+                    if let Some(why) = self.handle(std::iter::once(first).chain(inputs.try_iter())) {
+                        return why;
                     }
                 }
-                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Timeout) => self.work(Instant::now()),
                 Err(RecvTimeoutError::Disconnected) => return "all inputs have ended",
             }
-            self.work(Instant::now());
         }
+    }
+
+    /// Takes inputs and does the work that is due. Returns the reason to stop, if an input asks for it.
+    pub fn handle(&mut self, inputs: impl IntoIterator<Item = Input>) -> Option<&'static str> {
+        for input in inputs {
+            if let Some(why) = self.take(input) {
+                return Some(why);
+            }
+        }
+        self.work(Instant::now());
+        None
     }
 
     fn take(&mut self, input: Input) -> Option<&'static str> {

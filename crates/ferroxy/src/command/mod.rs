@@ -1,6 +1,7 @@
 //! The command line: which commands there are. One small file for each.
 
 mod cleanup;
+#[cfg(feature = "demo")]
 mod demo;
 mod diff;
 mod explain;
@@ -50,6 +51,7 @@ enum Command {
     /// Say what a Service does here, and why it does not work
     Explain(explain::Explain),
     /// Show all of it in network namespaces of its own; leaves nothing behind
+    #[cfg(feature = "demo")]
     Demo(demo::Demo),
 }
 
@@ -125,6 +127,7 @@ impl Cli {
             Some(Command::Diff(command)) => command.run(modes),
             Some(Command::Trace(command)) => command.run(modes),
             Some(Command::Explain(command)) => command.run(modes),
+            #[cfg(feature = "demo")]
             Some(Command::Demo(command)) => command.run(modes),
         }
     }

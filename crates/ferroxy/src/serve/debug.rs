@@ -9,17 +9,18 @@ use hyper::body::Incoming;
 use hyper::{Method, Request, StatusCode};
 use tokio::time::timeout;
 
+#[cfg(feature = "profiling")]
+use super::cpu_profile;
 use super::http::{self, Answer, Pending, TEXT};
 use super::metrics_server::not_allowed;
-#[cfg(feature = "profiling")]
-use super::{pprof, profile};
 use crate::log;
 
-pub const PATHS: [&str; 6] = [
+pub const PATHS: &[&str] = &[
     "/debug/flags/v",
     "/debug/pprof/",
     "/debug/pprof/cmdline",
     "/debug/pprof/heap",
+    #[cfg(feature = "profiling")]
     "/debug/pprof/profile",
     "/debug/pprof/threads",
 ];
@@ -27,13 +28,9 @@ pub const PATHS: [&str; 6] = [
 const INDEX: &str = "\
 cmdline   the command line, its words divided by a zero byte
 heap      what the allocator holds, as text
-profile   where CPU time is spent, for ?seconds=N (30 if not given), for pprof; to read it, pprof needs this program
-          (`go tool pprof ferroxy profile`): the profile has addresses, and the names are in there
 threads   the threads and their CPU time, as text
 ";
 
-/// How long a profile may take.
-const LONGEST_PROFILE: u64 = 300;
 /// A log level is a small number.
 const LARGEST_LEVEL: usize = 16;
 const SLOWEST_LEVEL: Duration = Duration::from_secs(5);
@@ -48,45 +45,17 @@ pub fn answer(request: Request<Incoming>) -> Pending {
     }
     let text = |body: String| http::at_once(http::answer(StatusCode::OK, TEXT, body));
     match path {
+        #[cfg(feature = "profiling")]
+        "/debug/pprof/" => text(format!("{INDEX}{}", cpu_profile::INDEX)),
+        #[cfg(not(feature = "profiling"))]
         "/debug/pprof/" => text(INDEX.to_owned()),
         "/debug/pprof/cmdline" => text(command_line()),
         "/debug/pprof/heap" => http::at_once(heap()),
         "/debug/pprof/threads" => text(threads()),
-        "/debug/pprof/profile" => match seconds(request.uri().query()) {
-            Some(seconds) => Box::pin(cpu_profile(Duration::from_secs(seconds))),
-            None => {
-                let words = format!("seconds must be a number from 1 to {LONGEST_PROFILE}\n");
-                http::at_once(http::answer(StatusCode::BAD_REQUEST, TEXT, words))
-            }
-        },
+        #[cfg(feature = "profiling")]
+        "/debug/pprof/profile" => cpu_profile::answer(request.uri().query()),
         _ => http::at_once(http::not_found()),
     }
-}
-
-/// The requested number of seconds; `None` if it is out of range.
-fn seconds(query: Option<&str>) -> Option<u64> {
-    let pairs = query.unwrap_or_default().split('&');
-    match pairs.filter_map(|pair| pair.split_once('=')).find(|(key, _)| *key == "seconds") {
-        None => Some(30),
-        Some((_, value)) => value.parse().ok().filter(|seconds| (1..=LONGEST_PROFILE).contains(seconds)),
-    }
-}
-
-#[cfg(feature = "profiling")]
-async fn cpu_profile(time: Duration) -> Answer {
-    let page = |recorded| {
-        let bytes = pprof::encode(&recorded, &ferroxy_platform::profile::mappings());
-        http::answer(StatusCode::OK, "application/octet-stream", bytes)
-    };
-    match profile::record(time).await {
-        Ok(recorded) => http::elsewhere(move || page(recorded)).await,
-        Err(error) => http::answer(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("no profile: {error}\n")),
-    }
-}
-
-#[cfg(not(feature = "profiling"))]
-async fn cpu_profile(_: Duration) -> Answer {
-    http::answer(StatusCode::NOT_IMPLEMENTED, TEXT, "no profile: this program is built without profiling\n")
 }
 
 /// `PUT` with the level as the body, like kube-proxy.
@@ -150,16 +119,6 @@ fn heap() -> Answer {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_profile_takes_thirty_seconds_or_what_is_asked() {
-        assert_eq!(seconds(None), Some(30));
-        assert_eq!(seconds(Some("debug=1")), Some(30));
-        assert_eq!(seconds(Some("debug=1&seconds=5")), Some(5));
-        for wrong in ["seconds=0", "seconds=301", "seconds=x", "seconds=-1", "seconds="] {
-            assert_eq!(seconds(Some(wrong)), None, "{wrong}");
-        }
-    }
 
     #[test]
     fn a_level_is_a_number() {

@@ -187,6 +187,6 @@ fn statusz_value(about: &About, now: Moment) -> Value {
 }
 
 fn paths(about: &About) -> Vec<&'static str> {
-    let profiling = if about.config.profiling { &debug::PATHS[..] } else { &[] };
+    let profiling = if about.config.profiling { debug::PATHS } else { &[] };
     profiling.iter().chain(&PATHS).copied().collect()
 }

@@ -4,6 +4,8 @@
 mod accept;
 pub mod changes;
 mod counts;
+#[cfg(feature = "profiling")]
+mod cpu_profile;
 mod debug;
 mod exposition;
 mod frontends;

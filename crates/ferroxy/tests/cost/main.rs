@@ -46,8 +46,8 @@ fn start(costs: &mut Costs) {
     let (node, starting) = counted(|| Node::start(events));
     costs.found("starting with a Service: allocations", each(starting.allocations));
     costs.found("starting with a Service: bytes allocated", each(starting.bytes));
-    costs.found("starting with a Service: bytes sent", each(node.sent.bytes as u64));
-    costs.found("starting with any number of Services: messages", node.sent.messages as u64);
+    costs.found("starting with a Service: bytes sent", each(node.sent().bytes as u64));
+    costs.found("starting with any number of Services: messages", node.sent().messages as u64);
 
     let ((), ending) = counted(|| drop(node));
     costs.found("keeping a Service: bytes", each(ending.freed));

@@ -1,11 +1,17 @@
-//! What is measured: the way of a cluster, and of one change, from the API server's lines to the bytes for the kernel.
-//! Everything but sockets. Counts nothing.
+//! What is measured: a cluster, and one change, from the API server's lines through the agent to the bytes for the kernel.
+//! Everything except sockets. Counts nothing.
 
-use ferroxy_core::{Event, Facts, Family, Policy, resolve};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
+
+use ferroxy::agent::{Agent, Input, Periods};
+use ferroxy::serve::Status;
+use ferroxy_core::{Event, Facts, Family, Intent, NodeIntent, Policy};
+use ferroxy_dataplane::{Acknowledged, Change, Dataplane, Failure, Outcome, Preview, Receipt};
 use ferroxy_lab::api::cluster::Cluster;
-use ferroxy_nftables::apply::encode;
-use ferroxy_nftables::ledger::{Change, Ledger};
-use ferroxy_nftables::{Plan, TABLE};
+use ferroxy_nftables::encode::encode;
+use ferroxy_nftables::ledger::Ledger;
+use ferroxy_nftables::{MODE, Plan, Settings, TABLE};
 use ferroxy_source::{Kind, kube};
 
 /// A line of a watch, and of which.
@@ -52,43 +58,80 @@ impl Line {
     }
 }
 
-/// What an agent knows.
+/// An agent whose kernel is not there.
 pub struct Node {
-    facts: Facts,
-    ledger: Ledger,
-    /// At the start.
-    pub sent: Sent,
+    agent: Agent,
+    sent: Arc<Mutex<Sent>>,
 }
 
 impl Node {
     pub fn start(events: Vec<Event>) -> Node {
         let mut facts = Facts::new(Policy::default());
         events.into_iter().for_each(|event| drop(facts.apply(event)));
-        let (intent, _) = resolve::all(&facts);
-        let ledger = Ledger::new(&Family::ALL, intent.node);
-        let program = ledger.plan_program();
-        let mut node = Node { facts, ledger, sent: Sent::default() };
-        let services = intent.services.into_iter().map(|(name, service)| (name, Some(service)));
-        node.sent = node.program(services.collect(), program);
-        node
+        let sent = Arc::default();
+        let encoder = Encoder { ledger: Ledger::default(), sent: Arc::clone(&sent) };
+        let status = Arc::new(Status::new(&Family::ALL, Duration::from_secs(30)));
+        let mut agent = Agent::new(&MODE, facts, Box::new(encoder), Periods::default(), status);
+        assert_eq!(agent.start(&mpsc::channel().1), None, "nobody asks it to stop");
+        Node { agent, sent }
+    }
+
+    /// By the last call of the dataplane.
+    pub fn sent(&self) -> Sent {
+        *self.sent.lock().unwrap()
     }
 
     pub fn change(&mut self, line: &Line) -> Sent {
-        let touched = self.facts.apply(line.read());
-        let resolve = |name| {
-            let intent = resolve::service(&self.facts, &name).intent;
-            (name, intent.map(Into::into))
-        };
-        let changes = touched.services.into_iter().map(resolve).collect();
-        self.program(changes, Plan::default())
+        self.agent.handle([Input::Events(vec![line.read()])]);
+        self.sent()
     }
+}
 
-    fn program(&mut self, changes: Vec<Change>, with: Plan) -> Sent {
+/// nftables mode up to the socket.
+#[derive(Debug)]
+struct Encoder {
+    ledger: Ledger,
+    sent: Arc<Mutex<Sent>>,
+}
+
+impl Encoder {
+    fn program(&mut self, changes: Vec<Change>, with: Plan) -> Outcome {
         let (mut plan, settlement) = self.ledger.plan(&changes);
         plan.changes.extend(with.changes);
         let plan = plan.at_once();
         let batch = encode(&plan.changes, TABLE);
         self.ledger.settle(settlement);
-        Sent { operations: plan.len(), messages: batch.messages(), bytes: batch.bytes() }
+        let (operations, messages, bytes) = (plan.len(), batch.messages(), batch.bytes());
+        *self.sent.lock().unwrap() = Sent { operations, messages, bytes };
+        Outcome { receipt: Receipt { commits: 1, messages, bytes }, operations, ..Outcome::default() }
+    }
+}
+
+impl Dataplane for Encoder {
+    fn start(&mut self, intent: &Intent) -> Result<Outcome, Failure> {
+        self.ledger = Ledger::new(&Family::ALL, intent.node.clone(), Settings::default());
+        let program = self.ledger.plan_program();
+        let services = intent.services.iter().map(|(name, service)| (name.clone(), Some(service.clone())));
+        Ok(self.program(services.collect(), program))
+    }
+
+    fn change(&mut self, changes: Vec<Change>) -> Result<Outcome, Failure> {
+        Ok(self.program(changes, Plan::default()))
+    }
+
+    fn change_node(&mut self, _: NodeIntent) -> Result<Outcome, Failure> {
+        Err(Failure::unsupported("the node does not change here"))
+    }
+
+    fn acknowledged(&self) -> &Acknowledged {
+        self.ledger.acknowledged()
+    }
+
+    fn preview(&mut self, _: &Intent) -> Result<Preview, Failure> {
+        Err(Failure::unsupported("there is no kernel"))
+    }
+
+    fn cleanup(&mut self) -> Result<Vec<String>, Failure> {
+        Err(Failure::unsupported("there is no kernel"))
     }
 }

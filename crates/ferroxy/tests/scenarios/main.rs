@@ -50,7 +50,7 @@ fn every_scenario_through_the_agent_in_nftables_mode() {
 
 #[test]
 fn every_scenario_through_the_agent_in_iptables_mode() {
-    if !require(&[Capability::NetworkNamespaces, Capability::NfTables, Capability::IptablesNft]) {
+    if !require(&[Capability::NetworkNamespaces, Capability::NfTables]) {
         return;
     }
     let tamper = || agent::run("iptables", &["-t", "nat", "-F", "KUBE-SERVICES"]);

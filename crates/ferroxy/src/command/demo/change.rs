@@ -57,7 +57,7 @@ const PACE: Duration = Duration::from_micros(300);
 /// How long each phase lasts.
 const HOLD: Duration = Duration::from_millis(600);
 /// A change that has not arrived by then never will.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 pub fn take_away_and_put_back(network: &Network, manifests: &Path) -> anyhow::Result<Change> {
     let background = background_load(network)?;
@@ -214,7 +214,7 @@ fn node_port() -> SocketAddr {
 fn connect_to_leaving(network: &Network) -> anyhow::Result<LongConnection> {
     let stream = SocketAddr::new(CLUSTER_IP.ip(), 7);
     for _ in 0..ENOUGH {
-        let (interval, patience) = (Duration::from_millis(20), Duration::from_secs(2));
+        let (interval, patience) = (Duration::from_millis(20), ferroxy_lab::ANSWER);
         let connection = LongConnection::open(network.namespace("web-1")?, stream, interval, patience)?;
         if pod_and_source(connection.greeting()).is_some_and(|(pod, _)| pod == LEAVING) {
             return Ok(connection);

@@ -26,7 +26,7 @@ pub struct Proxy {
 }
 
 /// How long the first sync may take before something is wrong.
-const PATIENCE: Duration = Duration::from_secs(15);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The flags of every node's proxy. The host's own settings are not the demo's to change.
 pub fn flags(node: &Node) -> Vec<String> {
