@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use ferroxy::output::Table;
 use ferroxy_core::{Facts, Family, Intent, Policy, ServiceIntent, ServiceName, resolve};
+use ferroxy_dataplane::{Change, Dataplane};
 use ferroxy_lab::Namespace;
-use ferroxy_dataplane::{Change, Dataplane, Persists, Verifies};
 use ferroxy_nftables::ledger::Ledger;
 use ferroxy_nftables::{Nftables, Settings, render};
 use ferroxy_source::manifest::read_str;

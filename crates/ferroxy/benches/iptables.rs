@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 use ferroxy::output::Table;
 use ferroxy_core::intent::{Frontend, FrontendKind, Route};
 use ferroxy_core::{Endpoint, Family, Intent, NodeIntent, PortIntent, Protocol, ServiceIntent, ServiceName};
+use ferroxy_dataplane::{Dataplane, Verifies};
 use ferroxy_iptables::tool::portion::Portions;
 use ferroxy_iptables::tool::{Limits, Tools, Variant, restore_portions};
-use ferroxy_dataplane::Dataplane;
 use ferroxy_iptables::{Iptables, Parameters, State, diff, render};
 use ferroxy_lab::Namespace;
 

@@ -107,7 +107,10 @@ fn connection_tracking_is_set_as_configured() {
     for (name, value) in expected {
         assert_eq!(conntrack_setting(&node, name), value, "{name}");
     }
-    assert!(log.contains("set /proc/sys/net/netfilter/nf_conntrack_tcp_timeout_established to 25200"), "{log}");
+    assert!(
+        log.contains("set /proc/sys/net/netfilter/nf_conntrack_tcp_timeout_established to 25200"),
+        "{log}"
+    );
     let again = Agent::start_with(&node, run_arguments(&cluster.manifests(), &config)).terminate();
     assert!(!again.contains("nf_conntrack"), "what was right already was written:\n{again}");
 }

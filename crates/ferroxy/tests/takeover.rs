@@ -17,9 +17,9 @@ use std::time::Duration;
 
 use ferroxy_dataplane::capability::leftovers::{Established, Leftovers};
 use ferroxy_lab::load::LoadPlan;
-use ferroxy_netfilter::leftovers::{Own, remove};
 use ferroxy_lab::pod::ECHO_PORT;
 use ferroxy_lab::{ANSWER, Load, LongConnection, Namespace, Network, Protocol, conformance};
+use ferroxy_netfilter::leftovers::{Own, remove};
 use tempfile::TempDir;
 
 use support::{

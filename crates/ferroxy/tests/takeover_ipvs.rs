@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use ferroxy_dataplane::capability::leftovers::Established;
 use ferroxy_lab::conformance::{self, Case};
-use ferroxy_netfilter::leftovers::{Own, remove};
 use ferroxy_lab::{ANSWER, Answer, LongConnection, Namespace, Network, Protocol};
+use ferroxy_netfilter::leftovers::{Own, remove};
 
 use support::{
     Agent, Cluster, DEADLINE, Done, RecordedIpvs, Service, ask_from, configured, ferroxy, pod_from, restore,

@@ -137,8 +137,8 @@ mod tests {
     use ferroxy_source::kube;
 
     use super::*;
-    use ferroxy_dataplane::Receipt;
     use crate::serve::health::Step;
+    use ferroxy_dataplane::Receipt;
 
     /// More than anything here takes, even on a slow machine.
     const DEADLINE: Duration = Duration::from_secs(60);

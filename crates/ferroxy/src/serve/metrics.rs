@@ -259,7 +259,8 @@ mod tests {
         status.swept(Family::V6, Duration::from_millis(3), 7);
         status.rules(&[RuleCount { family: Family::V4, group: "nat", total: 120, last: 6 }]);
         let metrics = ferroxy_iptables::MODE.metrics.iter();
-        let keys = metrics.filter_map(|it| if let Counted::Packets(key) = it.counts { Some(key) } else { None });
+        let keys =
+            metrics.filter_map(|it| if let Counted::Packets(key) = it.counts { Some(key) } else { None });
         status.packets(&keys.zip([5, 2]).collect::<Vec<_>>());
         let took = Duration::from_millis(3);
         status.requested(Request { method: "GET", host: "10.0.0.1:6443", code: Some(200), took });

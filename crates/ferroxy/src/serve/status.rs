@@ -423,7 +423,7 @@ mod tests {
         status.services(std::slice::from_ref(&api), &[], &in_force);
         status.done(Step::Services, Instant::now(), &receipt);
         assert_eq!(pending(), (1, 1), "the other Service is not programmed yet");
-        let refused = [(web.clone(), "too large".to_owned())];
+        let refused = [Refusal { service: web.clone(), reason: "too large".to_owned() }];
         status.services(std::slice::from_ref(&web), &refused, &in_force);
         assert_eq!(pending(), (1, 1), "the kernel refused it");
         status.services(&[web], &[], &in_force);
