@@ -59,6 +59,24 @@ pub(super) struct Status {
     pub(super) message: String,
 }
 
+impl Status {
+    /// The server is behind the version that we have, for instance after a restored backup.
+    pub(super) fn is_version_too_large(&self) -> bool {
+        self.message.contains("Too large resource version")
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Status { code, reason, message } = self;
+        match (reason.as_str(), message.as_str()) {
+            ("", "") => write!(f, "answered {code}"),
+            (reason, "") => write!(f, "answered {code} {reason}"),
+            (_, message) => write!(f, "answered {code}: {message}"),
+        }
+    }
+}
+
 /// Where a list stands after a page.
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]

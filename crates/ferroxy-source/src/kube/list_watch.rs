@@ -271,11 +271,11 @@ impl ListWatch {
             }
             404 if self.kind == Kind::ServiceCidr => self.absent(now, out),
             410 => self.restart(&status, now),
-            _ if is_too_far_ahead(&status) => self.restart(&status, now),
+            _ if status.is_version_too_large() => self.restart(&status, now),
             _ => {
                 let watching = self.is_watching();
                 let count = watching && matches!(status.code, 400 | 402 | 404..=428);
-                self.fail(said(&status), now);
+                self.fail(status.to_string(), now);
                 // Retry-After holds even if other requests are answered earlier.
                 if let (429 | 503, Some(after), Some(wait)) = (status.code, retry_after, &mut self.wait) {
                     let until = wait.until.max(now + after.min(LONGEST_RETRY_AFTER));
@@ -385,16 +385,16 @@ impl ListWatch {
     }
 
     fn error(&mut self, status: Status, now: Instant) -> Go {
-        if status.code == 410 || is_too_far_ahead(&status) {
+        if status.code == 410 || status.is_version_too_large() {
             self.restart(&status, now);
             return Go::Reconnect;
         }
-        self.stumble(said(&status), now)
+        self.stumble(status.to_string(), now)
     }
 
     /// The version to continue from is gone: list again. No object is dropped meanwhile.
     fn restart(&mut self, status: &Status, now: Instant) {
-        self.fail(said(status), now);
+        self.fail(status.to_string(), now);
         self.failure = None;
         self.failures = 0;
         self.phase = Phase::Start;
@@ -443,20 +443,6 @@ impl ListWatch {
 /// Versions are opaque by contract, and numbers in every known server. 0: this one is not a number.
 fn number(version: &str) -> u64 {
     version.parse().unwrap_or(0)
-}
-
-/// The server is behind the version that we have, for instance after a restored backup.
-fn is_too_far_ahead(status: &Status) -> bool {
-    status.message.contains("Too large resource version")
-}
-
-fn said(status: &Status) -> String {
-    let Status { code, reason, message } = status;
-    match (reason.as_str(), message.as_str()) {
-        ("", "") => format!("answered {code}"),
-        (reason, "") => format!("answered {code} {reason}"),
-        (_, message) => format!("answered {code}: {message}"),
-    }
 }
 
 #[cfg(test)]

@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn the_source_is_alive_while_every_watch_is_and_one_was_heard_of_lately() {
+    fn the_source_is_alive_while_every_watch_is_and_one_had_a_recent_sign_of_life() {
         let watch = |resource, alive, last_heard| Watch { resource, alive, last_heard };
         let of = |watches| Source { state: SourceState::of_watches(watches), ended: None };
         let (early, late) = (Moment::now(), Moment::now());

@@ -137,7 +137,7 @@ struct Unread(#[source] Eof);
 struct Eof;
 
 #[test]
-fn failures_are_told_without_the_libraries_own_words() {
+fn error_messages_leave_out_the_names_of_library_layers() {
     let expected =
         "error reading a body from connection: peer closed connection without sending TLS close_notify";
     assert_eq!(told(&Unread(Eof)), expected);

@@ -276,7 +276,7 @@ fn pages_that_cannot_be_read_begin_the_list_again() {
 }
 
 #[test]
-fn gone_is_told_when_the_new_list_is_complete_and_not_before() {
+fn removals_are_reported_when_the_new_list_is_complete_and_not_before() {
     for at_start in [true, false] {
         let mut bench = bench(Kind::Service);
         bench.listed(&["a", "b", "c"], 100);
