@@ -63,9 +63,9 @@ const SEND_LIMIT: usize = 128 * 1024 * 1024;
 const RECEIVE_LIMIT: usize = 8 * 1024 * 1024;
 /// Never reached on a working kernel: answers are there when `send` returns.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How often a listing that changed under us is asked for again.
+/// How often a dump that was interrupted by changes is repeated.
 const DUMP_ATTEMPTS: usize = 8;
-/// Requests count from here. Whoever numbers messages himself (nf_tables batches) stays below.
+/// Sequence numbers of requests start here. Those that are numbered by their callers (nf_tables batches) are below.
 const FIRST_SEQUENCE: u32 = 1 << 31;
 
 #[derive(Debug)]
@@ -108,7 +108,7 @@ impl Socket {
         rustix::io::fcntl_dupfd_cloexec(&self.fd, 0)
     }
 
-    /// Sends one request and waits for the kernel's consent.
+    /// Sends one request and waits for the acknowledgement.
     pub fn request(&mut self, request: Request<'_>, fill: impl FnOnce(&mut Encoder)) -> Result<(), Error> {
         self.query(request, fill).map(|_| ())
     }
@@ -119,7 +119,7 @@ impl Socket {
         self.exchange(request, sequence).map(|(answer, _)| answer)
     }
 
-    /// Lists. A listing that was cut short by changes is asked for again, so what comes back is consistent.
+    /// Dumps. A dump that was interrupted by changes is repeated, so the answer is consistent.
     pub fn dump(&mut self, request: Request<'_>, fill: impl Fn(&mut Encoder)) -> Result<Answer, Error> {
         for _ in 0..DUMP_ATTEMPTS {
             let sequence = self.prepare(request, flag::DUMP, &fill)?;
@@ -131,8 +131,8 @@ impl Socket {
         Err(Error::unstable(request.operation, request.object))
     }
 
-    /// Lists, and hands each message on as it comes, keeping none: for listings that may be larger than our memory should
-    /// be. True when changes cut the listing short; what was handed on is then not all there is.
+    /// Dumps, and passes each message to `each` as it arrives, for dumps that are too large to keep in memory. True when changes
+    /// interrupted the dump, which is incomplete then.
     pub fn stream(
         &mut self,
         request: Request<'_>,
@@ -178,7 +178,7 @@ impl Socket {
                 self.buffer.resize(length.next_power_of_two(), 0);
                 return Err(Errno::MSGSIZE);
             }
-            // Privileged processes can write to our port too; only the kernel, port 0, is listened to.
+            // Privileged processes can send to our port, too; only messages of the kernel, port 0, are read.
             let sender = sender.and_then(|address| SocketAddrNetlink::try_from(address).ok());
             if sender.is_some_and(|address| address.pid() == 0) {
                 return Ok(self.buffer.get(..length));
@@ -186,7 +186,7 @@ impl Socket {
         }
     }
 
-    /// Throws away whatever still waits from an exchange that ended early.
+    /// Discards answers to an earlier request that ended with an error.
     pub fn discard_pending(&mut self) -> Result<(), Errno> {
         loop {
             match self.receive() {
@@ -262,7 +262,7 @@ impl Socket {
         Ok((answer, interrupted))
     }
 
-    /// Hands on each message of the answer to `sequence`; true when the kernel says that it was interrupted.
+    /// Passes on each message of the answer to `sequence`; true when the kernel says that it was interrupted.
     fn follow(
         &mut self,
         request: Request<'_>,
@@ -340,9 +340,9 @@ fn open(protocol: Protocol) -> Result<Socket, Errno> {
     net::bind(&fd, &SocketAddrNetlink::new(0, 0))?;
     let address = SocketAddrNetlink::try_from(net::getsockname(&fd)?)?;
 
-    // The reason for a refusal in words, and where in the message it lies.
+    // Refusals contain a message, and the offset of the attribute that is wrong.
     set_netlink_option(&fd, libc::NETLINK_EXT_ACK, 1)?;
-    // Do not echo our whole message back with a refusal: a batch of megabytes would drown our queue.
+    // Refusals do not contain the refused message: one of megabytes would overflow the queue.
     set_netlink_option(&fd, libc::NETLINK_CAP_ACK, 1)?;
     if protocol == Protocol::Route {
         // Listings are filtered by what the request's header says. Kernels before 4.20 do not know it and ignore the filter.
@@ -372,7 +372,7 @@ pub(crate) fn join(fd: &OwnedFd, group: u32) -> Result<(), Error> {
         .map_err(|errno| Error::refused("join netlink group", group.to_string(), errno))
 }
 
-/// Stops receiving them. What is in the queue stays there.
+/// Stops receiving them. Those in the queue stay there.
 pub(crate) fn leave(fd: &OwnedFd, group: u32) -> Result<(), Error> {
     set_netlink_option(fd, libc::NETLINK_DROP_MEMBERSHIP, group)
         .map_err(|errno| Error::refused("leave netlink group", group.to_string(), errno))

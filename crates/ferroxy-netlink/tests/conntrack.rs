@@ -199,7 +199,7 @@ fn one_is_deleted_and_only_one() {
 }
 
 #[test]
-fn zones_are_told_apart() {
+fn zones_are_distinguished() {
     in_namespace(|| {
         let tuple =
             ["-p", "udp", "-s", "10.0.0.1", "-d", "10.96.0.1", "--sport", "4", "--dport", "53", "-t", "99"];
@@ -338,7 +338,7 @@ thread_local! {
 }
 
 fn count(change: isize) {
-    // Threads that are ending have no counters any more; nobody asks for theirs.
+    // Threads that are ending have no counters any more, and need none.
     let _ = HELD.try_with(|held| {
         held.set(held.get() + change);
         let _ = MOST_HELD.try_with(|most| most.set(most.get().max(held.get())));

@@ -171,7 +171,7 @@ fn what_the_tool_makes_we_list() {
 
 #[test]
 #[ignore = "needs IPVS: make test-vm"]
-fn things_change_and_go_and_refusals_are_told() {
+fn servers_and_destinations_change_and_refusals_are_reported() {
     in_namespace(|| {
         let mut connection = Connection::open().unwrap();
         let one = server("10.96.0.80:80", TCP, "rr");

@@ -14,8 +14,7 @@ use ferroxy_netlink::route::{Address, AddressMonitor, Connection, Moved, Notice,
 use rustix::io::Errno;
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 
-/// Runs a test on a thread in a namespace of its own. Where that cannot be made it is skipped aloud, and in CI it
-/// fails.
+/// Runs a test on a thread in a namespace of its own. Where that is not possible it is skipped with a message, and fails in CI.
 fn in_namespace(test: fn()) {
     let entered = thread::spawn(move || enter_new_namespace().map(|_| test()));
     if let Err(error) = entered.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)) {
@@ -219,7 +218,7 @@ fn many_addresses_come_and_go_at_once() {
             connection.addresses_of(link).unwrap().into_iter().collect();
         assert_eq!(found, ours(300).into_iter().collect());
 
-        // Those that are there are told of; the new ones have come.
+        // Those that exist are reported; the others are added.
         let refused = connection.add_addresses(&ours(301)).unwrap();
         assert_eq!(refused.iter().map(|it| it.index).collect::<Vec<_>>(), (0..600).collect::<Vec<_>>());
         assert!(refused.iter().all(|it| it.error.errno == Errno::EXIST));
@@ -286,7 +285,7 @@ fn routes_decide_where_packets_leave() {
 }
 
 #[test]
-fn the_monitor_tells_of_both_families_and_of_nothing_else() {
+fn the_monitor_reports_both_families_and_nothing_else() {
     in_namespace(|| {
         // No link-local addresses of the kernel's own making, which would come at a time of its choosing.
         std::fs::write("/proc/sys/net/ipv6/conf/default/addr_gen_mode", "1").unwrap();

@@ -10,14 +10,14 @@ use crate::codec::{Encoder, Messages};
 use crate::error::{Errno, Error, Kind};
 use crate::socket::{Ack, Protocol, Request, Socket};
 
-/// What is tried, for errors.
+/// Operations, for errors.
 const LIST: &str = "list connections";
 const DELETE: &str = "delete connections";
 
 /// Deletions in one datagram: their acknowledgements fit any receive queue.
 const BATCH: usize = 128;
 
-/// A door to the connections of the namespace that the calling thread was in when it was opened.
+/// A connection to the conntrack table of the network namespace that the calling thread is in when it opens it.
 #[derive(Debug)]
 pub struct Connection {
     socket: Socket,
@@ -28,13 +28,13 @@ impl Connection {
         Socket::open(Protocol::Netfilter).map(|socket| Connection { socket })
     }
 
-    /// Hands each entry that matches to `each` as it comes; none is kept. The table changes all the time: an entry made
-    /// or ended meanwhile may be there or not, and one may come twice. An error may follow some entries.
+    /// Passes each matching entry to `each` as it arrives, and keeps none. The table changes all the time: an entry that is
+    /// created or ends meanwhile may be missing, and one may come twice. An error may follow some entries.
     ///
     /// The kernel filters as far as it can: status since 5.18, tuples since 5.8, and before that the family only.
     pub fn entries(&mut self, wanted: Filter, each: &mut dyn FnMut(Entry)) -> Result<(), Error> {
         match self.list(wanted, put_filter, each) {
-            // Older kernels mostly pass over a filter they do not know; some refuse one.
+            // Most older kernels ignore a filter that they do not know; some refuse it.
             Err(error) if is_missing(&error) => self.list(wanted, |_, _| {}, each),
             other => other,
         }
@@ -53,15 +53,15 @@ impl Connection {
         };
         let interrupted = self.socket.stream(request, fill, &mut |found| {
             let entry = if found.kind == message::NEW { read_entry(found)? } else { None };
-            // Whatever the kernel filtered: what it did not know of the filter it has let through.
+            // An older kernel may have ignored a part of the filter.
             entry.filter(|entry| wanted.matches(entry)).into_iter().for_each(&mut *each);
             Ok(())
         })?;
         if interrupted { Err(Error::unstable(request.operation, request.object)) } else { Ok(()) }
     }
 
-    /// Deletes these and no others: an entry that has ended, even if a newer one took over its tuple, is passed over. Says
-    /// how many there still were. After an error some of them may be deleted.
+    /// Deletes exactly these entries: one that has ended is skipped, even if a newer one has its tuple. Returns how many were
+    /// deleted. After an error some of them may be deleted.
     pub fn delete(&mut self, entries: &[Entry]) -> Result<usize, Error> {
         entries.chunks(BATCH).try_fold(0, |removed, batch| Ok(removed + self.delete_batch(batch)?))
     }
@@ -78,7 +78,7 @@ impl Connection {
         self.socket.discard_pending().map_err(failed)?;
         self.socket.send(&[IoSlice::new(out.bytes())]).map_err(failed)?;
 
-        // The kernel has worked through all of it inside `send`: the answers are there.
+        // The kernel has processed the datagram inside `send`: all answers are in the queue.
         let mut answers = Answers::default();
         while let Some(bytes) = self.socket.receive().map_err(failed)? {
             answers.read(batch, bytes)?;
@@ -87,7 +87,7 @@ impl Connection {
     }
 }
 
-/// True for an error that says that this kernel has no ctnetlink: it then refuses even to list everything.
+/// True for an error that means that this kernel has no ctnetlink: it then refuses even a dump without a filter.
 pub fn is_missing(error: &Error) -> bool {
     let refused = error.kind == Kind::Refused && error.operation == LIST;
     refused && matches!(error.errno, Errno::INVAL | Errno::OPNOTSUPP)

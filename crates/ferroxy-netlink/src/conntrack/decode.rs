@@ -18,7 +18,7 @@ pub(super) fn read_entry(message: &Message<'_>) -> Result<Option<Entry>, Malform
         protocol: original.protocol,
         original: original.tuple,
         reply: reply.tuple,
-        // A zone may be that of one direction only; then it is told in the tuple.
+        // A zone may apply to one direction only; it is in the tuple then.
         zone: zone.or(original.zone).unwrap_or(0),
         id: fields.need(entry::ID, "id")?.u32_be()?,
         status: fields.need(entry::STATUS, "status")?.u32_be()?,
@@ -26,7 +26,7 @@ pub(super) fn read_entry(message: &Message<'_>) -> Result<Option<Entry>, Malform
     }))
 }
 
-/// Reads bytes as every kind of message; whatever they are: an answer or an error. For the fuzzer.
+/// Decodes bytes as every kind of message and discards the results. For the fuzzer.
 pub fn read_everything(bytes: &[u8]) {
     for message in Messages::new(bytes).flatten() {
         let _ = read_entry(&message);

@@ -37,8 +37,8 @@ pub(super) fn put_tuple(out: &mut Encoder, kind: u16, protocol: u8, value: &Tupl
 pub(super) fn put_filter(out: &mut Encoder, wanted: &Filter) {
     let mut flags = 0;
     let nest = out.begin_nested(entry::ORIGINAL);
-    // With an IPv6 address in the filter Linux 6.18 leaves out the very entries asked for (tests/conntrack.rs shows it
-    // when this line is changed): the kernel filters ports, and addresses are left to us.
+    // With an IPv6 address in the filter Linux 6.18 omits the matching entries (tests/conntrack.rs shows it when this line is
+    // changed): the kernel only filters by port, and `Connection::entries` by address.
     if let Some(destination) = wanted.destination.filter(IpAddr::is_ipv4) {
         flags |= filter::DESTINATION;
         let addresses = out.begin_nested(tuple::IP);

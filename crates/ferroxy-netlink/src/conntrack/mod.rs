@@ -1,5 +1,5 @@
-//! The kernel's connection tracking (ctnetlink): entries are listed as a stream, and deleted one by one. Which of them
-//! should go is its callers' knowledge.
+//! The kernel's connection tracking (ctnetlink): entries are listed as a stream, and deleted one by one. The callers decide
+//! which to delete.
 
 #[cfg(target_os = "linux")]
 mod connection;
@@ -19,17 +19,17 @@ use std::net::{IpAddr, SocketAddr};
 pub struct Entry {
     /// The number in the IP header.
     pub protocol: u8,
-    /// As its first packet was sent.
+    /// Of the first packet.
     pub original: Tuple,
-    /// As answers come back, before they are translated: its source is who really answers.
+    /// Of packets in the reply direction, before translation: its source is the endpoint that answers.
     pub reply: Tuple,
-    /// Where its original tuple is unique; 0 unless somebody uses zones.
+    /// The scope in which the original tuple is unique; 0 unless zones are in use.
     pub zone: u16,
-    /// Tells it from another entry that has the same tuple later.
+    /// Distinguishes it from a later entry with the same tuple.
     pub id: u32,
     /// [`status`] bits.
     pub status: u32,
-    /// Seconds left if no packet comes. `None` for a connection that the kernel has handed to hardware or a flow table.
+    /// Seconds left if no packet arrives. `None` for a connection that is offloaded to hardware or a flow table.
     pub timeout: Option<u32>,
 }
 
@@ -55,7 +55,7 @@ pub mod status {
     pub const DST_NAT: u32 = 1 << 5;
 }
 
-/// Which entries to list. What is not said matches everything.
+/// Which entries to list. Fields that are `None` match everything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Filter {
     pub family: Family,
@@ -69,7 +69,7 @@ pub struct Filter {
 }
 
 impl Entry {
-    /// By netfilter, which notes it, or by IPVS, which only changes what the answer will look like.
+    /// By netfilter, which sets a status bit, or by IPVS, which only changes the reply tuple.
     pub fn is_destination_translated(&self) -> bool {
         self.status & status::DST_NAT != 0 || self.reply.source != self.original.destination
     }

@@ -49,8 +49,8 @@ pub(super) mod proto {
     pub(crate) const COUNT: usize = 4;
 }
 
-/// `CTA_FILTER_*`: which fields of the original tuple count. The kernel keeps the bits in a header of its own, but they
-/// are as fixed as all the rest: the official library has them too.
+/// `CTA_FILTER_*`: which fields of the original tuple to compare. The bits are in a private header of the kernel, but
+/// libnetfilter_conntrack has them too, so they cannot change.
 pub(super) mod filter {
     pub(crate) const ORIGINAL_FLAGS: u16 = 1;
     pub(crate) const DESTINATION: u32 = 1 << 1;

@@ -9,7 +9,7 @@ use crate::error::{self, Errno, Error};
 use crate::requests::{Refused, Requests};
 use crate::socket::{Ack, Protocol, Request, Socket};
 
-/// What is tried, for errors.
+/// Operations, for errors.
 const ASK: &str = "ask for the protocol of ipset";
 const ASK_TYPE: &str = "ask for the set type";
 const CREATE: &str = "create set";
@@ -23,7 +23,7 @@ const REMOVE: &str = "remove from set";
 /// Members in one message: a list has a length of 16 bits, and the largest member takes 84 bytes.
 const MEMBERS_IN_A_MESSAGE: usize = 400;
 
-/// A door to the sets of the namespace that the calling thread was in when it was opened.
+/// A connection to the sets of the network namespace that the calling thread is in when it opens it.
 #[derive(Debug)]
 pub struct Connection {
     socket: Socket,
@@ -31,7 +31,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Finds out which protocol the kernel speaks; one that has no sets ([`is_missing`]) is an error.
+    /// Negotiates the protocol version. A kernel without ipset is an error ([`is_missing`]).
     pub fn open() -> Result<Connection, Error> {
         let mut connection =
             Connection { socket: Socket::open(Protocol::Netfilter)?, protocol: NEWEST_PROTOCOL };
@@ -45,7 +45,7 @@ impl Connection {
         Ok(connection)
     }
 
-    /// One that is there already with the same description is no error; with another it is (EEXIST).
+    /// A set that exists with the same description is no error; with another description it is (EEXIST).
     pub fn create(&mut self, set: &Set) -> Result<(), Error> {
         let revision = self.revision(set.kind, set.family)?;
         self.command(CREATE, &set.name, message::CREATE, |out| {
@@ -56,16 +56,16 @@ impl Connection {
         })
     }
 
-    /// Fails with EBUSY while a rule uses it; one that is not there is no error.
+    /// Fails with EBUSY while a rule uses it. Destroying a set that does not exist is no error.
     pub fn destroy(&mut self, name: &str) -> Result<(), Error> {
         match self.command(DESTROY, name, message::DESTROY, |out| out.put_str(command::NAME, name)) {
-            // Older kernels say so; newer ones only when asked to.
+            // Older kernels return it; newer ones only with NLM_F_EXCL.
             Err(error) if error.errno == Errno::NOENT => Ok(()),
             other => other,
         }
     }
 
-    /// The members of one become those of the other, at once, for whatever rules use them. Both must be of one kind.
+    /// Exchanges the members of two sets of the same kind atomically.
     pub fn swap(&mut self, one: &str, other: &str) -> Result<(), Error> {
         self.command(SWAP, one, message::SWAP, |out| {
             out.put_str(command::NAME, one);
@@ -73,17 +73,17 @@ impl Connection {
         })
     }
 
-    /// Adds what is not there yet. Each member that is refused is told of; the others are in.
+    /// Adds members that are missing. Returns those that the kernel refused; the others are added.
     pub fn add(&mut self, set: &str, members: &[Member]) -> Result<Vec<Refused>, Error> {
         self.change(ADD, message::ADD, set, members)
     }
 
-    /// Removes what is there. Each member that is refused is told of; the others are out.
+    /// Removes members that exist. Returns those that the kernel refused; the others are removed.
     pub fn remove(&mut self, set: &str, members: &[Member]) -> Result<Vec<Refused>, Error> {
         self.change(REMOVE, message::DELETE, set, members)
     }
 
-    /// The names of all sets, whoever made them.
+    /// The names of all sets, of other programs too.
     pub fn names(&mut self) -> Result<Vec<String>, Error> {
         let request = Request { operation: NAMES, object: "", kind: message::LIST, flags: 0 };
         let protocol = self.protocol;
@@ -95,7 +95,7 @@ impl Connection {
         names.collect::<Result<_, _>>().map_err(|found| Error::malformed(NAMES, "", found))
     }
 
-    /// `None` when there is no such set. Until this has returned the set cannot be destroyed.
+    /// `None` when there is no such set. The set cannot be destroyed while this runs.
     pub fn set(&mut self, name: &str) -> Result<Option<Found>, Error> {
         let request = Request { operation: LIST, object: name, kind: message::LIST, flags: 0 };
         let protocol = self.protocol;
@@ -115,7 +115,7 @@ impl Connection {
         Ok(found)
     }
 
-    /// The revision to make a set with: as near to ours as the kernel has it. Asking makes the kernel load the type.
+    /// The revision to create a set with: the closest to ours that the kernel has. The request makes the kernel load the type.
     fn revision(&mut self, kind: Kind, family: Family) -> Result<u8, Error> {
         let fill = |out: &mut Encoder| put_type(out, kind, family);
         let (oldest, newest) =
@@ -123,7 +123,7 @@ impl Connection {
         Ok(kind.revision().min(newest).max(oldest))
     }
 
-    /// Asks a question whose answer is a newest version, and an oldest unless there is only one.
+    /// A request whose answer is the newest version, and the oldest unless there is only one.
     fn ask_for_range(
         &mut self,
         operation: &'static str,
@@ -181,7 +181,7 @@ impl Connection {
             let part = &members[done..members.len().min(done + MEMBERS_IN_A_MESSAGE)];
             match self.change_some(operation, kind, set, part)? {
                 None => done += part.len(),
-                // The kernel stops at the first that it does not take; what comes after it is tried again.
+                // The kernel stops at the first member that it refuses; those after it are sent again.
                 Some((line, mut error)) => {
                     let member = part.get(line).map(ToString::to_string).unwrap_or_default();
                     error.object = format!("{set} {member}");
@@ -193,7 +193,7 @@ impl Connection {
         Ok(refused)
     }
 
-    /// One message. Which of the members was refused, and why; an error is about all of them.
+    /// Sends one message. Returns which member was refused, and why; an error concerns all of them.
     fn change_some(
         &mut self,
         operation: &'static str,
@@ -203,7 +203,7 @@ impl Connection {
     ) -> Result<Option<(usize, Error)>, Error> {
         let mut requests = Requests::default();
         let protocol = self.protocol;
-        // Without NLM_F_EXCL, what is there already (or is not, when removing) is not refused.
+        // Without NLM_F_EXCL the kernel accepts members that exist (or do not, when removing).
         requests.push(kind, 0, |out| {
             put_start(out, protocol);
             out.put_str(command::NAME, set);
@@ -222,13 +222,13 @@ impl Connection {
     }
 }
 
-/// True for an error that says that this kernel has no sets.
+/// True for an error that means that this kernel has no ipset.
 pub fn is_missing(error: &Error) -> bool {
     let refused = error.kind == error::Kind::Refused && error.operation == ASK;
     refused && matches!(error.errno, Errno::INVAL | Errno::OPNOTSUPP)
 }
 
-/// Turns the numbers that only ipset uses into the errno that means the same, and words.
+/// Maps the error numbers of ipset to an errno with the same meaning, and a message.
 fn judge(operation: &'static str, object: &str, ack: Ack, message: &Message<'_>) -> Result<(), Error> {
     let Some(errno) = ack.errno else { return Ok(()) };
     let number = message.payload.first_chunk().map_or(0, |raw| i32::from_ne_bytes(*raw).unsigned_abs());

@@ -1,4 +1,4 @@
-//! What the kernel says about sets. Never panics, whatever the bytes are.
+//! Messages of the kernel to sets and members. Never panics, whatever the bytes are.
 
 use std::net::IpAddr;
 
@@ -19,7 +19,7 @@ pub(super) fn read_name(message: &Message<'_>) -> Result<String, Malformed> {
     Ok(read_command(message)?.need(command::NAME, "name of a set")?.str()?.to_owned())
 }
 
-/// One message of a set's listing: the first describes it, all may have members.
+/// One message of a set's dump: the first has the description, each may have members.
 pub(super) fn read_part(message: &Message<'_>, found: &mut Option<Found>) -> Result<(), Malformed> {
     let command = read_command(message)?;
     if found.is_none() {
@@ -82,7 +82,7 @@ fn read_ip(fields: &Data<'_>, kind: u16) -> Result<IpAddr, Malformed> {
     }
 }
 
-/// The number of the member that a refusal is about: such a refusal repeats the whole message, with that number in it.
+/// The number of the refused member: such a refusal contains the whole message, with that number in it.
 pub(super) fn line_of_refusal(message: &Message<'_>) -> Option<usize> {
     /// An errno, and the header of the refused message.
     const BEFORE: usize = 4 + crate::codec::MESSAGE_HEADER;

@@ -7,7 +7,7 @@ use super::{Address, Family, Kind, Member, Set};
 use crate::codec::Encoder;
 use crate::numbers::{AF_INET, AF_INET6, AF_UNSPEC};
 
-/// What every command begins with.
+/// The start of every command.
 pub(super) fn put_start(out: &mut Encoder, protocol: u8) {
     out.put_raw(&[0; HEADER]);
     out.put_u8(command::PROTOCOL, protocol);
@@ -33,8 +33,8 @@ pub(super) fn put_description(out: &mut Encoder, set: &Set) {
     out.end_nested(nest);
 }
 
-/// As many as are handed in: who calls keeps them few enough for a message. Each is numbered, from 1 on, so that a
-/// refusal can say which one it is about; the kernel writes that number where this message has its own.
+/// All of these members: the caller limits them to what fits a message. Each has a number from 1 on, so that a refusal can
+/// name it: the kernel writes the number of the refused member over the one of this message.
 pub(super) fn put_members(out: &mut Encoder, members: &[Member]) {
     out.put_u32(command::LINE, 0);
     let list = out.begin_nested(command::MEMBERS);
@@ -100,7 +100,7 @@ mod tests {
         Set { name: "s".into(), kind, family: Family::V4, capacity: 0x0102_0304, hash_size: 1024 }
     }
 
-    /// A set's listing as the kernel writes it, which the same functions can write.
+    /// A dump of a set, which has the same attributes as the requests that create and fill it.
     fn listed(set: &Set, members: &[Member]) -> Vec<u8> {
         let mut out = Encoder::new();
         put_start(&mut out, 7);

@@ -1,5 +1,5 @@
-//! The kernel's sets of addresses and ports (ipset), which iptables rules match with `-m set`. Makes, fills, lists and
-//! destroys them; what a set is for is its callers' knowledge.
+//! The kernel's sets of addresses and ports (ipset), which iptables rules match with `-m set`. Creates, fills, lists
+//! and destroys them; the callers decide what a set is for.
 
 #[cfg(target_os = "linux")]
 mod connection;
@@ -32,23 +32,23 @@ pub enum Family {
     V6,
 }
 
-/// A set to be made.
+/// A set to create.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Set {
     /// At most 31 bytes.
     pub name: String,
     pub kind: Kind,
     pub family: Family,
-    /// How many members it may get.
+    /// The maximum number of members.
     pub capacity: u32,
-    /// Of its hash table at the start, which grows with it.
+    /// Initial size of the hash table, which grows.
     pub hash_size: u32,
 }
 
-/// A set that is there.
+/// A set that exists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
-    /// `None`: a kind that we do not make; its members are not read.
+    /// `None` for a kind that this crate does not create; its members are not decoded.
     pub kind: Option<Kind>,
     /// `None` where the kind has none.
     pub family: Option<Family>,
@@ -71,7 +71,7 @@ pub enum Member {
     Ip(IpAddr),
     IpPort(Address),
     IpPortIp(Address, IpAddr),
-    /// With a prefix length that is not 0: the kernel knows no such member. (Two of length 1 are the same.)
+    /// The prefix length is not 0, which the kernel does not support: use two of length 1.
     IpPortNet(Address, IpAddr, u8),
     Port(u16),
 }
@@ -90,8 +90,8 @@ impl Kind {
         }
     }
 
-    /// The revision of the kind that we ask for, where the kernel has it: all are of Linux 3.19. With a newer one nothing
-    /// would be better, and the `ipset` tool refuses to list a set of a revision that it does not know.
+    /// The revision to ask for, if the kernel has it: all of them are from Linux 3.19. A newer one has no advantage here, and
+    /// the `ipset` tool refuses to list sets of revisions that it does not know.
     fn revision(self) -> u8 {
         match self {
             Kind::Port => 3,
@@ -127,7 +127,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// Reads bytes as every kind of message; whatever they are: an answer or an error. For the fuzzer.
+/// Decodes bytes as every kind of message and discards the results. For the fuzzer.
 #[doc(hidden)]
 pub fn read_everything(bytes: &[u8]) {
     for message in crate::codec::Messages::new(bytes).flatten() {

@@ -1,13 +1,13 @@
 //! Numbers of the ipset protocol (`linux/netfilter/ipset/ip_set.h`). Nothing but numbers.
 
-/// `nfgenmsg`: family u8, version u8, resource id u16. Sets are found by name; nothing in it counts.
+/// `nfgenmsg`: family u8, version u8, resource id u16. Sets are found by name; the kernel ignores it.
 pub(super) const HEADER: usize = 4;
 
-/// The protocol we know. 7 is the same as 6 for all that is asked here; kernels before 4.20 only take 6.
+/// Supported protocol versions. 7 does not differ from 6 in what this crate uses; kernels before 4.20 only have 6.
 pub(super) const NEWEST_PROTOCOL: u8 = 7;
 pub(super) const OLDEST_PROTOCOL: u8 = 6;
 
-/// Marks a number as big endian. Sets refuse numbers that are not so marked.
+/// Marks a number as big endian. The kernel refuses numbers without this mark.
 pub(super) const NET_ORDER: u16 = 1 << 14;
 
 /// Message types: the subsystem and what to do.
@@ -79,6 +79,6 @@ pub(super) mod refusal {
     pub(crate) const PREFIX: u32 = 4104;
     pub(crate) const FAMILY: u32 = 4106;
     pub(crate) const REFERENCED: u32 = 4108;
-    /// From here on the type of the set decides: 0 is "full" of a hash, "out of range" of a bitmap.
+    /// From here on the meaning depends on the type of the set: this one is "full" for a hash, "out of range" for a bitmap.
     pub(crate) const OF_THE_TYPE: u32 = 4352;
 }

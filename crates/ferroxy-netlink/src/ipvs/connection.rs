@@ -10,7 +10,7 @@ use crate::error::{Errno, Error, Kind};
 use crate::requests::{Refused, Requests};
 use crate::socket::{Protocol, Request, Socket};
 
-/// What is tried, for errors.
+/// Operations, for errors.
 const FIND: &str = "find netlink family";
 const SERVERS: &str = "list virtual servers";
 const DESTINATIONS: &str = "list destinations of";
@@ -18,16 +18,16 @@ const CHANGE: &str = "change virtual servers";
 const GET_TIMEOUTS: &str = "read timeouts of IPVS";
 const SET_TIMEOUTS: &str = "set timeouts of IPVS";
 
-/// A door to the virtual servers of the namespace that the calling thread was in when it was opened.
+/// A connection to the virtual servers of the network namespace that the calling thread is in when it opens it.
 #[derive(Debug)]
 pub struct Connection {
     socket: Socket,
-    /// Which message type IPVS has in this kernel.
+    /// The message type of IPVS, which the kernel assigns.
     family: u16,
 }
 
 impl Connection {
-    /// Makes the kernel load IPVS where it is a module; a kernel without it ([`is_missing`]) is an error.
+    /// Makes the kernel load the IPVS module. A kernel without IPVS is an error ([`is_missing`]).
     pub fn open() -> Result<Connection, Error> {
         let mut socket = Socket::open(Protocol::Generic)?;
         let request = Request { operation: FIND, object: NAME, kind: control::FAMILY, flags: 0 };
@@ -41,8 +41,8 @@ impl Connection {
         Ok(Connection { socket, family })
     }
 
-    /// `None` where IPVS is not at work, and nothing is loaded: asking for a family by its name would do that, and a
-    /// list of all families does not.
+    /// `None` if IPVS is not loaded. Does not load it: a dump of all generic netlink families is used, because a request for
+    /// one by name loads its module.
     pub fn open_if_loaded() -> Result<Option<Connection>, Error> {
         let mut socket = Socket::open(Protocol::Generic)?;
         let request = Request { operation: FIND, object: NAME, kind: control::FAMILY, flags: 0 };
@@ -58,9 +58,9 @@ impl Connection {
         Ok(None)
     }
 
-    /// All virtual servers with an address, whoever made them, each once. The kernel resumes a long listing at a number
-    /// that counts the servers of all network namespaces (Linux 6.1): when another namespace's change meanwhile, it tells
-    /// of one twice, or not of one.
+    /// All virtual servers with an address, of other programs too, each once. The kernel resumes a long dump at a position that
+    /// counts the servers of all network namespaces (Linux 6.1): when those of another namespace change meanwhile, a server
+    /// can come twice, or be missing.
     pub fn servers(&mut self) -> Result<Vec<VirtualServer>, Error> {
         let request = Request { operation: SERVERS, object: "", kind: self.family, flags: 0 };
         let answer = self.socket.dump(request, |out| out.put_raw(&header(command::GET_SERVICE, VERSION)))?;
@@ -75,7 +75,7 @@ impl Connection {
         Ok(servers)
     }
 
-    /// None when there is no such virtual server.
+    /// Empty when there is no such virtual server.
     pub fn destinations(&mut self, server: &Address) -> Result<Vec<Found>, Error> {
         let object = server.to_string();
         let request = Request { operation: DESTINATIONS, object: &object, kind: self.family, flags: 0 };
@@ -87,8 +87,8 @@ impl Connection {
         found.collect::<Result<_, _>>().map_err(|found| Error::malformed(DESTINATIONS, object, found))
     }
 
-    /// Carries them out in this order, each for itself: what is refused is told of, and keeps no other. What is to be
-    /// added and is there is EEXIST; a server that is not there is ESRCH, a destination ENOENT.
+    /// Makes the changes in this order, independently of each other. Returns those that the kernel refused: EEXIST for an addition
+    /// that exists, ESRCH for a server and ENOENT for a destination that does not exist.
     pub fn change(&mut self, changes: &[Change]) -> Result<Vec<Refused>, Error> {
         let mut requests = Requests::default();
         for change in changes {
@@ -121,7 +121,7 @@ impl Connection {
     }
 }
 
-/// True for an error that says that this kernel has no IPVS.
+/// True for an error that means that this kernel has no IPVS.
 pub fn is_missing(error: &Error) -> bool {
     error.kind == Kind::Refused && error.operation == FIND && error.errno == Errno::NOENT
 }

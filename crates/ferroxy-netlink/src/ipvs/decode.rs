@@ -1,4 +1,4 @@
-//! What the kernel says about virtual servers. Never panics, whatever the bytes are.
+//! Messages of the kernel to virtual servers and destinations. Never panics, whatever the bytes are.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -18,7 +18,7 @@ pub(super) fn read_family<'a>(message: &Message<'a>) -> Result<(u16, &'a str), M
     Ok((fields.need(control::ID, "number of a netlink family")?.u16()?, name))
 }
 
-/// `None` for one that is found by a firewall mark, and has no address.
+/// `None` for one that matches a firewall mark, and has no address.
 pub(super) fn read_server(message: &Message<'_>) -> Result<Option<VirtualServer>, Malformed> {
     let fields: Fields<'_, { service::COUNT }> =
         Fields::new(read_top(message)?.need(top::SERVICE, "virtual server")?.nested())?;
@@ -48,7 +48,7 @@ pub(super) fn read_server(message: &Message<'_>) -> Result<Option<VirtualServer>
     }))
 }
 
-/// Kernels before 3.18 do not tell the family of a destination: it is its server's then.
+/// Kernels before 3.18 do not send the family of a destination: it is that of its server.
 pub(super) fn read_destination(message: &Message<'_>, server: IpAddr) -> Result<Found, Malformed> {
     let fields: Fields<'_, { destination::COUNT }> =
         Fields::new(read_top(message)?.need(top::DESTINATION, "destination")?.nested())?;
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernels_own_flag_is_not_told() {
+    fn the_kernels_own_flag_is_removed() {
         let mut wanted = server("10.96.0.80", 32);
         wanted.flags |= service::HASHED;
         let bytes = encoded(&Change::SetServer(wanted));
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_by_mark_is_passed_over() {
+    fn a_server_by_mark_is_skipped() {
         let mut out = Encoder::new();
         out.put_raw(&header(command::NEW_SERVICE, VERSION));
         let nest = out.begin_nested(top::SERVICE);
@@ -154,8 +154,8 @@ mod tests {
         assert_eq!(read_server(&message(out.bytes())), Ok(None));
     }
 
-    /// A destination as the kernel tells it, which adds counts.
-    fn told(address: SocketAddr, method: u32, with_family: bool) -> Vec<u8> {
+    /// A destination as the kernel sends it, with counts of connections.
+    fn sent(address: SocketAddr, method: u32, with_family: bool) -> Vec<u8> {
         let mut out = Encoder::new();
         let wanted = Destination { address, forwarding: Forwarding::Masquerade, weight: 3 };
         put_change(&mut out, &Change::AddDestination(self::address("10.96.0.80"), wanted));
@@ -186,7 +186,7 @@ mod tests {
             [("10.244.1.5:8080", true), ("10.244.1.5:8080", false), ("[fd00::5]:8080", true)]
         {
             let address = text.parse().unwrap();
-            let bytes = told(address, 0, with_family);
+            let bytes = sent(address, 0, with_family);
             let found = read_destination(&message(&bytes), [10, 96, 0, 80].into()).unwrap();
             let destination = Destination { address, forwarding: Forwarding::Masquerade, weight: 3 };
             assert_eq!(found, Found { destination, active: 4, inactive: 5, persistent: 6 });
@@ -194,9 +194,9 @@ mod tests {
     }
 
     #[test]
-    fn the_method_is_told_without_its_flags() {
+    fn the_forwarding_method_is_read_without_its_flags() {
         // IP_VS_CONN_F_NOOUTPUT and direct routing.
-        let bytes = told("10.244.1.5:80".parse().unwrap(), 0x203, true);
+        let bytes = sent("10.244.1.5:80".parse().unwrap(), 0x203, true);
         let found = read_destination(&message(&bytes), [10, 96, 0, 80].into()).unwrap();
         assert_eq!(found.destination.forwarding, Forwarding::Other(3));
     }

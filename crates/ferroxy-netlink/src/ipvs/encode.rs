@@ -37,7 +37,7 @@ pub(super) fn put_change(out: &mut Encoder, change: &Change) {
     }
 }
 
-/// Only so much of a virtual server that the kernel finds it.
+/// The part of a virtual server that identifies it.
 pub(super) fn put_which(out: &mut Encoder, server: &Address) {
     let nest = out.begin_nested(top::SERVICE);
     put_server_address(out, server);
@@ -54,13 +54,13 @@ fn put_server(out: &mut Encoder, server: &VirtualServer) {
     let nest = out.begin_nested(top::SERVICE);
     put_server_address(out, &server.address);
     out.put_str(service::SCHEDULER, &server.scheduler);
-    // The flags, and a mask of those that are to be as told: all of them.
+    // The flags, and a mask of those to set or clear: all of them.
     let flags = [server.flags.to_ne_bytes(), u32::MAX.to_ne_bytes()].concat();
     out.put_bytes(service::FLAGS, &flags);
     out.put_u32(service::TIMEOUT, server.timeout);
     match server.address.ip {
         IpAddr::V4(_) => out.put_u32_be(service::NETMASK, mask(server.client_prefix)),
-        // The same attribute, but a length.
+        // The same attribute, but it contains the prefix length.
         IpAddr::V6(_) => out.put_u32(service::NETMASK, u32::from(server.client_prefix)),
     }
     out.end_nested(nest);
@@ -82,7 +82,7 @@ fn put_destination(out: &mut Encoder, wanted: &Destination) {
     };
     out.put_u32(destination::METHOD, method);
     out.put_u32(destination::WEIGHT, wanted.weight);
-    // No limits to the number of connections; the kernel insists on being told so.
+    // No limits to the number of connections: the kernel requires these attributes.
     out.put_u32(destination::UPPER_THRESHOLD, 0);
     out.put_u32(destination::LOWER_THRESHOLD, 0);
     out.end_nested(nest);
@@ -94,7 +94,7 @@ fn put_destination_address(out: &mut Encoder, address: SocketAddr) {
     out.put_u16(destination::FAMILY, family(address.ip()));
 }
 
-/// All addresses take as much room as the largest.
+/// Every address takes 16 bytes.
 fn put_ip(out: &mut Encoder, kind: u16, ip: IpAddr) {
     let mut bytes = [0; 16];
     match ip {
@@ -104,7 +104,7 @@ fn put_ip(out: &mut Encoder, kind: u16, ip: IpAddr) {
     out.put_bytes(kind, &bytes);
 }
 
-/// Unlike in the headers of other protocols, 16 bits.
+/// 16 bits, unlike in the headers of other protocols.
 pub(super) fn family(ip: IpAddr) -> u16 {
     u16::from(if ip.is_ipv4() { AF_INET } else { AF_INET6 })
 }

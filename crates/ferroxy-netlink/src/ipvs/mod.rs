@@ -1,5 +1,5 @@
-//! The kernel's balancer (IPVS): virtual servers, their destinations, its timeouts. Makes what it is told to; which
-//! server is whose, and when a destination may go, is its callers' knowledge.
+//! The kernel's load balancer (IPVS): virtual servers, their destinations, timeouts. The callers decide who owns a server, and
+//! when a destination is removed.
 
 #[cfg(target_os = "linux")]
 mod connection;
@@ -113,7 +113,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// Reads bytes as every kind of message; whatever they are: an answer or an error. For the fuzzer.
+/// Decodes bytes as every kind of message and discards the results. For the fuzzer.
 #[doc(hidden)]
 pub fn read_everything(bytes: &[u8]) {
     for message in crate::codec::Messages::new(bytes).flatten() {

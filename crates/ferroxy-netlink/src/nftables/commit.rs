@@ -18,15 +18,15 @@ pub struct Receipt {
 /// Nothing of the batch took effect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommitError {
-    /// What the kernel refused. It looks at the whole batch, but stops at the first bad element of each message.
+    /// The refused operations. The kernel checks the whole batch, but stops at the first bad element of each message.
     pub failures: Vec<Failure>,
-    /// Trouble with the batch as a whole, or with the socket; then `failures` may be incomplete.
+    /// An error that concerns the whole batch, or the socket; `failures` may then be incomplete.
     pub cause: Option<Error>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    /// The caller's tag, when the kernel's answer tells which one it is.
+    /// The caller's tag, if the kernel's answer identifies it.
     pub tag: Option<u32>,
     pub error: Error,
 }
@@ -62,7 +62,7 @@ impl Answers {
         }
     }
 
-    /// Keeps the first trouble: what follows is mostly its echo.
+    /// Keeps the first error: those that follow are mostly consequences.
     pub(super) fn trouble(&mut self, error: Error) {
         self.cause.get_or_insert(error);
     }

@@ -33,19 +33,19 @@ impl Monitor {
             .map_err(|errno| Error::refused("filter notifications of", port_id.to_string(), errno))
     }
 
-    /// The same from elsewhere, while this thread waits for notices.
+    /// For the same from another thread, while this one waits for notices.
     pub fn ignorer(&self) -> Result<Ignorer, Error> {
         let failed = |errno| Error::refused("duplicate the socket to", OPERATION, errno);
         self.socket.duplicate().map(Ignorer).map_err(failed)
     }
 
-    /// For not listening at all for a while, told from elsewhere.
+    /// For unsubscribing for a while, from another thread.
     pub fn ear(&self) -> Result<Ear, Error> {
         let failed = |errno| Error::refused("duplicate the socket to", OPERATION, errno);
         self.socket.duplicate().map(Ear).map_err(failed)
     }
 
-    /// The next notice; `None` when time ran out first. Equal notices in a row are given once.
+    /// The next notice; `None` after the timeout. Equal notices in a row are returned once.
     pub fn next(&mut self, timeout: Option<Duration>) -> Result<Option<Notice>, Error> {
         let failed = |errno| Error::refused(OPERATION, "", errno);
         let deadline = timeout.map(|timeout| Instant::now() + timeout);
@@ -68,24 +68,24 @@ impl Monitor {
     }
 }
 
-/// Tells a [`Monitor`] whom to ignore.
+/// Sets which socket a [`Monitor`] ignores.
 #[derive(Debug)]
 pub struct Ignorer(OwnedFd);
 
 impl Ignorer {
-    /// As [`Monitor::ignore`], from now on and in place of whoever was named before.
+    /// As [`Monitor::ignore`]; replaces the socket of an earlier call.
     pub fn ignore(&self, port_id: u32) -> Result<(), Error> {
         ignore_originator(&self.0, port_id)
             .map_err(|errno| Error::refused("filter notifications of", port_id.to_string(), errno))
     }
 }
 
-/// Opens and closes the ear of a [`Monitor`].
+/// Subscribes and unsubscribes a [`Monitor`].
 ///
-/// While anybody listens, in whatever namespace of the machine, the kernel makes a notification of each element of a
-/// commit, with pages of memory of its own, whether it is ignored later or not: more than half of the time of a large
-/// commit (6.18). What happens while the ear is closed is not told later;
-/// [`Connection::generation`](super::Connection::generation) tells whether anything did.
+/// While any process of the machine is subscribed, in any namespace, the kernel allocates a notification for each element of a
+/// commit, even if a filter drops it later: more than half of the time of a large commit (6.18). Changes while it is
+/// unsubscribed are not reported later; compare [`Connection::generation`](super::Connection::generation) to find out whether
+/// there were any.
 #[derive(Debug)]
 pub struct Ear(OwnedFd);
 

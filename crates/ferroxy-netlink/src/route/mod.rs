@@ -26,7 +26,7 @@ use std::net::IpAddr;
 use crate::codec::{Encoder, Messages};
 use crate::numbers::{AF_INET, AF_INET6};
 
-/// Reads bytes as every kind of message; whatever they are: an answer or an error. For the fuzzer.
+/// Decodes bytes as every kind of message and discards the results. For the fuzzer.
 #[doc(hidden)]
 pub fn read_everything(bytes: &[u8]) {
     for message in Messages::new(bytes).flatten() {
