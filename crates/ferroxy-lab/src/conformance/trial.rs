@@ -10,7 +10,7 @@ use ferroxy_core::{Event, Facts, Family, Intent, Packet, PortIntent, Verdict, or
 use ferroxy_source::manifest::ManifestSource;
 
 use super::place::{HOST_ADDRESSES, answers, packet};
-use super::{Case, Mismatch, Mode, RecordedProbe, cases, ipvs_cases, policy};
+use super::{Case, Mismatch, Mode, RecordedProbe, case, cases, ipvs_cases, policy};
 use crate::error::{LabError, Result};
 use crate::network::Network;
 use crate::patience::ANSWER;
@@ -38,11 +38,14 @@ impl Trial {
 
     /// One case by its name.
     pub fn named(name: &str, mode: Mode) -> Result<Trial> {
-        let trials = Trial::all(mode)?.into_iter();
-        trials
-            .into_iter()
-            .find(|trial| trial.case.name == name)
-            .ok_or_else(|| LabError::unknown("case", name))
+        let case = match mode {
+            Mode::Nftables | Mode::Iptables => case(name)?,
+            Mode::Ipvs => {
+                let found = ipvs_cases()?.into_iter().find(|case| case.name == name);
+                found.ok_or_else(|| LabError::unknown("case", name))?
+            }
+        };
+        Trial::new(policy::read(&case, mode)?, mode, case)
     }
 
     fn new(policy: Policy, mode: Mode, case: Case) -> Result<Trial> {
