@@ -40,8 +40,8 @@ pub struct Service {
     pub created: Option<i64>,
     /// The value of the label `service.kubernetes.io/service-proxy-name`, if present.
     pub proxy_name: Option<String>,
-    /// The value of the annotation `ferroxy.io/scheduler`, if present.
-    pub scheduler: Option<String>,
+    /// The annotations whose keys begin with `ferroxy.io/`, a few at most.
+    pub annotations: Vec<(String, String)>,
     /// `ClusterIP`, `NodePort`, `LoadBalancer` or `ExternalName`; empty means `ClusterIP`.
     pub kind: String,
     pub cluster_ip: String,

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use ipnet::IpNet;
 
 use crate::name::{Family, Protocol, ServiceName};
-use crate::scheduler::Scheduler;
 
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Intent {
@@ -21,8 +20,6 @@ pub struct Intent {
 pub struct NodeIntent {
     /// Traffic to cluster IPs is masqueraded whoever sends it.
     pub masquerade_all: bool,
-    /// The mark bit, as a mask (`0x4000` for bit 14), that carries "masquerade this" to postrouting.
-    pub masquerade_mark: u32,
     /// Connections, packets and bytes are counted for each Service and endpoint.
     pub count_traffic: bool,
     pub v4: FamilyIntent,
@@ -34,8 +31,8 @@ pub struct FamilyIntent {
     /// `None`: nothing is known about sources, so no off-cluster masquerade and no short cut for pods.
     pub local_detector: Option<LocalDetector>,
     pub node_port_addresses: NodePortAddresses,
-    /// Node ports answer on loopback addresses too (IPv4, and iptables mode, only).
-    pub localhost_node_ports: bool,
+    /// Node ports answer on loopback addresses, too.
+    pub node_ports_on_loopback: bool,
     /// Addresses inside that no Service has are dropped. Sorted, without overlaps.
     pub service_cidrs: Vec<IpNet>,
 }
@@ -60,9 +57,9 @@ pub enum LocalDetector {
 /// On which of this host's addresses node ports answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NodePortAddresses {
-    /// On every address of the host; on loopback ones only with `localhost_node_ports`.
+    /// On every address of the host; on loopback ones only with `node_ports_on_loopback`.
     AllLocal,
-    /// On these and no others. Loopback addresses are among them only with `localhost_node_ports`.
+    /// On these and no others. Loopback addresses are among them only with `node_ports_on_loopback`.
     These(BTreeSet<IpAddr>),
 }
 
@@ -80,8 +77,14 @@ pub struct ServiceIntent {
     /// One for each (port, family), in the order of the Service's ports, IPv4 first.
     pub ports: Vec<PortIntent>,
     pub health_check: Option<HealthCheck>,
-    /// How to choose an endpoint, where the dataplane can do it in several ways; `None`: as the node does.
-    pub scheduler: Option<Scheduler>,
+    /// What the Service asks of the dataplane by annotations: those that the mode reads, with valid values.
+    pub annotations: Vec<(&'static str, Arc<str>)>,
+}
+
+impl ServiceIntent {
+    pub fn annotation(&self, key: &str) -> Option<&str> {
+        self.annotations.iter().find(|(known, _)| *known == key).map(|(_, value)| &**value)
+    }
 }
 
 /// The health-check node port of a LoadBalancer Service with `externalTrafficPolicy: Local`.
@@ -105,8 +108,8 @@ pub struct PortIntent {
     pub cluster: Vec<Endpoint>,
     /// Who serves traffic under the policy `Local`. Empty when no policy of the Service is `Local`. Sorted.
     pub local: Vec<Endpoint>,
-    /// How many endpoints its slices list, able to serve or not: the measure of a cluster's size.
-    pub known_endpoints: u32,
+    /// How many endpoints its slices list, able to serve or not.
+    pub size: u32,
     /// By kind; those of one kind in the order of the object.
     pub frontends: Vec<Frontend>,
 }

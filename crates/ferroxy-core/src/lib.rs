@@ -19,7 +19,6 @@ pub mod oracle;
 pub mod packet;
 pub mod policy;
 pub mod resolve;
-pub mod scheduler;
 #[cfg(feature = "testing")]
 pub mod testing;
 
@@ -32,4 +31,3 @@ pub use name::{Family, Protocol, ServiceName};
 pub use oracle::oracle;
 pub use packet::{Origin, Packet, Verdict};
 pub use policy::Policy;
-pub use scheduler::Scheduler;

@@ -110,7 +110,7 @@ fn is_cluster_ip(intent: &Intent, packet: &Packet) -> bool {
 fn answers_node_ports(intent: &Intent, packet: &Packet) -> bool {
     match &family(intent, packet).node_port_addresses {
         NodePortAddresses::AllLocal => {
-            let on_localhost = family(intent, packet).localhost_node_ports;
+            let on_localhost = family(intent, packet).node_ports_on_loopback;
             packet.to_this_host && (on_localhost || !packet.destination.is_loopback())
         }
         NodePortAddresses::These(addresses) => addresses.contains(&packet.destination),

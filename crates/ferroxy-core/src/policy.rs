@@ -12,17 +12,15 @@ pub struct Policy {
     pub detect_local: DetectLocal,
     /// Never empty: an unset list has become `Primary` (nftables) or `All` (the other modes) by now.
     pub node_port_addresses: Vec<NodePortAddress>,
-    /// IPv4 node ports answer on 127.0.0.0/8 too, if `node_port_addresses` has it in. Only iptables mode can do that.
-    pub localhost_node_ports: bool,
+    /// IPv4 node ports answer on 127.0.0.0/8 too, if `node_port_addresses` includes it.
+    pub node_ports_on_loopback: bool,
     pub masquerade_all: bool,
-    /// 0 to 31.
-    pub masquerade_bit: u8,
     /// Feature gate `AllowServiceExternalIPs`.
     pub external_ips: bool,
     /// Count what Services and endpoints receive and send, where the dataplane can.
     pub count_traffic: bool,
-    /// Services may choose how the kernel balances them. Only ipvs mode can do that.
-    pub schedulers: bool,
+    /// The annotations of Services that the mode reads.
+    pub annotations: &'static [Annotation],
 }
 
 impl Default for Policy {
@@ -32,13 +30,34 @@ impl Default for Policy {
             bind_address: None,
             detect_local: DetectLocal::ClusterCidr(Vec::new()),
             node_port_addresses: vec![NodePortAddress::Primary],
-            localhost_node_ports: false,
+            node_ports_on_loopback: false,
             masquerade_all: false,
-            masquerade_bit: 14,
             external_ips: true,
             count_traffic: false,
-            schedulers: false,
+            annotations: &[],
         }
+    }
+}
+
+/// An annotation of Services that a mode reads. Core checks its value with the mode's own function, and knows nothing else
+/// of it.
+#[derive(Debug, Clone, Copy)]
+pub struct Annotation {
+    /// Begins with [`ANNOTATION_PREFIX`].
+    pub key: &'static str,
+    /// Why a value is not valid.
+    pub check: fn(&str) -> Result<(), String>,
+    /// The effect of a value that is not valid.
+    pub otherwise: &'static str,
+}
+
+/// All annotations of ours begin with it; the source keeps no others.
+pub const ANNOTATION_PREFIX: &str = "ferroxy.io/";
+
+/// A key has one meaning.
+impl PartialEq for Annotation {
+    fn eq(&self, other: &Annotation) -> bool {
+        self.key == other.key
     }
 }
 

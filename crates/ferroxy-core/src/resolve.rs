@@ -6,6 +6,7 @@
 //! ```
 
 pub(crate) mod affinity;
+pub(crate) mod annotations;
 pub(crate) mod candidates;
 pub(crate) mod cluster_ips;
 pub(crate) mod conflicts;
@@ -17,7 +18,6 @@ pub(crate) mod node_port_addresses;
 pub(crate) mod ownership;
 pub(crate) mod pool_size;
 pub(crate) mod routes;
-pub(crate) mod scheduler;
 pub(crate) mod selection;
 pub(crate) mod service_cidrs;
 pub(crate) mod serving;
@@ -70,12 +70,11 @@ pub fn node(facts: &Facts) -> (NodeIntent, Vec<Diagnostic>) {
     let mut family = |family| FamilyIntent {
         local_detector: local_detection::detector(facts, family, &mut diagnostics),
         node_port_addresses: node_port_addresses::addresses(facts, family, &mut diagnostics),
-        localhost_node_ports: node_port_addresses::on_localhost(facts, family),
+        node_ports_on_loopback: node_port_addresses::on_localhost(facts, family),
         service_cidrs: service_cidrs::merged(facts, family),
     };
     let intent = NodeIntent {
         masquerade_all: policy.masquerade_all,
-        masquerade_mark: 1 << (policy.masquerade_bit & 31),
         count_traffic: policy.count_traffic,
         v4: family(Family::V4),
         v6: family(Family::V6),
@@ -166,7 +165,7 @@ fn ours(facts: &Facts, service: &Service, diagnostics: &mut Vec<Diagnostic>) -> 
         ports.iter().filter_map(|port| pool_size::diagnostic(service, port.port, port.selection.beyond)),
     );
     let health_check = health_check::resolve(facts, service, &ports, diagnostics);
-    let scheduler = scheduler::chosen(service, facts.policy(), diagnostics);
+    let annotations = annotations::chosen(service, facts.policy(), diagnostics);
     // Not `collect`: it would reuse the allocation of the steps, which is several times larger than the Intents.
     let mut intents = Vec::with_capacity(ports.len());
     intents.extend(ports.into_iter().map(|port| port.intent));
@@ -176,7 +175,7 @@ fn ours(facts: &Facts, service: &Service, diagnostics: &mut Vec<Diagnostic>) -> 
         cluster_ips: live_cluster_ips(service, &ports),
         ports,
         health_check,
-        scheduler,
+        annotations,
     })
 }
 
@@ -229,7 +228,7 @@ fn resolve_port<'f>(
         affinity: affinity::seconds(service),
         cluster: selection.cluster.clone(),
         local: selection.local.clone(),
-        known_endpoints: candidates.usable.len() as u32,
+        size: candidates.usable.len() as u32,
         frontends,
     };
     ResolvedPort { port, intent, candidates, selection }
@@ -300,10 +299,8 @@ pub(crate) mod tests {
 
     #[test]
     fn an_unknown_node_is_reported() {
-        let mut facts =
-            Facts::new(Policy { node_name: "ka".into(), masquerade_bit: 15, ..Policy::default() });
-        let (intent, diagnostics) = node(&facts);
-        assert_eq!(intent.masquerade_mark, 0x8000);
+        let mut facts = Facts::new(Policy { node_name: "ka".into(), ..Policy::default() });
+        let (_, diagnostics) = node(&facts);
         assert_eq!(diagnostics[0].reason, "the Node does not exist");
         facts.apply(Event::Node(event::Node { name: "ka".into(), ..Default::default() }));
         assert_eq!(node(&facts).1, []);

@@ -20,7 +20,7 @@ pub use services::{service, service_over};
 use crate::event::{self, Event};
 use crate::facts::Facts;
 use crate::intent::Intent;
-use crate::policy::{DetectLocal, NodePortAddress, Policy};
+use crate::policy::{Annotation, DetectLocal, NodePortAddress, Policy};
 use crate::resolve;
 
 /// For the laws of a test file: how many random cases, and the file in the repository that keeps the seeds of counterexamples.
@@ -106,20 +106,28 @@ pub fn policies() -> impl Strategy<Value = Policy> {
             bind_address: bind_address.map(Into::into),
             detect_local,
             node_port_addresses,
-            localhost_node_ports: false,
+            node_ports_on_loopback: false,
             masquerade_all: switches.0,
-            masquerade_bit: 14,
             external_ips: switches.1,
             count_traffic: switches.2,
-            schedulers: switches.3,
+            annotations: if switches.3 { &ANNOTATIONS } else { &[] },
         },
     )
 }
 
+/// One that some modes read: the scheduler of ipvs mode.
+static ANNOTATIONS: [Annotation; 1] = [Annotation {
+    key: "ferroxy.io/scheduler",
+    check: |value| if value.contains(' ') { Err("is not a scheduler".to_owned()) } else { Ok(()) },
+    otherwise: "the node's scheduler is used",
+}];
+
 fn services() -> impl Strategy<Value = event::Service> {
     let scheduler = option::weighted(0.3, text(&["lc", "mh", "none such"]));
+    let annotations =
+        scheduler.prop_map(|it| it.map(|it| (ANNOTATIONS[0].key.to_owned(), it)).into_iter().collect());
     let proxy_name = option::weighted(0.05, text(&["other"]));
-    let identity = (namespaces(), names(), option::of(0..4_i64), proxy_name, scheduler);
+    let identity = (namespaces(), names(), option::of(0..4_i64), proxy_name, annotations);
     let addresses = (
         subsequence(vec!["IPv4", "IPv6"], 1..=2),
         text(&["10.96.0.1", "10.96.0.2", "10.96.0.3", "10.96.0.4", "None"]),
@@ -138,7 +146,7 @@ fn services() -> impl Strategy<Value = event::Service> {
     );
     (identity, addresses, traffic, vec(service_ports(), 1..4)).prop_map(
         |(identity, addresses, traffic, ports)| {
-            let (namespace, name, created, proxy_name, scheduler) = identity;
+            let (namespace, name, created, proxy_name, annotations) = identity;
             let (families, v4, v6, external_ips, ingress, load_balancer_source_ranges) = addresses;
             let (kind, internal_traffic_policy, external_traffic_policy, session_affinity, timeout, health) =
                 traffic;
@@ -149,7 +157,7 @@ fn services() -> impl Strategy<Value = event::Service> {
                 name,
                 created,
                 proxy_name,
-                scheduler,
+                annotations,
                 kind,
                 cluster_ip: cluster_ips.first().cloned().unwrap_or_default(),
                 cluster_ips,

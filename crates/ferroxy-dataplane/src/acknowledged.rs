@@ -67,7 +67,7 @@ mod tests {
             cluster_ips: Vec::new(),
             ports: Vec::new(),
             health_check: None,
-            scheduler: None,
+            annotations: Vec::new(),
         });
         let mut acknowledged = Acknowledged::new(NodeIntent::default());
         assert_eq!(acknowledged.set_service(&name, Some(service.clone())), None);

@@ -158,7 +158,7 @@ impl Ledger {
             let (old, new) = (self.node().family(*family), node.family(*family));
             old.local_detector == new.local_detector
                 && old.node_port_addresses == new.node_port_addresses
-                && old.localhost_node_ports == new.localhost_node_ports
+                && old.node_ports_on_loopback == new.node_ports_on_loopback
         };
         self.parameters == parameters
             && self.node().masquerade_all == node.masquerade_all

@@ -183,7 +183,7 @@ pub fn dispatch_tail(dispatch: Dispatch, node: &NodeIntent, family: Family) -> R
     match &intent.node_port_addresses {
         NodePortAddresses::AllLocal => {
             let but_loopback = match family {
-                Family::V4 if intent.localhost_node_ports => "",
+                Family::V4 if intent.node_ports_on_loopback => "",
                 Family::V4 => "! -d 127.0.0.0/8 ",
                 Family::V6 => "! -d ::1/128 ",
             };
@@ -201,7 +201,7 @@ pub fn dispatch_tail(dispatch: Dispatch, node: &NodeIntent, family: Family) -> R
 /// Node ports on loopback addresses need `route_localnet`, which would let neighbours reach the host's loopback services.
 fn firewall(node: &NodeIntent, family: Family) -> Rules {
     let mut rules = Rules::new();
-    if node.family(family).localhost_node_ports {
+    if node.family(family).node_ports_on_loopback {
         let comment = Comment::new(format_args!("block incoming localnet connections"));
         rules.push(format_args!(
             "! -s 127.0.0.0/8 -d 127.0.0.0/8 {comment} -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP"

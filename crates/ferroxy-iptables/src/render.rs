@@ -48,14 +48,14 @@ impl ClusterSize {
 
     pub fn add(&mut self, service: &ServiceIntent) {
         for port in &service.ports {
-            *self.in_family(port.family) += u64::from(port.known_endpoints);
+            *self.in_family(port.family) += u64::from(port.size);
         }
     }
 
     pub fn subtract(&mut self, service: &ServiceIntent) {
         for port in &service.ports {
             let known = self.in_family(port.family);
-            *known = known.saturating_sub(u64::from(port.known_endpoints));
+            *known = known.saturating_sub(u64::from(port.size));
         }
     }
 
@@ -216,7 +216,7 @@ impl<'a> PortWriter<'a> {
             let to = self.to(frontend, "", &Comment::new(format_args!("{}", self.label)));
             let rules = self.dispatch(fragment, Dispatch::NodePorts);
             // Only counts the use of node ports on loopback addresses.
-            if self.parameters.nfacct && self.node.family(self.port.family).localhost_node_ports {
+            if self.parameters.nfacct && self.node.family(self.port.family).node_ports_on_loopback {
                 let counted = program::counted_by(self.parameters, LOCALHOST_ACCEPTED);
                 rules.push(format_args!("-d 127.0.0.0/8 {to} {counted}-j {external}"));
             }

@@ -14,7 +14,7 @@ pub fn masquerade_mark(values: &contract::Settings) -> u32 {
 /// Enters what concerns the Intent into the policy.
 pub fn shape(values: &contract::Settings, policy: &mut Policy) {
     policy.masquerade_all = values.truth(&MASQUERADE_ALL);
-    policy.localhost_node_ports = values.truth(&LOCALHOST_NODE_PORTS);
+    policy.node_ports_on_loopback = values.truth(&LOCALHOST_NODE_PORTS);
     if policy.node_port_addresses.is_empty() {
         policy.node_port_addresses = vec![NodePortAddress::All];
     }

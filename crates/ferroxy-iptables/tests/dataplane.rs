@@ -40,7 +40,7 @@ fn rules(saved: &[String]) -> Vec<String> {
 
 fn cluster(services: std::ops::Range<u16>) -> Intent {
     let mut node = NodeIntent::default();
-    node.v4.localhost_node_ports = true;
+    node.v4.node_ports_on_loopback = true;
     Intent { node, services: services.map(|number| service(number, 0..3)).collect() }
 }
 

@@ -21,7 +21,7 @@ use support::{Kernel, changes, turned_into};
 /// Clusters as iptables mode meets them.
 fn iptables_clusters() -> impl Strategy<Value = Cluster> {
     (clusters(), any::<bool>()).prop_map(|(mut cluster, localhost)| {
-        cluster.policy.localhost_node_ports = localhost;
+        cluster.policy.node_ports_on_loopback = localhost;
         cluster
     })
 }

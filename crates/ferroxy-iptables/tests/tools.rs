@@ -95,7 +95,7 @@ fn random_clusters_come_back_as_written_through_all_their_changes() {
     let mut runner = TestRunner::deterministic();
     for round in 0..8 {
         let mut cluster = clusters().new_tree(&mut runner).unwrap().current();
-        cluster.policy.localhost_node_ports = round % 2 == 0;
+        cluster.policy.node_ports_on_loopback = round % 2 == 0;
         for variant in VARIANTS {
             let host = Host::new(variant);
             let mut facts = Facts::new(cluster.policy.clone());

@@ -31,6 +31,7 @@ pub mod plan;
 pub mod program;
 pub mod render;
 mod ruleset;
+pub mod scheduler;
 pub mod set;
 pub mod settings;
 pub mod state;

@@ -11,6 +11,7 @@ use ferroxy_core::{
 use ipnet::IpNet;
 
 use crate::program;
+use crate::scheduler::Scheduler;
 use crate::set::{Member, Set, SetName};
 use crate::state::{Address, SetState, State, Treatment, VirtualServer, WEIGHT};
 
@@ -94,8 +95,8 @@ pub fn add(state: &mut State, fragments: impl Iterator<Item = Fragment>) {
 
 pub fn fragment(service: &ServiceIntent, surroundings: Surroundings<'_>) -> Fragment {
     let mut fragment = Fragment::default();
-    let scheduler = match service.scheduler {
-        Some(own) => own.as_str().into(),
+    let scheduler = match service.annotation(Scheduler::ANNOTATION) {
+        Some(own) => own.into(),
         None => surroundings.parameters.scheduler.clone(),
     };
     for port in service.ports.iter().filter(|port| surroundings.families.contains(&port.family)) {

@@ -3,18 +3,30 @@
 use std::time::Duration;
 
 use ferroxy_core::Policy;
-use ferroxy_core::policy::NodePortAddress;
+use ferroxy_core::policy::{Annotation, NodePortAddress};
 use ferroxy_dataplane::{self as contract, Field, Flag, Kind, Zero};
 use ferroxy_iptables::settings::{MASQUERADE_ALL, MASQUERADE_BIT};
+
+use crate::scheduler::Scheduler;
 
 /// Enters what concerns the Intent into the policy.
 pub fn shape(values: &contract::Settings, policy: &mut Policy) {
     policy.masquerade_all = values.truth(&MASQUERADE_ALL);
-    policy.schedulers = true;
+    policy.annotations = &ANNOTATIONS;
     if policy.node_port_addresses.is_empty() {
         policy.node_port_addresses = vec![NodePortAddress::All];
     }
 }
+
+/// `ferroxy.io/scheduler`: how the kernel picks an endpoint of this Service.
+static ANNOTATIONS: [Annotation; 1] = [Annotation {
+    key: Scheduler::ANNOTATION,
+    check: |value| match Scheduler::parse(value) {
+        Some(_) => Ok(()),
+        None => Err(format!("is not a scheduler ({})", Scheduler::ALL.map(Scheduler::as_str).join(", "))),
+    },
+    otherwise: "the node's scheduler is used",
+}];
 
 pub static FIELDS: &[Field] = &[
     MASQUERADE_ALL,

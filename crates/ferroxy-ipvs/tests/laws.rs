@@ -14,12 +14,12 @@ use std::sync::Arc;
 use ferroxy_core::oracle::ipvs as oracle;
 use ferroxy_core::testing::{Cluster, HOST_ADDRESSES, clusters, config, interesting_packets};
 use ferroxy_core::{
-    Facts, Family, Intent, NodeIntent, Origin, Packet, Protocol, Route, Scheduler, ServiceIntent, Verdict,
-    resolve,
+    Facts, Family, Intent, NodeIntent, Origin, Packet, Protocol, Route, ServiceIntent, Verdict, resolve,
 };
 use ferroxy_iptables::TableName;
 use ferroxy_ipvs::diff::keeping_the_unknown;
 use ferroxy_ipvs::ledger::Ledger;
+use ferroxy_ipvs::scheduler::Scheduler;
 use ferroxy_ipvs::{Op, Parameters, Plan, State, diff, interpret, render};
 use proptest::prelude::*;
 use support::{Kernel, changes, service};
@@ -238,7 +238,10 @@ fn internal_policy_local_without_a_local_endpoint_refuses_everybody() {
 #[test]
 fn another_scheduler_changes_a_virtual_server_in_place() {
     let (name, plain) = service(1, Protocol::Tcp, 1..3);
-    let chosen = Arc::new(ServiceIntent { scheduler: Some(Scheduler::Maglev), ..(*plain).clone() });
+    let chosen = Arc::new(ServiceIntent {
+        annotations: vec![(Scheduler::ANNOTATION, "mh".into())],
+        ..(*plain).clone()
+    });
     let mut ledger = Ledger::new(&[Family::V4], Parameters::default(), NodeIntent::default());
     let (_, settlement) = ledger.plan(&[(name.clone(), Some(plain.clone()))]);
     ledger.settle(settlement);

@@ -92,7 +92,7 @@ fn port(family: Family, affinity: Option<u32>, name: &str, host: u16) -> PortInt
         affinity,
         cluster: endpoints(family, &[5, 6, 20]),
         local: endpoints(family, &[5, 6]),
-        known_endpoints: 3,
+        size: 3,
         frontends: vec![
             frontend(FrontendKind::ClusterIp, Some(&cluster), 80, Route::Cluster),
             frontend(FrontendKind::ClusterIp, Some(&cluster), 81, Route::Local),
@@ -112,19 +112,18 @@ fn sample() -> Intent {
         let cluster_ips = ports.iter().filter_map(|port| port.frontends[0].address).collect();
         (
             name.clone(),
-            Arc::new(ServiceIntent { name, cluster_ips, ports, health_check: None, scheduler: None }),
+            Arc::new(ServiceIntent { name, cluster_ips, ports, health_check: None, annotations: Vec::new() }),
         )
     });
     let family = |range: &str, address: &str, cidr: &str| FamilyIntent {
         local_detector: Some(LocalDetector::SourceIn(range.parse().unwrap())),
         node_port_addresses: NodePortAddresses::These([address.parse().unwrap()].into()),
-        localhost_node_ports: false,
+        node_ports_on_loopback: false,
         service_cidrs: vec![cidr.parse().unwrap()],
     };
     Intent {
         node: NodeIntent {
             masquerade_all: false,
-            masquerade_mark: 0,
             count_traffic: false,
             v4: family("10.244.0.0/16", "172.18.0.2", "10.96.0.0/16"),
             v6: family("fd00:10:244::/56", "fd00:172:18::2", "fd00:10:96::/112"),
@@ -277,7 +276,7 @@ fn plain(name: &str, address: &str) -> Change {
         cluster_ips: Vec::new(),
         ports: vec![port],
         health_check: None,
-        scheduler: None,
+        annotations: Vec::new(),
     };
     (name, Some(Arc::new(service)))
 }

@@ -155,7 +155,7 @@ fn intent(services: u32, endpoints: u32) -> Intent {
             family: Family::V4,
             protocol: Protocol::Tcp,
             affinity: None,
-            known_endpoints: endpoints,
+            size: endpoints,
             frontends: vec![frontend],
             cluster: (0..endpoints).map(endpoint).collect(),
             local: Vec::new(),
@@ -166,11 +166,11 @@ fn intent(services: u32, endpoints: u32) -> Intent {
             cluster_ips,
             ports: vec![port],
             health_check: None,
-            scheduler: None,
+            annotations: Vec::new(),
         };
         (name, Arc::new(intent))
     };
-    let node = NodeIntent { masquerade_mark: 0x4000, ..NodeIntent::default() };
+    let node = NodeIntent::default();
     Intent { node, services: (0..services).map(service).collect() }
 }
 

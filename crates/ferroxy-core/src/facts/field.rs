@@ -159,7 +159,7 @@ pub(super) fn name(text: &str, longest: usize) -> Result<&str, String> {
 }
 
 /// Text from an object, safe to print: escaped, and truncated if very long.
-pub(super) fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     const LONGEST: usize = 64;
     let shown: String = text.chars().take(LONGEST).flat_map(char::escape_debug).collect();
     let more = if text.chars().nth(LONGEST).is_some() { "…" } else { "" };

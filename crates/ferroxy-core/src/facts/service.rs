@@ -10,15 +10,14 @@ use super::field::{self, Notes, quoted};
 use crate::diagnostic::{Diagnostic, Object};
 use crate::event;
 use crate::name::{Family, Protocol, ServiceName};
-use crate::scheduler::Scheduler;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Service {
     pub name: ServiceName,
     pub created: Option<i64>,
     pub proxy_name: Option<Box<str>>,
-    /// The value of the annotation `ferroxy.io/scheduler`; an unknown scheduler is kept as quoted text.
-    pub scheduler: Option<Result<Scheduler, Box<str>>>,
+    /// Those of ours, by key; not checked.
+    pub annotations: Box<[(Box<str>, Box<str>)]>,
     pub kind: ServiceKind,
     pub headless: bool,
     /// In the object's order; `None` for an invalid entry, so that indexes still match `ip_families`.
@@ -82,7 +81,7 @@ impl Service {
             name,
             created: object.created,
             proxy_name: object.proxy_name.as_deref().map(Into::into),
-            scheduler: object.scheduler.as_deref().map(read_scheduler),
+            annotations: read_annotations(&object.annotations),
             kind,
             headless,
             cluster_ips: Box::default(),
@@ -115,9 +114,9 @@ impl Service {
     }
 }
 
-/// It is judged only where it matters.
-fn read_scheduler(text: &str) -> Result<Scheduler, Box<str>> {
-    Scheduler::parse(text).ok_or_else(|| quoted(text).into())
+/// What they mean, the mode knows.
+fn read_annotations(written: &[(String, String)]) -> Box<[(Box<str>, Box<str>)]> {
+    written.iter().map(|(key, value)| (key.as_str().into(), value.as_str().into())).collect()
 }
 
 fn read_kind(text: &str, notes: &mut Notes) -> ServiceKind {

@@ -58,7 +58,7 @@ fn untranslated(
     let (input, output) = (packet.to_this_host, packet.origin == Origin::Host);
     let forward = !input && !output;
     // If loopback addresses are routed, only the host itself may use them.
-    let guards_loopback = family(intent, packet).localhost_node_ports && (input || output);
+    let guards_loopback = family(intent, packet).node_ports_on_loopback && (input || output);
     if guards_loopback && packet.destination.is_loopback() && !packet.source.is_loopback() {
         return Verdict::Drop;
     }
@@ -125,7 +125,7 @@ mod tests {
             affinity: None,
             cluster: pods.iter().map(endpoint).collect(),
             local: Vec::new(),
-            known_endpoints: 0,
+            size: 0,
             frontends: vec![
                 frontend(FrontendKind::ClusterIp, Some("10.96.0.80"), 80, internal),
                 frontend(FrontendKind::LoadBalancer, Some("203.0.113.10"), 80, external),
@@ -137,11 +137,11 @@ mod tests {
             cluster_ips: vec!["10.96.0.80".parse().unwrap()],
             ports: vec![port],
             health_check: None,
-            scheduler: None,
+            annotations: Vec::new(),
         };
         let v4 = FamilyIntent {
             node_port_addresses: NodePortAddresses::AllLocal,
-            localhost_node_ports: true,
+            node_ports_on_loopback: true,
             ..FamilyIntent::default()
         };
         let node = NodeIntent { v4, ..NodeIntent::default() };

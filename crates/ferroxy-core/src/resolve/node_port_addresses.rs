@@ -48,7 +48,7 @@ pub(crate) fn on_localhost(facts: &Facts, family: Family) -> bool {
         |range: &IpNet| range.addr().is_loopback() || range.contains(&IpAddr::V4(Ipv4Addr::LOCALHOST));
     let ranges = ranges(facts, family);
     family == Family::V4
-        && facts.policy().localhost_node_ports
+        && facts.policy().node_ports_on_loopback
         && (ranges.is_empty() || ranges.iter().any(includes_loopback))
 }
 
@@ -184,7 +184,7 @@ mod tests {
         let check = |entries: &[NodePortAddress], expected: bool| {
             let mut policy = facts(entries, &BOTH, None).policy().clone();
             assert!(!on_localhost(&Facts::new(policy.clone()), Family::V4), "not asked for");
-            policy.localhost_node_ports = true;
+            policy.node_ports_on_loopback = true;
             let facts = Facts::new(policy);
             assert_eq!(on_localhost(&facts, Family::V4), expected, "{entries:?}");
             assert!(!on_localhost(&facts, Family::V6));
@@ -196,7 +196,7 @@ mod tests {
         check(&[cidr("172.18.0.0/16")], false);
 
         let mut policy = facts(&[NodePortAddress::Localhost], &BOTH, None).policy().clone();
-        policy.localhost_node_ports = true;
+        policy.node_ports_on_loopback = true;
         let mut facts = Facts::new(policy);
         facts.apply(Event::HostAddresses(HOST.iter().map(|ip| ip.parse().unwrap()).collect()));
         let mut diagnostics = Vec::new();

@@ -106,7 +106,7 @@ fn services() -> impl Strategy<Value = event::Service> {
             internal_traffic_policy: words.2,
             external_traffic_policy: words.3,
             health_check_node_port: words.4,
-            scheduler: words.5,
+            annotations: words.5.map(|it| ("ferroxy.io/scheduler".to_owned(), it)).into_iter().collect(),
         })
 }
 

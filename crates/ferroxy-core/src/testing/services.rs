@@ -33,7 +33,7 @@ pub fn service_over(
         family: Family::V4,
         protocol,
         affinity: None,
-        known_endpoints: cluster.len() as u32,
+        size: cluster.len() as u32,
         frontends: vec![frontend],
         cluster,
         local: Vec::new(),
@@ -43,7 +43,7 @@ pub fn service_over(
         cluster_ips: vec![address],
         ports: vec![port],
         health_check: None,
-        scheduler: None,
+        annotations: Vec::new(),
     };
     (name, Arc::new(intent))
 }

@@ -271,7 +271,7 @@ impl Dataplane for Iptables {
 
 /// Only node ports on 127.0.0.1 need it: a failure is not fatal.
 fn route_loopback(node: &NodeIntent) {
-    if node.v4.localhost_node_ports
+    if node.v4.node_ports_on_loopback
         && let Err(error) = sysctl::set_route_localnet()
     {
         warn!(

@@ -1,6 +1,10 @@
 //! The part of `metadata` that a proxy reads.
 
-use serde::Deserialize;
+use std::fmt;
+
+use ferroxy_core::policy::ANNOTATION_PREFIX;
+use serde::de::{IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
 use super::field::{Field, Labels, Notes, mappings};
 use super::time;
@@ -18,13 +22,47 @@ pub(super) struct Metadata {
 }
 
 /// Annotations can be long (`kubectl apply` keeps the whole manifest in one): only those we read are kept.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
+#[derive(Debug, Default)]
 struct Annotations {
-    #[serde(rename = "endpoints.kubernetes.io/last-change-trigger-time")]
     last_change: Field<String>,
-    #[serde(rename = "ferroxy.io/scheduler")]
-    scheduler: Field<String>,
+    /// Those whose keys begin with [`ANNOTATION_PREFIX`].
+    ours: Vec<(String, Field<String>)>,
+}
+
+const LAST_CHANGE: &str = "endpoints.kubernetes.io/last-change-trigger-time";
+
+/// Tenants write annotations: so many of ours are read, and values of this length.
+const MOST: usize = 16;
+const LONGEST: usize = 256;
+
+impl<'de> Deserialize<'de> for Annotations {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Annotations, D::Error> {
+        from.deserialize_map(AnnotationsVisitor)
+    }
+}
+
+struct AnnotationsVisitor;
+
+impl<'de> Visitor<'de> for AnnotationsVisitor {
+    type Value = Annotations;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a mapping")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Annotations, A::Error> {
+        let mut annotations = Annotations::default();
+        while let Some(key) = map.next_key::<String>()? {
+            if key == LAST_CHANGE {
+                annotations.last_change = map.next_value()?;
+            } else if key.starts_with(ANNOTATION_PREFIX) && annotations.ours.len() < MOST {
+                annotations.ours.push((key, map.next_value()?));
+            } else {
+                map.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(annotations)
+    }
 }
 
 mappings!(Metadata, Annotations);
@@ -71,11 +109,18 @@ impl Identity {
         })
     }
 
-    /// The scheduler that a Service asks for.
-    pub(super) fn scheduler(&mut self, notes: &mut Notes) -> Option<String> {
+    /// The annotations of ours, with their values.
+    pub(super) fn annotations(&mut self, notes: &mut Notes) -> Vec<(String, String)> {
         let annotations =
-            std::mem::take(&mut self.annotations).take(format_args!("metadata.annotations"), notes)?;
-        annotations.scheduler.take(format_args!("metadata.annotations[ferroxy.io/scheduler]"), notes)
+            std::mem::take(&mut self.annotations).take(format_args!("metadata.annotations"), notes);
+        let mut ours: Vec<(String, String)> = Vec::new();
+        for (key, value) in annotations.into_iter().flat_map(|it| it.ours) {
+            let value = value.take(format_args!("metadata.annotations[{key}]"), notes);
+            let mut value = value.unwrap_or_default();
+            value.truncate(value.floor_char_boundary(LONGEST));
+            ours.push((key, value));
+        }
+        ours
     }
 
     /// When the change happened that led to this state of a slice, in nanoseconds since 1970.

@@ -91,11 +91,11 @@ impl Wire for Service {
     fn read(self, notes: &mut Notes) -> Decoded {
         let Some(mut identity) = Identity::read(self.metadata, notes) else { return Decoded::Nameless };
         let proxy_name = identity.label(PROXY_NAME, notes);
-        let scheduler = identity.scheduler(notes);
+        let annotations = identity.annotations(notes);
         let spec = self.spec.take(format_args!("spec"), notes).unwrap_or_default();
         Decoded::Object(Object::service(event::Service {
             proxy_name,
-            scheduler,
+            annotations,
             ingress: ingress(self.status, notes),
             name: identity.name,
             namespace: identity.namespace,
@@ -219,7 +219,7 @@ mod tests {
             name: "web".into(),
             created: Some(9),
             proxy_name: Some("other".into()),
-            scheduler: Some("lc".into()),
+            annotations: vec![("ferroxy.io/scheduler".into(), "lc".into())],
             kind: "LoadBalancer".into(),
             cluster_ip: "10.96.0.80".into(),
             cluster_ips: texts(&["10.96.0.80", "fd00::80"]),

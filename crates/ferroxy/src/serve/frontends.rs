@@ -100,7 +100,7 @@ pub(super) mod tests {
             affinity: None,
             cluster: Vec::new(),
             local: Vec::new(),
-            known_endpoints: 0,
+            size: 0,
             frontends: vec![
                 frontend(FrontendKind::ClusterIp, Some(address), 80),
                 frontend(FrontendKind::NodePort, None, node_port),
@@ -111,7 +111,7 @@ pub(super) mod tests {
             cluster_ips: vec![address],
             ports: vec![port],
             health_check: None,
-            scheduler: None,
+            annotations: Vec::new(),
         }
     }
 

@@ -94,7 +94,7 @@ mod tests {
             affinity: None,
             cluster: Vec::new(),
             local: Vec::new(),
-            known_endpoints: 0,
+            size: 0,
             frontends: Vec::new(),
         };
         ServiceIntent {
@@ -102,7 +102,7 @@ mod tests {
             cluster_ips: Vec::new(),
             ports: families.iter().map(port_of).collect(),
             health_check: Some(HealthCheck { port, local_endpoints }),
-            scheduler: None,
+            annotations: Vec::new(),
         }
     }
 

@@ -80,7 +80,7 @@ mod tests {
             affinity: None,
             cluster: vec![endpoint],
             local: if has_local { vec![endpoint] } else { Vec::new() },
-            known_endpoints: 1,
+            size: 1,
             frontends: vec![frontend],
         };
         ServiceIntent {
@@ -88,7 +88,7 @@ mod tests {
             cluster_ips: Vec::new(),
             ports: vec![port],
             health_check: None,
-            scheduler: None,
+            annotations: Vec::new(),
         }
     }
 

@@ -117,20 +117,19 @@ fn the_policy_of_a_mode() {
         bind_address: Some("172.18.0.2".parse().unwrap()),
         detect_local: DetectLocal::ClusterCidr(vec!["10.244.0.0/16".parse().unwrap()]),
         node_port_addresses: vec![NodePortAddress::Primary],
-        localhost_node_ports: false,
+        node_ports_on_loopback: false,
         masquerade_all: false,
-        masquerade_bit: 6,
         external_ips: true,
         count_traffic: false,
-        schedulers: false,
+        annotations: &[],
     };
     assert_eq!(nftables, expected);
     for mode in [mode("iptables"), mode("ipvs")] {
         let policy = config.policy(mode, "ka".into());
         assert_eq!(policy.node_port_addresses, [NodePortAddress::All]);
-        assert_eq!((policy.masquerade_all, policy.masquerade_bit), (true, 5));
-        assert_eq!(policy.localhost_node_ports, mode.name == "iptables");
-        assert_eq!(policy.schedulers, mode.name == "ipvs");
+        assert!(policy.masquerade_all);
+        assert_eq!(policy.node_ports_on_loopback, mode.name == "iptables");
+        assert_eq!(!policy.annotations.is_empty(), mode.name == "ipvs");
     }
     let (config, _) = from_file("nodePortAddresses: [localhost]\ndetectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: cbr0}").unwrap();
     let policy = config.policy(mode("nftables"), "ka".into());

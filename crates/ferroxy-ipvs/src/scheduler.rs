@@ -20,6 +20,9 @@ pub enum Scheduler {
 }
 
 impl Scheduler {
+    /// The annotation of a Service that names one.
+    pub const ANNOTATION: &str = "ferroxy.io/scheduler";
+
     pub const ALL: [Scheduler; 13] = [
         Scheduler::RoundRobin,
         Scheduler::WeightedRoundRobin,
