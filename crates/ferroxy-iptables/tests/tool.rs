@@ -1,5 +1,5 @@
 //! The host's real iptables tools, nft and legacy, each test in a network namespace of its own: what is restored is saved back,
-//! what fails is told, and nothing hangs. Needs root.
+//! failures are reported, and nothing hangs. Needs root.
 
 #![allow(
     clippy::unwrap_used,
@@ -211,7 +211,7 @@ fn a_failure_in_a_late_portion_leaves_the_earlier_ones() {
 }
 
 #[test]
-fn the_lock_is_waited_for_and_then_told_of() {
+fn a_lock_that_is_not_given_back_is_reported() {
     with_variant(Variant::Legacy, |tools| {
         let lock = OpenOptions::new().append(true).create(true).open("/run/xtables.lock").unwrap();
         flock(&lock, FlockOperation::LockExclusive).unwrap();
@@ -259,7 +259,7 @@ fn a_hung_tool_is_killed() {
 }
 
 #[test]
-fn whoever_stands_by_is_told_that_a_tool_is_at_work() {
+fn the_attendant_is_called_while_a_tool_runs() {
     #[derive(Default)]
     struct Counting(AtomicU32, AtomicU32);
     impl Attendant for Counting {

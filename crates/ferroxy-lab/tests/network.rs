@@ -213,7 +213,7 @@ fn every_icmp_error_is_received() {
     let b1 = network.namespace("b1").unwrap();
     for address in ["10.244.1.5", "fd00:10:244:1::5"] {
         let target = SocketAddr::new(address.parse().unwrap(), 9);
-        // Nobody listens there: each answer is one ICMP error, of which the kernel would send six at once. Each question is sent
+        // The port has no listener: each answer is one ICMP error, of which the kernel would send six at once. Each question is sent
         // once, so every packet must have its answer.
         for _ in 0..20 {
             let answer = b1.run(|| ask(Protocol::Udp, target, ANSWER)).unwrap().unwrap();

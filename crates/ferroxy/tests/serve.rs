@@ -238,7 +238,7 @@ fn nothing_is_ready_before_the_first_sync() {
     orders.flush().unwrap();
     wait_until("the table is there", DEADLINE, || support::nft(&ka, &["list", "tables"]).contains("ferroxy"));
     let agent = Agent::spawn(&ka, run_arguments(&cluster.manifests(), &cluster.config()));
-    agent.wait_for("cannot program the kernel");
+    agent.wait_for("first sync failed");
     let codes = || ["/healthz", "/livez", "/readyz"].map(|path| code(&ka, HEALTHZ, path).unwrap());
     assert_eq!(codes(), [200, 200, 503]);
     let body = get(&ka, HEALTHZ, "/readyz").unwrap().json();

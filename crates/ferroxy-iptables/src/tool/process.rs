@@ -251,7 +251,7 @@ struct Feed<'f, 'l> {
 }
 
 impl Feed<'_, '_> {
-    /// Writes as much as fits; closes the pipe at the end of the input, or when nobody reads it.
+    /// Writes as much as fits; closes the pipe at the end of the input, or when the program does not read it.
     fn write(&mut self, pipe: &mut Option<ChildStdin>) -> io::Result<()> {
         while let Some(stdin) = pipe {
             if self.written == self.buffer.len() && !self.refill() {

@@ -124,7 +124,7 @@ impl Server {
 
 /// Objects of the cluster.
 impl Server {
-    /// Creates or replaces an object. Watches are told before this returns. The error is what the original answers to an object
+    /// Creates or replaces an object. Watches have the change before this returns. The error is what the original answers to an object
     /// that it refuses.
     pub fn put(&self, object: &Value) -> Result<Version> {
         check(object)?;

@@ -64,7 +64,7 @@ pub(super) fn answers(packet: &Packet, verdict: &Verdict) -> Seen {
         Verdict::Endpoints(endpoints) => endpoints.iter().map(answer).collect(),
         Verdict::Reject => word(Answer::Refused),
         Verdict::Drop => word(Answer::Timeout),
-        // The network's own answer: nobody listens on ka; an unknown address ends at ext, which sends it back.
+        // The network's own answer: ka has no listener; an unknown address ends at ext, which sends it back.
         Verdict::Pass if packet.to_this_host => word(Answer::Refused),
         Verdict::Pass => word(Answer::Timeout),
     }
