@@ -12,20 +12,32 @@ use crate::state::TableName;
 /// Whether a chain is the mode's own.
 pub type Owns = fn(TableName, &str) -> bool;
 
-/// Notifies of changes of our chains, and of chains that contain our jumps. `committed` gets the generation after each
-/// commit of somebody else. Processes that are given to the Ignorer are left out.
+/// What the watch saw of others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Seen {
+    /// A change of our chains, or of chains that contain our jumps.
+    Ours,
+    /// The end of a commit, with the generation after it.
+    Commit(u32),
+}
+
+/// Notifies of changes of our chains, and of chains that contain our jumps; `seen` is called before that. Processes that are
+/// given to the Ignorer are left out.
 pub fn watch_chains(
     owns: Owns,
-    committed: impl Fn(u32) + Send + 'static,
+    seen: impl Fn(Seen) + Send + 'static,
     notify: Notify,
 ) -> Result<Ignorer, Failure> {
     let report = move |notice: &Notice| match notice {
         Notice::Changed { family: Some(_), table, what, chain, .. } => {
-            concerns_us(owns, table, what, chain.as_deref())
-                .then_some("another program changed our chains, or chains that jump to them")
+            let is_ours = concerns_us(owns, table, what, chain.as_deref());
+            if is_ours {
+                seen(Seen::Ours);
+            }
+            is_ours.then_some("another program changed our chains, or chains that jump to them")
         }
         Notice::Generation { id, .. } => {
-            committed(*id);
+            seen(Seen::Commit(*id));
             None
         }
         _ => None,

@@ -20,7 +20,7 @@ use crate::program::owns;
 use crate::render::{ClusterSize, Surroundings, fragment};
 use crate::state::{Rules, TableName};
 use crate::tool::{Error, Variant};
-use crate::watch::watch_chains;
+use crate::watch::{Seen, watch_chains};
 
 /// The fingerprint of a very large legacy table misses a rule that was replaced with one of the same size: after this many
 /// looks everything is compared.
@@ -71,7 +71,7 @@ impl Verifies for Iptables {
         // Notifications can be lost; the generation counts all commits of everybody.
         let missed =
             self.uses(Variant::NfTables) && kernel_generation()? != self.generation.load(Ordering::Relaxed);
-        let ours = legacy || missed || self.is_unrepaired;
+        let ours = legacy || missed || self.is_unrepaired || self.is_touched.load(Ordering::SeqCst);
         Ok(if ours { Changed::Ours } else { Changed::Nothing })
     }
 
@@ -79,6 +79,7 @@ impl Verifies for Iptables {
         self.looks = 0;
         // Read first: a change during the comparison makes us compare again at the next period.
         let generation = kernel_generation().unwrap_or_default();
+        self.is_touched.store(false, Ordering::SeqCst);
         let plan = self.plan_repair()?;
         let receipt = self.carry_out(&plan)?;
         // A repair fails to help if somebody else writes at the same time, or if the tool prints a rule differently.
@@ -103,12 +104,14 @@ impl Iptables {
 
 impl Watches for Iptables {
     fn watch(&mut self, notify: Notify) -> Result<(), Failure> {
-        let generation = Arc::clone(&self.generation);
-        // Commits come in order, and ours are left out: all up to this one were noticed.
-        let committed = move |id| {
-            generation.fetch_max(id, Ordering::Relaxed);
+        let (generation, is_touched) = (Arc::clone(&self.generation), Arc::clone(&self.is_touched));
+        let seen = move |seen| match seen {
+            // Remembered until the next verification, whatever becomes of the notification.
+            Seen::Ours => is_touched.store(true, Ordering::SeqCst),
+            // Commits come in order, and ours are left out: all up to this one were noticed.
+            Seen::Commit(id) => drop(generation.fetch_max(id, Ordering::SeqCst)),
         };
-        self.bystander.listener = Some(watch_chains(owns, committed, notify)?);
+        self.bystander.listener = Some(watch_chains(owns, seen, notify)?);
         Ok(())
     }
 }

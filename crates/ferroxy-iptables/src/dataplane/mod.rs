@@ -10,7 +10,7 @@ mod change;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use ferroxy_core::{Family, Intent, NodeIntent};
 use ferroxy_dataplane::{
@@ -53,6 +53,8 @@ pub struct Iptables {
     rules_written: BTreeMap<(Family, TableName), u64>,
     /// nft variant: the generation of nf_tables if every change was ours, or was noticed.
     generation: Arc<AtomicU32>,
+    /// nft variant: the watch saw a change of our chains since the last verification.
+    is_touched: Arc<AtomicBool>,
     /// How often `changed_by_others` looked since everything was last compared.
     looks: u32,
     /// The last repair did not help.
@@ -83,6 +85,7 @@ impl Iptables {
             fingerprints: Vec::new(),
             rules_written: BTreeMap::new(),
             generation: Arc::default(),
+            is_touched: Arc::default(),
             looks: 0,
             is_unrepaired: false,
             has_checked_other_variant: false,

@@ -46,6 +46,8 @@ impl Agent {
                 let waits = due.into_iter().map(|name| self.queue.failed(name, now));
                 let wait = waits.min().unwrap_or_default();
                 warn!("cannot program the change: {error}; retrying in {wait:?}");
+                // Part of it may be in force.
+                self.plan_to_tidy(now);
                 if error.is_drift() {
                     self.verify_due = Some(now);
                 }
@@ -85,9 +87,7 @@ impl Agent {
         }
         self.status.services(&tried, &outcome.refused, self.dataplane.acknowledged());
         self.count_rules();
-        if outcome.operations > 0 && self.dataplane.tidies().is_some() {
-            self.tidy_due.get_or_insert(now + self.periods.tidy);
-        }
+        self.plan_to_tidy(now);
     }
 
     pub(super) fn change_node(&mut self, failures: u32) {
@@ -122,6 +122,12 @@ impl Agent {
                     self.verify_due = Some(Instant::now());
                 }
             }
+        }
+    }
+
+    fn plan_to_tidy(&mut self, now: Instant) {
+        if self.dataplane.tidies().is_some() {
+            self.tidy_due.get_or_insert(now + self.periods.tidy);
         }
     }
 

@@ -127,7 +127,7 @@ fn serve(settings: Settings, cluster: Cluster, source: Source, flags: &Flags) ->
     manager.stopping(why);
     match settings.mode.lifetime {
         Lifetime::OutlivesProcess => {
-            info!("{why}: Services keep working (`ferroxy cleanup` removes the rules)")
+            info!("{why}: the rules stay in place (`ferroxy cleanup` removes them)")
         }
         Lifetime::EndsWithProcess => info!("{why}: Services stop working on this node"),
     }

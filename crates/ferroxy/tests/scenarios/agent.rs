@@ -106,9 +106,10 @@ impl Stage<'_> {
 
     fn nothing_is_left(&self) {
         (self.open)().cleanup().unwrap();
-        let mut dataplane = (self.open)();
-        let is_cold = dataplane.persists().is_none_or(|it| it.is_cold().unwrap());
-        assert!(is_cold, "{}: cleanup left something behind", self.mode.name);
+        let left = (self.open)().cleanup().unwrap();
+        assert!(left.is_empty(), "{}: cleanup left {left:?}", self.mode.name);
+        let is_cold = (self.open)().persists().is_none_or(|it| it.is_cold().unwrap());
+        assert!(is_cold, "{}: cleanup left something", self.mode.name);
     }
 }
 
