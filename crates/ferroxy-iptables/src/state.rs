@@ -37,8 +37,9 @@ pub struct Rules {
 }
 
 impl State {
+    /// A table that the host has anyway, without chains and jumps of ours, is nothing of ours.
     pub fn is_empty(&self) -> bool {
-        self.tables.is_empty()
+        self.tables.values().all(Table::is_empty)
     }
 
     pub fn table(&self, family: Family, table: TableName) -> Option<&Table> {
@@ -70,7 +71,7 @@ impl fmt::Display for TableName {
 
 impl Table {
     pub fn is_empty(&self) -> bool {
-        self.chains.is_empty() && self.jumps.is_empty()
+        self.chains.is_empty() && self.jumps.values().all(Rules::is_empty)
     }
 }
 

@@ -108,8 +108,6 @@ impl Stage<'_> {
         (self.open)().cleanup().unwrap();
         let left = (self.open)().cleanup().unwrap();
         assert!(left.is_empty(), "{}: cleanup left {left:?}", self.mode.name);
-        let is_cold = (self.open)().persists().is_none_or(|it| it.is_cold().unwrap());
-        assert!(is_cold, "{}: cleanup left something", self.mode.name);
     }
 }
 
