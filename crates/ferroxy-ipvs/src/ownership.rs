@@ -41,7 +41,7 @@ mod tests {
     }
 
     #[test]
-    fn ours_are_told_from_others() {
+    fn ours_are_recognised() {
         let mut seen = State { device: Some(["10.96.0.80".parse().unwrap()].into()), ..State::default() };
         let mut member = |set: Set, member| {
             seen.sets.entry(set.of(Family::V4)).or_default().members.insert(member);

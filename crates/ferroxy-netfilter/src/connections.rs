@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_without_ctnetlink_is_told_from_other_trouble() {
+    fn a_kernel_without_ctnetlink_is_recognised() {
         let missing = explain(Error::refused("list connections", "", Errno::OPNOTSUPP));
         assert_eq!(missing.kind, FailureKind::Unsupported);
         let other = explain(Error::refused("delete connections", "", Errno::OPNOTSUPP));

@@ -23,7 +23,7 @@ pub struct Watch {
     pub ear: Ear,
 }
 
-/// Starts a thread that reads notifications until the process ends or nobody listens any more. `report` sees each change and
+/// Starts a thread that reads notifications until the process ends or the receiver is gone. `report` sees each change and
 /// each completed commit in order; it returns the text for `notify` if this one concerns the dataplane.
 pub fn watch(
     report: impl FnMut(&Notice) -> Option<&'static str> + Send + 'static,

@@ -100,7 +100,7 @@ fn stale_connections_are_deleted_and_others_stay() {
 }
 
 #[test]
-fn notices_are_reported_in_order_until_nobody_listens() {
+fn notices_are_reported_in_order_until_the_receiver_is_gone() {
     let Some(namespace) = namespace("watch") else { return };
     let work = || {
         let (sender, notified) = mpsc::channel();
@@ -109,7 +109,7 @@ fn notices_are_reported_in_order_until_nobody_listens() {
             seen_sender.send(notice.clone()).unwrap();
             matches!(notice, Notice::Changed { table, .. } if table == "mine").then_some("mine changed")
         };
-        // It answers that nobody listens any more: the watch ends, and with it its ends of the channels.
+        // It answers that the receiver is gone: the watch ends, and with it its ends of the channels.
         let _watch = watch(report, Box::new(move |reason| sender.send(reason).is_err())).unwrap();
         nft("add table ip other");
         nft("add table ip mine");

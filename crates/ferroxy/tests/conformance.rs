@@ -135,7 +135,10 @@ fn play_nftables(name: &str) {
     let log = Agent::start_with(ka, arguments).terminate();
     assert!(log.contains("nothing to send"), "a restart sent something:\n{log}");
     let cleanup = ferroxy(ka, &["cleanup"]);
-    assert_eq!((cleanup.code, cleanup.stdout.as_str()), (0, "removed the tables of Ferroxy\n"));
+    assert_eq!(
+        (cleanup.code, cleanup.stdout.as_str()),
+        (0, "removed: table ip ferroxy (nftables mode)\nremoved: table ip6 ferroxy (nftables mode)\n")
+    );
     assert_eq!(nft(ka, &["list", "ruleset"]), "");
 }
 

@@ -52,7 +52,7 @@ fn ipvs() {
     play("ipvs", Mode::Ipvs, &Iptables::nft(), left);
 }
 
-/// All cases, those with the same configuration one after another. What differs from the recording is told of all of them.
+/// All cases, those with the same configuration one after another. Every difference from the recording is reported.
 fn play(mode: &str, recorded_as: Mode, tools: &Iptables, is_left: impl Fn(&Namespace)) {
     let Some(network) = support::network() else { return };
     let ka = network.namespace("ka").unwrap();

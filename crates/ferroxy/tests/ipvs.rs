@@ -297,7 +297,7 @@ fn what_is_not_ours_stays() {
     let cleanup = ferroxy(&node, &["cleanup"]);
     assert_eq!(cleanup.code, 0, "{cleanup:?}");
     assert_eq!(listing(&node), before);
-    assert_eq!(ferroxy(&node, &["cleanup"]).stdout, "nothing of Ferroxy was there\n");
+    assert_eq!(ferroxy(&node, &["cleanup"]).stdout, "nothing to remove\n");
 }
 
 #[test]

@@ -145,7 +145,7 @@ fn a_file_that_is_mended_before_the_first_sync_counts_as_read() {
     let agent = Agent::spawn(&node, run_arguments(&cluster.manifests(), &cluster.config()));
     agent.wait_for("first sync failed");
     cluster.write_service(&service("web", "10.96.0.80", "a1"));
-    agent.wait_for("everything could be read");
+    agent.wait_for("everything can be read");
     assert_eq!(agent.said("in sync"), 0, "{}", agent.log());
 
     drop(orders);

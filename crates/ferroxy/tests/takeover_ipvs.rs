@@ -314,7 +314,7 @@ fn connections_go_on(mode: &str) {
 
     let cluster = moved(&case, mode);
     let agent = Agent::start(ka, &cluster);
-    agent.wait_for("6 connections go through kube-proxy's IPVS");
+    agent.wait_for("6 connections still use kube-proxy's virtual servers");
     let carried = [
         "-A -t 10.96.0.90:80 -s rr",
         "-a -t 10.96.0.90:80 -r 10.244.2.5:7 -m -w 0",
@@ -351,9 +351,9 @@ fn connections_go_on(mode: &str) {
     assert_eq!(ask_from(&network, "a1", Protocol::Tcp, GONE), Answer::Refused);
 
     let log = agent.terminate();
-    assert_eq!(log.matches("go through kube-proxy's IPVS").count(), 1, "{log}");
+    assert_eq!(log.matches("still use kube-proxy's virtual servers").count(), 1, "{log}");
     let agent = Agent::start(ka, &cluster);
-    agent.wait_for("6 connections go through kube-proxy's IPVS");
+    agent.wait_for("6 connections still use kube-proxy's virtual servers");
     expect_carried(&carried);
 
     // One by one, the last first: what only they needed goes with them.
@@ -368,7 +368,7 @@ fn connections_go_on(mode: &str) {
     for _ in 0..4 {
         end_one();
     }
-    agent.wait_for("nothing goes through kube-proxy's IPVS any more: ");
+    agent.wait_for("no connection goes through kube-proxy any more: removed ");
     let is_ours = |line: &String| mode == "iptables" && (line.starts_with("-A") || line.starts_with(':'));
     let after: Vec<String> = listing(ka).into_iter().filter(|line| !is_ours(line)).collect();
     assert_eq!(after, before.into_iter().filter(|line| !is_ours(line)).collect::<Vec<_>>());
@@ -434,7 +434,7 @@ fn connections_that_must_end_are_reset() {
     let held = ["10.96.0.80:80", "[fd00:10:96::80]:80"].map(|target| connect(&network, "a1", target));
     let cluster = moved(&case, "nftables");
     let agent = Agent::start(ka, &cluster);
-    agent.wait_for("2 connections go through kube-proxy's IPVS");
+    agent.wait_for("2 connections still use kube-proxy's virtual servers");
     let report = ka.run(|| remove(Some(Own::Nftables), Established::End)).unwrap();
     assert!(
         report.removed.contains(&"device kube-ipvs0".to_owned()) && report.failed.is_empty(),

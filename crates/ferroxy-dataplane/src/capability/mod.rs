@@ -54,7 +54,7 @@ pub trait Watches {
     fn watch(&mut self, notify: Notify) -> Result<(), Failure>;
 }
 
-/// `false`: nobody listens any more, stop watching.
+/// `false`: the receiver is gone, stop watching.
 pub type Notify = Box<dyn Fn(&'static str) -> bool + Send>;
 
 /// Changes leave something unused behind, which is removed later.

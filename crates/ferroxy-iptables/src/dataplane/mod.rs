@@ -180,9 +180,6 @@ impl Dataplane for Iptables {
             save(tools, Some("mangle"), &self.limits, &mut |_| ControlFlow::Continue(()))?;
         }
         route_loopback(node);
-        if node.count_traffic {
-            warn!("traffic of Services is counted in nftables mode only");
-        }
         Ok(())
     }
 

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lock_is_told_from_everything_else() {
+    fn a_held_lock_differs_from_every_other_failure() {
         let said = "Another app is currently holding the xtables lock. Stopped waiting after 1s.\n";
         assert_eq!(judge(said), Verdict::Locked);
         let said =

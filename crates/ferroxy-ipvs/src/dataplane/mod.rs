@@ -214,9 +214,6 @@ impl Dataplane for Ipvs {
     fn probe(&mut self, node: &NodeIntent) -> Result<(), Failure> {
         self.probe_scheduler()?;
         sysctl::set(self.options.strict_arp)?;
-        if node.count_traffic {
-            warn!("traffic of Services is counted in nftables mode only");
-        }
         Ok(())
     }
 

@@ -168,7 +168,7 @@ mod tests {
         }
         assert_eq!(dataplane.changed_by_others().unwrap(), Changed::Elsewhere);
         assert_eq!(dataplane.changed_by_others().unwrap(), Changed::Nothing, "it was reported");
-        assert!(notified.try_recv().is_err(), "nobody is notified");
+        assert!(notified.try_recv().is_err(), "no notification");
 
         nft(&namespace, "add chain ip ferroxy strange");
         assert_eq!(notified.recv_timeout(FOREVER), Ok("somebody else changed our table"));

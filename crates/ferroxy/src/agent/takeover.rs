@@ -41,7 +41,7 @@ pub(super) struct Takeover {
     waiting: Option<Waiting>,
 }
 
-/// For connections to end. A restart begins anew: nobody knows how long they have been waited for.
+/// For connections to end. A restart begins anew: it is not recorded how long they have been waited for.
 #[derive(Debug, Clone, Copy)]
 struct Waiting {
     since: Instant,

@@ -113,7 +113,7 @@ fn nothing_is_programmed_before_the_source_has_shown_all_and_the_node_has_an_add
     assert_eq!(kernel.take_journal(), Vec::<String>::new());
     assert!(inputs.try_recv().is_err(), "it knows its Node");
 
-    // Without an address, or without a list, it goes on waiting until it is told to stop.
+    // Without an address, or without a list, it goes on waiting until it is asked to stop.
     for inputs_before in [vec![own_node()], Vec::new()] {
         let kernel = Kernel::default();
         let mut waiting = self::agent(&kernel);

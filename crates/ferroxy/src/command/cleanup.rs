@@ -6,6 +6,8 @@ use ferroxy_core::Family;
 use ferroxy_dataplane::capability::leftovers::{Established, InForce, Leftovers};
 use ferroxy_dataplane::{Dataplane, FailureKind, Mode, Opening, Platform, Settings};
 
+use tracing::debug;
+
 use super::Answer;
 use crate::host;
 use crate::modes::Modes;
@@ -34,7 +36,12 @@ pub fn cleanup(modes: Modes, only_ours: bool) -> anyhow::Result<Answer> {
     }
     let mut removed = Vec::new();
     for (mode, dataplane) in opened.iter_mut().filter(|(mode, _)| !only_ours || !mode.shares_names) {
-        removed.extend(dataplane.cleanup()?.into_iter().map(|it| format!("{it} ({} mode)", mode.name)));
+        match dataplane.cleanup() {
+            Ok(all) => removed.extend(all.into_iter().map(|it| format!("{it} ({} mode)", mode.name))),
+            // Rules of others may lead to chains of these names. Removing leftovers knows what can go, and says what stays.
+            Err(error) if mode.shares_names => debug!("{} mode: {error}", mode.name),
+            Err(error) => return Err(error.into()),
+        }
     }
     let mut left = Leftovers::default();
     for (_, dataplane) in opened.iter_mut().filter(|_| !only_ours) {

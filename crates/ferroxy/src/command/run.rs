@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
-use ferroxy_core::{Family, resolve};
+use ferroxy_core::{Facts, Family, resolve};
 use ferroxy_dataplane::{Dataplane, Failure, Lifetime, Periods};
 use ferroxy_source::kube::{Occurrence, Regarding};
 use tracing::{info, warn};
@@ -67,21 +67,8 @@ fn init_only(settings: &Settings) -> anyhow::Result<Answer> {
 
 fn serve(settings: Settings, cluster: Cluster, source: Source, flags: &Flags) -> anyhow::Result<Answer> {
     let families = host::families();
-    for warning in
-        settings.config.check_families(&families).map_err(|lines| anyhow::anyhow!(lines.join("\n")))?
-    {
-        warn!("{warning}");
-    }
-    if !families.contains(&Family::V6) {
-        info!("IPv6 is disabled on this host: only IPv4 is programmed");
-    }
     let Cluster { mut facts, diagnostics } = cluster;
-    let mut dataplane = settings.open(&families)?;
-    let (node, _) = resolve::node(&facts);
-    dataplane.probe(&node)?;
-    if settings.config.traffic_metrics && !settings.mode.counts_traffic {
-        warn!("--traffic-metrics: {} mode cannot count the traffic of Services", settings.mode.name);
-    }
+    let mut dataplane = check_host(&settings, &families, &facts)?;
     // Everything needed is there: changes begin here. No thread may start before privileges are dropped.
     host::prepare(&settings.config);
     host::give_up_privileges(settings.mode, &settings.config);
@@ -133,6 +120,24 @@ fn serve(settings: Settings, cluster: Cluster, source: Source, flags: &Flags) ->
     }
     log::flush();
     Ok(Answer::Yes)
+}
+
+/// Opens the dataplane if this host has what it needs. Changes nothing.
+fn check_host(settings: &Settings, families: &[Family], facts: &Facts) -> anyhow::Result<Box<dyn Dataplane>> {
+    let mut dataplane = settings.open(families)?;
+    let warnings = settings.config.check_families(families);
+    for warning in warnings.map_err(|lines| anyhow::anyhow!(lines.join("\n")))? {
+        warn!("{warning}");
+    }
+    if !families.contains(&Family::V6) {
+        info!("IPv6 is disabled on this host: only IPv4 is programmed");
+    }
+    let (node, _) = resolve::node(facts);
+    dataplane.probe(&node)?;
+    if settings.config.traffic_metrics && !settings.mode.counts_traffic {
+        warn!("--traffic-metrics: {} mode cannot count the traffic of Services", settings.mode.name);
+    }
+    Ok(dataplane)
 }
 
 fn watch_dataplane(dataplane: &mut dyn Dataplane, inputs: mpsc::Sender<agent::Input>) -> Result<(), Failure> {

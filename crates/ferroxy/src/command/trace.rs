@@ -182,7 +182,7 @@ fn text(packet: &Packet, who: &str, trace: &PacketTrace, paint: Paint) -> String
             text.push_str(&rows.to_string());
         }
         Verdict::Reject => {
-            text.push_str(&paint.bad("rejected: the client is told at once (connection refused)\n"))
+            text.push_str(&paint.bad("rejected: the client gets an error at once (connection refused)\n"))
         }
         Verdict::Drop => text.push_str(&paint.bad("dropped: the client waits until its own timeout\n")),
         Verdict::Pass => text.push_str("left alone: no Service has this address and port\n"),

@@ -137,7 +137,7 @@ fn lines_of_json() {
 }
 
 #[test]
-fn flags_are_told_from_one_on() {
+fn flags_are_logged_from_verbosity_one() {
     let given = Flags { proxy_mode: Some("nftables".to_owned()), ..Flags::default() };
     assert_eq!(lines(LogFormat::Text, 0, &[], || flags(&given)), Vec::<String>::new());
     let lines = lines(LogFormat::Text, 1, &[], || flags(&given));

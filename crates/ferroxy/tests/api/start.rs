@@ -58,7 +58,7 @@ fn it_asks_as_the_original_does() {
 }
 
 #[test]
-fn a_second_start_sends_nothing_and_an_outage_is_told_from_its_beginning_to_its_end() {
+fn a_second_start_sends_nothing_and_an_outage_is_logged_when_it_begins_and_ends() {
     let setting = Setting { tls: true, access: Access::Token, login: Login::TokenFile, ..Setting::default() };
     let Some(stage) = Stage::new(setting) else { return };
     stage.start().terminate();
@@ -131,7 +131,7 @@ fn a_health_check_port_that_is_taken_is_an_event() {
 }
 
 #[test]
-fn requests_are_counted_and_the_cluster_s_version_is_told() {
+fn requests_are_counted_and_the_cluster_s_version_is_reported() {
     let Some(stage) = Stage::new(Setting::default()) else { return };
     let agent = stage.start();
     let lines = || get(stage.ka(), METRICS, "/metrics").unwrap().body;
@@ -146,7 +146,7 @@ fn requests_are_counted_and_the_cluster_s_version_is_told() {
 }
 
 #[test]
-fn the_original_s_events_are_told() {
+fn the_original_s_events_are_sent() {
     let Some(stage) = Stage::new(Setting::default()) else { return };
     let text = crate::support::configuration();
     stage.write_config(&text.replace("mode: nftables", "mode: \"\""));

@@ -72,7 +72,7 @@ impl Node {
         let encoder = Encoder { ledger: Ledger::default(), sent: Arc::clone(&sent) };
         let status = Arc::new(Status::new(&Family::ALL, Duration::from_secs(30)));
         let mut agent = Agent::new(&MODE, facts, Box::new(encoder), Periods::default(), status);
-        assert_eq!(agent.start(&mpsc::channel().1), None, "nobody asks it to stop");
+        assert_eq!(agent.start(&mpsc::channel().1), None, "no input asks it to stop");
         Node { agent, sent }
     }
 
