@@ -148,7 +148,7 @@ fn settings_reach_the_kernel() {
         assert_eq!(sysctl(key), value, "{key}");
     }
     let log = agent.terminate();
-    assert!(!log.contains("remembered as long as before"), "{log}");
+    assert!(!log.contains("the timeouts of connections stay as they are"), "{log}");
 }
 
 /// Every way in, in both families; what the tools list; what an endpoint costs; and a restart, which costs nothing.

@@ -108,7 +108,7 @@ fn split_streams_and_buffers() {
             assert_eq!((done.code, done.stderr.as_str()), (0, ""), "{flags:?}: {done:?}");
             let lines = messages(&done.stdout);
             assert!(
-                lines.iter().any(|(_, it)| it.contains("this kernel can do all")),
+                lines.iter().any(|(_, it)| it.contains("this host has everything that")),
                 "{flags:?}: {lines:#?}"
             );
         } else {

@@ -119,7 +119,7 @@ fn a_restart_over_a_broken_file_removes_nothing_until_it_reads_well() {
     std::fs::write(cluster.manifests().join("web.yaml"), "kind: Service\nmetadata: [").unwrap();
     cluster.remove("api.yaml");
     let agent = Agent::start(&node, &cluster);
-    agent.wait_for("nothing that is in the kernel is removed");
+    agent.wait_for("existing state is kept until everything can be read");
     for cluster_ip in ["10.96.0.80", "10.96.0.81"] {
         assert_eq!(endpoint_of(&node, cluster_ip).as_deref(), Some("10.244.1.5"), "{cluster_ip}");
     }

@@ -119,7 +119,7 @@ fn commands_take_it() {
     fs::write(&path, MANIFESTS).unwrap();
     let manifests = format!("--manifests={}", path.display());
     let given = ["--proxy-mode=memory", "--memory-greeting=hi", "--hostname-override=ka", &manifests];
-    let with = |command: &[&str]| [command, &given[..]].concat();
+    let with = |command: &[&'static str]| -> Vec<&str> { command.iter().chain(&given).copied().collect() };
     let namespace = Namespace::new("memory").unwrap();
     let in_namespace = |arguments: Vec<&str>| namespace.run(|| run(&arguments)).unwrap();
     assert_eq!(in_namespace(with(&["render"])), ExitCode::SUCCESS);

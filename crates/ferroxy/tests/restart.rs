@@ -71,7 +71,7 @@ fn a_second_agent_waits_for_the_first_to_end() {
     cluster.write_service(&web_service());
     let first = Agent::start(ka, &cluster);
     let second = Agent::spawn(ka, run_arguments(&cluster.manifests(), &cluster.config()));
-    second.wait_for("another Ferroxy programs this network namespace");
+    second.wait_for("another Ferroxy agent runs in this network namespace");
     assert_eq!(second.said("in sync"), 0, "{}", second.log());
     let cleanup = ferroxy(ka, &["cleanup"]);
     assert_eq!(cleanup.code, 1, "{cleanup:?}");

@@ -219,7 +219,7 @@ fn from_nftables_mode() {
     let foreign = nft(ka, &["list table ip mine"]);
     let traffic = Traffic::start(&network);
     let log = take_over(ka, &cluster);
-    assert!(log.contains("table ip kube-proxy, table ip6 kube-proxy removed"), "{log}");
+    assert!(log.contains("removed table ip kube-proxy, table ip6 kube-proxy"), "{log}");
     assert!(!nft(ka, &["list tables"]).contains("kube-proxy"));
     assert_eq!(nft(ka, &["list table ip mine"]), foreign);
     traffic.was_undisturbed();
@@ -523,7 +523,7 @@ fn what_cannot_be_removed_is_told_and_stops_nothing_else() {
 
     let log = Agent::start_with(&node, cluster.arguments()).terminate();
     assert!(
-        log.contains("what kube-proxy left may still be there: cannot delete table ip kube-proxy"),
+        log.contains("cannot remove all that kube-proxy left: cannot delete table ip kube-proxy"),
         "{log}"
     );
     assert!(log.contains("taken over from kube-proxy"), "{log}");

@@ -163,7 +163,7 @@ fn from_ipvs_mode() {
     assert_eq!(log.matches("taken over from kube-proxy").count(), 1, "{log}");
     let servers = recorded.ipvsadm.lines().filter(|line| line.starts_with("-A")).count();
     assert!(log.contains(&format!("{servers} virtual servers, device kube-ipvs0, ")), "{log}");
-    assert!(!log.contains("may still be there") && !log.contains("and stays"), "{log}");
+    assert!(!log.contains("cannot remove all that kube-proxy left") && !log.contains("and stays"), "{log}");
     assert_eq!(listing(ka), before);
     expect_traffic(&network, &IPV4_WAYS);
     expect_traffic(&network, &IPV6_WAYS);
@@ -373,7 +373,7 @@ fn connections_go_on(mode: &str) {
     let after: Vec<String> = listing(ka).into_iter().filter(|line| !is_ours(line)).collect();
     assert_eq!(after, before.into_iter().filter(|line| !is_ours(line)).collect::<Vec<_>>());
     let log = agent.terminate();
-    assert!(!log.contains("may still be there") && !log.contains("still runs"), "{log}");
+    assert!(!log.contains("cannot remove all that kube-proxy left") && !log.contains("still runs"), "{log}");
 }
 
 #[test]

@@ -211,7 +211,7 @@ impl Ipvs {
 }
 
 impl Dataplane for Ipvs {
-    fn probe(&mut self, node: &NodeIntent) -> Result<(), Failure> {
+    fn probe(&mut self, _: &NodeIntent) -> Result<(), Failure> {
         self.probe_scheduler()?;
         sysctl::set(self.options.strict_arp)?;
         Ok(())

@@ -188,13 +188,14 @@ impl Agent {
 
 pub(super) fn describe(outcome: &Outcome) -> String {
     let Receipt { messages, bytes, .. } = outcome.receipt;
-    let operations = match outcome.operations {
-        0 => return "nothing to send".into(),
-        1 => "1 operation".into(),
-        n => format!("{n} operations"),
-    };
-    match bytes {
-        0 => format!("{operations}, {messages} messages"),
-        _ => format!("{operations}, {bytes} bytes"),
+    match (outcome.operations, bytes) {
+        (0, _) => "nothing to send".into(),
+        (number, 0) => format!("{}, {messages} messages", operations(number)),
+        (number, _) => format!("{}, {bytes} bytes", operations(number)),
     }
+}
+
+/// `1 operation`, `2 operations`
+pub(super) fn operations(number: usize) -> String {
+    if number == 1 { "1 operation".into() } else { format!("{number} operations") }
 }

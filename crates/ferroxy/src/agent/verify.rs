@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use ferroxy_dataplane::{Changed, Repair};
 use tracing::warn;
 
+use super::program::operations;
 use super::{Agent, MANY};
 use crate::memory::give_memory_back;
 use crate::serve::health::Step;
@@ -56,9 +57,9 @@ impl Agent {
         self.status.drift_repaired();
         self.count_rules();
         warn!(
-            "drift repaired ({} so far): {} operations, for example: {}",
+            "drift repaired ({} so far): {}, for example: {}",
             self.drift_repairs,
-            repair.operations,
+            operations(repair.operations),
             repair.examples.join("; "),
         );
     }
