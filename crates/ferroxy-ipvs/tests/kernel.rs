@@ -264,8 +264,8 @@ fn an_endpoint_drains() {
     });
 }
 
-/// What a single change costs is the same in a cluster of 50 Services and of 5,000, counted in operations and messages. Its time is
-/// told, and not judged: emulation has none.
+/// What a single change costs is the same in a cluster of 50 Services and of 5,000, counted in operations and messages. Its time
+/// is printed, and not judged: emulation has none.
 #[test]
 #[ignore = "needs a kernel with IPVS: make test-vm"]
 fn a_change_is_a_handful_of_messages_whatever_the_cluster() {

@@ -448,7 +448,7 @@ fn a_chain_that_somebody_else_uses_stays() {
         restore(&node, variant[0], "*nat\n:CNI-DN - [0:0]\n-A CNI-DN -j KUBE-MARK-MASQ\nCOMMIT\n");
         let cleanup = ferroxy(&node, &["cleanup"]);
         assert_eq!(cleanup.code, 0, "{cleanup:?}");
-        let words = "left by kube-proxy, iptables or ipvs mode, and stays: chain KUBE-MARK-MASQ of";
+        let words = "kept, because another program uses it: chain KUBE-MARK-MASQ of";
         assert_eq!(cleanup.stdout.matches(words).count(), 1, "{cleanup:?}");
         let expected = [
             ":CNI-DN -",
@@ -475,7 +475,7 @@ fn tables_that_only_have_the_name_stay() {
 }
 
 #[test]
-fn a_kube_proxy_that_still_runs_is_told_of_once() {
+fn a_kube_proxy_that_still_runs_is_logged_once() {
     let Some(node) = support::lonely_node() else { return };
     let cluster = Cluster::new();
     let agent = Agent::start_with(&node, cluster.arguments());
@@ -514,7 +514,7 @@ fn nothing_goes_while_manifests_are_broken() {
 
 /// A table that only its owner may delete.
 #[test]
-fn what_cannot_be_removed_is_told_and_stops_nothing_else() {
+fn what_cannot_be_removed_is_logged_and_stops_nothing_else() {
     let Some(node) = support::lonely_node() else { return };
     let cluster = Cluster::new();
     cluster.install_iptables(&node, NFT_VARIANT);
@@ -557,7 +557,7 @@ fn cleanup_says_what_it_removed() {
         "removed what kube-proxy left: table ip6 kube-proxy",
         "chains of ip nat",
         "chains of ip6 filter",
-        "chains of ip mangle",
+        "chain of ip mangle",
     ] {
         assert!(cleanup.stdout.contains(words), "no {words:?} in {cleanup:?}");
     }
