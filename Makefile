@@ -25,13 +25,14 @@ test-fast: ## Run the tests that need no privileges (ring 0)
 test-vm: ## Run only the tests in an emulated machine with Linux 6.1 (ring 3; x86-64, Debian; takes minutes)
 	scripts/test --vm
 
-cross: ## Build for Windows, arm64 and big-endian machines, and run unit tests there (x86-64, Debian; takes minutes)
+cross: ## Build for Windows, arm64 and big-endian machines, and run unit tests and the corpus there (x86-64, Debian; takes minutes)
 	scripts/cross
 
 lint: ## Check formatting, clippy and the dependency policy (deny.toml)
 	cargo fmt --all --check
 	cargo fmt --manifest-path fuzz/Cargo.toml --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
+	cargo clippy --locked --package ferroxy --no-default-features --features api -- -D warnings
 	cargo clippy --locked --package ferroxy --no-default-features -- -D warnings
 	scripts/check-dependencies
 

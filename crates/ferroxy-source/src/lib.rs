@@ -10,8 +10,10 @@
 pub mod kube;
 pub mod manifest;
 mod object;
+mod occurrence;
 #[cfg_attr(not(feature = "kube"), allow(dead_code, reason = "some of it only the API needs"))]
 mod wire;
 
 pub use manifest::{Batch, ManifestSource, ManifestWatch, OpenError, read_str};
 pub use object::{Key, Kind, Object};
+pub use occurrence::{Occurrence, Regarding};

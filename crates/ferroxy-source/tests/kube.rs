@@ -18,10 +18,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ferroxy_core::Event;
-use ferroxy_source::Kind;
-use ferroxy_source::kube::{
-    KubeSource, KubeWatch, Occurrence, Options, ReadError, Regarding, ResourceLiveness, Update,
-};
+use ferroxy_source::kube::{KubeSource, KubeWatch, Options, ReadError, ResourceLiveness, Update};
+use ferroxy_source::{Kind, Occurrence, Regarding};
 use support::{Answer, END_OF_LIST, Say, Server, added, bookmark, expired, page};
 
 const PATIENCE: Duration = Duration::from_secs(600);

@@ -34,7 +34,7 @@ pub use access::OpenError;
 pub use decode::event_of;
 pub use liveness::{Liveness, ResourceLiveness};
 pub use observer::{Observation, Observer};
-pub use recorder::{Occurrence, Recorder, Regarding};
+pub use recorder::Recorder;
 pub use source::{KubeSource, KubeWatch, ReadError};
 
 /// How to reach the API server, and what to watch.

@@ -14,6 +14,7 @@ use tokio::time::{sleep, timeout};
 use tracing::debug;
 
 use super::link::{Link, usable};
+use crate::occurrence::{Occurrence, Regarding};
 use crate::wire::time::write_micros;
 
 const QUEUE: usize = 64;
@@ -27,24 +28,6 @@ const LONGEST_NOTE: usize = 1024;
 const LONGEST_INSTANCE: usize = 128;
 const LONGEST_NAME: usize = 253;
 const CONTROLLER: &str = "kube-proxy";
-
-/// An event to send.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Occurrence {
-    pub regarding: Regarding,
-    /// `FailedToStartServiceHealthcheck`
-    pub reason: String,
-    /// What was being done: `Listen`.
-    pub action: String,
-    pub note: String,
-    pub warning: bool,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Regarding {
-    Node(String),
-    Service { namespace: String, name: String },
-}
 
 /// Sends occurrences to the API server, in the background.
 #[derive(Debug, Clone)]

@@ -22,9 +22,10 @@ use super::link::Link;
 use super::liveness::{Liveness, Pulse};
 use super::observer::{Observer, learn_version};
 use super::probe::probe;
-use super::recorder::{Occurrence, Recorder, record};
+use super::recorder::{Recorder, record};
 use super::resource::Resource;
 use super::{Options, Update};
+use crate::occurrence::Occurrence;
 
 /// An API server with its configuration, not contacted yet.
 #[derive(Debug)]

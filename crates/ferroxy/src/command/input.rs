@@ -8,10 +8,9 @@ use anyhow::Context;
 use clap::Args;
 use ferroxy_core::{Diagnostic, Facts, Family, Intent, Policy, resolve};
 use ferroxy_dataplane::{Dataplane, Failure, Mode, Opening, Periods, Platform, Rendering, Ruleset};
-use ferroxy_source::kube::{KubeSource, Options};
 use ferroxy_source::manifest::ManifestSource;
 
-use super::source::Source;
+use super::source::{ApiSource, Source};
 use crate::config::Config;
 use crate::flags::Flags;
 use crate::modes::Modes;
@@ -57,17 +56,23 @@ impl Settings {
         Facts::new(self.policy(&self.config))
     }
 
+    /// An error on a platform that the mode cannot run on.
+    pub fn check_platform(&self) -> Result<(), Failure> {
+        if self.mode.runs_on(Platform::HERE) {
+            return Ok(());
+        }
+        let platforms: Vec<&str> = self.mode.platforms.iter().map(|it| it.as_str()).collect();
+        Err(Failure::unsupported(format!(
+            "{} mode needs {}, and this is {}; `render`, `trace` and `explain` work here",
+            self.mode.name,
+            platforms.join(" or "),
+            Platform::HERE.as_str()
+        )))
+    }
+
     /// The dataplane of this mode, on a platform that has it.
     pub fn open(&self, families: &[Family]) -> Result<Box<dyn Dataplane>, Failure> {
-        if !self.mode.runs_on(Platform::HERE) {
-            let platforms: Vec<&str> = self.mode.platforms.iter().map(|it| it.as_str()).collect();
-            let needs = platforms.join(" or ");
-            return Err(Failure::unsupported(format!(
-                "{} mode needs {needs}, and this is {}; `render`, `trace` and `explain` work here",
-                self.mode.name,
-                Platform::HERE.as_str()
-            )));
-        }
+        self.check_platform()?;
         (self.mode.open)(&Opening { families, settings: &self.config.settings(self.mode) })
     }
 
@@ -106,8 +111,8 @@ impl Input {
     pub fn open(&self, settings: &Settings) -> anyhow::Result<(Cluster, Source)> {
         let mut facts = settings.facts();
         let Some(path) = &self.manifests else {
-            let source = KubeSource::open(self.api(settings))?;
-            return Ok((Cluster { facts, diagnostics: Vec::new() }, Source::Api(Box::new(source))));
+            let source = ApiSource::open(settings, self.flags.master.as_deref())?;
+            return Ok((Cluster { facts, diagnostics: Vec::new() }, Source::Api(source)));
         };
         let (source, diagnostics) = ManifestSource::open(path, |event| drop(facts.apply(event)))
             .map_err(|error| anyhow::anyhow!("--manifests: {error}"))?;
@@ -127,18 +132,6 @@ impl Input {
             eprintln!("ferroxy: {diagnostic}");
         }
         Ok((settings, cluster))
-    }
-
-    fn api(&self, settings: &Settings) -> Options {
-        let client = &settings.config.client;
-        let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-        Options {
-            kubeconfig: text(&client.kubeconfig).map(PathBuf::from),
-            master: self.flags.master.as_deref().and_then(text),
-            qps: client.qps as f32,
-            burst: client.burst,
-            ..Options::for_node(&settings.node_name)
-        }
     }
 }
 

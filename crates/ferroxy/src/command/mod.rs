@@ -1,7 +1,7 @@
 //! The command line: which commands there are. One small file for each.
 
 mod cleanup;
-#[cfg(feature = "demo")]
+#[cfg(all(feature = "demo", target_os = "linux"))]
 mod demo;
 mod diff;
 mod explain;
@@ -51,7 +51,7 @@ enum Command {
     /// Say what a Service does here, and why it does not work
     Explain(explain::Explain),
     /// Show all of it in network namespaces of its own; leaves nothing behind
-    #[cfg(feature = "demo")]
+    #[cfg(all(feature = "demo", target_os = "linux"))]
     Demo(demo::Demo),
 }
 
@@ -127,7 +127,7 @@ impl Cli {
             Some(Command::Diff(command)) => command.run(modes),
             Some(Command::Trace(command)) => command.run(modes),
             Some(Command::Explain(command)) => command.run(modes),
-            #[cfg(feature = "demo")]
+            #[cfg(all(feature = "demo", target_os = "linux"))]
             Some(Command::Demo(command)) => command.run(modes),
         }
     }

@@ -7,7 +7,7 @@ use anyhow::Context;
 use clap::Args;
 use ferroxy_core::{Facts, Family, resolve};
 use ferroxy_dataplane::{Dataplane, Failure, Lifetime, Periods};
-use ferroxy_source::kube::{Occurrence, Regarding};
+use ferroxy_source::{Occurrence, Regarding};
 use tracing::{info, warn};
 
 use super::input::{Cluster, Input, Settings};
@@ -44,6 +44,7 @@ impl Run {
         if flags.cleanup == Some(true) {
             return cleanup::cleanup(modes, false);
         }
+        settings.check_platform()?;
         log::start(&settings.config.logging);
         warnings.iter().for_each(|warning| warn!("{warning}"));
         log::flags(flags);

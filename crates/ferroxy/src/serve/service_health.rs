@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use ferroxy_core::ServiceName;
 use ferroxy_platform::sockets;
-use ferroxy_source::kube::{Occurrence, Regarding};
+use ferroxy_source::{Occurrence, Regarding};
 use hyper::StatusCode;
 use hyper::header::{HeaderName, HeaderValue};
 use serde::Serialize;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use ferroxy_core::facts::Node;
 use ferroxy_core::{Family, ServiceName};
-use ferroxy_source::kube::{Occurrence, Recorder};
+use ferroxy_source::Occurrence;
 use tokio::sync::Notify;
 
 use crate::config::Config;
@@ -43,6 +43,9 @@ pub struct Status {
     recorder: OnceLock<Recorder>,
     probe: OnceLock<Probe>,
 }
+
+/// Sends an event to the API server.
+struct Recorder(Box<dyn Fn(Occurrence) + Send + Sync>);
 
 /// Asks the source how it is doing.
 struct Probe(Box<dyn Fn() -> SourceState + Send + Sync>);
@@ -160,15 +163,15 @@ impl Status {
 
 /// For the source.
 impl Status {
-    /// Sends events through this recorder from now on. The first call counts.
-    pub fn tell_people_by(&self, recorder: Recorder) {
-        let _ = self.recorder.set(recorder);
+    /// Sends events through this function from now on. The first call counts.
+    pub fn tell_people_by(&self, emit: impl Fn(Occurrence) + Send + Sync + 'static) {
+        let _ = self.recorder.set(Recorder(Box::new(emit)));
     }
 
     /// Sends an event to the API server, if there is one.
     pub fn tell_people(&self, occurrence: Occurrence) {
         if let Some(recorder) = self.recorder.get() {
-            recorder.emit(occurrence);
+            (recorder.0)(occurrence);
         }
     }
 
@@ -352,6 +355,12 @@ impl SourceState {
         let last_sign = watches.iter().filter_map(|watch| watch.last_heard).max_by_key(|heard| heard.instant);
         let is_following = !watches.is_empty() && watches.iter().all(|watch| watch.alive);
         SourceState { last_sign, is_following, watches }
+    }
+}
+
+impl fmt::Debug for Recorder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Recorder")
     }
 }
 

@@ -1,0 +1,20 @@
+//! What is reported to people as an Event of the cluster. Sending it is the API client's part (`kube/recorder.rs`).
+
+/// An event to send.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Occurrence {
+    pub regarding: Regarding,
+    /// `FailedToStartServiceHealthcheck`
+    pub reason: String,
+    /// What was being done: `Listen`.
+    pub action: String,
+    pub note: String,
+    pub warning: bool,
+}
+
+/// The object that an event is about.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Regarding {
+    Node(String),
+    Service { namespace: String, name: String },
+}
