@@ -21,8 +21,6 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::ring};
 
-/// Long enough for any machine; only tests that fail wait for it.
-
 /// Every request has a connection of its own.
 pub struct Client {
     runtime: Arc<Runtime>,

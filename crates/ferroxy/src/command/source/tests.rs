@@ -1,5 +1,7 @@
 //! A source whose thread ends is noticed.
 
+#![allow(clippy::unwrap_used, reason = "the functions that tests share are tests too")]
+
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
