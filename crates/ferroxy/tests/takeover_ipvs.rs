@@ -406,7 +406,9 @@ fn connections_go_on_in_ipvs_mode() {
     }
     assert!(!its_servers(ka, &foreign).iter().any(|line| line.contains(GONE)), "a Service that is no more");
     let old = |line: &String| line.contains("10.244.2.5:7") || line.contains("[fd00:10:244:2::5]:7");
-    let leaving: Vec<String> = its_servers(ka, &foreign).into_iter().filter(old).collect();
+    let leaving = || its_servers(ka, &foreign).into_iter().filter(old).collect::<Vec<String>>();
+    wait_until("endpoints without connections are gone", DEADLINE, || leaving().len() <= 4);
+    let leaving = leaving();
     assert_eq!(leaving.len(), 4, "an endpoint that left keeps its connections: {leaving:?}");
     assert!(leaving.iter().all(|line| line.ends_with("-w 0")), "{leaving:?}");
 

@@ -88,6 +88,7 @@ impl Agent {
         self.status.services(&tried, &outcome.refused, self.dataplane.acknowledged());
         self.count_rules();
         self.plan_to_tidy(now);
+        self.look_at_drains_soon(now);
     }
 
     pub(super) fn change_node(&mut self, failures: u32) {
@@ -128,6 +129,14 @@ impl Agent {
     fn plan_to_tidy(&mut self, now: Instant) {
         if self.dataplane.tidies().is_some() {
             self.tidy_due.get_or_insert(now + self.periods.tidy);
+        }
+    }
+
+    /// An endpoint without connections need not wait for the usual look.
+    fn look_at_drains_soon(&mut self, now: Instant) {
+        if self.dataplane.drains().is_some_and(|drains| drains.next_look().is_some()) {
+            let soon = now + self.periods.tidy;
+            self.drain_due = Some(self.drain_due.map_or(soon, |due| due.min(soon)));
         }
     }
 
