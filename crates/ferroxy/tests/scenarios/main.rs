@@ -57,13 +57,6 @@ fn every_scenario_through_the_agent_in_iptables_mode() {
     in_namespace(&ferroxy_iptables::MODE, &tamper);
 }
 
-#[test]
-#[ignore = "needs IPVS: make test-vm"]
-fn every_scenario_through_the_agent_in_ipvs_mode() {
-    let tamper = || agent::run("ip", &["address", "flush", "dev", "kube-ipvs0"]);
-    in_namespace(&ferroxy_ipvs::MODE, &tamper);
-}
-
 /// Each scenario in a network namespace of its own.
 fn in_namespace(mode: &'static ferroxy_dataplane::Mode, tamper: &(dyn Fn() + Sync)) {
     for (seed, scenario) in (0..).zip(scenarios()) {
