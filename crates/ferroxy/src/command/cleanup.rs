@@ -6,8 +6,6 @@ use ferroxy_core::Family;
 use ferroxy_dataplane::capability::leftovers::{Established, InForce, Leftovers};
 use ferroxy_dataplane::{Dataplane, FailureKind, Mode, Opening, Platform, Settings};
 
-use tracing::debug;
-
 use super::Answer;
 use crate::host;
 use crate::modes::Modes;
@@ -34,18 +32,26 @@ pub fn cleanup(modes: Modes, only_ours: bool) -> anyhow::Result<Answer> {
     for mode in modes.for_platform(Platform::HERE) {
         opened.extend(open(mode)?.map(|dataplane| (mode, dataplane)));
     }
-    let mut removed = Vec::new();
+    let (mut removed, mut left) = (Vec::new(), Leftovers::default());
+    let mut again = Vec::new();
     for (mode, dataplane) in opened.iter_mut().filter(|(mode, _)| !only_ours || !mode.shares_names) {
         match dataplane.cleanup() {
             Ok(all) => removed.extend(all.into_iter().map(|it| format!("{it} ({} mode)", mode.name))),
-            // Rules of others may lead to chains of these names. Removing leftovers knows what can go, and says what stays.
-            Err(error) if mode.shares_names => debug!("{} mode: {error}", mode.name),
+            // Rules of other programs may jump to chains of these names. Removing leftovers finds out which can go.
+            Err(_) if mode.shares_names => again.push(mode.name),
             Err(error) => return Err(error.into()),
         }
     }
-    let mut left = Leftovers::default();
     for (_, dataplane) in opened.iter_mut().filter(|_| !only_ours) {
         merge(&mut left, remove_leftovers(&mut **dataplane));
+    }
+    for (mode, dataplane) in opened.iter_mut().filter(|(mode, _)| again.contains(&mode.name)) {
+        // What other programs use stays, and is reported; any other failure is one.
+        if let Err(error) = dataplane.cleanup()
+            && left.kept.is_empty()
+        {
+            left.failed.push(format!("{} mode: {error}", mode.name));
+        }
     }
     report(&removed, &left)
 }
