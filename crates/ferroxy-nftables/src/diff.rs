@@ -45,7 +45,7 @@ pub fn keeping_the_unknown(seen: &State, mut wanted: State) -> State {
 }
 
 /// The declaration of a set and the hook of a chain cannot be changed in place: if they differ, the table is replaced, in one
-/// transaction. That happens when a new version declares something differently, or when somebody changed the table or made it
+/// transaction. That happens when a new version declares something differently, or when another program changed the table or made it
 /// dormant.
 fn convertible(seen: &Table, wanted: &Table) -> bool {
     let same_sets =

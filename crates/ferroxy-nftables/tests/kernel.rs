@@ -285,7 +285,7 @@ fn plain(name: &str, address: &str) -> Change {
 fn a_refused_service_is_reported_and_the_others_are_programmed() {
     in_namespace(|| {
         let mut dataplane = started_with_no_service();
-        // Somebody else added an element with the key of the second Service.
+        // Another program added an element with the key of the second Service.
         nft(&["add", "element", "ip", "ferroxy", "frontends", "{ 10.96.0.2 . tcp . 80 : 1:9 }"]);
         let changes = vec![plain("one", "10.96.0.1"), plain("two", "10.96.0.2"), plain("three", "10.96.0.3")];
 
@@ -371,7 +371,7 @@ fn nothing_is_tidied_while_the_unknown_is_kept() {
     });
 }
 
-/// A rule of somebody else refers to a chain that tidying removes.
+/// A rule of another program refers to a chain that tidying removes.
 #[test]
 fn after_a_failed_tidying_a_service_is_programmed_completely() {
     in_namespace(|| {
@@ -517,7 +517,7 @@ fn removed_leftovers(dataplane: &mut Nftables) -> Vec<String> {
 }
 
 /// The transaction that creates our tables removes those of kube-proxy's nftables mode. A table that only has the name belongs to
-/// somebody else, and stays.
+/// another program, and stays.
 #[test]
 fn start_replaces_the_tables_of_kube_proxy() {
     in_namespace(|| {

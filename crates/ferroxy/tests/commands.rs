@@ -108,7 +108,7 @@ fn looking_at_manifests_needs_no_privileges() {
     assert_eq!(trace.code, 0, "{trace:?}");
     let explain = without_capabilities(&node, &cluster.command(&["explain", "web"]));
     assert_eq!(explain.code, 0, "{explain:?}");
-    assert!(explain.stdout.contains("not checked: that needs CAP_NET_ADMIN"), "{explain:?}");
+    assert!(explain.stdout.contains("not checked: needs the privileges of `ferroxy run`"), "{explain:?}");
     for command in ["diff", "cleanup"] {
         let arguments = if command == "diff" { cluster.command(&["diff"]) } else { vec!["cleanup".into()] };
         let done = without_capabilities(&node, &arguments);

@@ -43,13 +43,13 @@ fn there_is_nothing_but_the_binary_and_the_user_of_the_pod() {
 fn the_image_has_no_feature_that_is_for_people() {
     let recipe = text("deploy/image-root");
     let build = recipe.lines().find(|line| line.trim().starts_with("cargo build")).unwrap();
-    assert!(build.contains(" --no-default-features ") && !build.contains("--features"), "{build}");
+    assert!(build.contains(" --no-default-features --features api --"), "{build}");
     let metadata = output(Command::new(env!("CARGO")).args(["metadata", "--no-deps", "--offline"]), "");
     let metadata: serde_json::Value = serde_json::from_str(&metadata).unwrap();
     let packages = metadata["packages"].as_array().unwrap();
     let features = &packages.iter().find(|package| package["name"] == "ferroxy").unwrap()["features"];
-    assert_eq!(features["default"], serde_json::json!(["demo", "profiling"]));
-    assert_eq!(features["demo"], serde_json::json!(["dep:ferroxy-lab"]));
+    assert_eq!(features["default"], serde_json::json!(["api", "demo", "profiling"]));
+    assert_eq!(features["api"], serde_json::json!(["ferroxy-source/kube"]));
 }
 
 /// With a small program: it runs where there is no library, and looks up names there.

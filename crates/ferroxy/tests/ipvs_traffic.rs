@@ -332,7 +332,8 @@ fn a_client_stays_with_its_endpoint_for_a_while() {
     assert!(report.broken.is_none(), "{report:?}");
 }
 
-/// Policy Local: where nobody here serves, strangers are dropped and pods are served; where somebody does, he sees who it is.
+/// Policy Local: without a local endpoint, external clients are dropped and pods are served; a local endpoint sees the address of
+/// the client.
 /// Node ports answer on addresses that the node gets later, and no longer on those that it loses.
 #[test]
 #[ignore = "needs IPVS: make test-vm"]

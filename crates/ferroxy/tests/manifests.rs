@@ -1,4 +1,4 @@
-//! Manifests, and the host's addresses, that change while the agent runs; and objects with mistakes among good ones.
+//! Manifests, and the host's addresses, that change while the agent runs; and invalid objects among good ones.
 
 #![allow(clippy::unwrap_used, reason = "the functions that tests share are tests too; clippy does not know")]
 

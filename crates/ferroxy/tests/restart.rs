@@ -113,7 +113,7 @@ fn a_service_that_changes_loses_no_request() {
     cluster.write_service(&web_service());
     let agent = Agent::start(ka, &cluster);
     let traffic = Traffic::every_way(&network);
-    // Pods come and go as endpoints but all of them live, so that every request has somebody to answer it.
+    // Pods come and go as endpoints but all of them live, so that every request is answered.
     for _ in 0..3 {
         for changed in [
             web_service().endpoints(&["a1"]),

@@ -30,7 +30,7 @@ use support::{
 const NFT_VARIANT: [&str; 2] = ["iptables-nft", "ip6tables-nft"];
 const LEGACY_VARIANT: [&str; 2] = ["iptables-legacy", "ip6tables-legacy"];
 
-/// What somebody else has in the same tables. (The counters of a rule that no packet meets.)
+/// What another program has in the same tables. (The counters of a rule that no packet meets.)
 const FOREIGN: &str = "\
 *nat
 :MINE - [0:0]
@@ -300,9 +300,7 @@ fn from_one_mode_of_ours_to_another() {
             cluster.run_in("iptables");
             let log = Agent::start_using(ka, &tools, cluster.arguments()).terminate();
             assert!(
-                log.contains(
-                    "removed what Ferroxy left in another mode: table ip ferroxy, table ip6 ferroxy"
-                ),
+                log.contains("removed rules of another Ferroxy mode: table ip ferroxy, table ip6 ferroxy"),
                 "{log}"
             );
             assert!(!nft(ka, &["list tables"]).contains("ferroxy"));
@@ -368,7 +366,7 @@ fn every_recorded_chain_and_set_of_ipvs_mode_goes() {
             assert!(sets(&node).len() > sets_before.len() + 10, "{}", case.name);
             let cleanup = ferroxy(&node, &["cleanup"]);
             assert_eq!(cleanup.code, 0, "{}: {cleanup:?}", case.name);
-            assert!(!cleanup.stdout.contains("stays"), "{}: {cleanup:?}", case.name);
+            assert!(!cleanup.stdout.contains("kept"), "{}: {cleanup:?}", case.name);
             assert_eq!(saved(&node, variant), before, "{} {variant:?}", case.name);
             assert_eq!(sets(&node), sets_before, "{} {variant:?}", case.name);
         }
@@ -377,7 +375,7 @@ fn every_recorded_chain_and_set_of_ipvs_mode_goes() {
 }
 
 #[test]
-fn a_set_that_somebody_else_uses_stays() {
+fn a_set_that_another_program_uses_stays() {
     for variant in [NFT_VARIANT, LEGACY_VARIANT] {
         let Some(node) = support::lonely_node() else { return };
         restore(
@@ -389,7 +387,7 @@ fn a_set_that_somebody_else_uses_stays() {
         restore(&node, variant[0], &format!("*filter\n{rule}\nCOMMIT\n"));
         let cleanup = ferroxy(&node, &["cleanup"]);
         assert_eq!(cleanup.code, 0, "{cleanup:?}");
-        assert!(cleanup.stdout.contains("removed what kube-proxy left: 1 sets"), "{cleanup:?}");
+        assert!(cleanup.stdout.contains("removed rules of kube-proxy: 1 sets"), "{cleanup:?}");
         let words = "kept, because another program uses it: set KUBE-CLUSTER-IP (a rule uses it)";
         assert!(cleanup.stdout.contains(words), "{cleanup:?}");
         assert_eq!(sets(&node), ["KUBE-CLUSTER-IP"]);
@@ -441,7 +439,7 @@ fn counters_of_foreign_rules_stay() {
 }
 
 #[test]
-fn a_chain_that_somebody_else_uses_stays() {
+fn a_chain_that_another_program_uses_stays() {
     for variant in [NFT_VARIANT, LEGACY_VARIANT] {
         let Some(node) = support::lonely_node() else { return };
         Cluster::new().install_iptables(&node, variant);
@@ -523,7 +521,7 @@ fn what_cannot_be_removed_is_logged_and_stops_nothing_else() {
 
     let log = Agent::start_with(&node, cluster.arguments()).terminate();
     assert!(
-        log.contains("cannot remove all that kube-proxy left: cannot delete table ip kube-proxy"),
+        log.contains("cannot remove all rules of kube-proxy: cannot delete table ip kube-proxy"),
         "{log}"
     );
     assert!(log.contains("taken over from kube-proxy"), "{log}");
@@ -553,8 +551,8 @@ fn cleanup_says_what_it_removed() {
     let cleanup = ferroxy(&node, &["cleanup"]);
     assert_eq!(cleanup.code, 0, "{cleanup:?}");
     for words in [
-        "removed what kube-proxy left: table ip kube-proxy",
-        "removed what kube-proxy left: table ip6 kube-proxy",
+        "removed rules of kube-proxy: table ip kube-proxy",
+        "removed rules of kube-proxy: table ip6 kube-proxy",
         "chains of ip nat",
         "chains of ip6 filter",
         "chain of ip mangle",

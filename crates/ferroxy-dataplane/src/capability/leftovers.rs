@@ -26,11 +26,11 @@ pub enum Established {
 /// What was found and what became of it; each text names some objects.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Leftovers {
-    /// Of kube-proxy: `14 chains of ip nat`.
+    /// Of kube-proxy.
     pub removed: Vec<String>,
-    /// Of Ferroxy in another mode: `table ip ferroxy`.
+    /// Of Ferroxy in another mode.
     pub own: Vec<String>,
-    /// What stays because somebody else uses it.
+    /// What stays because another program uses it.
     pub kept: Vec<String>,
     /// What could not be removed, and why.
     pub failed: Vec<String>,

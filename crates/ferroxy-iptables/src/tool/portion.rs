@@ -108,8 +108,8 @@ impl<'a> Table<'a> {
         let (chains, by_name) = (Vec::new(), FxHashMap::default());
         let mut table = Table { head, chains, by_name, edits: Vec::new(), removals: Vec::new() };
         lines.try_for_each(|line| table.take(line))?;
-        let filled_in_vain = table.chains.iter().any(|chain| chain.doomed && !chain.rules.is_empty());
-        (!filled_in_vain).then_some(table)
+        let fills_a_doomed_chain = table.chains.iter().any(|chain| chain.doomed && !chain.rules.is_empty());
+        (!fills_a_doomed_chain).then_some(table)
     }
 
     fn take(&mut self, line: &'a str) -> Option<()> {

@@ -171,7 +171,7 @@ mod tests {
         assert!(notified.try_recv().is_err(), "no notification");
 
         nft(&namespace, "add chain ip ferroxy strange");
-        assert_eq!(notified.recv_timeout(FOREVER), Ok("somebody else changed our table"));
+        assert_eq!(notified.recv_timeout(FOREVER), Ok("another program changed table ferroxy"));
         assert_eq!(dataplane.changed_by_others().unwrap(), Changed::Ours);
         assert!(dataplane.verify().unwrap().operations > 0);
         assert_eq!(dataplane.changed_by_others().unwrap(), Changed::Nothing);

@@ -111,7 +111,7 @@ impl Nftables {
     fn listen(&self, switch: impl FnOnce(&Ear) -> Result<(), Error>) {
         if let Some(Err(error)) = self.watch.as_ref().map(|watch| switch(&watch.ear)) {
             // The generation is still compared every period.
-            warn!("changes by others may be noticed late: {error}");
+            warn!("changes by other programs are detected only every syncPeriod: {error}");
         }
     }
 }

@@ -161,7 +161,7 @@ impl Agent {
     /// Part of the source cannot be read: until it can, nothing is removed that may belong to that part. Call it before
     /// `start`.
     pub fn distrust_source(&mut self) {
-        warn!("part of the source cannot be read: existing state is kept until everything can be read");
+        warn!("some objects or manifests cannot be read: keeping all existing rules until they can");
         self.source_was_complete = false;
         self.keep_unknown(true);
     }
@@ -234,7 +234,7 @@ impl Agent {
     /// The present problems of the source. When there are none for the first time, removing state becomes safe.
     fn source_says(&mut self, found: Vec<Diagnostic>) {
         if !self.source_was_complete && is_whole(&found) {
-            info!("everything can be read: removing stale state");
+            info!("all objects can be read now: removing stale rules");
             self.source_was_complete = true;
             self.keep_unknown(false);
             self.verify_due = Some(Instant::now());

@@ -62,7 +62,7 @@ impl Agent {
             match self.wait(inputs, &cidrs, Some(POD_CIDR_WAIT), has_cidr) {
                 Waited::Stopped(why) => return Some(why),
                 Waited::GaveUp => warn!(
-                    "Node {name} has no pod CIDR: until it has one, pod traffic cannot be told from external traffic"
+                    "Node {name} has no pod CIDR: until it has one, pod traffic cannot be distinguished from external traffic"
                 ),
                 Waited::Reached => {}
             }

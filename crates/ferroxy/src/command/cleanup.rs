@@ -2,7 +2,6 @@
 
 use anyhow::bail;
 use clap::Args;
-use ferroxy_core::Family;
 use ferroxy_dataplane::capability::leftovers::{Established, InForce, Leftovers};
 use ferroxy_dataplane::{Dataplane, FailureKind, Mode, Opening, Platform, Settings};
 
@@ -12,7 +11,7 @@ use crate::modes::Modes;
 
 #[derive(Debug, Args)]
 pub struct Cleanup {
-    /// Keep what is kube-proxy's: it runs here, or is about to
+    /// Keep kube-proxy's rules: for nodes on which kube-proxy runs
     #[arg(long)]
     only_ours: bool,
 }
@@ -43,7 +42,9 @@ pub fn cleanup(modes: Modes, only_ours: bool) -> anyhow::Result<Answer> {
         }
     }
     for (_, dataplane) in opened.iter_mut().filter(|_| !only_ours) {
-        merge(&mut left, remove_leftovers(&mut **dataplane));
+        if let Some(takes_over) = dataplane.takes_over() {
+            merge(&mut left, takes_over.remove_leftovers(InForce::No, Established::End));
+        }
     }
     for (mode, dataplane) in opened.iter_mut().filter(|(mode, _)| again.contains(&mode.name)) {
         // What other programs use stays, and is reported; any other failure is one.
@@ -58,19 +59,14 @@ pub fn cleanup(modes: Modes, only_ours: bool) -> anyhow::Result<Answer> {
 
 /// `None` where the host lacks what the mode needs: then it has left nothing that only it can remove.
 fn open(mode: &Mode) -> anyhow::Result<Option<Box<dyn Dataplane>>> {
-    match (mode.open)(&Opening { families: &Family::ALL, settings: &Settings::default() }) {
+    match (mode.open)(&Opening { families: mode.families, settings: &Settings::default() }) {
         Ok(dataplane) => Ok(Some(dataplane)),
         Err(error) if error.kind == FailureKind::Unsupported => Ok(None),
         Err(error) => Err(error.into()),
     }
 }
 
-fn remove_leftovers(dataplane: &mut dyn Dataplane) -> Leftovers {
-    let takes_over = dataplane.takes_over();
-    takes_over.map(|it| it.remove_leftovers(InForce::No, Established::End)).unwrap_or_default()
-}
-
-/// Several modes look for the same leftovers: what stays is reported once.
+/// Several modes look for the same leftovers. What one has to keep the next may be able to remove, so the last look decides.
 fn merge(all: &mut Leftovers, found: Leftovers) {
     all.removed.extend(found.removed);
     all.own.extend(found.own);
@@ -82,7 +78,7 @@ fn report(removed: &[String], left: &Leftovers) -> anyhow::Result<Answer> {
         println!("removed: {it}");
     }
     for it in &left.removed {
-        println!("removed what kube-proxy left: {it}");
+        println!("removed rules of kube-proxy: {it}");
     }
     for it in &left.kept {
         println!("kept, because another program uses it: {it}");

@@ -13,7 +13,6 @@ use serde_json::{Value, json};
 
 use super::input::{Input, Settings};
 use super::{Answer, Output};
-use crate::host;
 use crate::modes::Modes;
 use crate::output::{Paint, Table};
 
@@ -77,15 +76,15 @@ pub(super) fn in_kernel(intent: &Intent, service: &Arc<ServiceIntent>, settings:
             "Check that `ferroxy run` runs in this network namespace; its log says what it waits for.",
         ),
         Ok(Some(Programmed::Parts { right, wanted })) if right == wanted => {
-            fine(format!("yes, all {wanted} parts of it"))
+            fine(format!("yes, all {wanted} objects"))
         }
         Ok(Some(Programmed::Parts { right, wanted })) => wrong(
-            format!("not as it should be: {right} of {wanted} parts are right"),
-            "The kernel does not have what these objects ask for.",
+            format!("incomplete: {right} of {wanted} objects are in the kernel"),
+            "The kernel's rules do not match the Service.",
             "`ferroxy diff` shows what is missing; if `ferroxy run` runs here, its log says why.",
         ),
         Err(error) => fine(match error.kind {
-            FailureKind::NotPermitted => "not checked: that needs CAP_NET_ADMIN".into(),
+            FailureKind::NotPermitted => "not checked: needs the privileges of `ferroxy run`".into(),
             FailureKind::Unsupported => format!("not checked: {error}"),
             FailureKind::Other | FailureKind::Drift => format!("unknown: {error}"),
         }),
@@ -98,7 +97,7 @@ fn programmed(
     service: &Arc<ServiceIntent>,
     settings: &Settings,
 ) -> Result<Option<Programmed>, Failure> {
-    let mut dataplane = settings.open(&host::families())?;
+    let mut dataplane = settings.open()?;
     dataplane.persists().map(|it| it.programmed(intent, service)).transpose()
 }
 
@@ -116,7 +115,7 @@ pub(super) fn text(explanation: &Explanation, kernel: Option<&str>, paint: Paint
         text.push_str(&port_text(port, paint));
     }
     if is_fine(explanation) {
-        text.push_str(&format!("\n{}\n", paint.good("nothing is wrong with it on this node")));
+        text.push_str(&format!("\n{}\n", paint.good("no problem found on this node")));
     }
     for finding in &explanation.findings {
         text.push_str(&format!("\n{} {}\n", paint.bad("problem"), finding.problem));
@@ -125,7 +124,7 @@ pub(super) fn text(explanation: &Explanation, kernel: Option<&str>, paint: Paint
         }
     }
     if !explanation.diagnostics.is_empty() {
-        text.push_str(&format!("\n{}\n", paint.strong("objects with mistakes")));
+        text.push_str(&format!("\n{}\n", paint.strong("invalid objects")));
         for diagnostic in &explanation.diagnostics {
             text.push_str(&format!("  {diagnostic}\n"));
         }

@@ -154,7 +154,7 @@ fn ours(page: &mut Exposition, now: &Now) {
         page.begin(Kind::Histogram, name, help);
         page.histogram(name, &[], histogram);
     }
-    let help = "Netlink messages sent to program the kernel.";
+    let help = "Messages sent to program the kernel.";
     page.single(Kind::Counter, "ferroxy_kernel_messages_total", help, counts.kernel_messages);
     let help = "Bytes sent to program the kernel.";
     page.single(Kind::Counter, "ferroxy_kernel_bytes_total", help, counts.kernel_bytes);
@@ -172,7 +172,7 @@ fn build_info(page: &mut Exposition, now: &Now) {
     let Some(version) = &now.cluster_version else { return };
     let mut parts = version.trim_start_matches('v').split('.');
     let (major, minor) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
-    let platform = format!("linux/{}", std::env::consts::ARCH);
+    let platform = format!("{}/{}", std::env::consts::OS, std::env::consts::ARCH);
     let name = "kubernetes_build_info";
     page.begin(Kind::Gauge, name, "[ALPHA] The Kubernetes version that this proxy works with; always 1.");
     let labels = [
