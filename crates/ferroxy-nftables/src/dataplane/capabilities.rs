@@ -14,9 +14,9 @@ use ferroxy_netfilter::{failure, watch};
 
 use super::Nftables;
 use super::apply::{ApplyError, apply};
-use super::attempt::difference;
 use super::observe::observe;
 use crate::TABLE;
+use crate::diff::{Unknown, difference};
 use crate::place;
 use crate::render::elements;
 
@@ -34,7 +34,7 @@ impl Persists for Nftables {
     }
 
     fn keep_unknown(&mut self, keep: bool) {
-        self.keep_unknown = keep;
+        self.unknown = if keep { Unknown::Keep } else { Unknown::Remove };
     }
 
     fn programmed(&mut self, _: &Intent, service: &Arc<ServiceIntent>) -> Result<Programmed, Failure> {
@@ -65,7 +65,7 @@ impl Verifies for Nftables {
         let elsewhere = self.generation.elsewhere();
         let generation = self.connection.generation();
         let seen = observe(&mut self.connection).map_err(failure::of)?;
-        let plan = difference(&seen, self.ledger.state(), self.keep_unknown);
+        let plan = difference(&seen, self.ledger.state(), self.unknown);
         let receipt = apply(&mut self.connection, &plan)?;
         self.generation.expect(generation.unwrap_or_default(), elsewhere);
         self.generation.committed(receipt.commits);
@@ -95,7 +95,7 @@ impl Nftables {
     fn remove_unused(&mut self) -> Result<Outcome, ApplyError> {
         let mut outcome = Outcome::default();
         // Services that cannot be read may use it.
-        if self.keep_unknown {
+        if self.unknown == Unknown::Keep {
             return Ok(outcome);
         }
         let plan = self.ledger.plan_tidy();
