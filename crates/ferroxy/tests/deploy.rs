@@ -264,8 +264,9 @@ fn commands_are_ours() {
     let words =
         |container: &Value| -> Vec<String> { serde_json::from_value(container["command"].clone()).unwrap() };
     let rollback = documents(&text("deploy/kubernetes/rollback.yaml")).remove(0);
-    let cleanup = words(&rollback["spec"]["template"]["spec"]["initContainers"][0]);
-    assert_eq!(cleanup, ["/usr/local/bin/ferroxy", "cleanup"]);
+    let cleanup = words(&rollback["spec"]["template"]["spec"]["containers"][0]);
+    let shown = output(Command::new(FERROXY).args(&cleanup[1..]).arg("--help"), "");
+    assert!(shown.contains("--when-replaced"), "{shown}");
     let unit = text("deploy/systemd/ferroxy.service");
     let starts = unit.lines().filter_map(|line| line.strip_prefix("ExecStart")?.split_once('='));
     let mut commands: Vec<Vec<String>> = starts
@@ -314,7 +315,7 @@ fn assert_contains(whole: &Value, part: &Value) {
 }
 
 #[test]
-fn the_way_back_cleans_up_before_kube_proxy_starts() {
+fn the_way_back_cleans_up_when_kube_proxy_serves() {
     let Some(mut kubectl) = tool("kubectl") else { return };
     let container = json!({
         "name": "kube-proxy", "image": "kube-proxy:v1.33.0", "securityContext": { "privileged": true },
@@ -338,13 +339,20 @@ fn the_way_back_cleans_up_before_kube_proxy_starts() {
         "it would conflict with what is there by then"
     );
     let pod = &patched["spec"]["template"]["spec"];
-    assert_eq!(pod["containers"], json!([container]));
-    assert_eq!(pod["initContainers"][0]["command"], json!(["/usr/local/bin/ferroxy", "cleanup"]));
+    assert_eq!(pod.get("initContainers"), None, "the rules must stay until kube-proxy has written its own");
+    let containers = pod["containers"].as_array().unwrap();
+    assert!(containers.contains(&container));
+    let cleanup =
+        |containers: &[Value]| containers.iter().find(|it| it["name"] == "ferroxy-cleanup").unwrap().clone();
+    // The kubelet restarts a container that ends.
+    let command = ["/usr/local/bin/ferroxy", "cleanup", "--when-replaced", "--stay"];
+    assert_eq!(cleanup(containers)["command"], json!(command));
     // As the guide does it.
     let mut set = tool("kubectl").unwrap();
     set.args(["set", "image", "--local", "-f", "-", "ferroxy-cleanup=elsewhere/ferroxy:1", "-o", "json"]);
     let renamed: Value = serde_json::from_str(&output(&mut set, &patched.to_string())).unwrap();
-    assert_eq!(renamed["spec"]["template"]["spec"]["initContainers"][0]["image"], "elsewhere/ferroxy:1");
+    let containers = renamed["spec"]["template"]["spec"]["containers"].as_array().unwrap();
+    assert_eq!(cleanup(containers)["image"], "elsewhere/ferroxy:1");
 }
 
 #[test]
