@@ -10,10 +10,12 @@
 
 mod support;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::process::Command;
 
+use ferroxy::modes::MODES;
+use ferroxy_dataplane::{Platform, Privilege};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{ConfigMap, Service, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
@@ -195,6 +197,45 @@ fn the_chart_uses_what_kubeadm_left() {
     let pod = pod(&objects);
     assert_eq!(pod["volumes"][0]["configMap"]["name"], "kube-proxy");
     assert_eq!(pod.get("initContainers"), None);
+}
+
+/// Every mode that this binary can run on a node: with the image, the privileges and the files of the host that it needs, and in the
+/// configuration.
+#[test]
+fn the_chart_offers_every_mode() {
+    let modes: BTreeSet<&str> = MODES.for_platform(Platform::Linux).map(|mode| mode.name).collect();
+    let schema: Value = serde_json::from_str(&text("deploy/helm/ferroxy/values.schema.json")).unwrap();
+    let offered = schema["properties"]["mode"]["enum"].as_array().unwrap();
+    assert_eq!(offered.iter().map(|mode| mode.as_str().unwrap()).collect::<BTreeSet<_>>(), modes);
+    for mode in MODES.for_platform(Platform::Linux) {
+        let Some(objects) = rendered(&[&api_server(), &format!("mode={}", mode.name)]) else { return };
+        objects.iter().for_each(|object| known_to_kubernetes(object).unwrap());
+        let config = find(&objects, "ConfigMap")["data"]["config.conf"].as_str().unwrap();
+        assert_eq!(documents(config)[0]["mode"], mode.name);
+        let pod = pod(&objects);
+        let own = &pod["containers"][0];
+        let needs_tools = !mode.privileges.programs.is_empty();
+        let words: Vec<&str> = mode.privileges.own.iter().map(|it| privilege(*it)).collect();
+        assert_eq!(own["securityContext"]["capabilities"], json!({ "drop": ["ALL"], "add": words }));
+        assert_eq!(own["securityContext"]["readOnlyRootFilesystem"], true);
+        for container in [own, &pod["initContainers"][0]] {
+            assert_eq!(container["image"].as_str().unwrap().ends_with("-iptables"), needs_tools);
+            let mounts = container["volumeMounts"].as_array().unwrap();
+            assert_eq!(mounts.iter().any(|it| it["mountPath"] == "/run/xtables.lock"), needs_tools);
+        }
+        let of_host = |volume: &&Value| volume.get("hostPath").is_some();
+        let volumes = pod["volumes"].as_array().unwrap();
+        assert_eq!(volumes.iter().filter(of_host).count(), if needs_tools { 2 } else { 0 });
+        assert_eq!(pod["securityContext"]["runAsUser"] == 0, needs_tools);
+    }
+}
+
+fn privilege(privilege: Privilege) -> &'static str {
+    match privilege {
+        Privilege::NetAdmin => "NET_ADMIN",
+        Privilege::NetRaw => "NET_RAW",
+        other => panic!("no mode needs {other:?} in the chart"),
+    }
 }
 
 #[test]
