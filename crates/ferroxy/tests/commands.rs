@@ -282,6 +282,25 @@ fn trace_follows_one_packet() {
     }
 }
 
+/// Needs no IPVS: nothing is asked of the kernel for it.
+#[test]
+fn explain_names_the_scheduler_of_virtual_servers() {
+    let Some(node) = support::lonely_node() else { return };
+    let service = || Service::new("web", &["10.96.0.80"]).port(Protocol::Tcp, 80, 80).endpoints(&["a1"]);
+    let cluster = Cluster::in_mode("ipvs");
+    cluster.configure("ipvs: {}", "ipvs: {scheduler: wlc}");
+    cluster.write_service(&service());
+    let explain = |words: &[&str]| ferroxy(&node, &cluster.command(&[&["explain", "web"], words].concat()));
+    let shown = explain(&[]).stdout;
+    assert!(shown.contains("\n  IPVS scheduler: wlc (configuration, ipvs.scheduler)\n"), "{shown}");
+    cluster.write_service(&service().scheduler("sh"));
+    let traits = explain(&["--output=json"]).json()["traits"].clone();
+    let own = "sh (annotation ferroxy.io/scheduler)";
+    assert_eq!(traits, serde_json::json!([{ "name": "IPVS scheduler", "value": own }]));
+    cluster.configure("mode: ipvs", "mode: nftables");
+    assert_eq!(explain(&["--output=json"]).json()["traits"], serde_json::json!([]));
+}
+
 #[test]
 fn explain_says_what_is_right() {
     let Some(node) = support::lonely_node() else { return };

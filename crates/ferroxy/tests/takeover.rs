@@ -252,6 +252,90 @@ fn from_iptables_mode_with_the_legacy_variant() {
     from_iptables_mode(LEGACY_VARIANT);
 }
 
+/// `ferroxy cleanup` with these arguments, as a process that may take long.
+fn clean_up(node: &Namespace, arguments: &[&str]) -> Agent {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ferroxy"));
+    command.arg("cleanup");
+    Agent::spawn_as(node, command, arguments)
+}
+
+/// Back to kube-proxy: our rules serve until its rules do, then ours go and its stay.
+fn back(install: impl FnOnce(&Cluster, &Namespace)) {
+    let Some(network) = support::network() else { return };
+    let ka = network.namespace("ka").unwrap();
+    let cluster = Cluster::new();
+    Agent::start_with(ka, cluster.arguments()).terminate();
+    let traffic = Traffic::start(&network);
+    let cleanup = clean_up(ka, &["--when-replaced"]);
+    cleanup.wait_for("waiting for the rules of kube-proxy for IPv4 and IPv6; ours stay until then");
+    traffic.wait_for_more(10);
+    assert!(nft(ka, &["list tables"]).contains("table ip6 ferroxy"));
+    install(&cluster, ka);
+    let everything = || {
+        let listed = nft(ka, &["--stateless", "list ruleset"]);
+        listed.split("table ").filter(|it| !it.contains(" ferroxy {")).collect::<String>()
+    };
+    let (status, log) = cleanup.wait();
+    assert!(status.success(), "{log}");
+    assert!(!nft(ka, &["list tables"]).contains("ferroxy"));
+    let (nft_variant, legacy) = (saved(ka, NFT_VARIANT), saved(ka, LEGACY_VARIANT));
+    let rules = [everything(), nft_variant.join("\n"), legacy.join("\n")].concat();
+    assert!(rules.contains("10.96.0.80"), "kube-proxy's went too: {rules}");
+    traffic.was_undisturbed();
+}
+
+#[test]
+fn back_to_nftables_mode() {
+    back(Cluster::install_nftables);
+}
+
+#[test]
+fn back_to_iptables_mode_with_the_nft_variant() {
+    back(|cluster, ka| cluster.install_iptables(ka, NFT_VARIANT));
+}
+
+#[test]
+fn back_to_iptables_mode_with_the_legacy_variant() {
+    back(|cluster, ka| cluster.install_iptables(ka, LEGACY_VARIANT));
+}
+
+/// Chains and sets without rules are what kube-proxy makes first: they serve nobody.
+#[test]
+fn nothing_goes_before_kube_proxy_serves() {
+    let Some(node) = support::lonely_node() else { return };
+    let cluster = Cluster::new();
+    Agent::start_with(&node, cluster.arguments()).terminate();
+    nft(&node, &["add table ip kube-proxy { comment \"rules for kube-proxy\"; }"]);
+    nft(&node, &["add set ip kube-proxy cluster-ips { type ipv4_addr; }"]);
+    restore(&node, NFT_VARIANT[0], "*nat\n:KUBE-SERVICES -\n-A PREROUTING -j KUBE-SERVICES\nCOMMIT\n");
+    let cleanup = clean_up(&node, &["--when-replaced"]);
+    cleanup.wait_for("IPv4 and IPv6");
+    let recorded = fs::read_to_string(cluster.path("iptables.rules")).unwrap();
+    restore(&node, NFT_VARIANT[0], recorded.split_once("# ip6tables-save\n").unwrap().0);
+    cleanup.wait_for("waiting for the rules of kube-proxy for IPv6;");
+    assert!(nft(&node, &["list tables"]).contains("table ip ferroxy"));
+    cleanup.signal(rustix::process::Signal::TERM);
+    let (status, log) = cleanup.wait();
+    assert_eq!(status.code(), Some(1), "{log}");
+    assert!(log.contains("ours stay in force"), "{log}");
+    assert!(nft(&node, &["list tables"]).contains("table ip ferroxy"));
+}
+
+/// kube-proxy changes rules of the same names itself.
+#[test]
+fn rules_that_have_the_same_names_in_both_stay() {
+    let Some(node) = support::lonely_node() else { return };
+    let cluster = Cluster::new();
+    cluster.run_in("iptables");
+    Agent::start_with(&node, cluster.arguments()).terminate();
+    let before = saved(&node, NFT_VARIANT);
+    assert!(before.iter().any(|line| line.contains("KUBE-SVC-")), "{before:?}");
+    let cleanup = clean_up(&node, &["--when-replaced", "--stay"]);
+    cleanup.wait_for("waiting for SIGTERM");
+    assert_eq!(saved(&node, NFT_VARIANT), before);
+    cleanup.terminate();
+}
+
 /// In the same mode the rules are the same: what differs is sent, and nobody notices.
 #[test]
 fn from_iptables_mode_to_iptables_mode() {
