@@ -18,6 +18,7 @@ use super::status::{Now, Status};
 use super::traffic::Collector;
 use super::without_local::Policy;
 use crate::config::FeatureGates;
+use crate::log;
 
 pub fn page(status: &Status, mode: &Mode, gates: &FeatureGates, traffic: &Collector) -> String {
     let mut page = Exposition::default();
@@ -158,6 +159,10 @@ fn ours(page: &mut Exposition, now: &Now) {
     page.single(Kind::Counter, "ferroxy_kernel_messages_total", help, counts.kernel_messages);
     let help = "Bytes sent to program the kernel.";
     page.single(Kind::Counter, "ferroxy_kernel_bytes_total", help, counts.kernel_bytes);
+    let help = "Log lines that were dropped because nobody read the stream they go to.";
+    page.single(Kind::Counter, "ferroxy_log_lines_dropped_total", help, log::dropped());
+    let help = "Log lines that were not written because there were too many of their kind.";
+    page.single(Kind::Counter, "ferroxy_log_lines_suppressed_total", help, log::suppressed());
     let help = "Whether the first sync is done and the source reports changes.";
     page.single(Kind::Gauge, "ferroxy_ready", help, u8::from(now.is_ready(Moment::now())));
     let last_sign = now.source.state.last_sign.as_ref().map_or(0.0, Moment::unix_seconds);
