@@ -239,7 +239,7 @@ impl Agent {
             self.keep_unknown(false);
             self.verify_due = Some(Instant::now());
         }
-        self.reports.source(found);
+        self.reports.source(found, Instant::now());
     }
 
     fn keep_unknown(&mut self, keep: bool) {

@@ -22,7 +22,7 @@ impl Agent {
         let mut changes = Vec::with_capacity(due.len());
         for name in &due {
             let resolution = resolve::service(&self.facts, name);
-            self.reports.service(name, resolution.diagnostics);
+            self.reports.service(name, resolution.diagnostics, now);
             changes.push((name.clone(), resolution.intent.map(Into::into)));
         }
         self.pause_sweeper(true);
@@ -95,7 +95,7 @@ impl Agent {
         self.node_due = None;
         let began = Instant::now();
         let (node, diagnostics) = resolve::node(&self.facts);
-        self.reports.node(diagnostics);
+        self.reports.node(diagnostics, began);
         let changed = match self.dataplane.has_node(&node) {
             Ok(true) => {
                 self.status.done(Step::Node, began, &Receipt::default());

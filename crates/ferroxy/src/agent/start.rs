@@ -137,7 +137,7 @@ impl Agent {
     fn try_start(&mut self) -> Result<(), Failure> {
         let began = Instant::now();
         let (intent, diagnostics) = resolve::all(&self.facts);
-        self.reports.all(diagnostics.into_iter().chain(self.facts.orphans()).collect());
+        self.reports.all(diagnostics.into_iter().chain(self.facts.orphans()).collect(), began);
         let outcome = self.program_in_order(&intent)?;
         self.status.node(self.dataplane.acknowledged());
         self.finished(&outcome, intent.services.keys().cloned().collect(), began);
