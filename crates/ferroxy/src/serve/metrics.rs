@@ -132,6 +132,8 @@ fn ours(page: &mut Exposition, now: &Now) {
     let help = "Repairs of rules that something else had changed.";
     page.single(Kind::Counter, "ferroxy_drift_repairs_total", help, counts.drift_repairs);
     page.single(Kind::Gauge, "ferroxy_queue_length", "Services waiting to be programmed.", now.queue_length);
+    let help = "Large Services that are being programmed in portions.";
+    page.single(Kind::Gauge, "ferroxy_large_services", help, now.large_services);
     let refused = now.refused.len();
     page.single(
         Kind::Gauge,
