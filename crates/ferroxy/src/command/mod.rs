@@ -165,7 +165,7 @@ fn failed(name: Name, error: &anyhow::Error) -> ExitCode {
     if log::is_json() {
         tracing::error!(error = reasons, "command failed");
     } else {
-        reasons.lines().for_each(|reason| eprintln!("{}: {reason}", name.as_str()));
+        reasons.lines().for_each(|reason| log::print_error(&format!("{}: {reason}", name.as_str())));
     }
     ExitCode::FAILURE
 }

@@ -76,6 +76,7 @@ fn serve(settings: Settings, cluster: Cluster, source: Source, flags: &Flags) ->
 
     let (sender, receiver) = mpsc::channel();
     inputs::watch_signals(sender.clone()).context("cannot handle signals")?;
+    log::write_in_background();
     let Some(_claim) = claim(&receiver)? else { return Ok(Answer::Yes) };
 
     let status = Arc::new(Status::new(&families, settings.periods.sync));

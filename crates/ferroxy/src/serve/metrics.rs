@@ -18,6 +18,7 @@ use super::status::{Now, Status};
 use super::traffic::Collector;
 use super::without_local::Policy;
 use crate::config::FeatureGates;
+use crate::log;
 
 pub fn page(status: &Status, mode: &Mode, gates: &FeatureGates, traffic: &Collector) -> String {
     let mut page = Exposition::default();
@@ -131,6 +132,8 @@ fn ours(page: &mut Exposition, now: &Now) {
     let help = "Repairs of rules that something else had changed.";
     page.single(Kind::Counter, "ferroxy_drift_repairs_total", help, counts.drift_repairs);
     page.single(Kind::Gauge, "ferroxy_queue_length", "Services waiting to be programmed.", now.queue_length);
+    let help = "Large Services that are being programmed in portions.";
+    page.single(Kind::Gauge, "ferroxy_large_services", help, now.large_services);
     let refused = now.refused.len();
     page.single(
         Kind::Gauge,
@@ -158,6 +161,10 @@ fn ours(page: &mut Exposition, now: &Now) {
     page.single(Kind::Counter, "ferroxy_kernel_messages_total", help, counts.kernel_messages);
     let help = "Bytes sent to program the kernel.";
     page.single(Kind::Counter, "ferroxy_kernel_bytes_total", help, counts.kernel_bytes);
+    let help = "Log lines that were dropped because nobody read the stream they go to.";
+    page.single(Kind::Counter, "ferroxy_log_lines_dropped_total", help, log::dropped());
+    let help = "Log lines that were not written because there were too many of their kind.";
+    page.single(Kind::Counter, "ferroxy_log_lines_suppressed_total", help, log::suppressed());
     let help = "Whether the first sync is done and the source reports changes.";
     page.single(Kind::Gauge, "ferroxy_ready", help, u8::from(now.is_ready(Moment::now())));
     let last_sign = now.source.state.last_sign.as_ref().map_or(0.0, Moment::unix_seconds);
