@@ -8,12 +8,11 @@ mod node;
 mod service;
 mod slice;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 pub use claims::Claim;
@@ -40,7 +39,7 @@ pub struct Facts {
     /// By `namespace/name` of the slice.
     slices: BTreeMap<Arc<str>, Box<Slice>>,
     /// The slices of each Service, even if the Service does not exist. Sorted; most Services have one.
-    slices_of: FxHashMap<ServiceName, SmallVec<[Arc<str>; 1]>>,
+    slices_of: HashMap<ServiceName, SmallVec<[Arc<str>; 1]>>,
     places: Interner<Place>,
     nodes: BTreeMap<String, Node>,
     service_cidrs: BTreeMap<String, ServiceCidr>,
@@ -92,7 +91,7 @@ impl Facts {
             policy,
             services: BTreeMap::new(),
             slices: BTreeMap::new(),
-            slices_of: FxHashMap::default(),
+            slices_of: HashMap::new(),
             places: Interner::new(),
             nodes: BTreeMap::new(),
             service_cidrs: BTreeMap::new(),

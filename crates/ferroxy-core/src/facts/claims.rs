@@ -1,10 +1,13 @@
 //! Which Services claim which frontend. Updated event by event, so that conflicts are detected and resolved without
 //! iterating over all Services.
+//!
+//! Tenants choose the keys of this map, as of nearly every map of this project. So all are the standard library's, whose hash has
+//! a random key in each process: nobody can choose a hundred thousand addresses that collide. Nothing may depend on the
+//! order of such a map; where the order shows, it is a `BTreeMap` or it is sorted.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
-use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::Service;
@@ -50,7 +53,7 @@ pub(crate) type Claimed = BTreeMap<Claim, Rank>;
 #[derive(Debug, Default)]
 pub(crate) struct Claims {
     /// Sorted: the first holder has the strongest claim.
-    holders: FxHashMap<Claim, SmallVec<[Holder; 1]>>,
+    holders: HashMap<Claim, SmallVec<[Holder; 1]>>,
 }
 
 /// Sorts by rank, then oldest first, then by name.
@@ -153,5 +156,38 @@ impl Claims {
         if self.holders.len() < self.holders.capacity() / 4 {
             self.holders.shrink_to(self.holders.len() * 2);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::hash::BuildHasher;
+    use std::net::Ipv6Addr;
+
+    use super::*;
+
+    /// Under FxHash, all addresses with these first eight bytes collide: they cancel its seed, and zero times
+    /// anything is zero.
+    fn colliding(number: u16) -> Claim {
+        let address = Ipv6Addr::new(0xd308, 0xa385, 0x886a, 0x3f24, 0, 0, 0, number).into();
+        Claim::Address { address, port: 80, protocol: Protocol::Tcp }
+    }
+
+    #[test]
+    fn chosen_addresses_do_not_collide() {
+        let claims = Claims::default();
+        let hashes: Vec<u64> =
+            (0..30_000).map(|number| claims.holders.hasher().hash_one(colliding(number))).collect();
+        assert_eq!(hashes.iter().collect::<HashSet<_>>().len(), hashes.len());
+        // As a map of this size does: the low bits choose the place. Six or seven at one place are normal.
+        let mut places = vec![0_u32; 1 << 16];
+        for hash in &hashes {
+            places[(hash & 0xffff) as usize] += 1;
+        }
+        assert!(places.iter().all(|keys| *keys < 20), "{:?} keys at one place", places.iter().max());
+        let other_key = Claims::default();
+        let again = other_key.holders.hasher().hash_one(colliding(0));
+        assert_ne!(again, hashes[0], "the hash has no random key");
     }
 }

@@ -4,7 +4,7 @@
 //! A cluster IP owns all ports of its address, and a node port owns its number on the addresses of this node: so
 //! external IPs cannot be used to take over traffic to other Services.
 
-use rustc_hash::FxHashSet;
+use std::collections::HashSet;
 
 use super::frontends::{self, Wanted};
 use super::node_port_addresses;
@@ -42,7 +42,7 @@ pub(crate) enum OwnedAs {
 
 pub(crate) fn settle(facts: &Facts, service: &Service) -> Settled {
     let mut settled = Settled::default();
-    let mut taken = FxHashSet::default();
+    let mut taken = HashSet::new();
     for wanted in frontends::wanted(service, facts.policy()) {
         if let Some((owner, owned_as)) = owned_by_another(facts, service, &wanted) {
             settled.lost.push(Lost { wanted, owner: owner.clone(), owned_as });
