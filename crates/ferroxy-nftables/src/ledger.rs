@@ -3,12 +3,11 @@
 //! Pure. The cost of a Plan is the size of the change: it renders the changed Services twice (as they are, as they must be) and
 //! compares; it looks at no other Service. A change is entered after the kernel accepted it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use ferroxy_core::{Family, Intent, NodeIntent, ServiceIntent};
 use ferroxy_dataplane::{Acknowledged, Change};
-use rustc_hash::FxHashMap;
 
 use crate::chain::ChainId;
 use crate::diff::{Unknown, diff, difference};
@@ -27,7 +26,7 @@ pub struct Ledger {
     /// The endpoints of Services in slot order: see `place.rs`.
     acknowledged: Acknowledged,
     /// How many elements of Services need a shared element or a chain.
-    users: FxHashMap<Shared, i32>,
+    users: HashMap<Shared, i32>,
     /// What is in the kernel and has no user, until it is tidied away.
     idle: BTreeSet<Shared>,
 }
@@ -50,7 +49,7 @@ impl Shared {
 #[derive(Debug, Default)]
 pub struct Settlement {
     services: Vec<Change>,
-    users: FxHashMap<Shared, i32>,
+    users: HashMap<Shared, i32>,
 }
 
 impl Ledger {
@@ -181,10 +180,7 @@ impl Ledger {
             }
         }
         let mut plan = Plan { changes: comparison.ops, ..Plan::default() };
-        // Sorted, so that the Plan is deterministic.
-        let mut leaving: Vec<_> = comparison.leaving.into_iter().collect();
-        leaving.sort_unstable_by_key(|(key, _)| *key);
-        for ((family, _, _), element) in leaving {
+        for ((family, _, _), element) in comparison.leaving {
             plan.changes.push(Op { family, action: Action::Remove(element) });
         }
         settlement.users = comparison.users;
@@ -194,7 +190,7 @@ impl Ledger {
     }
 
     /// Adds shared objects with their first user and removes them with their last.
-    fn shared_ops(&self, users: &FxHashMap<Shared, i32>, plan: &mut Plan) {
+    fn shared_ops(&self, users: &HashMap<Shared, i32>, plan: &mut Plan) {
         let mut users: Vec<_> = users.iter().collect();
         users.sort_unstable();
         for (shared, change) in users {
@@ -295,8 +291,9 @@ fn chain_ops(family: Family, chain: ChainId, program: &Program<'_>) -> impl Iter
 #[derive(Default)]
 struct Comparison<'a> {
     families: &'a [Family],
-    leaving: FxHashMap<(Family, SetId, Key), Element>,
-    users: FxHashMap<Shared, i32>,
+    /// Sorted, so that the Plan is deterministic.
+    leaving: BTreeMap<(Family, SetId, Key), Element>,
+    users: HashMap<Shared, i32>,
     ops: Vec<Op>,
 }
 
