@@ -1,6 +1,6 @@
 //! `ferroxy cleanup`: removes everything of ours, in every mode, and whatever kube-proxy left.
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use clap::Args;
 use ferroxy_core::Family;
 use ferroxy_dataplane::capability::leftovers::{Established, InForce, Leftovers};
@@ -25,7 +25,8 @@ impl Cleanup {
 
 /// A diff to nothing, in every mode of this platform. A running agent would restore everything.
 pub fn cleanup(modes: Modes, only_ours: bool) -> anyhow::Result<Answer> {
-    let Some(_claim) = host::Claim::take()? else {
+    let claim = host::Claim::take().context("cannot check whether a Ferroxy agent runs here")?;
+    let Some(_claim) = claim else {
         bail!("a Ferroxy agent runs in this network namespace and would restore everything; stop it first");
     };
     let mut opened = Vec::new();
