@@ -123,24 +123,6 @@ fn intent_of(service: &Service) -> Intent {
 }
 
 #[test]
-fn a_second_agent_waits_for_the_first_to_end() {
-    let Some(network) = support::network() else { return };
-    let ka = network.namespace("ka").unwrap();
-    let cluster = Cluster::new();
-    cluster.write_service(&web_service());
-    let first = Agent::start(ka, &cluster);
-    let second = Agent::spawn(ka, run_arguments(&cluster.manifests(), &cluster.config()));
-    second.wait_for("another Ferroxy agent runs in this network namespace");
-    assert_eq!(second.said("in sync"), 0, "{}", second.log());
-    let cleanup = ferroxy(ka, &["cleanup"]);
-    assert_eq!(cleanup.code, 1, "{cleanup:?}");
-    assert!(cleanup.stderr.contains("stop it first"), "{cleanup:?}");
-    first.terminate();
-    second.wait_for("nothing to send");
-    second.terminate();
-}
-
-#[test]
 fn other_services_come_change_and_go_unnoticed() {
     let Some(network) = support::network() else { return };
     let ka = network.namespace("ka").unwrap();

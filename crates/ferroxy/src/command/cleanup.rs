@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Args;
+use ferroxy_core::Family;
 use ferroxy_dataplane::capability::leftovers::{Established, InForce, Leftovers};
 use ferroxy_dataplane::{Dataplane, FailureKind, Mode, Opening, Platform, Settings};
 use ferroxy_platform::signals;

@@ -205,15 +205,9 @@ fn follow_config(
 fn claim(inputs: &mpsc::Receiver<agent::Input>) -> anyhow::Result<Option<host::Claim>> {
     let mut told = false;
     loop {
-        if let Some(claim) =
-            host::Claim::take().context("cannot check whether another Ferroxy agent runs here")?
-        {
-            if !claim.is_exclusive() {
-                warn!(
-                    "a process of another user holds the lock socket: cannot detect a second Ferroxy agent"
-                );
-            }
-            return Ok(Some(claim));
+        let claim = host::Claim::take().context("cannot check whether another Ferroxy agent runs here")?;
+        if claim.is_some() {
+            return Ok(claim);
         }
         if !told {
             warn!("another Ferroxy agent runs in this network namespace: waiting for it to end");

@@ -10,7 +10,7 @@ use ferroxy_core::Family;
 use ferroxy_dataplane::Mode;
 
 use super::changes::Tally;
-use super::counts::Counts;
+use super::counts::{Connections, Counts};
 use super::exposition::{Exposition, Histogram, Kind};
 use super::moment::Moment;
 use super::process;
@@ -64,6 +64,7 @@ fn agent(page: &mut Exposition, now: &Now, mode: &Mode) {
     changes(page, &now.counts);
     modes::write(page, now, mode);
     health(page, &now.counts);
+    connections(page, &now.counts);
     now.counts.requests.write(page);
     build_info(page, now);
     ours(page, now);
@@ -125,6 +126,21 @@ fn health(page: &mut Exposition, counts: &Counts) {
             page.sample(name, &[("code", word)], counts.health_answers.get(&(path, code)).unwrap_or(&0));
         }
     }
+}
+
+fn connections(page: &mut Exposition, counts: &Counts) {
+    let mut write = |kind, name: &str, help, of: fn(&Connections) -> u64| {
+        page.begin(kind, name, help);
+        for (server, connections) in &counts.connections {
+            page.sample(name, &[("server", server)], of(connections));
+        }
+    };
+    let help = "Open connections of our HTTP servers.";
+    write(Kind::Gauge, "ferroxy_http_connections", help, |it| it.open as u64);
+    let help = "Connections closed to make room for new ones, the idlest first.";
+    write(Kind::Counter, "ferroxy_http_connections_evicted_total", help, |it| it.evicted);
+    let help = "Failed attempts to accept a connection, such as for lack of file descriptors.";
+    write(Kind::Counter, "ferroxy_http_accept_errors_total", help, |it| it.accept_errors);
 }
 
 fn ours(page: &mut Exposition, now: &Now) {

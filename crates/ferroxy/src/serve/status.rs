@@ -16,7 +16,7 @@ use ferroxy_dataplane::capability::RuleCount;
 use ferroxy_dataplane::{Acknowledged, Receipt, Refusal};
 
 use super::changes::Reported;
-use super::counts::{Counts, Rules};
+use super::counts::{Connections, Counts, Rules};
 use super::frontends::Frontends;
 use super::health::{Health, Step};
 use super::moment::Moment;
@@ -150,6 +150,11 @@ impl Status {
     /// Returns when the set of health-check node ports has changed since the last call.
     pub async fn ports_changed(&self) {
         self.ports_changed.notified().await;
+    }
+
+    /// Counts connections of one of the servers.
+    pub fn connections(&self, server: &'static str, count: impl FnOnce(&mut Connections)) {
+        count(self.now().counts.connections.entry(server).or_default());
     }
 
     /// The limit for series of traffic; `None` while traffic is not counted.
