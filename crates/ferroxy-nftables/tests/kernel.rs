@@ -401,6 +401,21 @@ fn a_dormant_table_is_replaced() {
     });
 }
 
+/// An upgrade changes the program in place: what packets have learnt stays.
+#[test]
+fn sets_of_earlier_versions_go_and_the_table_stays() {
+    in_namespace(|| {
+        start(&mut open(&Family::ALL), &sample());
+        let earlier = "{ type ipv4_addr . inet_proto . inet_service : ipv4_addr; flags dynamic,timeout; }";
+        nft(&[&format!("add map ip ferroxy affinity {earlier}")]);
+        nft(&["add element ip ferroxy sticky-clients { 10.0.0.1 . 1:1 timeout 1h : 10.244.1.5 }"]);
+        start(&mut open(&Family::ALL), &sample());
+        let listed = nft(&["list table ip ferroxy"]);
+        assert!(!listed.contains("map affinity {"), "{listed}");
+        assert!(listed.contains("10.0.0.1 . 1:1 timeout 1h"), "{listed}");
+    });
+}
+
 #[test]
 fn probing_changes_nothing() {
     in_namespace(|| {
