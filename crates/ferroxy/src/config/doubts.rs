@@ -28,14 +28,17 @@ pub(super) fn is_ignored_beside_a_file(flag: &str) -> bool {
     !BESIDE_A_FILE.contains(&flag) && !flag.starts_with("log-") && !WINDOWS_ONLY.contains(&flag)
 }
 
-/// The flags that are used together with `--config`, as in the original, and our own two. So are all that begin with `log-`.
-const BESIDE_A_FILE: [&str; 12] = [
+/// The flags that are used together with `--config`, as in the original, and our own. So are all that begin with `log-`.
+const BESIDE_A_FILE: [&str; 15] = [
     "config",
     "cleanup",
     "hostname-override",
     "init-only",
     "logging-format",
     "master",
+    "service-max-endpoints",
+    "service-max-entries",
+    "service-max-frontends",
     "traffic-metrics",
     "traffic-metrics-max-series",
     "v",

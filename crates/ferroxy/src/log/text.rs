@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use ferroxy_core::foreign::printable;
 use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::Offset;
@@ -67,7 +68,7 @@ fn local(since_epoch: Duration) -> DateTime {
 /// One event is one line, whatever is in it.
 fn body(out: &mut Writer<'_>, fields: &Fields) -> fmt::Result {
     if fields.pairs.is_empty() {
-        return out.write_str(&fields.message.replace('\n', "\\n").replace('\r', "\\r"));
+        return out.write_str(&printable(&fields.message));
     }
     write!(out, "{:?}", fields.message)?;
     for (name, value) in &fields.pairs {
@@ -112,6 +113,7 @@ mod tests {
     fn messages_alone_are_plain_and_one_line() {
         assert_eq!(body_of("in sync: 3 \"things\"", &[]), "in sync: 3 \"things\"");
         assert_eq!(body_of("two\nlines", &[]), "two\\nlines");
+        assert_eq!(body_of("a \u{1b}[31mcolour\u{202e}", &[]), r"a \u{1b}[31mcolour\u{202e}");
     }
 
     #[test]

@@ -19,6 +19,7 @@ use super::changes::Reported;
 use super::counts::{Counts, Rules};
 use super::frontends::Frontends;
 use super::health::{Health, Step};
+use super::left_out::Excess;
 use super::moment::Moment;
 use super::ports::Ports;
 use super::requests::Request;
@@ -63,6 +64,7 @@ pub struct Now {
     pub queue_length: usize,
     pub ports: Ports,
     pub without_local: WithoutLocal,
+    pub left_out: Excess,
     pub counts: Counts,
     /// The Services whose traffic is counted; `None` while traffic is not counted.
     pub frontends: Option<Frontends>,
@@ -116,6 +118,7 @@ impl Status {
             queue_length: 0,
             ports: Ports::default(),
             without_local: WithoutLocal::default(),
+            left_out: Excess::default(),
             counts: Counts::default(),
             frontends: None,
             most_traffic_series: MOST_TRAFFIC_SERIES,
@@ -244,6 +247,7 @@ impl Status {
             let service = in_force.service(name).map(AsRef::as_ref);
             now.refused.remove(name);
             now.without_local.replace(name, service);
+            now.left_out.replace(name, service);
             if let Some(frontends) = &mut now.frontends {
                 frontends.replace(name, service);
             }
