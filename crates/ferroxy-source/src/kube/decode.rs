@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use ferroxy_core::Event;
+use ferroxy_core::{Event, foreign};
 use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
@@ -68,8 +68,8 @@ impl Status {
 
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Status { code, reason, message } = self;
-        match (reason.as_str(), message.as_str()) {
+        let code = self.code;
+        match (&*foreign::kept(&self.reason), &*foreign::kept(&self.message)) {
             ("", "") => write!(f, "answered {code}"),
             (reason, "") => write!(f, "answered {code} {reason}"),
             (_, message) => write!(f, "answered {code}: {message}"),
@@ -269,7 +269,7 @@ impl<'de> Visitor<'de> for ItemSeed {
         let mut notes = Notes::default();
         let (decoded, version) = wire::decode_versioned(self.0, MapAccessDeserializer::new(map), &mut notes)?;
         let content = match decoded {
-            Decoded::Object(object) => Content::Object(object, notes.0),
+            Decoded::Object(object) => Content::Object(object, notes.finish()),
             Decoded::LeftOut(key) => Content::LeftOut(key),
             Decoded::Nameless => Content::Unusable("it has no name"),
         };

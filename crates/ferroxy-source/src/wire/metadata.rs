@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use ferroxy_core::foreign;
 use ferroxy_core::policy::ANNOTATION_PREFIX;
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -31,9 +32,8 @@ struct Annotations {
 
 const LAST_CHANGE: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 
-/// Tenants write annotations: so many of ours are read, and values of this length.
+/// Tenants write annotations: so many of ours are read.
 const MOST: usize = 16;
-const LONGEST: usize = 256;
 
 impl<'de> Deserialize<'de> for Annotations {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Annotations, D::Error> {
@@ -55,7 +55,10 @@ impl<'de> Visitor<'de> for AnnotationsVisitor {
         while let Some(key) = map.next_key::<String>()? {
             if key == LAST_CHANGE {
                 annotations.last_change = map.next_value()?;
-            } else if key.starts_with(ANNOTATION_PREFIX) && annotations.ours.len() < MOST {
+            } else if key.starts_with(ANNOTATION_PREFIX)
+                && key.len() <= foreign::LONGEST
+                && annotations.ours.len() < MOST
+            {
                 annotations.ours.push((key, map.next_value()?));
             } else {
                 map.next_value::<IgnoredAny>()?;
@@ -116,9 +119,7 @@ impl Identity {
         let mut ours: Vec<(String, String)> = Vec::new();
         for (key, value) in annotations.into_iter().flat_map(|it| it.ours) {
             let value = value.take(format_args!("metadata.annotations[{key}]"), notes);
-            let mut value = value.unwrap_or_default();
-            value.truncate(value.floor_char_boundary(LONGEST));
-            ours.push((key, value));
+            ours.push((key, value.unwrap_or_default()));
         }
         ours
     }

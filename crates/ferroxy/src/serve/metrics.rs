@@ -157,6 +157,11 @@ fn ours(page: &mut Exposition, now: &Now) {
         "Services that the kernel refuses to accept.",
         refused,
     );
+    let left_out = now.left_out.total();
+    let name = "ferroxy_services_left_out";
+    page.begin(Kind::Gauge, name, "What Services have beyond the limits of a Service, and do not get.");
+    page.sample(name, &[("kind", "endpoints")], left_out.endpoints);
+    page.sample(name, &[("kind", "frontends")], left_out.frontends);
     let durations = [
         (
             "ferroxy_verification_duration_seconds",

@@ -12,6 +12,7 @@ mod frontends;
 pub mod health;
 mod healthz;
 mod http;
+mod left_out;
 mod metrics;
 mod metrics_server;
 mod moment;

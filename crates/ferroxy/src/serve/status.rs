@@ -19,6 +19,7 @@ use super::changes::Reported;
 use super::counts::{Connections, Counts, Rules};
 use super::frontends::Frontends;
 use super::health::{Health, Step};
+use super::left_out::Excess;
 use super::moment::Moment;
 use super::ports::Ports;
 use super::requests::Request;
@@ -64,6 +65,7 @@ pub struct Now {
     pub large_services: usize,
     pub ports: Ports,
     pub without_local: WithoutLocal,
+    pub left_out: Excess,
     pub counts: Counts,
     /// The Services whose traffic is counted; `None` while traffic is not counted.
     pub frontends: Option<Frontends>,
@@ -118,6 +120,7 @@ impl Status {
             large_services: 0,
             ports: Ports::default(),
             without_local: WithoutLocal::default(),
+            left_out: Excess::default(),
             counts: Counts::default(),
             frontends: None,
             most_traffic_series: MOST_TRAFFIC_SERIES,
@@ -266,6 +269,7 @@ impl Status {
         for name in names {
             let service = in_force.service(name).map(AsRef::as_ref);
             now.without_local.replace(name, service);
+            now.left_out.replace(name, service);
             if let Some(frontends) = &mut now.frontends {
                 frontends.replace(name, service);
             }
