@@ -40,9 +40,9 @@ use crate::config::Config;
 use crate::flags::Flags;
 use crate::modes::MODES;
 use metrics_server::About;
-use room::Limits;
 pub use metrics_server::Counters;
 pub use moment::Moment;
+use room::Limits;
 pub use status::Status;
 
 /// Connections at a time. One takes up to 16 KiB, for the head of a request, and an open file. Where few files may be

@@ -137,7 +137,8 @@ impl<T> Room<T> {
     fn idlest(&self, may_go: impl Fn(&Connection<T>) -> bool) -> Option<Id> {
         let all = self.connections.iter().filter(|(_, it)| may_go(it));
         let victim = all.max_by_key(|(_, it)| {
-            let (of_socket, of_peer) = (self.of_socket.get(&it.socket), self.of_peer.get(&(it.socket, it.peer)));
+            let (of_socket, of_peer) =
+                (self.of_socket.get(&it.socket), self.of_peer.get(&(it.socket, it.peer)));
             (!it.is_busy, of_socket, of_peer, Reverse(it.last_used))
         });
         victim.map(|(id, _)| *id)
