@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ferroxy_core::{Diagnostic, Event};
 
-use super::Update;
+use super::{Denial, Update};
 use crate::object::Kind;
 
 pub(super) struct Hub {
@@ -48,6 +48,10 @@ impl Hub {
             state.listed = true;
             (state.on_update)(Update::Listed);
         }
+    }
+
+    pub(super) fn denied(&self, denial: Denial) {
+        (self.state.borrow_mut().on_update)(Update::Denied(denial));
     }
 
     /// Everything that is wrong with one kind, or with the credentials.

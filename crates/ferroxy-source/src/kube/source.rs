@@ -9,10 +9,12 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use ferroxy_core::{Diagnostic, Event};
+use ferroxy_platform::privileges;
 use futures_util::future::{join_all, select};
 use tokio::runtime;
 use tokio::sync::mpsc::Receiver;
 use tokio::sync::oneshot;
+use tracing::warn;
 
 use super::access::{Access, OpenError};
 use super::credentials::keep;
@@ -24,7 +26,7 @@ use super::observer::{Observer, learn_version};
 use super::probe::probe;
 use super::recorder::{Recorder, record};
 use super::resource::Resource;
-use super::{Options, Update};
+use super::{Denial, Options, Update};
 use crate::occurrence::Occurrence;
 
 /// An API server with its configuration, not contacted yet.
@@ -51,6 +53,27 @@ pub enum ReadError {
     Thread(#[from] io::Error),
     #[error("not everything was read from {server} within {} seconds{}", waited.as_secs_f32(), because(troubles))]
     Timeout { server: String, waited: Duration, troubles: Vec<Diagnostic> },
+    #[error(
+        "{server} does not accept the credentials of the kubeconfig or service account (401){}",
+        said(message)
+    )]
+    Unauthorized { server: String, message: String },
+    #[error("missing permission at {server}: list {resource} (403){}", said(message))]
+    Forbidden { server: String, resource: String, message: String },
+}
+
+impl ReadError {
+    fn denied(server: String, denial: Denial) -> ReadError {
+        let Denial { code, resource, message } = denial;
+        match code {
+            401 => ReadError::Unauthorized { server, message },
+            _ => ReadError::Forbidden { server, resource, message },
+        }
+    }
+}
+
+fn said(message: &str) -> String {
+    if message.is_empty() { String::new() } else { format!(": {message}") }
 }
 
 fn because(troubles: &[Diagnostic]) -> String {
@@ -76,7 +99,7 @@ impl KubeSource {
 
     /// Lists and watches on a separate thread, and calls back from there.
     pub fn watch(self, on_update: impl FnMut(Update) + Send + 'static) -> io::Result<KubeWatch> {
-        self.start(false, on_update)
+        self.start(false, give_up_privileges, on_update)
     }
 
     /// Lists everything once. Also returns what is wrong with single objects.
@@ -84,13 +107,14 @@ impl KubeSource {
         let (deadline, server) = (Instant::now() + limit, self.server());
         let (sender, updates) = mpsc::channel();
         // Fails only if the receiver is gone.
-        let watch = self.start(true, move |update| drop(sender.send(update)))?;
+        let watch = self.start(true, || {}, move |update| drop(sender.send(update)))?;
         let (mut events, mut troubles) = (Vec::new(), Vec::new());
         loop {
             match updates.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                 Ok(Update::Events(more)) => events.extend(more),
                 Ok(Update::Troubles(now)) => troubles = now,
                 Ok(Update::Listed) => break,
+                Ok(Update::Denied(denial)) => return Err(ReadError::denied(server, denial)),
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
                     return Err(ReadError::Timeout { server, waited: limit, troubles });
                 }
@@ -106,10 +130,11 @@ impl KubeSource {
         Ok((events, troubles))
     }
 
-    /// `wait_for_all`: also for optional resources.
+    /// `wait_for_all`: also for optional resources. `prepare` runs first on the new thread.
     fn start(
         self,
         wait_for_all: bool,
+        prepare: fn(),
         on_update: impl FnMut(Update) + Send + 'static,
     ) -> io::Result<KubeWatch> {
         let resources = Resource::all(&self.options.node_name, self.options.service_cidrs);
@@ -119,12 +144,21 @@ impl KubeSource {
         let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
         let work = Work { source: self, resources, pulses: pulses.clone(), occurrences, wait_for_all };
         let run = move || {
+            prepare();
             runtime.block_on(async { drop(select(pin!(work.run(on_update)), stopped).await) });
             // Does not wait for DNS lookups and exec plugins.
             runtime.shutdown_background();
         };
         let thread = thread::Builder::new().name("api-watch".to_owned()).spawn(run)?;
         Ok(KubeWatch { stop: Some(stop), thread: Some(thread), pulses, recorder })
+    }
+}
+
+/// The thread that reads from the network programs nothing, and an exec plugin of the kubeconfig, which is a child of
+/// it, must not get what the agent keeps for its own tools.
+fn give_up_privileges() {
+    if let Err(error) = privileges::give_up_in_this_thread() {
+        warn!("cannot give up privileges for the connection to the API server: {error}");
     }
 }
 

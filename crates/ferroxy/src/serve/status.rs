@@ -59,6 +59,8 @@ pub struct Now {
     /// The Node object is known, and the node is not about to be removed.
     pub node_eligible: bool,
     pub source: Source,
+    /// Once, at least when `/readyz` was asked.
+    pub was_ready: bool,
     /// Services that the kernel refused, and why.
     pub refused: BTreeMap<ServiceName, String>,
     pub queue_length: usize,
@@ -115,6 +117,7 @@ impl Status {
             health: Health::new(sync_period, Moment::now()),
             node_eligible: false,
             source: Source::default(),
+            was_ready: false,
             refused: BTreeMap::new(),
             queue_length: 0,
             large_services: 0,

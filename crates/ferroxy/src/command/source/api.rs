@@ -54,6 +54,8 @@ impl ApiSource {
                 Update::Events(events) => Input::Events(events),
                 Update::Listed => Input::Listed,
                 Update::Troubles(found) => Input::SourceDiagnostics(found),
+                // The agent waits for the permission; `Troubles` say which.
+                Update::Denied(_) => return,
             });
         });
         let watch = Arc::new(watch.context("cannot watch the API server")?);
