@@ -91,7 +91,7 @@ fn open_all(modes: Modes) -> anyhow::Result<Opened> {
 }
 
 fn claim() -> anyhow::Result<host::Claim> {
-    let claim = host::Claim::take()?;
+    let claim = host::Claim::take().context("cannot check whether a Ferroxy agent runs here")?;
     claim
         .context("a Ferroxy agent runs in this network namespace and would restore everything; stop it first")
 }
