@@ -119,7 +119,7 @@ fn intent_of(service: &Service) -> Intent {
     let pods = ["10.244.0.0/16", "fd00:10:244::/48"].map(|range| range.parse().unwrap());
     let detect_local = DetectLocal::ClusterCidr(pods.into());
     let mut facts = Facts::new(Policy { node_name: "ka".into(), detect_local, ..Policy::default() });
-    ManifestSource::open(&cluster.manifests(), |event| drop(facts.apply(event))).unwrap();
+    ManifestSource::open(cluster.manifests(), |event| drop(facts.apply(event))).unwrap();
     resolve::all(&facts).0
 }
 
