@@ -1,6 +1,6 @@
 //! Writes lines, and never makes the one who logs wait.
 //!
-//! A pipe that nobody reads is full after 64 KiB, and then a write blocks. Only the thread of this file blocks: lines wait in
+//! An unread pipe is full after 64 KiB, and then a write blocks. Only the thread of this file blocks: lines wait in
 //! the `backlog.rs`, which drops what is too much. Before the thread exists (privileges are given up first, and signals
 //! blocked) a line is written by whoever logs it, if the stream has room; otherwise it waits as well.
 
@@ -106,7 +106,7 @@ impl Writer {
             if !output.has_room(until.saturating_duration_since(Instant::now())) {
                 return;
             }
-            // An error means that nobody reads it any more: there is nobody to tell.
+            // An error means that the reader is gone: there is nowhere to report it.
             let _ = output.write_all(piece);
             backlog.remove_first();
         }
