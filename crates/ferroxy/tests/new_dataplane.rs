@@ -6,10 +6,10 @@
 use std::ffi::OsString;
 use std::fs;
 use std::process::ExitCode;
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 use std::time::Duration;
 
-use ferroxy::agent::{Agent, Input, Periods};
+use ferroxy::agent::{Agent, Input, Periods, inbox};
 use ferroxy::config::Config;
 use ferroxy::flags::Flags;
 use ferroxy::modes::{MODES, Modes};
@@ -101,7 +101,7 @@ fn the_agent_programs_it() {
     let status = Arc::new(Status::new(&Family::ALL, Duration::from_secs(30)));
     let mut agent =
         Agent::new(&MEMORY, facts, Box::new(Memory::new(&kernel)), Periods::default(), Arc::clone(&status));
-    assert_eq!(agent.start(&mpsc::channel().1), None);
+    assert_eq!(agent.start(&inbox().1), None);
     let web = ServiceName::new("default", "web");
     assert!(kernel.intent().services.contains_key(&web));
     let gone = Event::ServiceGone { namespace: "default".into(), name: "web".into() };
