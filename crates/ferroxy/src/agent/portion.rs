@@ -197,8 +197,8 @@ impl<'a> Cut<'a> {
             budget,
             spent: 0,
         };
-        for p in 0..desired.len() {
-            cut.is_there[p] = (0..desired[p].frontends.len()).map(|f| cut.is_in_place(p, f)).collect();
+        for (p, port) in desired.iter().enumerate() {
+            cut.is_there[p] = (0..port.frontends.len()).map(|f| cut.is_in_place(p, f)).collect();
         }
         cut
     }

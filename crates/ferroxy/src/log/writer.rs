@@ -42,6 +42,13 @@ struct State {
     is_writing: bool,
 }
 
+/// What the thread does next.
+struct Work {
+    batch: Option<(To, Vec<u8>)>,
+    /// How many lines were dropped, and where the last of them should have gone.
+    dropped: Option<(u64, To)>,
+}
+
 /// Lines may be written from now on. Those for standard output may be held back, up to so many bytes and for so long.
 pub(super) fn open(hold: usize, every: Option<Duration>) -> io::Result<()> {
     let (stdout, stderr) = (streams::stdout()?, streams::stderr()?);
@@ -114,7 +121,7 @@ impl Writer {
 
     fn run(&self) {
         loop {
-            let (batch, dropped) = self.next();
+            let Work { batch, dropped } = self.next();
             if let Some((lines, to)) = dropped {
                 warn!("{lines} log lines were dropped: {} was full", to.as_str());
             }
@@ -133,7 +140,7 @@ impl Writer {
     }
 
     /// Waits for something to write or to report.
-    fn next(&self) -> (Option<(To, Vec<u8>)>, Option<(u64, To)>) {
+    fn next(&self) -> Work {
         let mut state = self.state();
         if !state.backlog.is_urgent {
             let wait = self.every.unwrap_or(limit::REPORT_EVERY).min(limit::REPORT_EVERY);
@@ -144,7 +151,7 @@ impl Writer {
         let batch = state.backlog.take();
         // Reported after all that waited: that is where lines are missing.
         let dropped = if state.backlog.is_empty() { state.backlog.take_dropped() } else { None };
-        (batch, dropped)
+        Work { batch, dropped }
     }
 
     fn flush(&self, until: Instant) {
