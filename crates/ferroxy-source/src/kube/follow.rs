@@ -98,6 +98,7 @@ impl Follower {
     /// Sends one request and reads its response to the end.
     async fn turn(&mut self) {
         self.rest().await;
+        self.hub.room().await;
         let lease = usable(&mut self.leases).await;
         if lease.why == Why::Move {
             self.machine.change_server(&lease.server);
@@ -199,6 +200,7 @@ impl Follower {
         self.report(true);
         let mut framer = Framer::default();
         loop {
+            self.hub.room().await;
             let silence = if self.machine.is_watching() { WATCH_SILENCE } else { LIST_SILENCE };
             match unless_withdrawn(next(&mut body, silence), &mut self.leases).await {
                 Ok(Next::Bytes(bytes)) => {

@@ -1,5 +1,6 @@
 //! The public interface of the source: open it, then watch it or read it once.
 
+use std::fmt;
 use std::io;
 use std::pin::pin;
 use std::rc::Rc;
@@ -35,6 +36,23 @@ pub struct KubeSource {
     options: Options,
     access: Access,
     observer: Observer,
+    held_back: HeldBack,
+}
+
+/// Says whether whoever gets the updates has enough of them for now: then no more are read.
+#[derive(Default)]
+pub(super) struct HeldBack(Option<Box<dyn Fn() -> bool + Send>>);
+
+impl HeldBack {
+    pub(super) fn is_full(&self) -> bool {
+        self.0.as_ref().is_some_and(|is_full| is_full())
+    }
+}
+
+impl fmt::Debug for HeldBack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("HeldBack")
+    }
 }
 
 /// A thread that follows the API server. Dropping this ends it.
@@ -84,12 +102,17 @@ impl KubeSource {
     /// Reads the configuration and the credentials. The server need not be reachable yet.
     pub fn open(options: Options) -> Result<KubeSource, OpenError> {
         let access = Access::read(&options)?;
-        Ok(KubeSource { options, access, observer: Observer::default() })
+        Ok(KubeSource { options, access, observer: Observer::default(), held_back: HeldBack::default() })
     }
 
     /// Reports every request to the observer.
     pub fn observed_by(self, observer: Observer) -> KubeSource {
         KubeSource { observer, ..self }
+    }
+
+    /// Reads no further while this is true. It is asked often.
+    pub fn held_back_while(self, is_full: impl Fn() -> bool + Send + 'static) -> KubeSource {
+        KubeSource { held_back: HeldBack(Some(Box::new(is_full))), ..self }
     }
 
     /// `https://192.0.2.1:6443`
@@ -195,8 +218,8 @@ struct Work {
 impl Work {
     async fn run(self, on_update: impl FnMut(Update) + 'static) {
         let Work { source, resources, pulses, occurrences, wait_for_all } = self;
-        let KubeSource { options, access, observer } = source;
-        let hub = Rc::new(Hub::new(resources.iter().map(|it| it.kind), on_update));
+        let KubeSource { options, access, observer, held_back } = source;
+        let hub = Rc::new(Hub::new(resources.iter().map(|it| it.kind), on_update, held_back));
         let link = Link::new(&options, pulses.clone(), observer.clone());
         let followers = resources.into_iter().zip(pulses).map(|(resource, pulse)| {
             follow(resource, wait_for_all, Rc::clone(&link), Rc::clone(&hub), pulse)
