@@ -47,7 +47,10 @@ fn the_variant_for_modes_with_tools_has_them_and_the_same_binary() {
     let steps: Vec<&str> = stage.lines().filter(|line| !line.starts_with('#') && !line.is_empty()).collect();
     let [.., install, _, _] = steps[..] else { panic!("{steps:?}") };
     assert!(install.contains(" --no-install-recommends iptables "), "{steps:?}");
-    assert_eq!(steps[steps.len() - 2..], ["COPY --from=build /image/ /", "ENTRYPOINT [\"/usr/local/bin/ferroxy\"]"]);
+    assert_eq!(
+        steps[steps.len() - 2..],
+        ["COPY --from=build /image/ /", "ENTRYPOINT [\"/usr/local/bin/ferroxy\"]"]
+    );
     assert!(text("deploy/helm/ferroxy/templates/_parts.tpl").contains("-iptables{{ end }}"));
 }
 

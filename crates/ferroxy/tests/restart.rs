@@ -17,9 +17,7 @@ use ferroxy_nftables::{Nftables, Settings};
 use ferroxy_source::manifest::ManifestSource;
 use serde_json::Value;
 
-use support::{
-    Agent, Cluster, DEADLINE, Service, Traffic, ask_from, ferroxy, pod_from, run_arguments, web_service,
-};
+use support::{Agent, Cluster, DEADLINE, Service, Traffic, ask_from, pod_from, run_arguments, web_service};
 
 #[test]
 fn a_restart_of_the_agent_goes_unnoticed() {

@@ -83,6 +83,7 @@ fn between(
         ports,
         health_check: before.and_then(|before| before.health_check),
         annotations: model.annotations.clone(),
+        left_out: model.left_out,
     })
 }
 

@@ -166,7 +166,9 @@ fn failed(name: Name, error: &anyhow::Error) -> ExitCode {
     if log::is_json() {
         tracing::error!(error = reasons, "command failed");
     } else {
-        reasons.lines().for_each(|reason| log::print_error(&format!("{}: {}", name.as_str(), printable(reason))));
+        reasons
+            .lines()
+            .for_each(|reason| log::print_error(&format!("{}: {}", name.as_str(), printable(reason))));
     }
     ExitCode::FAILURE
 }

@@ -61,7 +61,14 @@ fn service(dice: &mut Dice) -> Option<ServiceIntent> {
     ports.retain(|port| !port.frontends.is_empty());
     let health_check = (dice.roll(2) == 0).then_some(HealthCheck { port: 30_000, local_endpoints: 1 });
     let cluster_ips = cluster_ips.into_iter().map(address).collect();
-    Some(ServiceIntent { name: name(), cluster_ips, ports, health_check, annotations: Vec::new() })
+    Some(ServiceIntent {
+        name: name(),
+        cluster_ips,
+        ports,
+        health_check,
+        annotations: Vec::new(),
+        left_out: Default::default(),
+    })
 }
 
 fn name() -> ServiceName {
@@ -167,6 +174,7 @@ fn large(ports: u16, addresses: u8, endpoints: u8) -> ServiceIntent {
         ports: (1..=ports).map(port).collect(),
         health_check: None,
         annotations: Vec::new(),
+        left_out: Default::default(),
     }
 }
 
