@@ -119,7 +119,7 @@ fn a_restart_over_a_broken_file_removes_nothing_until_it_reads_well() {
     std::fs::write(cluster.manifests().join("web.yaml"), "kind: Service\nmetadata: [").unwrap();
     cluster.remove("api.yaml");
     let agent = Agent::start(&node, &cluster);
-    agent.wait_for("existing state is kept until everything can be read");
+    agent.wait_for("keeping all existing rules until they can");
     for cluster_ip in ["10.96.0.80", "10.96.0.81"] {
         assert_eq!(endpoint_of(&node, cluster_ip).as_deref(), Some("10.244.1.5"), "{cluster_ip}");
     }
@@ -145,7 +145,7 @@ fn a_file_that_is_mended_before_the_first_sync_counts_as_read() {
     let agent = Agent::spawn(&node, run_arguments(&cluster.manifests(), &cluster.config()));
     agent.wait_for("first sync failed");
     cluster.write_service(&service("web", "10.96.0.80", "a1"));
-    agent.wait_for("everything can be read");
+    agent.wait_for("all objects can be read now");
     assert_eq!(agent.said("in sync"), 0, "{}", agent.log());
 
     drop(orders);
