@@ -29,11 +29,13 @@ struct Annotations {
     ours: Vec<(String, Field<String>)>,
 }
 
-const LAST_CHANGE: &str = "endpoints.kubernetes.io/last-change-trigger-time";
+pub(crate) const LAST_CHANGE: &str = "endpoints.kubernetes.io/last-change-trigger-time";
+pub(crate) const LAST_CHANGE_FIELD: &str =
+    "metadata.annotations[endpoints.kubernetes.io/last-change-trigger-time]";
 
 /// Tenants write annotations: so many of ours are read, and values of this length.
-const MOST: usize = 16;
-const LONGEST: usize = 256;
+pub(crate) const MOST: usize = 16;
+pub(crate) const LONGEST: usize = 256;
 
 impl<'de> Deserialize<'de> for Annotations {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Annotations, D::Error> {
@@ -125,11 +127,10 @@ impl Identity {
 
     /// When the change happened that led to this state of a slice, in nanoseconds since 1970.
     pub(super) fn last_change(&mut self, notes: &mut Notes) -> Option<i64> {
-        const FIELD: &str = "metadata.annotations[endpoints.kubernetes.io/last-change-trigger-time]";
         let annotations =
             std::mem::take(&mut self.annotations).take(format_args!("metadata.annotations"), notes)?;
-        let text = annotations.last_change.take(format_args!("{FIELD}"), notes)?;
-        time::nanoseconds(&text, FIELD, notes)
+        let text = annotations.last_change.take(format_args!("{LAST_CHANGE_FIELD}"), notes)?;
+        time::nanoseconds(&text, LAST_CHANGE_FIELD, notes)
     }
 
     /// The value of a label. A value of the wrong type is noted and counts as absent.
