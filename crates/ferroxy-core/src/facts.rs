@@ -8,15 +8,15 @@ mod node;
 mod service;
 mod slice;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
+use ipnet::IpNet;
 use smallvec::SmallVec;
 
 pub use claims::Claim;
-pub(crate) use claims::Claims;
+pub(crate) use claims::{Claimed, Claims, Rank};
 use interner::Interner;
 pub use node::{Node, ServiceCidr};
 pub use service::{Listed, LoadBalancerIp, Service, ServiceKind, ServicePort};
@@ -39,7 +39,7 @@ pub struct Facts {
     /// By `namespace/name` of the slice.
     slices: BTreeMap<Arc<str>, Box<Slice>>,
     /// The slices of each Service, even if the Service does not exist. Sorted; most Services have one.
-    slices_of: FxHashMap<ServiceName, SmallVec<[Arc<str>; 1]>>,
+    slices_of: HashMap<ServiceName, SmallVec<[Arc<str>; 1]>>,
     places: Interner<Place>,
     nodes: BTreeMap<String, Node>,
     service_cidrs: BTreeMap<String, ServiceCidr>,
@@ -91,7 +91,7 @@ impl Facts {
             policy,
             services: BTreeMap::new(),
             slices: BTreeMap::new(),
-            slices_of: FxHashMap::default(),
+            slices_of: HashMap::new(),
             places: Interner::new(),
             nodes: BTreeMap::new(),
             service_cidrs: BTreeMap::new(),
@@ -151,7 +151,7 @@ impl Facts {
         self.claims = Claims::default();
         for service in self.services.values() {
             let claims = resolve::claims(service, &self.policy);
-            self.claims.replace(None, Some((service, claims)), &mut BTreeSet::new());
+            self.claims.replace(None, Some((service, claims)), BTreeSet::new, &mut BTreeSet::new());
         }
         Touched::all()
     }
@@ -167,7 +167,11 @@ impl Facts {
         let mut touched = BTreeSet::from([name.clone()]);
         let with_claims = |service| (service, resolve::claims(service, &self.policy));
         let new = self.services.get(name).map(Box::as_ref).map(with_claims);
-        self.claims.replace(old.as_deref().map(with_claims), new, &mut touched);
+        // Not inside the call, which borrows the claims.
+        let mut claims = std::mem::take(&mut self.claims);
+        let node_addresses = || resolve::known_addresses(self);
+        claims.replace(old.as_deref().map(with_claims), new, node_addresses, &mut touched);
+        self.claims = claims;
         Touched { services: touched, ..Touched::default() }
     }
 
@@ -212,6 +216,7 @@ impl Facts {
     fn replace_node(&mut self, name: String, new: Option<Node>) -> Touched {
         let is_own = name == self.policy.node_name;
         let before = self.seen_by_services();
+        let addresses = resolve::known_addresses(self);
         let old = match new {
             Some(new) => self.nodes.insert(name.clone(), new),
             // The Node object may be deleted while the host keeps running with its addresses.
@@ -224,7 +229,8 @@ impl Facts {
         if !is_own || old.as_ref() == self.nodes.get(&name) {
             return Touched::default();
         }
-        Touched { everything: before != self.seen_by_services(), node: true, ..Touched::default() }
+        let services = self.on_addresses_that_changed(&addresses);
+        Touched { services, everything: before != self.seen_by_services(), node: true }
     }
 
     /// The fields of the node that the rules for Services read: its zone (topology) and its addresses (source ranges).
@@ -233,19 +239,45 @@ impl Facts {
     }
 
     fn replace_service_cidr(&mut self, name: String, new: Option<ServiceCidr>) -> Touched {
-        let changed = self.service_cidrs.get(&name) != new.as_ref();
-        match new {
+        if self.service_cidrs.get(&name) == new.as_ref() {
+            return Touched::default();
+        }
+        let cidrs = |object: &Option<ServiceCidr>| object.iter().flat_map(|it| it.cidrs.to_vec()).collect();
+        let mut concerned: Vec<IpNet> = cidrs(&new);
+        let old = match new {
             Some(new) => self.service_cidrs.insert(name, new),
             None => self.service_cidrs.remove(&name),
         };
-        Touched { node: changed, ..Touched::default() }
+        concerned.extend::<Vec<_>>(cidrs(&old));
+        Touched { node: true, services: self.with_outside_addresses_in(&concerned), ..Touched::default() }
+    }
+
+    /// The Services with an external IP or a load-balancer IP in one of the CIDRs. Walks all Services: ServiceCIDRs
+    /// hardly ever change.
+    fn with_outside_addresses_in(&self, cidrs: &[IpNet]) -> BTreeSet<ServiceName> {
+        let is_inside = |ip: IpAddr| cidrs.iter().any(|cidr| cidr.contains(&ip));
+        let is_concerned = |service: &&Service| {
+            service.external_ips.iter().any(|listed| is_inside(listed.value))
+                || service.load_balancer_ips.iter().any(|listed| is_inside(listed.value.ip))
+        };
+        self.services().filter(is_concerned).map(|service| service.name.clone()).collect()
+    }
+
+    /// The Services that claim an address which this host got or lost.
+    fn on_addresses_that_changed(&self, before: &BTreeSet<IpAddr>) -> BTreeSet<ServiceName> {
+        let now = resolve::known_addresses(self);
+        let changed = before.symmetric_difference(&now);
+        changed.flat_map(|ip| self.claims.holders(Claim::WholeAddress { address: *ip })).cloned().collect()
     }
 
     fn replace_host_addresses(&mut self, addresses: Vec<IpAddr>) -> Touched {
         let new = Some(addresses.into_iter().collect());
-        let changed = self.host_addresses != new;
+        if self.host_addresses == new {
+            return Touched::default();
+        }
+        let before = resolve::known_addresses(self);
         self.host_addresses = new;
-        Touched { node: changed, ..Touched::default() }
+        Touched { node: true, services: self.on_addresses_that_changed(&before), ..Touched::default() }
     }
 
     /// `namespace/name` if both are valid; otherwise a Diagnostic is kept until the object is deleted.
@@ -491,6 +523,30 @@ mod tests {
         assert_eq!(names(&facts.apply(old)), ["old", "young", "younger"]);
         let gone = Event::ServiceGone { namespace: "default".into(), name: "old".into() };
         assert_eq!(names(&facts.apply(gone)), ["old", "young", "younger"]);
+    }
+
+    #[test]
+    fn a_cluster_ip_touches_the_services_that_use_its_address_on_any_port() {
+        let mut facts = Facts::new(Policy::default());
+        let mut early = service("early", "10.96.0.1", 1);
+        early.external_ips = vec!["10.96.0.80".into()];
+        early.ports[0].port = 81;
+        facts.apply(Event::Service(early));
+        let owner = facts.apply(Event::Service(service("web", "10.96.0.80", 2)));
+        assert_eq!(names(&owner), ["early", "web"]);
+    }
+
+    #[test]
+    fn addresses_of_the_host_touch_the_services_that_claim_them() {
+        let mut facts = Facts::new(Policy::default());
+        let mut web = service("web", "10.96.0.80", 1);
+        web.external_ips = vec!["172.18.0.2".into()];
+        facts.apply(Event::Service(web));
+        let addresses =
+            |texts: &[&str]| Event::HostAddresses(texts.iter().map(|text| text.parse().unwrap()).collect());
+        assert_eq!(names(&facts.apply(addresses(&["172.18.0.2"]))), ["web"]);
+        assert_eq!(names(&facts.apply(addresses(&["172.18.0.2", "172.18.0.3"]))), [""; 0]);
+        assert_eq!(names(&facts.apply(addresses(&[]))), ["web"]);
     }
 
     #[test]

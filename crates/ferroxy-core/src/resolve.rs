@@ -37,7 +37,7 @@ use selection::{Selection, Uses};
 pub use serving::serving;
 
 use crate::diagnostic::{Cause, Diagnostic, Object};
-use crate::facts::{Claim, Facts, Service, Touched};
+use crate::facts::{Claim, Claimed, Facts, Rank, Service, Touched};
 use crate::intent::{FamilyIntent, Frontend, FrontendKind, Intent, NodeIntent, PortIntent, ServiceIntent};
 use crate::name::{Family, ServiceName};
 use crate::policy::Policy;
@@ -136,13 +136,24 @@ pub fn update(facts: &Facts, touched: &Touched, intent: &mut Intent) {
 }
 
 /// The frontends that a Service claims, before conflicts are settled.
-pub(crate) fn claims(service: &Service, policy: &Policy) -> Vec<Claim> {
+pub(crate) fn claims(service: &Service, policy: &Policy) -> Claimed {
+    let mut claimed = Claimed::new();
     if ownership::check(service).is_err() {
-        return Vec::new();
+        return claimed;
     }
-    let frontends = frontends::wanted(service, policy).into_iter().map(|wanted| wanted.claim(service));
-    let health_check = health_check::port(service).map(|port| Claim::HealthCheck { port });
-    frontends.chain(health_check).collect()
+    let mut claim = |claim, rank: Rank| {
+        claimed.entry(claim).and_modify(|known| *known = rank.min(*known)).or_insert(rank);
+    };
+    for wanted in frontends::wanted(service, policy) {
+        claim(wanted.claim(service), wanted.rank());
+        if let Some(address) = wanted.address {
+            claim(Claim::WholeAddress { address }, wanted.rank());
+        }
+    }
+    if let Some(port) = health_check::port(service) {
+        claim(Claim::HealthCheck { port }, Rank::Allocated);
+    }
+    claimed
 }
 
 /// One Service port in one family with everything that led to its Intent; `explain` shows the steps.
@@ -160,6 +171,7 @@ fn ours(facts: &Facts, service: &Service, diagnostics: &mut Vec<Diagnostic>) -> 
     let ports = ports(facts, service, &settled);
     diagnostics.extend(cluster_ips::diagnostics(service));
     diagnostics.extend(frontends::stranded(service, facts.policy()));
+    diagnostics.extend(frontends::provisional(facts, service));
     diagnostics.extend(settled.diagnostics(service));
     diagnostics.extend(
         ports.iter().filter_map(|port| pool_size::diagnostic(service, port.port, port.selection.beyond)),

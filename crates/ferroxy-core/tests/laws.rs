@@ -37,6 +37,19 @@ fn ports(intent: &Intent) -> impl Iterator<Item = &PortIntent> {
     intent.services.values().flat_map(|service| &service.ports)
 }
 
+/// The same event, with an address of this node as external IP and a node port as port: node ports are contested, too.
+fn contested(mut event: Event) -> Event {
+    if let Event::Service(service) = &mut event {
+        for address in service.external_ips.iter_mut().filter(|ip| *ip == "198.51.100.2") {
+            *address = "172.18.0.2".to_owned();
+        }
+        for port in service.ports.iter_mut().filter(|port| port.port == 81) {
+            port.port = 30_080;
+        }
+    }
+    event
+}
+
 /// Committed, with the fix of what it shows.
 const COUNTEREXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/proptest-regressions/laws.txt");
 
@@ -69,6 +82,19 @@ proptest! {
         prop_assert_eq!(before, after);
         if !touched.node {
             prop_assert_eq!(node_before, resolve::node(&facts));
+        }
+    }
+
+    #[test]
+    fn contested_node_ports_touch_everyone_concerned(cluster in clusters(), event in events()) {
+        let events = cluster.events.into_iter().map(contested).collect();
+        let mut facts = Cluster { policy: cluster.policy, events }.facts();
+        let before = resolutions(&facts);
+        let touched = facts.apply(contested(event));
+        let after = resolutions(&facts);
+        let untouched = |name: &&ServiceName| !touched.everything && !touched.services.contains(*name);
+        for name in after.keys().filter(untouched) {
+            prop_assert_eq!(before.get(name), after.get(name));
         }
     }
 

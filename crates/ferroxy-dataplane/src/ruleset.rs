@@ -3,7 +3,7 @@
 use std::fmt::{Debug, Display};
 use std::net::IpAddr;
 
-use ferroxy_core::{Packet, Verdict};
+use ferroxy_core::{Packet, ServiceIntent, Verdict};
 
 /// `Display` prints it as the mode's own tool does.
 pub trait Ruleset: Display + Debug {
@@ -14,6 +14,11 @@ pub trait Ruleset: Display + Debug {
     /// Whether this ruleset makes an address one of the host's own, as a device with the addresses of Services does.
     fn makes_local(&self, _: IpAddr) -> bool {
         false
+    }
+
+    /// What this mode adds to a Service that other modes do not have: a name and a value each.
+    fn traits_of(&self, _: &ServiceIntent) -> Vec<(&'static str, String)> {
+        Vec::new()
     }
 }
 

@@ -3,9 +3,7 @@
 //! A chain that differs is rewritten, unless it is long and only a few of its rules differ: KUBE-SERVICES has a rule for
 //! every frontend of the cluster, and a change of one Service must not rewrite all of them.
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use rustc_hash::FxHashSet;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use crate::plan::{Op, Plan};
 use crate::program::is_shared;
@@ -35,7 +33,7 @@ pub fn keeping_the_unknown(seen: &State, mut wanted: State) -> State {
     for (place, table) in &mut wanted.tables {
         let Some(seen) = seen.tables.get(place) else { continue };
         let is_unknown = |chain: &str| seen.chains.contains_key(chain) && !table.chains.contains_key(chain);
-        let unknown: FxHashSet<&str> =
+        let unknown: HashSet<&str> =
             seen.chains.keys().map(AsRef::as_ref).filter(|it| is_unknown(it)).collect();
         let leads_there = |rule: &&str| target(rule).is_some_and(|it| unknown.contains(it));
         for (chain, rules) in &mut table.chains {
@@ -83,8 +81,7 @@ fn rewrite(chain: &str, seen: &Rules, wanted: &Rules) -> Vec<Op> {
 
 /// The few single rules that differ; `None` if they are not few, or what stays would have to change its order.
 fn edits(chain: &str, seen: &Rules, wanted: &Rules) -> Option<Vec<Op>> {
-    let (before, after): (FxHashSet<&str>, FxHashSet<&str>) =
-        (seen.iter().collect(), wanted.iter().collect());
+    let (before, after): (HashSet<&str>, HashSet<&str>) = (seen.iter().collect(), wanted.iter().collect());
     let count = before.symmetric_difference(&after).count();
     // Duplicates of a rule are ambiguous. No proxy writes them.
     let has_twins = before.len() != seen.len() || after.len() != wanted.len();
@@ -142,7 +139,7 @@ fn jumps(chain: &str, seen: &Rules, wanted: &Rules) -> Vec<Op> {
     let mut surplus: Vec<Option<&str>> = seen.iter().map(Some).collect();
     let (mut above, mut missing) = (surplus.len(), wanted.len());
     // Of two equal rules the first is deleted, perhaps the one that should stay: then all are inserted again.
-    let has_twins = seen.iter().collect::<FxHashSet<_>>().len() != surplus.len();
+    let has_twins = seen.iter().collect::<HashSet<_>>().len() != surplus.len();
     while missing > 0
         && !has_twins
         && let Some(found) = surplus[..above].iter().rposition(|rule| *rule == Some(wanted[missing - 1]))

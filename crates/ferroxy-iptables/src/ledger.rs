@@ -4,12 +4,11 @@
 //! compared; no other Service is rendered. (The position of a rule in a shared chain is the sum of the other Services'
 //! numbers of rules.) A change is entered after the kernel accepted it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use ferroxy_core::{Family, Intent, NodeIntent, ServiceIntent, ServiceName};
 use ferroxy_dataplane::{Acknowledged, Change};
-use rustc_hash::FxHashMap;
 
 use crate::comparison::{Comparison, Edit};
 use crate::diff::{Gap, MOST_EDITS, diff, fill};
@@ -295,7 +294,7 @@ impl Ledger {
     }
 
     fn whole_dispatch(&self, family: Family, dispatch: Dispatch, settlement: &Settlement) -> Op {
-        let changed: FxHashMap<&ServiceName, _> =
+        let changed: HashMap<&ServiceName, _> =
             settlement.services.iter().map(|(name, entry)| (name, entry.as_ref())).collect();
         let names: BTreeSet<&ServiceName> = self.extents.keys().chain(changed.keys().copied()).collect();
         let mut rules = Rules::new();

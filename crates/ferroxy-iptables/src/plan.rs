@@ -26,7 +26,7 @@ pub enum Op {
         chain: Box<str>,
         rules: Rules,
     },
-    /// Deletes a rule by its text, not by its position: if somebody else changed the chain, this fails and deletes no other
+    /// Deletes a rule by its text, not by its position: if another program changed the chain, this fails and deletes no other
     /// rule.
     Delete {
         chain: Box<str>,

@@ -9,7 +9,7 @@
 //!         POSTROUTING ─▶ KUBE-POSTROUTING         masquerade packets that KUBE-MARK-MASQ marked
 //! filter  INPUT, FORWARD, OUTPUT ─▶ KUBE-FIREWALL, KUBE-PROXY-FIREWALL, KUBE-NODEPORTS (health checks),
 //!                                   KUBE-FORWARD, KUBE-SERVICES, KUBE-EXTERNAL-SERVICES: refuse packets without endpoint
-//! mangle  KUBE-PROXY-CANARY       empty; missing after somebody flushed the tables
+//! mangle  KUBE-PROXY-CANARY       empty; missing after another program flushed the tables
 //! ```
 
 use ferroxy_core::intent::NodePortAddresses;

@@ -24,6 +24,7 @@ use ferroxy_dataplane::{
 use ferroxy_iptables::settings::MASQUERADE_BIT;
 use ferroxy_iptables::tool::{Limits, Tools, Variant};
 use ferroxy_iptables::{Iptables, TableName, render};
+use ferroxy_lab::PATIENCE;
 use host::{FOREIGN, Host, with_hosts};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
@@ -347,7 +348,7 @@ fn changes_of_others_are_noticed_and_our_own_are_not() {
         host.change(vec![(name, Some(more))]);
         assert_eq!(host.dataplane.changed_by_others().unwrap(), Changed::Nothing);
         host.edit("*nat\n-I KUBE-SERVICES -p icmp -j ACCEPT\nCOMMIT\n");
-        let reason = notices.recv_timeout(Duration::from_secs(20)).unwrap();
+        let reason = notices.recv_timeout(PATIENCE).unwrap();
         assert_eq!(reason, "another program changed our chains, or chains that jump to them");
         assert_eq!(host.dataplane.verify().unwrap().operations, 1);
         assert_eq!(notices.try_recv().ok(), None, "our own changes are left out");

@@ -356,7 +356,7 @@ fn the_generation_rises_by_our_commits() {
 }
 
 #[test]
-fn notifications_of_our_own_restore_can_be_told_from_others() {
+fn notifications_of_our_own_restore_are_recognised() {
     with_variant(Variant::NfTables, |tools| {
         let mut monitor = Monitor::open().unwrap();
         let receipt = restore(tools, &cluster(5, 2), &Limits::default()).unwrap();

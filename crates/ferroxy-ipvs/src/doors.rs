@@ -21,7 +21,7 @@ pub struct Doors {
     pub balancer: ipvs::Connection,
     pub sets: ipset::Connection,
     pub links: route::Connection,
-    /// Virtual servers at these addresses belong to somebody else (`excludeCIDRs`).
+    /// Virtual servers at these addresses belong to another program (`excludeCIDRs`).
     pub excluded: Vec<IpNet>,
 }
 

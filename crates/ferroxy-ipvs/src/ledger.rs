@@ -4,14 +4,13 @@
 //! compared; no other Service is rendered. Several Services can have the same member or address, so uses are counted. A
 //! change is entered after the kernel accepted it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use ferroxy_core::{Family, Intent, NodeIntent, ServiceIntent, ServiceName};
 use ferroxy_dataplane::{Acknowledged, Change};
-use rustc_hash::FxHashMap;
 
 use crate::diff::diff;
 use crate::plan::{Op, Plan};
@@ -207,15 +206,15 @@ fn is_about(op: &Op, fragment: &Fragment) -> bool {
 /// How many Services have an object. For most objects it is one; no count is zero.
 #[derive(Debug, Default, Clone)]
 struct Uses {
-    servers: FxHashMap<Address, u32>,
-    addresses: FxHashMap<IpAddr, u32>,
-    members: FxHashMap<(SetName, Member), u32>,
-    guarded: FxHashMap<Address, u32>,
+    servers: HashMap<Address, u32>,
+    addresses: HashMap<IpAddr, u32>,
+    members: HashMap<(SetName, Member), u32>,
+    guarded: HashMap<Address, u32>,
 }
 
 impl Uses {
     fn add(&mut self, fragment: &Fragment) {
-        fn count<K: Hash + Eq>(uses: &mut FxHashMap<K, u32>, key: K) {
+        fn count<K: Hash + Eq>(uses: &mut HashMap<K, u32>, key: K) {
             *uses.entry(key).or_default() += 1;
         }
         servers(fragment).for_each(|key| count(&mut self.servers, *key));
@@ -225,7 +224,7 @@ impl Uses {
     }
 
     fn remove(&mut self, fragment: &Fragment) {
-        fn discount<K: Hash + Eq>(uses: &mut FxHashMap<K, u32>, key: &K) {
+        fn discount<K: Hash + Eq>(uses: &mut HashMap<K, u32>, key: &K) {
             match uses.get_mut(key) {
                 Some(count) if *count > 1 => *count -= 1,
                 _ => drop(uses.remove(key)),
@@ -273,6 +272,6 @@ impl<'a> Outside<'a> {
     }
 }
 
-fn others_have<K: Hash + Eq>(all: &FxHashMap<K, u32>, inside: &FxHashMap<K, u32>, key: &K) -> bool {
+fn others_have<K: Hash + Eq>(all: &HashMap<K, u32>, inside: &HashMap<K, u32>, key: &K) -> bool {
     all.get(key).copied().unwrap_or(0) > inside.get(key).copied().unwrap_or(0)
 }

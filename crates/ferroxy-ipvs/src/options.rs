@@ -16,7 +16,7 @@ pub struct Options {
     pub scheduler: Arc<str>,
     pub strict_arp: bool,
     pub timeouts: Timeouts,
-    /// Virtual servers at these addresses belong to somebody else.
+    /// Virtual servers at these addresses belong to another program.
     pub exclude_cidrs: Vec<IpNet>,
 }
 

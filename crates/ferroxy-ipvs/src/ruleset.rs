@@ -2,14 +2,15 @@
 
 use std::net::IpAddr;
 
-use ferroxy_core::{Family, Packet};
+use ferroxy_core::{Family, Frontend, Packet, ServiceIntent};
 use ferroxy_dataplane::{Rendering, Ruleset, Trace};
 use serde_json::{Value, json};
 
 use crate::interpret;
 use crate::options::Options;
 use crate::render::{Parameters, render};
-use crate::state::State;
+use crate::scheduler::Scheduler;
+use crate::state::{Address, State};
 
 pub(crate) fn rendered(rendering: &Rendering<'_>) -> Box<dyn Ruleset> {
     let Options { masquerade_mark, scheduler, .. } = rendering.settings.into();
@@ -50,5 +51,47 @@ impl Ruleset for State {
     /// The device has the addresses of Services.
     fn makes_local(&self, ip: IpAddr) -> bool {
         self.device.as_ref().is_some_and(|device| device.contains(&ip))
+    }
+
+    /// Which scheduler its virtual servers have, and who chose it.
+    fn traits_of(&self, service: &ServiceIntent) -> Vec<(&'static str, String)> {
+        let ports = service.ports.iter();
+        let addresses = ports.flat_map(|port| {
+            let at = |frontend: &Frontend| {
+                Some(Address { ip: frontend.address?, protocol: port.protocol, port: frontend.port })
+            };
+            port.frontends.iter().filter_map(at)
+        });
+        let mut servers = addresses.filter_map(|address| self.servers.get(&address));
+        let Some(server) = servers.next() else { return Vec::new() };
+        let chosen_by = match service.annotation(Scheduler::ANNOTATION) {
+            Some(_) => format!("annotation {}", Scheduler::ANNOTATION),
+            None => "configuration, ipvs.scheduler".to_owned(),
+        };
+        vec![("IPVS scheduler", format!("{} ({chosen_by})", server.treatment.scheduler))]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ferroxy_core::testing::service;
+    use ferroxy_core::{Intent, NodeIntent};
+
+    use super::*;
+
+    #[test]
+    fn a_service_has_the_configured_scheduler_or_its_own() {
+        let scheduler = |annotation: Option<&str>| {
+            let (name, intent) = service(1, 0..2);
+            let mut intent = ServiceIntent::clone(&intent);
+            intent.annotations.extend(annotation.map(|own| (Scheduler::ANNOTATION, own.into())));
+            let parameters = Parameters { scheduler: "wlc".into(), ..Parameters::default() };
+            let services = [(name, intent.clone().into())].into();
+            let state = render(&Intent { node: NodeIntent::default(), services }, &parameters, &Family::ALL);
+            state.traits_of(&intent)
+        };
+        let named = |words: &str| vec![("IPVS scheduler", words.to_owned())];
+        assert_eq!(scheduler(None), named("wlc (configuration, ipvs.scheduler)"));
+        assert_eq!(scheduler(Some("sh")), named("sh (annotation ferroxy.io/scheduler)"));
     }
 }

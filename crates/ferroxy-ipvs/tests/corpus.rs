@@ -13,8 +13,9 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::sync::Arc;
 
-use ferroxy_core::{Family, Intent, Packet};
+use ferroxy_core::{Family, Intent, Origin, Packet, Protocol, Route, Verdict, oracle};
 use ferroxy_iptables::text::Reader;
 use ferroxy_ipvs::program::owns;
 use ferroxy_ipvs::{Parameters, State, interpret, render};
@@ -130,4 +131,35 @@ fn every_recorded_probe_follows_from_the_state() {
     };
     let probes = conformance::play(&trials(), state).unwrap_or_else(|faults| panic!("{faults}"));
     assert!(probes > 100, "only {probes} probes: is the corpus complete?");
+}
+
+/// The recorded case with internal policy Local, after its endpoint on this node has left: the original's virtual server is
+/// empty, and refuses pods, the node and strangers alike.
+#[test]
+fn without_an_endpoint_here_everybody_is_refused() {
+    let mut trial = Trial::named("internal-local", Mode::Ipvs).unwrap();
+    let web = trial.intent.services.values_mut().find(|service| service.name.name() == "web").unwrap();
+    for port in &mut Arc::make_mut(web).ports {
+        port.local.clear();
+        port.frontends.iter_mut().for_each(|frontend| frontend.route = Route::Drop);
+    }
+    let state = render(&trial.intent, &parameters(), &[Family::V4]);
+    let printed = state.to_string();
+    assert!(printed.contains("-A -t 10.96.0.80:80 -s rr\n"), "{printed}");
+    assert!(!printed.contains("-a -t 10.96.0.80:80 "), "{printed}");
+    let pod = ("10.244.1.5", Origin::Interface("cbr0".into()));
+    let stranger = ("172.18.0.100", Origin::Interface("eth0".into()));
+    // The node connects to an address of its own from that address.
+    for (source, origin) in [pod, stranger, ("10.96.0.80", Origin::Host)] {
+        let packet = Packet {
+            source: source.parse().unwrap(),
+            origin,
+            destination: "10.96.0.80".parse().unwrap(),
+            port: 80,
+            protocol: Protocol::Tcp,
+            to_this_host: false,
+        };
+        assert_eq!(interpret(&state, &packet), Verdict::Reject, "{packet:?}");
+        assert_eq!(oracle::ipvs(&trial.intent, &packet), Verdict::Reject, "{packet:?}");
+    }
 }

@@ -190,7 +190,7 @@ fn node_ports_answer_on_addresses_the_node_gets_later() {
         let mut dataplane = open();
         dataplane.start(&intent).unwrap();
         run("ip", &["address", "add", "192.0.2.7/24", "dev", "eth0"]);
-        // Somebody else's, on an address of Services.
+        // Another program's, on an address of Services.
         run("ipvsadm", &["-A", "-t", "10.96.0.80:99", "-s", "rr"]);
         dataplane.verify().unwrap();
         let servers = run("ipvsadm", &["-Sn"]);
@@ -230,7 +230,7 @@ fn an_endpoint_drains() {
         dataplane.start(&Intent { node, ..Intent::default() }).unwrap();
         assert_eq!(dataplane.change(vec![intent(2)]).unwrap().refused, []);
         let to: SocketAddr = "10.96.0.1:80".parse().unwrap();
-        let connect = || TcpStream::connect_timeout(&to, ferroxy_lab::ANSWER).expect("somebody serves");
+        let connect = || TcpStream::connect_timeout(&to, ferroxy_lab::ANSWER).expect("an endpoint answers");
         // Round robin: one each.
         let clients = [connect(), connect()];
         let [here, there] = &listeners;

@@ -19,7 +19,7 @@ pub enum LabError {
     NameTaken(String),
     #[error("{via} has no address of the family of {to}")]
     NoGateway { via: String, to: IpNet },
-    #[error("waited in vain for {0}")]
+    #[error("timed out waiting for {0}")]
     WaitedInVain(String),
     #[error("{0:?} is not an address with a prefix length")]
     NotAPrefix(String),

@@ -58,7 +58,7 @@ pub fn of_kube_proxy(connection: &mut Connection) -> Result<Vec<Family>, Error> 
     Ok(found)
 }
 
-/// A table with only the name may belong to somebody else.
+/// A table with only the name may belong to another program.
 #[cfg(any(test, target_os = "linux"))]
 fn has_comment_of_kube_proxy(table: &nl::Table) -> bool {
     table.comment.as_deref() == Some("rules for kube-proxy")
@@ -93,7 +93,7 @@ mod tests {
         };
         let all = ["filter-input", "nat-output", "nat-prerouting", "nat-postrouting"];
         assert!(with(&all, Some(hook)));
-        assert!(!with(&all, None), "chains without a hook are somebody else's");
+        assert!(!with(&all, None), "chains without a hook are another program's");
         assert!(!with(&["nat-output", "nat-prerouting"], Some(hook)));
         assert!(!with(&["input"], Some(hook)));
     }

@@ -6,7 +6,7 @@ use ferroxy_core::Family;
 use ferroxy_netlink::nftables as nl;
 
 use crate::chain::{ChainId, Treatment};
-use crate::element::{Element, Key, SetId, Value, address_from};
+use crate::element::{Element, Key, ServicePort, SetId, Value, address_from};
 
 /// `None` for a key that is longer than our longest one.
 pub fn decode(set: SetId, family: Family, element: nl::Element) -> Option<Element> {
@@ -20,6 +20,7 @@ pub fn decode(set: SetId, family: Family, element: nl::Element) -> Option<Elemen
         (nl::Data::Verdict(_), _) => Value::Foreign,
         (nl::Data::Value(bytes), _) => match set {
             SetId::Frontends(_) | SetId::LocalFrontends(_) => treatment(&bytes),
+            SetId::StickyPorts(_) => service_port(&bytes),
             _ => endpoint(&bytes),
         }
         .unwrap_or(Value::Foreign),
@@ -29,6 +30,12 @@ pub fn decode(set: SetId, family: Family, element: nl::Element) -> Option<Elemen
 
 fn treatment(bytes: &[u8]) -> Option<Value> {
     Treatment::from_code(u32::from_ne_bytes(bytes.try_into().ok()?)).map(Value::Treatment)
+}
+
+fn service_port(bytes: &[u8]) -> Option<Value> {
+    let code = u32::from_ne_bytes(bytes.try_into().ok()?);
+    let port = ServicePort::from_code(code);
+    (port.code() == code).then_some(Value::ServicePort(port))
 }
 
 fn endpoint(bytes: &[u8]) -> Option<Value> {

@@ -2,6 +2,7 @@
 
 use ferroxy_core::Family;
 
+use crate::element::SetId;
 use crate::plan::{Action, Op, Plan};
 use crate::state::{Chain, State, Table};
 
@@ -9,7 +10,7 @@ use crate::state::{Chain, State, Table};
 pub fn diff(seen: &State, wanted: &State) -> Plan {
     let mut plan = Plan::default();
     for family in Family::ALL {
-        let mut steps = Steps { family, plan: &mut plan };
+        let mut steps = Steps { family, in_advance: true, plan: &mut plan };
         match (seen.tables.get(&family), wanted.tables.get(&family)) {
             (None, None) => {}
             (Some(_), None) => steps.change(Action::RemoveTable),
@@ -25,8 +26,24 @@ pub fn diff(seen: &State, wanted: &State) -> Plan {
     plan
 }
 
+/// What to do with objects that are not wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unknown {
+    Remove,
+    /// They may belong to a Service that cannot be read.
+    Keep,
+}
+
+/// The same, with a choice.
+pub fn difference(seen: &State, wanted: State, unknown: Unknown) -> Plan {
+    match unknown {
+        Unknown::Remove => diff(seen, &wanted),
+        Unknown::Keep => diff(seen, &keeping_the_unknown(seen, wanted)),
+    }
+}
+
 /// The wanted State with everything else that `seen` has: turning `seen` into it removes nothing.
-pub fn keeping_the_unknown(seen: &State, mut wanted: State) -> State {
+fn keeping_the_unknown(seen: &State, mut wanted: State) -> State {
     for (family, table) in &mut wanted.tables {
         let Some(seen) = seen.tables.get(family) else { continue };
         for (name, chain) in &seen.chains {
@@ -45,7 +62,7 @@ pub fn keeping_the_unknown(seen: &State, mut wanted: State) -> State {
 }
 
 /// The declaration of a set and the hook of a chain cannot be changed in place: if they differ, the table is replaced, in one
-/// transaction. That happens when a new version declares something differently, or when somebody changed the table or made it
+/// transaction. That happens when a new version declares something differently, or when another program changed the table or made it
 /// dormant.
 fn convertible(seen: &Table, wanted: &Table) -> bool {
     let same_sets =
@@ -58,11 +75,15 @@ fn convertible(seen: &Table, wanted: &Table) -> bool {
 
 struct Steps<'a> {
     family: Family,
+    /// The table is in force: new chains are committed before the elements that lead packets to them (see [`Plan::chains`]).
+    in_advance: bool,
     plan: &'a mut Plan,
 }
 
 impl Steps<'_> {
+    /// A new table is one transaction: no packet is in it yet.
     fn create(&mut self, wanted: &Table) {
+        self.in_advance = false;
         self.change(Action::AddTable);
         self.convert(&Table::default(), wanted);
     }
@@ -71,12 +92,13 @@ impl Steps<'_> {
     fn convert(&mut self, seen: &Table, wanted: &Table) {
         for (name, set) in &wanted.sets {
             if !seen.sets.contains_key(name) {
-                self.change(Action::AddSet(Box::new(set.clone())));
+                self.prepare(Action::AddSet(Box::new(set.clone())));
             }
         }
         for (name, chain) in &wanted.chains {
             if !seen.chains.contains_key(name) {
-                self.change(Action::AddChain { name: name.clone(), hook: chain.hook });
+                let action = Action::AddChain { name: name.clone(), hook: chain.hook };
+                if chain.hook.is_none() { self.prepare(action) } else { self.change(action) }
             }
         }
         for (name, chain) in &wanted.chains {
@@ -106,14 +128,18 @@ impl Steps<'_> {
         if !seen_rules.is_empty() {
             self.change(Action::FlushChain(name.into()));
         }
+        let is_in_use = seen.is_some() || wanted.hook.is_some();
         for rule in &wanted.rules {
-            self.change(Action::AddRule { chain: name.into(), rule: Box::new(rule.clone()) });
+            let action = Action::AddRule { chain: name.into(), rule: Box::new(rule.clone()) };
+            if is_in_use { self.change(action) } else { self.prepare(action) }
         }
     }
 
     fn elements(&mut self, seen: &Table, wanted: &Table) {
         for new in wanted.elements().filter(|element| !element.set.is_runtime()) {
             match seen.get(new.set, &new.key) {
+                // Leads only to a chain, and no frontend to it yet.
+                None if matches!(new.set, SetId::Treatments(_)) => self.prepare(Action::Add(new)),
                 None => self.change(Action::Add(new)),
                 Some(entry) if entry.is_same(&new) => {}
                 Some(entry) => self.change(Action::Replace { old: entry.element(new.set, new.key), new }),
@@ -124,6 +150,12 @@ impl Steps<'_> {
                 self.change(Action::Remove(old));
             }
         }
+    }
+
+    /// What no packet meets before `changes` are committed.
+    fn prepare(&mut self, action: Action) {
+        let ops = if self.in_advance { &mut self.plan.chains } else { &mut self.plan.changes };
+        ops.push(Op { family: self.family, action });
     }
 
     fn change(&mut self, action: Action) {

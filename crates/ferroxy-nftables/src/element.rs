@@ -68,7 +68,9 @@ pub enum SetId {
     StickyLocalEndpoints(Scope),
     /// All addresses in those two, of every scope: one cheap lookup excludes packets without affinity.
     StickyAddresses,
-    Affinity(Scope),
+    /// The Service port of a frontend with session affinity, as a number: a client has one endpoint for all its frontends.
+    StickyPorts(Scope),
+    Affinity,
     AffinityTimeouts(Scope),
     /// Exists only while traffic is counted.
     Traffic(Counted),
@@ -83,6 +85,7 @@ impl SetId {
             SetId::AllowedSources,
             SetId::Hairpins,
             SetId::StickyAddresses,
+            SetId::Affinity,
             SetId::SoleEndpoints,
             SetId::Treatments(Pool::Main),
             SetId::Treatments(Pool::Local),
@@ -96,7 +99,7 @@ impl SetId {
             SetId::StickyEndpoints,
             SetId::StickyLocalEndpoints,
             SetId::AffinityTimeouts,
-            SetId::Affinity,
+            SetId::StickyPorts,
         ];
         let scoped = Scope::ALL.into_iter().flat_map(move |scope| scoped.map(|of| of(scope)));
         single.into_iter().chain(scoped).chain(Counted::ALL.map(SetId::Traffic))
@@ -130,8 +133,10 @@ impl SetId {
             SetId::StickyAddresses => "sticky-addresses",
             SetId::AffinityTimeouts(Address) => "affinity-timeouts",
             SetId::AffinityTimeouts(NodePort) => "nodeport-affinity-timeouts",
-            SetId::Affinity(Address) => "affinity",
-            SetId::Affinity(NodePort) => "nodeport-affinity",
+            SetId::StickyPorts(Address) => "sticky-ports",
+            SetId::StickyPorts(NodePort) => "nodeport-sticky-ports",
+            // Not "affinity": a set of that name, with other keys, is what earlier versions declared.
+            SetId::Affinity => "sticky-clients",
             SetId::Traffic(Counted::Connections) => "traffic-connections",
             SetId::Traffic(Counted::Received) => "traffic-received",
             SetId::Traffic(Counted::Sent) => "traffic-sent",
@@ -144,7 +149,7 @@ impl SetId {
 
     /// The kernel fills it while packets pass: no part of the State, never compared.
     pub fn is_runtime(self) -> bool {
-        matches!(self, SetId::Affinity(_) | SetId::Traffic(_))
+        matches!(self, SetId::Affinity | SetId::Traffic(_))
     }
 
     /// Several Services may need the same element; it is removed with the last of them.
@@ -226,9 +231,37 @@ pub enum Value {
     UpTo(IpAddr),
     Goto(ChainId),
     Treatment(Treatment),
+    /// A Service port: see [`ServicePort`].
+    ServicePort(ServicePort),
     Endpoint(IpAddr, u16),
     /// A value that we did not write. It is removed.
     Foreign,
+}
+
+/// A number for a Service port with session affinity, which the kernel takes for a packet priority. It follows from the names, so
+/// that it is the same after a restart. Two ports may have the same one: then a client of both may lose its endpoint, but gets
+/// none of the other port, because recalling looks the endpoint up among those of the frontend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ServicePort(u32);
+
+impl ServicePort {
+    pub fn new(name: &str, protocol: Protocol) -> ServicePort {
+        // FNV-1a.
+        let bytes = name.bytes().chain([0, protocol.number()]);
+        let hash =
+            bytes.fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+        ServicePort::from_code(hash)
+    }
+
+    /// `nft` has words of its own for priorities with a half of zeros, and for the one with all bits set.
+    pub fn from_code(code: u32) -> ServicePort {
+        let half = |bits: u32| bits.clamp(1, 0xfffe);
+        ServicePort(half(code >> 16) << 16 | half(code & 0xffff))
+    }
+
+    pub fn code(self) -> u32 {
+        self.0
+    }
 }
 
 /// One element of one of our sets.
@@ -247,6 +280,7 @@ impl Element {
         match self.value {
             Value::Member | Value::Foreign => write(DataRef::None, None),
             Value::Treatment(treatment) => write(DataRef::Value(&treatment.code().to_ne_bytes()), None),
+            Value::ServicePort(port) => write(DataRef::Value(&port.code().to_ne_bytes()), None),
             Value::Goto(chain) => write(DataRef::Verdict(VerdictRef::Goto(&chain.to_string())), None),
             Value::Endpoint(address, port) => {
                 write(DataRef::Value(Key::EMPTY.address(address).port(port).as_bytes()), None)
@@ -283,6 +317,18 @@ mod tests {
     fn every_set_name_reads_back() {
         for set in SetId::all() {
             assert_eq!(SetId::parse(set.name()), Some(set));
+        }
+    }
+
+    #[test]
+    fn numbers_of_service_ports_are_stable_and_printable() {
+        let http = ServicePort::new("default/web:http", Protocol::Tcp);
+        assert_eq!(http, ServicePort::new("default/web:http", Protocol::Tcp));
+        assert_ne!(http, ServicePort::new("default/web:http", Protocol::Udp));
+        for code in [0, 1, 0x1_0000, u32::MAX, 0xffff_0001, http.code()] {
+            let code = ServicePort::from_code(code).code();
+            assert!(code >> 16 != 0 && code & 0xffff != 0 && code != u32::MAX, "{code:x}");
+            assert_eq!(ServicePort::from_code(code).code(), code);
         }
     }
 

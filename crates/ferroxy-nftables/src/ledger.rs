@@ -3,15 +3,14 @@
 //! Pure. The cost of a Plan is the size of the change: it renders the changed Services twice (as they are, as they must be) and
 //! compares; it looks at no other Service. A change is entered after the kernel accepted it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use ferroxy_core::{Family, Intent, NodeIntent, ServiceIntent};
 use ferroxy_dataplane::{Acknowledged, Change};
-use rustc_hash::FxHashMap;
 
 use crate::chain::ChainId;
-use crate::diff::diff;
+use crate::diff::{Unknown, diff, difference};
 use crate::element::{Element, Key, SetId, member};
 use crate::place;
 use crate::plan::{Action, Op, Plan};
@@ -27,7 +26,7 @@ pub struct Ledger {
     /// The endpoints of Services in slot order: see `place.rs`.
     acknowledged: Acknowledged,
     /// How many elements of Services need a shared element or a chain.
-    users: FxHashMap<Shared, i32>,
+    users: HashMap<Shared, i32>,
     /// What is in the kernel and has no user, until it is tidied away.
     idle: BTreeSet<Shared>,
 }
@@ -50,7 +49,7 @@ impl Shared {
 #[derive(Debug, Default)]
 pub struct Settlement {
     services: Vec<Change>,
-    users: FxHashMap<Shared, i32>,
+    users: HashMap<Shared, i32>,
 }
 
 impl Ledger {
@@ -82,9 +81,13 @@ impl Ledger {
         let node = self.acknowledged.node();
         let services = self.acknowledged.services();
         let services = services.map(|(name, service)| (name.clone(), service.clone())).collect();
-        let mut state = render(&Intent { node: node.clone(), services }, &self.settings, &self.families);
+        self.with_idle(render(&Intent { node: node.clone(), services }, &self.settings, &self.families))
+    }
+
+    /// The State with what waits for tidying.
+    fn with_idle(&self, mut state: State) -> State {
         for (family, table) in &mut state.tables {
-            let program = Program::new(node, &self.settings, *family);
+            let program = Program::new(self.acknowledged.node(), &self.settings, *family);
             add_on_demand_chains(table, chains_among(&self.idle, *family), &program);
             for shared in &self.idle {
                 if let Shared::Element(of, set, key) = *shared
@@ -95,6 +98,34 @@ impl Ledger {
             }
         }
         state
+    }
+
+    /// Enters what an earlier run left in the kernel and packets may be on their way to, as unused: what turns out to stay unused
+    /// is removed by the next tidying, and not while its last packets pass.
+    pub fn adopt(&mut self, seen: &State) {
+        for family in self.families.clone() {
+            let Some(table) = seen.tables.get(&family) else { continue };
+            let chains = table.chains.keys().filter_map(|name| ChainId::parse(name));
+            let chains = chains.flat_map(ChainId::with_needs).map(|chain| Shared::Chain(family, chain));
+            self.idle.extend(chains);
+            let hairpins = table.elements.get(&SetId::Hairpins).into_iter().flat_map(|all| all.keys());
+            self.idle.extend(hairpins.map(|key| Shared::Element(family, SetId::Hairpins, *key)));
+        }
+    }
+
+    /// Turns what the kernel has into exactly these Services. What was [adopted](Ledger::adopt) waits for tidying.
+    pub fn plan_start(&self, seen: &State, changes: &[Change], unknown: Unknown) -> (Plan, Settlement) {
+        let (mut plan, settlement) = self.plan(changes);
+        if seen.is_empty() {
+            // The usual first start: the elements of the Services and the program are all there is to add. One transaction, so that
+            // it can replace the rules of others atomically.
+            plan.changes.extend(self.plan_program().changes);
+            return (plan.at_once(), settlement);
+        }
+        let node = self.acknowledged.node().clone();
+        let services = changes.iter().filter_map(|(name, service)| Some((name.clone(), service.clone()?)));
+        let wanted = render(&Intent { node, services: services.collect() }, &self.settings, &self.families);
+        (difference(seen, self.with_idle(wanted), unknown), settlement)
     }
 
     /// Creates the program in a kernel that has nothing of ours.
@@ -149,10 +180,7 @@ impl Ledger {
             }
         }
         let mut plan = Plan { changes: comparison.ops, ..Plan::default() };
-        // Sorted, so that the Plan is deterministic.
-        let mut leaving: Vec<_> = comparison.leaving.into_iter().collect();
-        leaving.sort_unstable_by_key(|(key, _)| *key);
-        for ((family, _, _), element) in leaving {
+        for ((family, _, _), element) in comparison.leaving {
             plan.changes.push(Op { family, action: Action::Remove(element) });
         }
         settlement.users = comparison.users;
@@ -162,7 +190,7 @@ impl Ledger {
     }
 
     /// Adds shared objects with their first user and removes them with their last.
-    fn shared_ops(&self, users: &FxHashMap<Shared, i32>, plan: &mut Plan) {
+    fn shared_ops(&self, users: &HashMap<Shared, i32>, plan: &mut Plan) {
         let mut users: Vec<_> = users.iter().collect();
         users.sort_unstable();
         for (shared, change) in users {
@@ -263,8 +291,9 @@ fn chain_ops(family: Family, chain: ChainId, program: &Program<'_>) -> impl Iter
 #[derive(Default)]
 struct Comparison<'a> {
     families: &'a [Family],
-    leaving: FxHashMap<(Family, SetId, Key), Element>,
-    users: FxHashMap<Shared, i32>,
+    /// Sorted, so that the Plan is deterministic.
+    leaving: BTreeMap<(Family, SetId, Key), Element>,
+    users: HashMap<Shared, i32>,
     ops: Vec<Op>,
 }
 

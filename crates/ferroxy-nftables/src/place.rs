@@ -3,17 +3,17 @@
 //! `render` numbers endpoints in their given order. In sorted order, one departure would move half of them; here new endpoints
 //! take the free slots, and the last endpoints move into the rest.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use ferroxy_core::{Endpoint, Frontend, PortIntent, Route, ServiceIntent};
-use rustc_hash::FxHashMap;
 
 use crate::element::{Key, LOCAL_SLOTS, Scope, SetId, Value};
 use crate::state::State;
 
 /// `wanted`, in the order that moves as few endpoints as possible compared with `previous`.
 pub fn place(previous: &[Endpoint], wanted: &[Endpoint]) -> Vec<Endpoint> {
-    let mut unplaced: FxHashMap<_, Endpoint> = wanted.iter().map(|e| ((e.ip, e.port), *e)).collect();
+    let mut unplaced: HashMap<_, Endpoint> = wanted.iter().map(|e| ((e.ip, e.port), *e)).collect();
     let mut slots: Vec<Option<Endpoint>> =
         previous.iter().take(wanted.len()).map(|old| unplaced.remove(&(old.ip, old.port))).collect();
     slots.resize(wanted.len(), None);

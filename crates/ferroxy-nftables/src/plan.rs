@@ -67,7 +67,7 @@ impl Plan {
         self.chains.iter().chain(&self.changes).chain(&self.tidy)
     }
 
-    /// Merges the chains into the changes: a start is one transaction, so that it can replace the rules of others atomically.
+    /// Merges the chains into the changes, for a table that is not in force yet.
     pub fn at_once(mut self) -> Plan {
         self.changes.append(&mut self.chains);
         self.sort();

@@ -42,7 +42,9 @@
 //! **Translated packets skip the checks.** The checks after translation are for packets that found no endpoint. For all others
 //! they would cost more than everything else that happens there.
 //!
-//! **Session affinity** uses the destination address in the same way. The endpoint address of a client is learnt after
+//! **Session affinity** belongs to a Service port: a client has the same endpoint at its cluster IP, node port, external and
+//! load-balancer IPs, as in kube-proxy. `sticky-ports` has the number of a frontend's Service port, which goes through the
+//! priority, too. The destination address is used in the same way. The endpoint address of a client is learnt after
 //! translation (`learn`; only for addresses of endpoints with affinity), where the packet's destination is the endpoint. A new
 //! connection of a known client gets that address written into the packet (`ip daddr set … map @affinity jump recall`), and
 //! then only `sticky-endpoints`, which has the current endpoints of a frontend, allows the translation to that address (`to-P`,
@@ -112,10 +114,11 @@ impl Program<'_> {
         Chain::plain(match chain {
             ChainId::Treat(treatment) => self.treat(treatment),
             ChainId::Recall(scope, pool) => self.recall(scope, pool),
-            ChainId::Learn(scope, seconds) => {
-                let client = [&[Field::OriginalSaddr], original_frontend_fields(scope)].concat();
-                for_each_protocol(&|rule| rule.remember(&client, SetId::Affinity(scope), seconds))
-            }
+            ChainId::Learn(scope, seconds) => for_each_protocol(&|rule| {
+                rule.put_priority_from(original_frontend_fields(scope), SetId::StickyPorts(scope))
+                    .remember(&[Field::OriginalSaddr, Field::Priority], SetId::Affinity, seconds)
+                    .clear_priority()
+            }),
             ChainId::To(port) => for_each_protocol(&|rule| rule.clear_priority().translate_to_port(port)),
         })
     }

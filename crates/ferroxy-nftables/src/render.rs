@@ -12,7 +12,7 @@ use ferroxy_netlink::nftables::COMMENT_MAX;
 use ipnet::IpNet;
 
 use crate::chain::{ChainId, Kind, Pool, Treatment};
-use crate::element::{Element, Key, LOCAL_SLOTS, Scope, SetId, Value, member};
+use crate::element::{Element, Key, LOCAL_SLOTS, Scope, ServicePort, SetId, Value, member};
 use crate::place::frontend_key;
 use crate::program::Program;
 use crate::settings::Settings;
@@ -56,8 +56,8 @@ pub fn elements(service: &ServiceIntent, emit: &mut dyn FnMut(Family, Element)) 
         emit(Family::of(*address), member(SetId::ClusterIps, Key::EMPTY.address(*address)));
     }
     for port in &service.ports {
-        let comment = comment(service, port);
-        let writer = PortWriter { port, comment };
+        let name = service.name.port(&port.name);
+        let writer = PortWriter { port, comment: comment(&name), name };
         for frontend in &port.frontends {
             writer.frontend(frontend, &mut |element| emit(port.family, element));
         }
@@ -67,10 +67,8 @@ pub fn elements(service: &ServiceIntent, emit: &mut dyn FnMut(Family, Element)) 
 
 /// The name of the Service port, truncated as ferroxy-netlink truncates it, so that it compares equal when read back. Names are
 /// ASCII.
-fn comment(service: &ServiceIntent, port: &PortIntent) -> Arc<str> {
-    let mut name = service.name.port(&port.name);
-    name.truncate(COMMENT_MAX);
-    name.into()
+fn comment(name: &str) -> Arc<str> {
+    name.get(..COMMENT_MAX).unwrap_or(name).into()
 }
 
 /// Adds chains that exist on demand, with the elements that lead to them.
@@ -96,6 +94,8 @@ pub fn chains_of(element: &Element) -> Vec<ChainId> {
 
 struct PortWriter<'a> {
     port: &'a PortIntent,
+    /// Of the Service and the port, whole.
+    name: String,
     comment: Arc<str>,
 }
 
@@ -127,6 +127,8 @@ impl PortWriter<'_> {
         if let Some(seconds) = self.port.affinity {
             let value = Value::Goto(ChainId::Learn(scope, seconds));
             emit(Element { set: SetId::AffinityTimeouts(scope), key, value, comment: None });
+            let value = Value::ServicePort(ServicePort::new(&self.name, self.port.protocol));
+            emit(Element { set: SetId::StickyPorts(scope), key, value, comment: None });
         }
     }
 

@@ -44,6 +44,8 @@ pub enum Field {
     /// The source of replies: the endpoint.
     ReplySaddr,
     ReplySport,
+    /// Of the packet; between two lookups, our register.
+    Priority,
 }
 
 /// The key of a frontend in the sets of a scope.
@@ -112,7 +114,11 @@ impl RuleWriter {
             let dreg = register(unit);
             self.exprs.push(self.load_expr(*field, dreg));
             unit += match field {
-                Field::L4proto | Field::Dport | Field::OriginalDport | Field::ReplySport => 1,
+                Field::L4proto
+                | Field::Dport
+                | Field::OriginalDport
+                | Field::ReplySport
+                | Field::Priority => 1,
                 _ => address_units(self.family),
             };
         }
@@ -137,6 +143,7 @@ impl RuleWriter {
             (Field::ReplySaddr, Family::V4) => reply(nl::CtKey::SrcIp),
             (Field::ReplySaddr, Family::V6) => reply(nl::CtKey::SrcIp6),
             (Field::ReplySport, _) => reply(nl::CtKey::ProtoSrc),
+            (Field::Priority, _) => Expr::Meta { key: nl::MetaKey::Priority, dreg },
         }
     }
 
@@ -152,6 +159,7 @@ impl RuleWriter {
             Field::OriginalDport => "ct original proto-dst".into(),
             Field::ReplySaddr => format!("ct reply {ip} saddr"),
             Field::ReplySport => "ct reply proto-src".into(),
+            Field::Priority => "meta priority".into(),
         };
         fields.iter().map(word).collect::<Vec<_>>().join(" . ")
     }

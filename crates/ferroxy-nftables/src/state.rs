@@ -22,7 +22,7 @@ pub struct State {
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Table {
-    /// Somebody switched the table off: it exists, and the kernel ignores it.
+    /// The table is switched off (flag dormant): it exists, and the kernel ignores it.
     pub dormant: bool,
     pub sets: BTreeMap<String, Set>,
     pub chains: BTreeMap<String, Chain>,

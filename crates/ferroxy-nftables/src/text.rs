@@ -200,6 +200,9 @@ pub fn element_text(family: Family, element: &Element) -> String {
         Value::Treatment(treatment) => {
             let _ = write!(text, " : {}", priority_text(treatment.code()));
         }
+        Value::ServicePort(port) => {
+            let _ = write!(text, " : {}", priority_text(port.code()));
+        }
         Value::Goto(chain) => {
             let _ = write!(text, " : goto {chain}");
         }

@@ -285,7 +285,7 @@ fn plain(name: &str, address: &str) -> Change {
 fn a_refused_service_is_reported_and_the_others_are_programmed() {
     in_namespace(|| {
         let mut dataplane = started_with_no_service();
-        // Somebody else added an element with the key of the second Service.
+        // Another program added an element with the key of the second Service.
         nft(&["add", "element", "ip", "ferroxy", "frontends", "{ 10.96.0.2 . tcp . 80 : 1:9 }"]);
         let changes = vec![plain("one", "10.96.0.1"), plain("two", "10.96.0.2"), plain("three", "10.96.0.3")];
 
@@ -371,7 +371,7 @@ fn nothing_is_tidied_while_the_unknown_is_kept() {
     });
 }
 
-/// A rule of somebody else refers to a chain that tidying removes.
+/// A rule of another program refers to a chain that tidying removes.
 #[test]
 fn after_a_failed_tidying_a_service_is_programmed_completely() {
     in_namespace(|| {
@@ -398,6 +398,21 @@ fn a_dormant_table_is_replaced() {
         nft(&["add", "table", "ip", "ferroxy", "{ flags dormant; }"]);
         assert!(!is_as_it_must_be(&mut dataplane));
         assert!(!nft(&["list", "table", "ip", "ferroxy"]).contains("dormant"));
+    });
+}
+
+/// An upgrade changes the program in place: what packets have learnt stays.
+#[test]
+fn sets_of_earlier_versions_go_and_the_table_stays() {
+    in_namespace(|| {
+        start(&mut open(&Family::ALL), &sample());
+        let earlier = "{ type ipv4_addr . inet_proto . inet_service : ipv4_addr; flags dynamic,timeout; }";
+        nft(&[&format!("add map ip ferroxy affinity {earlier}")]);
+        nft(&["add element ip ferroxy sticky-clients { 10.0.0.1 . 1:1 timeout 1h : 10.244.1.5 }"]);
+        start(&mut open(&Family::ALL), &sample());
+        let listed = nft(&["list table ip ferroxy"]);
+        assert!(!listed.contains("map affinity {"), "{listed}");
+        assert!(listed.contains("10.0.0.1 . 1:1 timeout 1h"), "{listed}");
     });
 }
 
@@ -517,7 +532,7 @@ fn removed_leftovers(dataplane: &mut Nftables) -> Vec<String> {
 }
 
 /// The transaction that creates our tables removes those of kube-proxy's nftables mode. A table that only has the name belongs to
-/// somebody else, and stays.
+/// another program, and stays.
 #[test]
 fn start_replaces_the_tables_of_kube_proxy() {
     in_namespace(|| {

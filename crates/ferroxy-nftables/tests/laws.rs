@@ -6,6 +6,8 @@ use std::net::IpAddr;
 use ferroxy_core::testing::{Cluster, clusters, config, events, interesting_packets};
 use ferroxy_core::{Facts, Family, Frontend, Intent, Packet, Verdict, oracle, resolve};
 use ferroxy_dataplane::Change;
+use ferroxy_nftables::diff::Unknown;
+use ferroxy_nftables::element::SetId;
 use ferroxy_nftables::ledger::Ledger;
 use ferroxy_nftables::plan::{Action, Op};
 use ferroxy_nftables::{Plan, Settings, State, diff, interpret, trace};
@@ -155,6 +157,47 @@ proptest! {
                 prop_assert!(served(&kernel, packet), "no endpoint for {:?} after {}", packet, op);
             }
         }
+    }
+
+    /// A restart over the rules of another cluster, as the kernel shows it to a packet on its way: the chains of before the
+    /// commit, and the elements of after it.
+    #[test]
+    fn a_start_over_other_rules_fails_no_packet_on_its_way(a in clusters(), b in clusters()) {
+        let (before, mut after) = (a.intent(), b.intent());
+        after.node = before.node.clone();
+        let mut kernel = render(&before);
+        let packets: Vec<_> = interesting_packets(&before)
+            .into_iter()
+            .filter(|packet| served(&kernel, packet) && served(&render(&after), packet))
+            .collect();
+        let mut ledger = Ledger::new(&Family::ALL, after.node.clone(), Settings::default());
+        ledger.adopt(&kernel);
+        let start: Vec<Change> =
+            after.services.iter().map(|(name, service)| (name.clone(), Some(service.clone()))).collect();
+        let (plan, settlement) = ledger.plan_start(&kernel, &start, Unknown::Remove);
+
+        let first = Plan { chains: plan.chains.clone(), ..Plan::default() };
+        kernel = carried_out(kernel, &first)?;
+        let entered = kernel.clone();
+        let is_met_later = |op: &Op| match &op.action {
+            Action::Remove(element) => matches!(element.set, SetId::Treatments(_) | SetId::Hairpins),
+            action => matches!(action, Action::RemoveChain(_) | Action::AddChain { .. } | Action::AddRule { .. } | Action::FlushChain(_)),
+        };
+        prop_assert_eq!(plan.changes.iter().chain(&plan.tidy).find(|op| is_met_later(op)), None);
+        kernel = carried_out(kernel, &Plan { chains: Vec::new(), ..plan })?;
+        let mut on_its_way = entered;
+        for (family, table) in &mut on_its_way.tables {
+            table.elements = kernel.tables[family].elements.clone();
+        }
+        for packet in &packets {
+            prop_assert!(served(&on_its_way, packet), "no endpoint for {:?}", packet);
+        }
+
+        ledger.settle(settlement);
+        prop_assert_eq!(&kernel, &ledger.state());
+        kernel = carried_out(kernel, &ledger.plan_tidy())?;
+        ledger.settle_tidy();
+        prop_assert_eq!(kernel, render(&after), "tidying leaves exactly the wanted state");
     }
 }
 

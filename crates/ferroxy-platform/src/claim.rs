@@ -7,17 +7,12 @@ use crate::system;
 /// Held until it is dropped, or until the process ends.
 #[derive(Debug)]
 pub struct Claim {
-    held: system::claim::Held,
+    _held: system::claim::Held,
 }
 
 impl Claim {
-    /// `None` while another agent has it.
+    /// `None` while another agent has it. Never blocks: an agent that waits asks again.
     pub fn take() -> io::Result<Option<Claim>> {
-        Ok(system::claim::take("ferroxy/agent")?.map(|held| Claim { held }))
-    }
-
-    /// False when a process that cannot be an agent occupies the name: then a second agent would not notice this one.
-    pub fn is_exclusive(&self) -> bool {
-        self.held.is_exclusive()
+        Ok(system::claim::take()?.map(|held| Claim { _held: held }))
     }
 }

@@ -28,6 +28,7 @@ pub mod process;
 pub mod profile;
 pub mod signals;
 pub mod sockets;
+pub mod streams;
 
 pub use claim::Claim;
 pub use privileges::{Privilege, Privileges};

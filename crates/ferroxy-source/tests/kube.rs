@@ -56,7 +56,7 @@ impl Watched {
     fn until(&mut self, wanted: &str) -> &mut Watched {
         while self.told.last().is_none_or(|last| last != wanted) {
             let update = self.updates.recv_timeout(PATIENCE);
-            let Ok(update) = update else { panic!("waited in vain for {wanted:?} after {:?}", self.told) };
+            let Ok(update) = update else { panic!("timed out waiting for {wanted:?} after {:?}", self.told) };
             self.take(update, wanted);
         }
         self

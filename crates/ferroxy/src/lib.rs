@@ -1,6 +1,7 @@
 //! The parts of the binary, as a library, so that tests can reach them.
 
 pub mod agent;
+mod bucket;
 pub mod command;
 pub mod config;
 pub mod flags;

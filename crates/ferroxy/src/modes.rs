@@ -1,5 +1,7 @@
 //! The modes of this binary. To add a dataplane, write its crate and list its mode here.
 
+mod unclaimed;
+
 use ferroxy_dataplane::{Field, Flag, Kind, Mode, PeriodFields, Platform};
 
 /// The one list. Configuration, flags, help texts and commands are made from it.
@@ -22,7 +24,7 @@ pub struct Choice {
 pub struct ModeFlag {
     pub flag: &'static Flag,
     pub kind: Kind,
-    /// The modes that read one of the fields.
+    /// The modes that read one of the fields; none for a flag that is only accepted.
     pub readers: Vec<&'static Mode>,
 }
 
@@ -79,15 +81,20 @@ impl Modes {
         if here.is_empty() { self.iter().filter(|mode| mode.gate.is_none()).collect() } else { here }
     }
 
-    /// Every field that a mode reads, once.
+    /// Every field that a mode reads, once, and those that are accepted without one.
     pub fn fields(self) -> Vec<&'static Field> {
         let mut fields: Vec<&'static Field> = Vec::new();
-        for field in self.iter().flat_map(|mode| mode.fields) {
+        for field in self.iter().flat_map(|mode| mode.fields).chain(self.unclaimed()) {
             if fields.iter().all(|known| known.name != field.name) {
                 fields.push(field);
             }
         }
         fields
+    }
+
+    /// Fields of the original that no mode of the list reads.
+    pub fn unclaimed(self) -> impl Iterator<Item = &'static Field> {
+        unclaimed::UNCLAIMED.iter().filter(move |field| self.field(field.name).is_none())
     }
 
     pub fn field(self, name: &str) -> Option<&'static Field> {
@@ -116,6 +123,9 @@ impl Modes {
                     None => flags.push(ModeFlag { flag, kind: field.kind, readers: vec![mode] }),
                 }
             }
+        }
+        for (field, flag) in self.unclaimed().filter_map(|field| Some((field, field.flag.as_ref()?))) {
+            flags.push(ModeFlag { flag, kind: field.kind, readers: Vec::new() });
         }
         flags
     }

@@ -70,6 +70,43 @@ fn a_client_keeps_its_endpoint_while_others_come_and_go() {
     assert_eq!(agent.said("drift"), 0, "{}", agent.log());
 }
 
+/// As in kube-proxy, affinity belongs to the Service port: whichever of its frontends a client uses, it gets the same endpoint.
+#[test]
+fn a_client_has_one_endpoint_at_every_frontend_of_a_port() {
+    const FRONTENDS: [(Protocol, [&str; 3]); 3] = [
+        (Protocol::Tcp, ["10.96.0.80:80", "172.18.0.2:30080", "198.51.100.10:80"]),
+        (Protocol::Udp, ["172.18.0.2:30053", "198.51.100.10:53", "10.96.0.80:53"]),
+        (Protocol::Tcp, ["[fd00:172:18::2]:30080", "[fd00:10:96::80]:80", "[fd00:172:18::2]:30080"]),
+    ];
+    let Some(network) = support::network() else { return };
+    let ka = network.namespace("ka").unwrap();
+    let cluster = Cluster::new();
+    let write = |endpoints: &[&str]| {
+        let mut objects = sticky(LONG).endpoints(endpoints).objects();
+        objects[0]["spec"]["externalIPs"] = serde_json::json!(["198.51.100.10"]);
+        cluster.write("web.yaml", &objects);
+    };
+    write(&PODS);
+    let agent = Agent::start(ka, &cluster);
+    for (protocol, frontends) in FRONTENDS {
+        let ask = |target: &str| pod_from(&network, "ext", protocol, target);
+        let first = ask(frontends[0]);
+        for _ in 0..10 {
+            assert_eq!(frontends.map(ask), [(); 3].map(|()| first.clone()), "{protocol} {frontends:?}");
+        }
+        // Its endpoint leaves: from the next connection on, at whatever frontend, it has another one at all of them.
+        write(&without(&first));
+        agent.settle(ka);
+        let second = ask(frontends[1]);
+        assert_ne!(second, first, "{protocol} {frontends:?}");
+        for _ in 0..10 {
+            assert_eq!(frontends.map(ask), [(); 3].map(|()| second.clone()), "{protocol} {frontends:?}");
+        }
+        write(&PODS);
+        agent.settle(ka);
+    }
+}
+
 #[test]
 fn a_client_leaves_with_its_endpoint_at_once_and_sticks_again() {
     let Some(network) = support::network() else { return };

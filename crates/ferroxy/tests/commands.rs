@@ -108,7 +108,7 @@ fn looking_at_manifests_needs_no_privileges() {
     assert_eq!(trace.code, 0, "{trace:?}");
     let explain = without_capabilities(&node, &cluster.command(&["explain", "web"]));
     assert_eq!(explain.code, 0, "{explain:?}");
-    assert!(explain.stdout.contains("not checked: that needs CAP_NET_ADMIN"), "{explain:?}");
+    assert!(explain.stdout.contains("not checked: needs the privileges of `ferroxy run`"), "{explain:?}");
     for command in ["diff", "cleanup"] {
         let arguments = if command == "diff" { cluster.command(&["diff"]) } else { vec!["cleanup".into()] };
         let done = without_capabilities(&node, &arguments);
@@ -280,6 +280,25 @@ fn trace_follows_one_packet() {
         assert_eq!((done.code, done.stderr.lines().count()), (1, 1), "{from} {to}: {done:?}");
         assert!(done.stderr.contains(words), "{from} {to}: {done:?}");
     }
+}
+
+/// Needs no IPVS: nothing is asked of the kernel for it.
+#[test]
+fn explain_names_the_scheduler_of_virtual_servers() {
+    let Some(node) = support::lonely_node() else { return };
+    let service = || Service::new("web", &["10.96.0.80"]).port(Protocol::Tcp, 80, 80).endpoints(&["a1"]);
+    let cluster = Cluster::in_mode("ipvs");
+    cluster.configure("ipvs: {}", "ipvs: {scheduler: wlc}");
+    cluster.write_service(&service());
+    let explain = |words: &[&str]| ferroxy(&node, &cluster.command(&[&["explain", "web"], words].concat()));
+    let shown = explain(&[]).stdout;
+    assert!(shown.contains("\n  IPVS scheduler: wlc (configuration, ipvs.scheduler)\n"), "{shown}");
+    cluster.write_service(&service().scheduler("sh"));
+    let traits = explain(&["--output=json"]).json()["traits"].clone();
+    let own = "sh (annotation ferroxy.io/scheduler)";
+    assert_eq!(traits, serde_json::json!([{ "name": "IPVS scheduler", "value": own }]));
+    cluster.configure("mode: ipvs", "mode: nftables");
+    assert_eq!(explain(&["--output=json"]).json()["traits"], serde_json::json!([]));
 }
 
 #[test]

@@ -180,7 +180,7 @@ fn compare_all(trial: &Trial, network: &Network) {
 
 fn compare_first(trial: &Trial, network: &Network) {
     if let Some(recorded) = trial.case.probes.first() {
-        let seen = recorded.probe().run(network, &trial.effort(recorded)).unwrap();
+        let seen = trial.ask(recorded, network).unwrap();
         assert_eq!(trial.judge(recorded, &seen), Ok(()), "{}", trial.case.name);
     }
 }

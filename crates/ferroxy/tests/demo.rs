@@ -175,7 +175,7 @@ fn processes(folder: &TempDir) -> Vec<String> {
 fn wait_until(what: &str, done: impl Fn() -> bool) {
     let deadline = Instant::now() + DEADLINE;
     while !done() {
-        assert!(Instant::now() < deadline, "waited in vain until {what}");
+        assert!(Instant::now() < deadline, "timed out waiting until {what}");
         thread::sleep(Duration::from_millis(5));
     }
 }

@@ -10,10 +10,12 @@
 
 mod support;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::process::Command;
 
+use ferroxy::modes::MODES;
+use ferroxy_dataplane::{Platform, Privilege};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{ConfigMap, Service, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
@@ -197,6 +199,45 @@ fn the_chart_uses_what_kubeadm_left() {
     assert_eq!(pod.get("initContainers"), None);
 }
 
+/// Every mode that this binary can run on a node: with the image, the privileges and the files of the host that it needs, and in the
+/// configuration.
+#[test]
+fn the_chart_offers_every_mode() {
+    let modes: BTreeSet<&str> = MODES.for_platform(Platform::Linux).map(|mode| mode.name).collect();
+    let schema: Value = serde_json::from_str(&text("deploy/helm/ferroxy/values.schema.json")).unwrap();
+    let offered = schema["properties"]["mode"]["enum"].as_array().unwrap();
+    assert_eq!(offered.iter().map(|mode| mode.as_str().unwrap()).collect::<BTreeSet<_>>(), modes);
+    for mode in MODES.for_platform(Platform::Linux) {
+        let Some(objects) = rendered(&[&api_server(), &format!("mode={}", mode.name)]) else { return };
+        objects.iter().for_each(|object| known_to_kubernetes(object).unwrap());
+        let config = find(&objects, "ConfigMap")["data"]["config.conf"].as_str().unwrap();
+        assert_eq!(documents(config)[0]["mode"], mode.name);
+        let pod = pod(&objects);
+        let own = &pod["containers"][0];
+        let needs_tools = !mode.privileges.programs.is_empty();
+        let words: Vec<&str> = mode.privileges.own.iter().map(|it| privilege(*it)).collect();
+        assert_eq!(own["securityContext"]["capabilities"], json!({ "drop": ["ALL"], "add": words }));
+        assert_eq!(own["securityContext"]["readOnlyRootFilesystem"], true);
+        for container in [own, &pod["initContainers"][0]] {
+            assert_eq!(container["image"].as_str().unwrap().ends_with("-iptables"), needs_tools);
+            let mounts = container["volumeMounts"].as_array().unwrap();
+            assert_eq!(mounts.iter().any(|it| it["mountPath"] == "/run/xtables.lock"), needs_tools);
+        }
+        let of_host = |volume: &&Value| volume.get("hostPath").is_some();
+        let volumes = pod["volumes"].as_array().unwrap();
+        assert_eq!(volumes.iter().filter(of_host).count(), if needs_tools { 2 } else { 0 });
+        assert_eq!(pod["securityContext"]["runAsUser"] == 0, needs_tools);
+    }
+}
+
+fn privilege(privilege: Privilege) -> &'static str {
+    match privilege {
+        Privilege::NetAdmin => "NET_ADMIN",
+        Privilege::NetRaw => "NET_RAW",
+        other => panic!("no mode needs {other:?} in the chart"),
+    }
+}
+
 #[test]
 fn helm_refuses_values_that_make_no_sense() {
     let server = api_server();
@@ -264,8 +305,9 @@ fn commands_are_ours() {
     let words =
         |container: &Value| -> Vec<String> { serde_json::from_value(container["command"].clone()).unwrap() };
     let rollback = documents(&text("deploy/kubernetes/rollback.yaml")).remove(0);
-    let cleanup = words(&rollback["spec"]["template"]["spec"]["initContainers"][0]);
-    assert_eq!(cleanup, ["/usr/local/bin/ferroxy", "cleanup"]);
+    let cleanup = words(&rollback["spec"]["template"]["spec"]["containers"][0]);
+    let shown = output(Command::new(FERROXY).args(&cleanup[1..]).arg("--help"), "");
+    assert!(shown.contains("--when-replaced"), "{shown}");
     let unit = text("deploy/systemd/ferroxy.service");
     let starts = unit.lines().filter_map(|line| line.strip_prefix("ExecStart")?.split_once('='));
     let mut commands: Vec<Vec<String>> = starts
@@ -314,7 +356,7 @@ fn assert_contains(whole: &Value, part: &Value) {
 }
 
 #[test]
-fn the_way_back_cleans_up_before_kube_proxy_starts() {
+fn the_way_back_cleans_up_when_kube_proxy_serves() {
     let Some(mut kubectl) = tool("kubectl") else { return };
     let container = json!({
         "name": "kube-proxy", "image": "kube-proxy:v1.33.0", "securityContext": { "privileged": true },
@@ -338,13 +380,20 @@ fn the_way_back_cleans_up_before_kube_proxy_starts() {
         "it would conflict with what is there by then"
     );
     let pod = &patched["spec"]["template"]["spec"];
-    assert_eq!(pod["containers"], json!([container]));
-    assert_eq!(pod["initContainers"][0]["command"], json!(["/usr/local/bin/ferroxy", "cleanup"]));
+    assert_eq!(pod.get("initContainers"), None, "the rules must stay until kube-proxy has written its own");
+    let containers = pod["containers"].as_array().unwrap();
+    assert!(containers.contains(&container));
+    let cleanup =
+        |containers: &[Value]| containers.iter().find(|it| it["name"] == "ferroxy-cleanup").unwrap().clone();
+    // The kubelet restarts a container that ends.
+    let command = ["/usr/local/bin/ferroxy", "cleanup", "--when-replaced", "--stay"];
+    assert_eq!(cleanup(containers)["command"], json!(command));
     // As the guide does it.
     let mut set = tool("kubectl").unwrap();
     set.args(["set", "image", "--local", "-f", "-", "ferroxy-cleanup=elsewhere/ferroxy:1", "-o", "json"]);
     let renamed: Value = serde_json::from_str(&output(&mut set, &patched.to_string())).unwrap();
-    assert_eq!(renamed["spec"]["template"]["spec"]["initContainers"][0]["image"], "elsewhere/ferroxy:1");
+    let containers = renamed["spec"]["template"]["spec"]["containers"].as_array().unwrap();
+    assert_eq!(cleanup(containers)["image"], "elsewhere/ferroxy:1");
 }
 
 #[test]

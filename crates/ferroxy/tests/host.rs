@@ -175,7 +175,7 @@ fn the_service_manager_is_notified_of_start_watchdog_and_end() {
 }
 
 #[test]
-fn a_watchdog_for_somebody_else_is_not_fed() {
+fn a_watchdog_for_another_program_is_not_fed() {
     let Some(heard) = under_a_manager(Some("1"), "READY") else { return };
     assert!(!heard.iter().any(|message| message.contains("WATCHDOG")), "{heard:?}");
 }

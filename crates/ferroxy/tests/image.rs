@@ -38,18 +38,33 @@ fn there_is_nothing_but_the_binary_and_the_user_of_the_pod() {
     assert_eq!(steps, expected);
 }
 
+/// The chart appends the name of the stage to the tag in the modes that run iptables tools.
+#[test]
+fn the_variant_for_modes_with_tools_has_them_and_the_same_binary() {
+    let recipe = text("deploy/Containerfile");
+    let (_, stage) = recipe.split_once("\nFROM debian:bookworm-slim AS iptables\n").unwrap();
+    let (stage, _) = stage.split_once("\nFROM ").unwrap();
+    let steps: Vec<&str> = stage.lines().filter(|line| !line.starts_with('#') && !line.is_empty()).collect();
+    assert!(
+        steps[0].starts_with("RUN ") && steps[0].contains(" --no-install-recommends iptables "),
+        "{steps:?}"
+    );
+    assert_eq!(steps[1..], ["COPY --from=build /image/ /", "ENTRYPOINT [\"/usr/local/bin/ferroxy\"]"]);
+    assert!(text("deploy/helm/ferroxy/templates/_parts.tpl").contains("-iptables{{ end }}"));
+}
+
 /// `make image-check` looks into the binary itself.
 #[test]
 fn the_image_has_no_feature_that_is_for_people() {
     let recipe = text("deploy/image-root");
     let build = recipe.lines().find(|line| line.trim().starts_with("cargo build")).unwrap();
-    assert!(build.contains(" --no-default-features ") && !build.contains("--features"), "{build}");
+    assert!(build.contains(" --no-default-features --features api --"), "{build}");
     let metadata = output(Command::new(env!("CARGO")).args(["metadata", "--no-deps", "--offline"]), "");
     let metadata: serde_json::Value = serde_json::from_str(&metadata).unwrap();
     let packages = metadata["packages"].as_array().unwrap();
     let features = &packages.iter().find(|package| package["name"] == "ferroxy").unwrap()["features"];
-    assert_eq!(features["default"], serde_json::json!(["demo", "profiling"]));
-    assert_eq!(features["demo"], serde_json::json!(["dep:ferroxy-lab"]));
+    assert_eq!(features["default"], serde_json::json!(["api", "demo", "profiling"]));
+    assert_eq!(features["api"], serde_json::json!(["ferroxy-source/kube"]));
 }
 
 /// With a small program: it runs where there is no library, and looks up names there.

@@ -25,23 +25,25 @@ fn policy(case: &Case, mode: &Mode) -> Policy {
     config.policy(mode, "ka".into())
 }
 
+/// A mode without recordings of the original names the mode whose traffic it must have.
 #[test]
-fn every_recorded_probe_follows_from_the_nftables_ruleset() {
-    follow(&ferroxy_nftables::MODE, conformance::Mode::Nftables);
-}
-
-#[test]
-fn every_recorded_probe_follows_from_the_iptables_ruleset() {
-    follow(&ferroxy_iptables::MODE, conformance::Mode::Iptables);
+fn every_recorded_probe_follows_from_the_ruleset_of_every_mode() {
+    for mode in MODES.iter() {
+        let recorded_as = conformance::Mode::named(mode.name);
+        follow(mode, recorded_as.unwrap_or_else(|| panic!("{} mode: no recordings", mode.name)));
+    }
 }
 
 fn follow(mode: &Mode, recorded_as: conformance::Mode) {
     let trials = Trial::all_with(recorded_as, |case| Ok(policy(case, mode))).unwrap();
+    let host_addresses = conformance::HOST_ADDRESSES.map(|address| address.parse().unwrap());
     let rules = |intent: &Intent| {
         let settings = Settings::default();
-        let ruleset = (mode.render)(&Rendering { intent, settings: &settings, host_addresses: &[] });
+        let ruleset =
+            (mode.render)(&Rendering { intent, settings: &settings, host_addresses: &host_addresses });
         move |packet: &Packet| ruleset.trace(packet).verdict
     };
-    let probes = conformance::play(&trials, rules).unwrap_or_else(|faults| panic!("{faults}"));
-    assert!(probes > 100, "only {probes} probes: is the corpus complete?");
+    let probes =
+        conformance::play(&trials, rules).unwrap_or_else(|faults| panic!("{} mode: {faults}", mode.name));
+    assert!(probes > 100, "{} mode: only {probes} probes: is the corpus complete?", mode.name);
 }

@@ -22,7 +22,7 @@ use support::{
 
 const ADDRESSES: [&str; 2] = ["10.96.0.80", "fd00:10:96::80"];
 
-/// Somebody else's: a server of its own, one at an address of the host, a set and a device.
+/// Another program's: a server of its own, one at an address of the host, a set and a device.
 const FOREIGN_SERVERS: &str = "\
 -A -t 192.0.2.1:80 -s rr
 -a -t 192.0.2.1:80 -r 192.0.2.2:80 -m -w 1
@@ -416,7 +416,7 @@ fn people_can_ask_about_a_live_node() {
     drop(agent);
 }
 
-/// With requests all the time: whichever mode comes after whichever, somebody serves.
+/// With requests all the time: whichever mode comes after whichever, requests are served.
 #[test]
 #[ignore = "needs IPVS: make test-vm"]
 fn modes_follow_each_other() {

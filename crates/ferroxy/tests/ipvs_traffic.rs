@@ -332,7 +332,8 @@ fn a_client_stays_with_its_endpoint_for_a_while() {
     assert!(report.broken.is_none(), "{report:?}");
 }
 
-/// Policy Local: where nobody here serves, strangers are dropped and pods are served; where somebody does, he sees who it is.
+/// Policy Local: without a local endpoint, external clients are dropped and pods are served; a local endpoint sees the address of
+/// the client.
 /// Node ports answer on addresses that the node gets later, and no longer on those that it loses.
 #[test]
 #[ignore = "needs IPVS: make test-vm"]
@@ -364,6 +365,50 @@ fn node_ports_follow_endpoints_and_addresses() {
     stage.on_node("ip address del 172.18.0.22/32 dev eth0");
     let is_gone = || !stage.on_node("ipvsadm -Sn").contains("172.18.0.22");
     wait_until("its servers are gone", DEADLINE, is_gone);
+}
+
+/// Internal policy Local where nobody here serves: pods, the node and strangers are refused, as by the original; also with
+/// affinity, and right after the last endpoint here has left, while it drains. The node port goes on: its policy is another.
+#[test]
+#[ignore = "needs IPVS: make test-vm"]
+fn without_an_endpoint_here_everybody_is_refused() {
+    let services = |endpoints: &[&str]| {
+        let service = |name: &str, ips: &[&str], node_ports: [u16; 2]| {
+            Service::new(name, ips)
+                .node_port(Protocol::Tcp, 80, 80, node_ports[0])
+                .node_port(Protocol::Udp, 53, 53, node_ports[1])
+                .endpoints(endpoints)
+        };
+        let plain = service("plain", &["10.96.0.81", "fd00:10:96::81"], [30081, 30053]);
+        let sticky = service("sticky", &["10.96.0.82", "fd00:10:96::82"], [30082, 30054]).affinity(60);
+        let mut all = [plain.objects(), sticky.objects()];
+        all.iter_mut().for_each(|objects| objects[0]["spec"]["internalTrafficPolicy"] = json!("Local"));
+        all.concat()
+    };
+    let Some(stage) = Stage::start("{}", &[services(&["a2", "b1"])]) else { return };
+    let ask = |from: &str, protocol, target: &str| ask_from(&stage.network, from, protocol, target);
+    let hosts = ["10.96.0.81", "[fd00:10:96::81]", "10.96.0.82", "[fd00:10:96::82]"];
+    for host in hosts {
+        assert_eq!(pod_from(&stage.network, "a1", Protocol::Tcp, &format!("{host}:80")), "a2");
+    }
+    stage.cluster.write("services.yaml", &services(&["b1"]));
+    let serves = |protocol, target: &str| {
+        stage.destinations(protocol, target).values().any(|it| it.destination.weight > 0)
+    };
+    let frontends =
+        hosts.map(|host| [(Protocol::Tcp, format!("{host}:80")), (Protocol::Udp, format!("{host}:53"))]);
+    for (protocol, target) in frontends.as_flattened() {
+        wait_until("nobody here serves", DEADLINE, || !serves(*protocol, target));
+        for from in ["a1", "ext"] {
+            assert_eq!(ask(from, *protocol, target), Answer::Refused, "{from} -> {protocol} {target}");
+        }
+    }
+    for host in hosts {
+        assert_eq!(ask("ka", Protocol::Tcp, &format!("{host}:80")), Answer::Refused, "ka -> {host}");
+    }
+    for from in ["a1", "ka", "ext"] {
+        assert_eq!(pod_from(&stage.network, from, Protocol::Tcp, "172.18.0.2:30081"), "b1");
+    }
 }
 
 /// On a node that has nothing yet, everybody waits for the API server: its address is there before any other.

@@ -8,13 +8,16 @@
 
 mod support;
 
-use std::process::{Command, Stdio};
+use std::fs::File;
+use std::io::{PipeReader, Read, Write};
+use std::process::{Child, Command, Stdio};
 
 use ferroxy_lab::Namespace;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use support::{Cluster, DEADLINE, Done, FERROXY, ferroxy, run_arguments, wait_until};
+use support::{Cluster, DEADLINE, Done, FERROXY, Service, ferroxy, run_arguments, wait_until};
 
 /// Runs the agent with these flags until it serves (nothing is served in its first moments), stops it, and gives what it
 /// said.
@@ -116,4 +119,75 @@ fn split_streams_and_buffers() {
             assert!(done.stderr.contains("--log-text-split-stream: needs the feature gate"), "{done:?}");
         }
     }
+}
+
+/// Everything that a pipe takes.
+fn fill(pipe: &File) -> usize {
+    let mut written = 0;
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    while poll(&mut [PollFd::new(pipe, PollFlags::OUT)], Some(&now)).unwrap() > 0 {
+        (&*pipe).write_all(&[b'.'; 4096]).unwrap();
+        written += 4096;
+    }
+    written
+}
+
+/// An agent that says much, to a pipe that is full and that nobody reads.
+fn run_unread(node: &Namespace, cluster: &Cluster) -> (Child, PipeReader, usize) {
+    let (reader, writer) = std::io::pipe().unwrap();
+    let writer = File::from(std::os::fd::OwnedFd::from(writer));
+    let filled = fill(&writer);
+    let mut command = Command::new(FERROXY);
+    command.arg("run").args(run_arguments(&cluster.manifests(), &cluster.config())).arg("-v=9");
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(writer);
+    (node.run(|| command.spawn()).unwrap().unwrap(), reader, filled)
+}
+
+fn follows(node: &Namespace, cluster: &Cluster, last: u8) {
+    let address = format!("10.96.0.{last}");
+    let service = Service::new("web", &[&address]).port(ferroxy_lab::Protocol::Tcp, 80, 8080);
+    cluster.write_service(&service.endpoints(&["10.244.2.9"]));
+    let is_there = || support::nft(node, &["list", "ruleset"]).contains(&address);
+    wait_until("the kernel follows", DEADLINE, is_there);
+}
+
+#[test]
+fn a_pipe_that_nobody_reads_blocks_neither_the_work_nor_the_end() {
+    let Some(node) = support::lonely_node() else { return };
+    let cluster = Cluster::new();
+    let (mut child, mut reader, filled) = run_unread(&node, &cluster);
+    (10..13).for_each(|last| follows(&node, &cluster, last));
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    let mut code = None;
+    wait_until("it ends", DEADLINE, || {
+        code = child.try_wait().unwrap();
+        code.is_some()
+    });
+    assert_eq!(code.and_then(|code| code.code()), Some(0));
+    let mut text = Vec::new();
+    reader.read_to_end(&mut text).unwrap();
+    assert!(text.len() >= filled && text[..filled].iter().all(|byte| *byte == b'.'));
+    assert_eq!(ferroxy(&node, &["cleanup"]).code, 0);
+}
+
+#[test]
+fn what_waited_comes_when_somebody_reads() {
+    let Some(node) = support::lonely_node() else { return };
+    let cluster = Cluster::new();
+    let (mut child, mut reader, filled) = run_unread(&node, &cluster);
+    follows(&node, &cluster, 10);
+    let reading = std::thread::spawn(move || {
+        let mut text = Vec::new();
+        reader.read_to_end(&mut text).map(|_| text)
+    });
+    follows(&node, &cluster, 11);
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    let text = String::from_utf8(reading.join().unwrap().unwrap().split_off(filled)).unwrap();
+    let lines = messages(&text);
+    for words in ["runs in nftables mode as node ka", "in sync", "default/web changed", "asked to terminate"]
+    {
+        assert!(lines.iter().any(|(_, line)| line.contains(words)), "{words}: {lines:#?}");
+    }
+    assert_eq!(ferroxy(&node, &["cleanup"]).code, 0);
 }

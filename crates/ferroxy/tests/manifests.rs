@@ -1,4 +1,4 @@
-//! Manifests, and the host's addresses, that change while the agent runs; and objects with mistakes among good ones.
+//! Manifests, and the host's addresses, that change while the agent runs; and invalid objects among good ones.
 
 #![allow(clippy::unwrap_used, reason = "the functions that tests share are tests too; clippy does not know")]
 
@@ -295,4 +295,41 @@ fn node_ports_follow_the_addresses_of_the_host() {
     agent.settle(ka);
     assert!(!nft(ka, &["list", "set", "ip", "ferroxy", "nodeport-ips"]).contains("192.0.2.9"));
     assert_eq!(agent.said("drift"), 0, "{}", agent.log());
+}
+
+/// 30 ports at a cluster IP and 40 external ones, with these endpoints: 12,300 elements with nine of them.
+fn huge(endpoints: std::ops::RangeInclusive<u8>) -> Vec<Value> {
+    let addresses: Vec<String> = endpoints.map(|last| format!("10.244.9.{last}")).collect();
+    let endpoints: Vec<&str> = addresses.iter().map(String::as_str).collect();
+    let service = (1..=30).fold(Service::new("huge", &["10.96.0.99"]), |service, port| {
+        service.port(Protocol::Tcp, port, 8000 + port)
+    });
+    let mut objects = service.endpoints(&endpoints).objects();
+    objects[0]["spec"]["externalIPs"] = (1..=40).map(|last| format!("198.18.7.{last}")).collect();
+    objects
+}
+
+/// The real dataplane takes the portions of a large Service one by one, and what comes of them is what comes of the whole.
+#[test]
+fn a_huge_service_arrives_changes_and_goes_in_portions() {
+    let Some(node) = support::lonely_node() else { return };
+    let cluster = Cluster::new();
+    let mut arguments = run_arguments(&cluster.manifests(), &cluster.config()).to_vec();
+    arguments.push("-v=2".into());
+    let agent = Agent::start_with(&node, arguments);
+    let mut portions = 0;
+    for (number, objects) in [Some(huge(1..=9)), Some(huge(3..=12)), None].into_iter().enumerate() {
+        match objects {
+            Some(objects) => cluster.write("huge.yaml", &objects),
+            None => cluster.remove("huge.yaml"),
+        }
+        agent.wait_for_more_than("part of default/huge changed", portions);
+        let endpoint = ["a1", "a2", "b1"][number];
+        cluster.write_service(&service("web", "10.96.0.80", endpoint));
+        becomes(&node, "10.96.0.80", [A1, A2, B1][number]);
+        agent.settle(&node);
+        portions = agent.said("part of default/huge changed");
+    }
+    assert_eq!(agent.warned("cannot"), 0, "{}", agent.log());
+    assert_eq!(agent.warned("drift"), 0, "{}", agent.log());
 }

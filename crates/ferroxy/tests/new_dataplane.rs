@@ -5,9 +5,11 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::process::ExitCode;
+use std::io::Write;
+use std::process::{Command, ExitCode, Stdio};
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use ferroxy::agent::{Agent, Input, Periods};
 use ferroxy::config::Config;
@@ -16,8 +18,8 @@ use ferroxy::modes::{MODES, Modes};
 use ferroxy::serve::Status;
 use ferroxy_core::{Event, Facts, Family, Origin, Packet, Protocol, ServiceName, Verdict, resolve};
 use ferroxy_dataplane::testing::{GREETING, Kernel, MEMORY, Memory};
-use ferroxy_dataplane::{Mode, Platform, Rendering};
-use ferroxy_lab::{Capability, Namespace, require};
+use ferroxy_dataplane::{Lifetime, Mode, Opening, Platform, Rendering, Settings};
+use ferroxy_lab::{Capability, Namespace, PATIENCE, require};
 use ferroxy_source::manifest::read_str;
 
 static LIST: [&Mode; 4] = [&ferroxy_iptables::MODE, &ferroxy_ipvs::MODE, &ferroxy_nftables::MODE, &MEMORY];
@@ -129,4 +131,59 @@ fn commands_take_it() {
     assert_eq!(in_namespace(with(&["render", "--nftables-greeting=x"])), ExitCode::FAILURE);
     assert_eq!(in_namespace(vec!["cleanup"]), ExitCode::SUCCESS);
     assert!(MEMORY.runs_on(Platform::HERE));
+}
+
+/// A mode that has nothing to take over does not hide what another mode could not remove: a table that only its owner may delete.
+#[test]
+fn cleanup_reports_what_other_modes_could_not_remove() {
+    if !require(&[Capability::NetworkNamespaces, Capability::NfTables, Capability::NftTool]) {
+        return;
+    }
+    let namespace = Namespace::new("memory").unwrap();
+    let mut command = Command::new("nft");
+    command.arg("-i").stdin(Stdio::piped()).stdout(Stdio::null());
+    let mut owner = namespace.run(|| command.spawn()).unwrap().unwrap();
+    let table = "add table ip kube-proxy { flags owner; comment \"rules for kube-proxy\"; }\n";
+    owner.stdin.as_mut().unwrap().write_all(table.as_bytes()).unwrap();
+    let tables = || namespace.run(|| Command::new("nft").args(["list", "tables"]).output()).unwrap().unwrap();
+    let end = Instant::now() + PATIENCE;
+    while !String::from_utf8(tables().stdout).unwrap().contains("kube-proxy") {
+        assert!(Instant::now() < end, "nft creates no table");
+        thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(namespace.run(|| run(&["cleanup"])).unwrap(), ExitCode::FAILURE);
+    owner.kill().unwrap();
+    owner.wait().unwrap();
+    assert_eq!(namespace.run(|| run(&["cleanup"])).unwrap(), ExitCode::SUCCESS);
+}
+
+#[test]
+fn help_describes_every_mode() {
+    let command = Flags::add_to(clap::Command::new("test"), modes());
+    let help = command.get_after_help().unwrap().to_string();
+    for mode in modes().iter() {
+        let line = help.lines().find(|line| line.trim_start().starts_with(mode.name)).unwrap();
+        assert!(line.contains(mode.help) && line.contains(mode.needs), "{line}");
+    }
+}
+
+/// A mode says some things before it is opened that its dataplane says afterwards.
+#[test]
+fn a_mode_and_its_dataplane_agree() {
+    if !require(&[Capability::NetworkNamespaces, Capability::NfTables]) {
+        return;
+    }
+    let namespace = Namespace::new("agree").unwrap();
+    let opening = Opening { families: &Family::ALL, settings: &Settings::default() };
+    for mode in modes().for_platform(Platform::HERE) {
+        let opened = namespace.run(|| {
+            let mut dataplane = (mode.open)(&opening).ok()?;
+            Some((dataplane.persists().is_some(), dataplane.counts_traffic().is_some()))
+        });
+        let outlives = mode.lifetime == Lifetime::OutlivesProcess;
+        match opened.unwrap() {
+            Some(facts) => assert_eq!(facts, (outlives, mode.counts_traffic), "{}", mode.name),
+            None => assert_eq!(mode.name, "ipvs", "only what this kernel may lack cannot be opened"),
+        }
+    }
 }

@@ -11,7 +11,6 @@
 
 mod support;
 
-use std::fs;
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
 
@@ -19,7 +18,7 @@ use ferroxy_lab::api::cluster::{self, Cluster, NAMESPACE, service_name};
 use ferroxy_lab::api::{Fault, Injection, Kind, On, Server, Verb};
 use serde_json::{Value, json};
 
-use support::{Agent, DEADLINE, Setting, Stage, Traffic};
+use support::{DEADLINE, Setting, Stage, Traffic};
 
 const SERVICES: usize = 2_000;
 const ENDPOINTS: usize = 4;
@@ -48,7 +47,7 @@ fn churn_and_faults_leave_no_trace() {
         churn.change();
         weather.turn(&stage.server, &mut churn.dice);
         if warm.is_none() && began.elapsed() >= WARM.min(length / 2) {
-            warm = Some(resident(&agent));
+            warm = Some(agent.resident());
         }
         std::thread::sleep(PACE);
     }
@@ -66,7 +65,7 @@ fn churn_and_faults_leave_no_trace() {
         }
     }
     assert_eq!(differences, Vec::<String>::new(), "the kernel has not what the server says");
-    let (warm, end) = (warm.unwrap(), resident(&agent));
+    let (warm, end) = (warm.unwrap(), agent.resident());
     println!("soak: {} changes, {} faults; memory {warm} KiB, then {end} KiB", churn.changes, weather.faults);
     assert!(end as f64 <= warm as f64 * GROWTH, "memory grew from {warm} to {end} KiB");
     traffic.was_undisturbed();
@@ -210,11 +209,4 @@ fn setting(name: &str, default: impl Fn() -> u64) -> u64 {
         Ok(value) => value.parse().unwrap_or_else(|error| panic!("{name}={value}: {error}")),
         Err(_) => default(),
     }
-}
-
-/// KiB of memory the agent has.
-fn resident(agent: &Agent) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{}/status", agent.pid())).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }

@@ -30,7 +30,7 @@ use support::{
 const NFT_VARIANT: [&str; 2] = ["iptables-nft", "ip6tables-nft"];
 const LEGACY_VARIANT: [&str; 2] = ["iptables-legacy", "ip6tables-legacy"];
 
-/// What somebody else has in the same tables. (The counters of a rule that no packet meets.)
+/// What another program has in the same tables. (The counters of a rule that no packet meets.)
 const FOREIGN: &str = "\
 *nat
 :MINE - [0:0]
@@ -252,6 +252,90 @@ fn from_iptables_mode_with_the_legacy_variant() {
     from_iptables_mode(LEGACY_VARIANT);
 }
 
+/// `ferroxy cleanup` with these arguments, as a process that may take long.
+fn clean_up(node: &Namespace, arguments: &[&str]) -> Agent {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ferroxy"));
+    command.arg("cleanup");
+    Agent::spawn_as(node, command, arguments)
+}
+
+/// Back to kube-proxy: our rules serve until its rules do, then ours go and its stay.
+fn back(install: impl FnOnce(&Cluster, &Namespace)) {
+    let Some(network) = support::network() else { return };
+    let ka = network.namespace("ka").unwrap();
+    let cluster = Cluster::new();
+    Agent::start_with(ka, cluster.arguments()).terminate();
+    let traffic = Traffic::start(&network);
+    let cleanup = clean_up(ka, &["--when-replaced"]);
+    cleanup.wait_for("waiting for the rules of kube-proxy for IPv4 and IPv6; ours stay until then");
+    traffic.wait_for_more(10);
+    assert!(nft(ka, &["list tables"]).contains("table ip6 ferroxy"));
+    install(&cluster, ka);
+    let everything = || {
+        let listed = nft(ka, &["--stateless", "list ruleset"]);
+        listed.split("table ").filter(|it| !it.contains(" ferroxy {")).collect::<String>()
+    };
+    let (status, log) = cleanup.wait();
+    assert!(status.success(), "{log}");
+    assert!(!nft(ka, &["list tables"]).contains("ferroxy"));
+    let (nft_variant, legacy) = (saved(ka, NFT_VARIANT), saved(ka, LEGACY_VARIANT));
+    let rules = [everything(), nft_variant.join("\n"), legacy.join("\n")].concat();
+    assert!(rules.contains("10.96.0.80"), "kube-proxy's went too: {rules}");
+    traffic.was_undisturbed();
+}
+
+#[test]
+fn back_to_nftables_mode() {
+    back(Cluster::install_nftables);
+}
+
+#[test]
+fn back_to_iptables_mode_with_the_nft_variant() {
+    back(|cluster, ka| cluster.install_iptables(ka, NFT_VARIANT));
+}
+
+#[test]
+fn back_to_iptables_mode_with_the_legacy_variant() {
+    back(|cluster, ka| cluster.install_iptables(ka, LEGACY_VARIANT));
+}
+
+/// Chains and sets without rules are what kube-proxy makes first: they serve nobody.
+#[test]
+fn nothing_goes_before_kube_proxy_serves() {
+    let Some(node) = support::lonely_node() else { return };
+    let cluster = Cluster::new();
+    Agent::start_with(&node, cluster.arguments()).terminate();
+    nft(&node, &["add table ip kube-proxy { comment \"rules for kube-proxy\"; }"]);
+    nft(&node, &["add set ip kube-proxy cluster-ips { type ipv4_addr; }"]);
+    restore(&node, NFT_VARIANT[0], "*nat\n:KUBE-SERVICES -\n-A PREROUTING -j KUBE-SERVICES\nCOMMIT\n");
+    let cleanup = clean_up(&node, &["--when-replaced"]);
+    cleanup.wait_for("IPv4 and IPv6");
+    let recorded = fs::read_to_string(cluster.path("iptables.rules")).unwrap();
+    restore(&node, NFT_VARIANT[0], recorded.split_once("# ip6tables-save\n").unwrap().0);
+    cleanup.wait_for("waiting for the rules of kube-proxy for IPv6;");
+    assert!(nft(&node, &["list tables"]).contains("table ip ferroxy"));
+    cleanup.signal(rustix::process::Signal::TERM);
+    let (status, log) = cleanup.wait();
+    assert_eq!(status.code(), Some(1), "{log}");
+    assert!(log.contains("ours stay in force"), "{log}");
+    assert!(nft(&node, &["list tables"]).contains("table ip ferroxy"));
+}
+
+/// kube-proxy changes rules of the same names itself.
+#[test]
+fn rules_that_have_the_same_names_in_both_stay() {
+    let Some(node) = support::lonely_node() else { return };
+    let cluster = Cluster::new();
+    cluster.run_in("iptables");
+    Agent::start_with(&node, cluster.arguments()).terminate();
+    let before = saved(&node, NFT_VARIANT);
+    assert!(before.iter().any(|line| line.contains("KUBE-SVC-")), "{before:?}");
+    let cleanup = clean_up(&node, &["--when-replaced", "--stay"]);
+    cleanup.wait_for("waiting for SIGTERM");
+    assert_eq!(saved(&node, NFT_VARIANT), before);
+    cleanup.terminate();
+}
+
 /// In the same mode the rules are the same: what differs is sent, and nobody notices.
 #[test]
 fn from_iptables_mode_to_iptables_mode() {
@@ -300,9 +384,7 @@ fn from_one_mode_of_ours_to_another() {
             cluster.run_in("iptables");
             let log = Agent::start_using(ka, &tools, cluster.arguments()).terminate();
             assert!(
-                log.contains(
-                    "removed what Ferroxy left in another mode: table ip ferroxy, table ip6 ferroxy"
-                ),
+                log.contains("removed rules of another Ferroxy mode: table ip ferroxy, table ip6 ferroxy"),
                 "{log}"
             );
             assert!(!nft(ka, &["list tables"]).contains("ferroxy"));
@@ -368,7 +450,7 @@ fn every_recorded_chain_and_set_of_ipvs_mode_goes() {
             assert!(sets(&node).len() > sets_before.len() + 10, "{}", case.name);
             let cleanup = ferroxy(&node, &["cleanup"]);
             assert_eq!(cleanup.code, 0, "{}: {cleanup:?}", case.name);
-            assert!(!cleanup.stdout.contains("stays"), "{}: {cleanup:?}", case.name);
+            assert!(!cleanup.stdout.contains("kept"), "{}: {cleanup:?}", case.name);
             assert_eq!(saved(&node, variant), before, "{} {variant:?}", case.name);
             assert_eq!(sets(&node), sets_before, "{} {variant:?}", case.name);
         }
@@ -377,7 +459,7 @@ fn every_recorded_chain_and_set_of_ipvs_mode_goes() {
 }
 
 #[test]
-fn a_set_that_somebody_else_uses_stays() {
+fn a_set_that_another_program_uses_stays() {
     for variant in [NFT_VARIANT, LEGACY_VARIANT] {
         let Some(node) = support::lonely_node() else { return };
         restore(
@@ -389,7 +471,7 @@ fn a_set_that_somebody_else_uses_stays() {
         restore(&node, variant[0], &format!("*filter\n{rule}\nCOMMIT\n"));
         let cleanup = ferroxy(&node, &["cleanup"]);
         assert_eq!(cleanup.code, 0, "{cleanup:?}");
-        assert!(cleanup.stdout.contains("removed what kube-proxy left: 1 sets"), "{cleanup:?}");
+        assert!(cleanup.stdout.contains("removed rules of kube-proxy: 1 sets"), "{cleanup:?}");
         let words = "kept, because another program uses it: set KUBE-CLUSTER-IP (a rule uses it)";
         assert!(cleanup.stdout.contains(words), "{cleanup:?}");
         assert_eq!(sets(&node), ["KUBE-CLUSTER-IP"]);
@@ -441,7 +523,7 @@ fn counters_of_foreign_rules_stay() {
 }
 
 #[test]
-fn a_chain_that_somebody_else_uses_stays() {
+fn a_chain_that_another_program_uses_stays() {
     for variant in [NFT_VARIANT, LEGACY_VARIANT] {
         let Some(node) = support::lonely_node() else { return };
         Cluster::new().install_iptables(&node, variant);
@@ -523,7 +605,7 @@ fn what_cannot_be_removed_is_logged_and_stops_nothing_else() {
 
     let log = Agent::start_with(&node, cluster.arguments()).terminate();
     assert!(
-        log.contains("cannot remove all that kube-proxy left: cannot delete table ip kube-proxy"),
+        log.contains("cannot remove all rules of kube-proxy: cannot delete table ip kube-proxy"),
         "{log}"
     );
     assert!(log.contains("taken over from kube-proxy"), "{log}");
@@ -553,8 +635,8 @@ fn cleanup_says_what_it_removed() {
     let cleanup = ferroxy(&node, &["cleanup"]);
     assert_eq!(cleanup.code, 0, "{cleanup:?}");
     for words in [
-        "removed what kube-proxy left: table ip kube-proxy",
-        "removed what kube-proxy left: table ip6 kube-proxy",
+        "removed rules of kube-proxy: table ip kube-proxy",
+        "removed rules of kube-proxy: table ip6 kube-proxy",
         "chains of ip nat",
         "chains of ip6 filter",
         "chain of ip mangle",

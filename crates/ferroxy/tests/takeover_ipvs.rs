@@ -163,7 +163,10 @@ fn from_ipvs_mode() {
     assert_eq!(log.matches("taken over from kube-proxy").count(), 1, "{log}");
     let servers = recorded.ipvsadm.lines().filter(|line| line.starts_with("-A")).count();
     assert!(log.contains(&format!("{servers} virtual servers, device kube-ipvs0, ")), "{log}");
-    assert!(!log.contains("cannot remove all that kube-proxy left") && !log.contains("and stays"), "{log}");
+    assert!(
+        !log.contains("cannot remove all rules of kube-proxy") && !log.contains("kept objects of kube-proxy"),
+        "{log}"
+    );
     assert_eq!(listing(ka), before);
     expect_traffic(&network, &IPV4_WAYS);
     expect_traffic(&network, &IPV6_WAYS);
@@ -192,7 +195,7 @@ fn everything_recorded_in_ipvs_mode_goes() {
         install(ka, &recorded);
         let cleanup = ferroxy(ka, &["cleanup"]);
         assert_eq!(cleanup.code, 0, "{}: {cleanup:?}", case.name);
-        assert!(!cleanup.stdout.contains("stays"), "{}: {cleanup:?}", case.name);
+        assert!(!cleanup.stdout.contains("kept"), "{}: {cleanup:?}", case.name);
         assert_eq!(listing(ka), before, "{}", case.name);
         seen += 1;
     }
@@ -242,7 +245,7 @@ fn moved(case: &Case, mode: &str) -> Cluster {
 /// A Service that a client talks to from one socket, all the time.
 const DNS: &str = "10.96.0.53:53";
 
-/// Who answers a datagram from this socket, if somebody does.
+/// Who answers a datagram from this socket, if a pod does.
 fn ask_again(socket: &UdpSocket) -> Option<String> {
     let mut answer = [0; 512];
     socket.send(b"who\n").ok()?;
@@ -314,7 +317,7 @@ fn connections_go_on(mode: &str) {
 
     let cluster = moved(&case, mode);
     let agent = Agent::start(ka, &cluster);
-    agent.wait_for("6 connections still use kube-proxy's virtual servers");
+    agent.wait_for("6 connections still go through kube-proxy");
     let carried = [
         "-A -t 10.96.0.90:80 -s rr",
         "-a -t 10.96.0.90:80 -r 10.244.2.5:7 -m -w 0",
@@ -351,9 +354,9 @@ fn connections_go_on(mode: &str) {
     assert_eq!(ask_from(&network, "a1", Protocol::Tcp, GONE), Answer::Refused);
 
     let log = agent.terminate();
-    assert_eq!(log.matches("still use kube-proxy's virtual servers").count(), 1, "{log}");
+    assert_eq!(log.matches("still go through kube-proxy").count(), 1, "{log}");
     let agent = Agent::start(ka, &cluster);
-    agent.wait_for("6 connections still use kube-proxy's virtual servers");
+    agent.wait_for("6 connections still go through kube-proxy");
     expect_carried(&carried);
 
     // One by one, the last first: what only they needed goes with them.
@@ -373,7 +376,7 @@ fn connections_go_on(mode: &str) {
     let after: Vec<String> = listing(ka).into_iter().filter(|line| !is_ours(line)).collect();
     assert_eq!(after, before.into_iter().filter(|line| !is_ours(line)).collect::<Vec<_>>());
     let log = agent.terminate();
-    assert!(!log.contains("cannot remove all that kube-proxy left") && !log.contains("still runs"), "{log}");
+    assert!(!log.contains("cannot remove all rules of kube-proxy") && !log.contains("still runs"), "{log}");
 }
 
 #[test]
@@ -436,7 +439,7 @@ fn connections_that_must_end_are_reset() {
     let held = ["10.96.0.80:80", "[fd00:10:96::80]:80"].map(|target| connect(&network, "a1", target));
     let cluster = moved(&case, "nftables");
     let agent = Agent::start(ka, &cluster);
-    agent.wait_for("2 connections still use kube-proxy's virtual servers");
+    agent.wait_for("2 connections still go through kube-proxy");
     let report = ka.run(|| remove(Some(Own::Nftables), Established::End)).unwrap();
     assert!(
         report.removed.contains(&"device kube-ipvs0".to_owned()) && report.failed.is_empty(),

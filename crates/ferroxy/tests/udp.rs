@@ -273,7 +273,7 @@ const OPEN_WAYS: [(&str, &str); 4] = [
     ("a1", "172.18.0.2:30053"),
 ];
 
-fn send_in_vain(clients: &[Client], node: &Namespace) {
+fn send_unanswered(clients: &[Client], node: &Namespace) {
     for client in clients {
         assert_eq!(client.ask(), None, "{}", client.way);
         let connection = client.connection(node).unwrap_or_else(|| panic!("{}: not tracked", client.way));
@@ -288,7 +288,7 @@ fn a_client_that_sent_before_the_service_was_there_finds_it() {
     let cluster = Cluster::new();
     let agent = Agent::start(ka, &cluster);
     let clients = OPEN_WAYS.map(|(from, target)| Client::new(&network, from, target));
-    send_in_vain(&clients, ka);
+    send_unanswered(&clients, ka);
     write(&cluster, &dns().endpoints(&["b1"]), &[]);
     clients.iter().for_each(|client| client.reaches("b1"));
 
@@ -296,7 +296,7 @@ fn a_client_that_sent_before_the_service_was_there_finds_it() {
     cluster.remove("dns.yaml");
     clients.iter().for_each(Client::reaches_nobody);
     agent.settle(ka);
-    send_in_vain(&clients, ka);
+    send_unanswered(&clients, ka);
     write(&cluster, &dns(), &[]);
     agent.settle(ka);
     clients.iter().for_each(Client::reaches_nobody);
@@ -304,7 +304,7 @@ fn a_client_that_sent_before_the_service_was_there_finds_it() {
     clients.iter().for_each(|client| client.reaches("b2"));
 }
 
-/// Somebody's rule that makes the kernel track connections without any of ours.
+/// A foreign rule that makes the kernel track connections without any of ours.
 fn track_connections(node: &Namespace) {
     nft(node, &["add table inet t; add chain inet t c { type filter hook prerouting priority 0; }"]);
     nft(node, &["add rule inet t c ct state invalid drop"]);
@@ -318,7 +318,7 @@ fn a_client_that_sent_before_the_agent_ran_finds_the_service() {
     write(&cluster, &dns().endpoints(&["b1"]), &[]);
     track_connections(ka);
     let clients = OPEN_WAYS.map(|(from, target)| Client::new(&network, from, target));
-    send_in_vain(&clients, ka);
+    send_unanswered(&clients, ka);
     let _agent = Agent::start(ka, &cluster);
     clients.iter().for_each(|client| client.reaches("b1"));
 }
@@ -335,7 +335,7 @@ fn a_client_that_sent_while_the_rules_were_missing_finds_the_service() {
     agent.signal(Signal::STOP);
     nft(ka, &["delete table ip ferroxy; delete table ip6 ferroxy"]);
     let clients = OPEN_WAYS.map(|(from, target)| Client::new(&network, from, target));
-    send_in_vain(&clients, ka);
+    send_unanswered(&clients, ka);
     agent.signal(Signal::CONT);
     clients.iter().for_each(|client| client.reaches("b1"));
 }

@@ -7,7 +7,7 @@ use super::{Finding, frontend_kinds};
 use crate::facts::{Facts, Service, ServiceKind, Slice};
 use crate::intent::Route;
 use crate::name::{Family, ServiceName};
-use crate::resolve::conflicts::Settled;
+use crate::resolve::conflicts::{OwnedAs, Settled};
 use crate::resolve::topology::Preference;
 use crate::resolve::{NotOurs, ResolvedPort};
 
@@ -85,13 +85,19 @@ pub(super) fn of_service(
 fn lost_frontends(service: &Service, settled: &Settled) -> impl Iterator<Item = Finding> {
     settled.lost.iter().map(|lost| {
         let problem = format!("{}: {}.", capitalised(&lost.effect(service)), lost.reason(service));
-        finding(
-            problem,
-            format!(
-                "Change {} in this Service, or release it in the Service that owns it.",
-                lost.wanted.field.path()
-            ),
-        )
+        let field = lost.wanted.field.path();
+        let fix = match lost.owned_as {
+            OwnedAs::Same => {
+                format!("Change {field} in this Service, or release it in the Service that owns it.")
+            }
+            OwnedAs::ClusterIp => {
+                format!("Change {field} in this Service: a cluster IP takes precedence over it.")
+            }
+            OwnedAs::NodePort => {
+                format!("Change {field} or the port in this Service: node ports take precedence.")
+            }
+        };
+        finding(problem, fix)
     })
 }
 

@@ -222,6 +222,28 @@ fn a_lost_frontend_names_its_owner() {
 }
 
 #[test]
+fn the_service_that_takes_a_foreign_cluster_ip_is_blamed_and_not_the_owner() {
+    let mut thief = service();
+    thief.name = "thief".into();
+    thief.created = Some(1);
+    thief.cluster_ip = "10.96.0.81".into();
+    thief.ports[0].node_port = 0;
+    thief.external_ips = vec!["10.96.0.80".into()];
+    let mut victim = service();
+    victim.created = Some(2);
+    let healthy = slice("http", vec![pod("10.0.0.1", "ka")]);
+    let facts = facts(vec![thief, victim], vec![healthy]);
+    let victim = explain(&facts, &ServiceName::new("default", "web"));
+    assert_eq!((victim.findings, victim.diagnostics), (vec![], vec![]));
+    let thief = explain(&facts, &ServiceName::new("default", "thief"));
+    let problem =
+        "Port 80 is not reachable at the external IP 10.96.0.80: 10.96.0.80 is the cluster IP of default/web";
+    assert_finds(&thief, problem);
+    let fix = "Change spec.externalIPs[0] in this Service: a cluster IP takes precedence over it.";
+    assert!(thief.findings.iter().any(|finding| finding.fix == fix), "{:?}", thief.findings);
+}
+
+#[test]
 fn load_balancers_without_or_with_foreign_addresses_are_reported() {
     let mut balanced = service();
     balanced.kind = "LoadBalancer".into();

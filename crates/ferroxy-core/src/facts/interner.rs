@@ -1,9 +1,8 @@
 //! Interned values: one copy of each distinct value, identified by a small number and freed with its last user.
 
+use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::Arc;
-
-use rustc_hash::FxHashMap;
 
 /// Identifies a value of one [`Interner`], until it is released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -11,7 +10,7 @@ pub(crate) struct Id(u32);
 
 #[derive(Debug)]
 pub(crate) struct Interner<T> {
-    ids: FxHashMap<Arc<T>, Id>,
+    ids: HashMap<Arc<T>, Id>,
     slots: Vec<Slot<T>>,
     free: Vec<Id>,
 }
@@ -24,7 +23,7 @@ struct Slot<T> {
 
 impl<T: Hash + Eq> Interner<T> {
     pub(crate) fn new() -> Interner<T> {
-        Interner { ids: FxHashMap::default(), slots: Vec::new(), free: Vec::new() }
+        Interner { ids: HashMap::new(), slots: Vec::new(), free: Vec::new() }
     }
 
     /// Each call must be paired with one [`Interner::release`].

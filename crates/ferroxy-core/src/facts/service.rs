@@ -1,10 +1,10 @@
 //! A Service with validated fields, as `facts` stores it. The rules that use them are in `resolve`.
 
+use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use rustc_hash::FxHashSet;
 
 use super::field::{self, Notes, quoted};
 use crate::diagnostic::{Diagnostic, Object};
@@ -160,8 +160,8 @@ fn read_cluster_ips(object: &event::Service, notes: &mut Notes) -> Box<[Option<I
 /// Two ports with the same name and protocol, or the same number and protocol, cannot be distinguished: the first one
 /// is used.
 fn read_ports(ports: Vec<event::ServicePort>, notes: &mut Notes) -> Box<[ServicePort]> {
-    let mut names = FxHashSet::default();
-    let mut numbers = FxHashSet::default();
+    let mut names = HashSet::new();
+    let mut numbers = HashSet::new();
     let mut kept = Vec::with_capacity(ports.len().min(usize::from(u16::MAX)));
     for (index, port) in ports.into_iter().enumerate() {
         let Some(port) = read_port(index, port, notes) else { continue };

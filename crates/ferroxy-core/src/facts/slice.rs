@@ -1,10 +1,9 @@
 //! An EndpointSlice as `facts` stores it. Endpoints take most of the memory: nine bytes for an IPv4 endpoint, plus the
 //! name of its pod.
 
+use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
-
-use rustc_hash::FxHashSet;
 
 use super::field::{self, Notes, quoted};
 use super::interner::{Id, Interner};
@@ -174,7 +173,7 @@ fn read_family(text: &str, notes: &mut Notes) -> Option<Family> {
 }
 
 fn read_ports(ports: Vec<event::SlicePort>, notes: &mut Notes) -> Box<[SlicePort]> {
-    let mut seen = FxHashSet::default();
+    let mut seen = HashSet::new();
     let mut kept = Vec::new();
     for (i, port) in ports.into_iter().enumerate() {
         let Some(port) = read_port(i, port, notes) else { continue };

@@ -1,8 +1,13 @@
-//! Rule: a frontend belongs to one Service. The oldest Service that claims it owns it; others lose only that frontend.
+//! Rule: a frontend belongs to one Service; others lose only that frontend. A cluster IP is stronger than a load-balancer IP,
+//! and that is stronger than an external IP; among equals the oldest Service owns it.
+//!
+//! A cluster IP owns all ports of its address, and a node port owns its number on the addresses of this node: so
+//! external IPs cannot be used to take over traffic to other Services.
 
-use rustc_hash::FxHashSet;
+use std::collections::HashSet;
 
 use super::frontends::{self, Wanted};
+use super::node_port_addresses;
 use crate::diagnostic::{Cause, Diagnostic, Object};
 use crate::facts::{Claim, Facts, Service};
 use crate::intent::FrontendKind;
@@ -22,25 +27,57 @@ pub(crate) struct Settled {
 pub(crate) struct Lost {
     pub(crate) wanted: Wanted,
     pub(crate) owner: ServiceName,
+    pub(crate) owned_as: OwnedAs,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OwnedAs {
+    /// The owner claims the same frontend, and its claim is stronger or older.
+    Same,
+    /// The address is the owner's cluster IP.
+    ClusterIp,
+    /// The address is one of this node, and the port is the owner's node port.
+    NodePort,
 }
 
 pub(crate) fn settle(facts: &Facts, service: &Service) -> Settled {
     let mut settled = Settled::default();
-    let mut taken = FxHashSet::default();
+    let mut taken = HashSet::new();
     for wanted in frontends::wanted(service, facts.policy()) {
-        let claim = wanted.claim(service);
-        match facts.claims().owner(&claim) {
-            Some(owner) if *owner != service.name => settled.lost.push(Lost { wanted, owner: owner.clone() }),
-            _ if taken.insert(claim) => {
-                settled.shadowing.extend(health_check_behind(facts, service, &wanted));
-                settled.kept.push(wanted);
-            }
+        if let Some((owner, owned_as)) = owned_by_another(facts, service, &wanted) {
+            settled.lost.push(Lost { wanted, owner: owner.clone(), owned_as });
+        } else if taken.insert(wanted.claim(service)) {
+            settled.shadowing.extend(health_check_behind(facts, service, &wanted));
+            settled.kept.push(wanted);
+        } else if wanted.kind != FrontendKind::ExternalIp || is_own_cluster_ip(&settled.kept, &wanted) {
             // A load-balancer IP that is also an external IP works as intended: nothing is lost.
-            _ if wanted.kind == FrontendKind::ExternalIp && !is_own_cluster_ip(&settled.kept, &wanted) => {}
-            _ => settled.lost.push(Lost { wanted, owner: service.name.clone() }),
+            settled.lost.push(Lost { wanted, owner: service.name.clone(), owned_as: OwnedAs::Same });
         }
     }
     settled
+}
+
+fn owned_by_another<'f>(
+    facts: &'f Facts,
+    service: &Service,
+    wanted: &Wanted,
+) -> Option<(&'f ServiceName, OwnedAs)> {
+    let other = |claim| facts.claims().owner(&claim).filter(|owner| **owner != service.name);
+    if let Some(address) = wanted.address
+        && wanted.kind != FrontendKind::ClusterIp
+    {
+        if let Some(owner) = other(Claim::WholeAddress { address }) {
+            return Some((owner, OwnedAs::ClusterIp));
+        }
+        let protocol = service.ports[wanted.port].protocol;
+        let node_port = Claim::NodePort { family: wanted.family, port: wanted.number, protocol };
+        if let Some(owner) = other(node_port)
+            && node_port_addresses::answer_at(facts, address)
+        {
+            return Some((owner, OwnedAs::NodePort));
+        }
+    }
+    other(wanted.claim(service)).map(|owner| (owner, OwnedAs::Same))
 }
 
 fn is_own_cluster_ip(kept: &[Wanted], wanted: &Wanted) -> bool {
@@ -52,7 +89,7 @@ fn health_check_behind(facts: &Facts, service: &Service, wanted: &Wanted) -> Opt
     let is_tcp_node_port =
         wanted.kind == FrontendKind::NodePort && service.ports[wanted.port].protocol == Protocol::Tcp;
     let owner = facts.claims().owner(&Claim::HealthCheck { port: wanted.number })?;
-    is_tcp_node_port.then(|| Lost { wanted: wanted.clone(), owner: owner.clone() })
+    is_tcp_node_port.then(|| Lost { wanted: wanted.clone(), owner: owner.clone(), owned_as: OwnedAs::Same })
 }
 
 impl Settled {
@@ -61,7 +98,7 @@ impl Settled {
             conflict(service, lost.wanted.field.path(), lost.reason(service), lost.effect(service))
         });
         let shadowing = self.shadowing.iter().map(|lost| {
-            let Lost { wanted, owner } = lost;
+            let Lost { wanted, owner, .. } = lost;
             let reason =
                 format!("node port {}/tcp is also the health-check node port of {owner}", wanted.number);
             let effect = format!("health checks of {owner} reach the endpoints of this Service");
@@ -74,7 +111,7 @@ impl Settled {
 impl Lost {
     /// `node port 30080/tcp already belongs to default/api`.
     pub(crate) fn reason(&self, service: &Service) -> String {
-        let Lost { wanted, owner } = self;
+        let Lost { wanted, owner, owned_as } = self;
         let protocol = service.ports[wanted.port].protocol;
         let what = match wanted.address {
             None => format!("node port {}/{protocol}", wanted.number),
@@ -83,9 +120,15 @@ impl Lost {
             }
             Some(address) => format!("{address}:{}/{protocol}", wanted.number),
         };
-        match *owner == service.name {
-            true => format!("{what} is already used by another field of this Service"),
-            false => format!("{what} already belongs to {owner}"),
+        match (owned_as, wanted.address) {
+            _ if *owner == service.name => {
+                format!("{what} is already used by another field of this Service")
+            }
+            (OwnedAs::ClusterIp, Some(address)) => format!("{address} is the cluster IP of {owner}"),
+            (OwnedAs::NodePort, _) => {
+                format!("{}/{protocol} is a node port of {owner} on this node", wanted.number)
+            }
+            _ => format!("{what} already belongs to {owner}"),
         }
     }
 
@@ -168,13 +211,113 @@ mod tests {
         assert_eq!(outcome(&tie, "b").0.len(), 1);
     }
 
+    fn external(mut service: event::Service, address: &str) -> event::Service {
+        service.external_ips = vec![address.into()];
+        service
+    }
+
+    fn balanced(mut service: event::Service, address: &str) -> event::Service {
+        service.ingress = vec![event::Ingress { ip: address.into(), ip_mode: String::new() }];
+        service
+    }
+
+    fn on_port(mut service: event::Service, port: i64) -> event::Service {
+        service.ports[0].port = port;
+        service
+    }
+
+    fn host(address: &str) -> Event {
+        Event::HostAddresses(vec![address.parse().unwrap()])
+    }
+
     #[test]
-    fn an_external_ip_cannot_take_over_a_cluster_ip() {
-        let mut thief = service("thief", Some(2), "10.96.0.2", 0);
-        thief.external_ips = vec!["10.96.0.1".into()];
-        let facts = facts(&[service("dns", Some(1), "10.96.0.1", 0), thief]);
-        let says = "10.96.0.1:80/tcp already belongs to default/dns; port 80 is not reachable at the external IP 10.96.0.1";
-        assert_eq!(outcome(&facts, "thief"), (vec!["10.96.0.2:80".into()], vec![says.into()]));
+    fn an_older_external_ip_cannot_take_over_a_cluster_ip() {
+        let thief = || service("thief", Some(1), "10.96.0.2", 0);
+        let victim = service("dns", Some(2), "10.96.0.1", 0);
+        for thief in [external(thief(), "10.96.0.1"), balanced(thief(), "10.96.0.1")] {
+            for order in [[thief.clone(), victim.clone()], [victim.clone(), thief.clone()]] {
+                let facts = facts(&order);
+                assert_eq!(outcome(&facts, "dns"), (vec!["10.96.0.1:80".into()], vec![]));
+                let (frontends, says) = outcome(&facts, "thief");
+                assert_eq!(frontends, ["10.96.0.2:80"]);
+                assert!(
+                    says[0].starts_with("10.96.0.1 is the cluster IP of default/dns; port 80 is not"),
+                    "{says:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_cluster_ip_owns_the_ports_that_its_service_does_not_use() {
+        let thief = on_port(external(service("thief", Some(1), "10.96.0.2", 0), "10.96.0.1"), 81);
+        let mut both = facts(&[thief, service("dns", Some(2), "10.96.0.1", 0)]);
+        assert_eq!(outcome(&both, "thief").0, ["10.96.0.2:81"]);
+        both.apply(Event::ServiceGone { namespace: "default".into(), name: "dns".into() });
+        assert_eq!(outcome(&both, "thief").0, ["10.96.0.2:81", "10.96.0.1:81"]);
+    }
+
+    #[test]
+    fn the_own_cluster_ip_may_be_an_external_ip_too() {
+        let odd = external(service("web", Some(1), "10.96.0.1", 0), "10.96.0.1");
+        let (frontends, says) = outcome(&facts(&[odd]), "web");
+        assert_eq!((frontends.len(), says.len()), (1, 1));
+        assert!(says[0].contains("already used by another field of this Service"), "{says:?}");
+    }
+
+    #[test]
+    fn a_load_balancer_ip_is_stronger_than_an_external_ip() {
+        let early = external(service("early", Some(1), "10.96.0.1", 0), "203.0.113.1");
+        let late = balanced(service("late", Some(2), "10.96.0.2", 0), "203.0.113.1");
+        let both = facts(&[early.clone(), late.clone()]);
+        assert_eq!(outcome(&both, "late").0, ["10.96.0.2:80", "203.0.113.1:80"]);
+        assert!(
+            outcome(&both, "early").1[0].starts_with("203.0.113.1:80/tcp already belongs to default/late")
+        );
+        // Load balancers may share an address.
+        let apart = facts(&[early, on_port(late, 81)]);
+        assert_eq!(outcome(&apart, "early").0.len() + outcome(&apart, "late").0.len(), 4);
+    }
+
+    #[test]
+    fn an_external_ip_cannot_take_over_a_node_port() {
+        let thief = || on_port(service("thief", Some(1), "10.96.0.2", 0), 30080);
+        for thief in [external(thief(), "172.18.0.2"), balanced(thief(), "172.18.0.2")] {
+            let mut facts = facts(&[thief, service("web", Some(2), "10.96.0.1", 30080)]);
+            // Elsewhere in the network it is an address like any other.
+            assert_eq!(outcome(&facts, "thief").0, ["10.96.0.2:30080", "172.18.0.2:30080"]);
+            facts.apply(host("172.18.0.2"));
+            let (frontends, says) = outcome(&facts, "thief");
+            assert_eq!(frontends, ["10.96.0.2:30080"]);
+            assert!(
+                says[0].starts_with("30080/tcp is a node port of default/web on this node; port"),
+                "{says:?}"
+            );
+            assert_eq!(outcome(&facts, "web"), (vec!["10.96.0.1:80".into(), "*:30080".into()], vec![]));
+        }
+    }
+
+    #[test]
+    fn an_external_ip_in_a_service_cidr_works_and_is_reported() {
+        for early in [
+            external(service("early", Some(1), "10.96.0.1", 0), "10.96.7.7"),
+            balanced(service("early", Some(1), "10.96.0.1", 0), "10.96.7.7"),
+        ] {
+            let mut facts = facts(&[early]);
+            assert_eq!(outcome(&facts, "early").1, [""; 0]);
+            let cidr = event::ServiceCidr { name: "kubernetes".into(), cidrs: vec!["10.96.0.0/16".into()] };
+            let touched = facts.apply(Event::ServiceCidr(cidr));
+            assert!(touched.services.contains(&ServiceName::new("default", "early")));
+            let (frontends, says) = outcome(&facts, "early");
+            assert_eq!(frontends, ["10.96.0.1:80", "10.96.7.7:80"]);
+            assert!(
+                says[0].ends_with("10.96.7.7 is inside the ServiceCIDR 10.96.0.0/16; the address is served until a Service gets it as its cluster IP"),
+                "{says:?}"
+            );
+            facts.apply(Event::Service(service("owner", Some(9), "10.96.7.7", 0)));
+            assert_eq!(outcome(&facts, "early").0, ["10.96.0.1:80"]);
+            assert_eq!(outcome(&facts, "owner"), (vec!["10.96.7.7:80".into()], vec![]));
+        }
     }
 
     #[test]

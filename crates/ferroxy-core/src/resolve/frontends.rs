@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use super::cluster_ips;
 use super::conflicts::diagnostic;
 use crate::diagnostic::Diagnostic;
-use crate::facts::{Claim, Service};
+use crate::facts::{Claim, Facts, Rank, Service};
 use crate::intent::FrontendKind;
 use crate::name::Family;
 use crate::policy::Policy;
@@ -46,6 +46,14 @@ impl Field {
 }
 
 impl Wanted {
+    pub(crate) fn rank(&self) -> Rank {
+        match self.kind {
+            FrontendKind::ClusterIp | FrontendKind::NodePort => Rank::Allocated,
+            FrontendKind::LoadBalancer => Rank::LoadBalancerIp,
+            FrontendKind::ExternalIp => Rank::ExternalIp,
+        }
+    }
+
     pub(crate) fn claim(&self, service: &Service) -> Claim {
         let protocol = service.ports[self.port].protocol;
         match self.address {
@@ -102,6 +110,22 @@ pub(crate) fn stranded(service: &Service, policy: &Policy) -> Vec<Diagnostic> {
         diagnostic(service, field.path(), reason, "the address is not served".to_owned())
     };
     external.chain(balanced).filter(without_cluster_ip).map(words).collect()
+}
+
+/// Addresses that a cluster IP may get at any time. They work until then.
+pub(crate) fn provisional(facts: &Facts, service: &Service) -> Vec<Diagnostic> {
+    let words = |(field, kind, ip): (Field, FrontendKind, IpAddr)| {
+        let cidr = facts.service_cidrs().flat_map(|object| &object.cidrs).find(|cidr| cidr.contains(&ip))?;
+        let is_free = facts.claims().owner(&Claim::WholeAddress { address: ip }).is_none();
+        let is_served = cluster_ips::of(service, Family::of(ip)).is_some() && !service.ports.is_empty();
+        let reason = format!("the {} {ip} is inside the ServiceCIDR {cidr}", kind.words());
+        let effect = "the address is served until a Service gets it as its cluster IP".to_owned();
+        (is_free && is_served).then(|| diagnostic(service, field.path(), reason, effect))
+    };
+    let external = external(service, facts.policy());
+    let external = external.map(|(i, ip)| (Field::ExternalIp(i), FrontendKind::ExternalIp, ip));
+    let balanced = balanced(service).map(|(i, ip)| (Field::Ingress(i), FrontendKind::LoadBalancer, ip));
+    external.chain(balanced).filter_map(words).collect()
 }
 
 /// External IPs with their index, unless the feature gate disables them.

@@ -41,6 +41,14 @@ pub(crate) fn addresses(
     NodePortAddresses::These(these)
 }
 
+/// Whether node ports answer at this address, as far as the addresses of the host are known.
+pub(crate) fn answer_at(facts: &Facts, ip: IpAddr) -> bool {
+    let family = Family::of(ip);
+    let ranges = ranges(facts, family);
+    let matches = ranges.is_empty() || ranges.iter().any(|range| range.contains(&ip));
+    matches && can_answer(ip, on_localhost(facts, family)) && is_known(facts, ip)
+}
+
 /// Whether node ports also answer on loopback addresses: if configured, and not excluded by the CIDRs.
 /// Not for IPv6: ::1 cannot be routed away from the host.
 pub(crate) fn on_localhost(facts: &Facts, family: Family) -> bool {
@@ -81,6 +89,13 @@ pub fn known(facts: &Facts) -> BTreeSet<IpAddr> {
     let node = facts.own_node();
     let listed = node.into_iter().flat_map(|node| node.internal_ips.iter().chain(&node.external_ips));
     listed.copied().chain(node_ips(facts).into_iter().flatten()).collect()
+}
+
+fn is_known(facts: &Facts, ip: IpAddr) -> bool {
+    match facts.host_addresses() {
+        Some(addresses) => addresses.contains(&ip),
+        None => known(facts).contains(&ip),
+    }
 }
 
 /// A link-local IPv6 address is different on every link, and loopback traffic cannot leave the host (unless

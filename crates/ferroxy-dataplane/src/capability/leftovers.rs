@@ -1,10 +1,22 @@
-//! Taking over: removing what kube-proxy, or Ferroxy in another mode, left on this host.
+//! Taking over: removing what kube-proxy, or Ferroxy in another mode, left on this host. And back: whether kube-proxy serves again.
+
+use ferroxy_core::Family;
+
+use crate::failure::Failure;
 
 /// A dataplane that knows what others of its kind leave behind.
 pub trait TakesOver {
     /// Removes it, except for what this dataplane uses itself while it is in force. One thing that cannot be removed does
     /// not keep the others.
     fn remove_leftovers(&mut self, in_force: InForce, established: Established) -> Leftovers;
+
+    /// The families whose Services only this dataplane serves: kube-proxy does not, or not yet. Where it serves, this dataplane's
+    /// state can go, and no connection fails.
+    ///
+    /// None where both use objects of the same names: kube-proxy changes what is there.
+    fn not_replaced(&mut self) -> Result<Vec<Family>, Failure> {
+        Ok(Vec::new())
+    }
 }
 
 /// Whether this dataplane serves Services now.
@@ -26,11 +38,11 @@ pub enum Established {
 /// What was found and what became of it; each text names some objects.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Leftovers {
-    /// Of kube-proxy: `14 chains of ip nat`.
+    /// Of kube-proxy.
     pub removed: Vec<String>,
-    /// Of Ferroxy in another mode: `table ip ferroxy`.
+    /// Of Ferroxy in another mode.
     pub own: Vec<String>,
-    /// What stays because somebody else uses it.
+    /// What stays because another program uses it.
     pub kept: Vec<String>,
     /// What could not be removed, and why.
     pub failed: Vec<String>,

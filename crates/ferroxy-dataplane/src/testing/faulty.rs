@@ -1,6 +1,7 @@
 //! Makes any dataplane refuse Services, fail whole attempts, forget that it succeeded, and lose notifications. A seed decides:
 //! the same seed gives the same faults.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ferroxy_core::{Intent, NodeIntent};
@@ -39,11 +40,21 @@ pub struct Faulty {
     inner: Box<dyn Dataplane>,
     faults: Faults,
     dice: Dice,
+    injected: Arc<AtomicUsize>,
 }
 
 impl Faulty {
     pub fn new(inner: Box<dyn Dataplane>, faults: Faults) -> Faulty {
-        Faulty { inner, faults, dice: Dice::new(faults.seed) }
+        Faulty { inner, faults, dice: Dice::new(faults.seed), injected: Arc::default() }
+    }
+
+    /// The number of attempts that failed, and of Services that were refused, because of this.
+    pub fn injected(&self) -> Arc<AtomicUsize> {
+        Arc::clone(&self.injected)
+    }
+
+    fn count(&self, faults: usize) {
+        self.injected.fetch_add(faults, Ordering::Relaxed);
     }
 
     fn attempt<T>(
@@ -51,10 +62,12 @@ impl Faulty {
         call: impl FnOnce(&mut dyn Dataplane) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         if self.dice.shows(self.faults.fail) {
+            self.count(1);
             return Err(Failure::other("injected: not done"));
         }
         let done = call(&mut *self.inner)?;
         if self.dice.shows(self.faults.forget) {
+            self.count(1);
             return Err(Failure::other("injected: done and forgotten"));
         }
         Ok(done)
@@ -78,6 +91,7 @@ impl Dataplane for Faulty {
         let refuse = self.faults.refuse;
         let (refused, taken): (Vec<Change>, Vec<Change>) =
             changes.into_iter().partition(|_| self.dice.shows(refuse));
+        self.count(refused.len());
         let mut outcome = self.attempt(|inner| inner.change(taken))?;
         let reason = |(service, _): Change| Refusal { service, reason: "injected".into() };
         outcome.refused.extend(refused.into_iter().map(reason));

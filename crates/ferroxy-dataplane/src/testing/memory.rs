@@ -182,7 +182,10 @@ impl Dataplane for Memory {
         let in_force = self.kernel.intent();
         let all = intent.services.keys().chain(in_force.services.keys()).collect::<BTreeSet<_>>();
         let differs = |name: &&ServiceName| intent.services.get(*name) != in_force.services.get(*name);
-        let names: Vec<String> = all.into_iter().filter(differs).map(ToString::to_string).collect();
+        let mut names: Vec<String> = all.into_iter().filter(differs).map(ToString::to_string).collect();
+        if intent.node != in_force.node {
+            names.push("the node's own settings".into());
+        }
         Ok(Preview { text: names.join("\n"), operations: names })
     }
 

@@ -17,7 +17,7 @@ pub static MEMORY: Mode = Mode {
     help: "Keep Services in memory (tests only)",
     platforms: &[Platform::Linux, Platform::Windows, Platform::Other],
     families: &Family::ALL,
-    lifetime: Lifetime::EndsWithProcess,
+    lifetime: Lifetime::OutlivesProcess,
     pace: Pace::EachService,
     fields: &[GREETING, SYNC_PERIOD, MIN_SYNC_PERIOD],
     periods: PeriodFields { sync: &SYNC_PERIOD, min_sync: &MIN_SYNC_PERIOD },

@@ -82,7 +82,7 @@ impl Verifies for Iptables {
         self.is_touched.store(false, Ordering::SeqCst);
         let plan = self.plan_repair()?;
         let receipt = self.carry_out(&plan)?;
-        // A repair fails to help if somebody else writes at the same time, or if the tool prints a rule differently.
+        // A repair fails to help if another program writes at the same time, or if the tool prints a rule differently.
         let remaining = if plan.is_empty() { Plan::default() } else { self.plan_repair()? };
         self.generation.store(generation.wrapping_add(receipt.commits as u32), Ordering::Relaxed);
         self.is_unrepaired = !remaining.is_empty();

@@ -42,7 +42,7 @@ pub struct Iptables {
     ledger: Ledger,
     /// As configured; the ledger has the one in force.
     masquerade_mark: u32,
-    /// The kernel has what the ledger says, unless somebody else changed it.
+    /// The kernel has what the ledger says, unless another program changed it.
     is_certain: bool,
     keep_unknown: bool,
     /// What `is_cold` read, for the start: reading a large table takes seconds.

@@ -18,7 +18,7 @@ impl Attendant for Bystander {
     /// The notifications of a tool carry its process id.
     fn started(&self, process: u32) {
         if let Some(Err(error)) = self.listener.as_ref().map(|listener| listener.ignore(process)) {
-            tracing::warn!("{error}: our own changes will be verified as if others had made them");
+            tracing::warn!("{error}: Ferroxy's own changes trigger verification");
         }
     }
 

@@ -71,7 +71,7 @@ impl Tools {
         Tools::search(family, variant.infix(), &search_path())
     }
 
-    /// Rules of a Kubernetes proxy in the other variant: somebody changed the host's choice, or two programs disagree. Logs a
+    /// Rules of a Kubernetes proxy in the other variant: an administrator changed the host's choice, or two programs disagree. Logs a
     /// warning. `None` also when the other variant is not installed.
     pub fn leftover(&self, limits: &Limits) -> Result<Option<Leftover>, Error> {
         let other = match Tools::find_variant(self.family, self.variant.other()) {

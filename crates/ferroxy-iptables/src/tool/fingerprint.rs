@@ -1,4 +1,4 @@
-//! A cheap check whether somebody changed a table: with an unchanged fingerprint, none of our rules was flushed or removed.
+//! A cheap check whether another program changed a table: with an unchanged fingerprint, none of our rules was flushed or removed.
 //! `save` finds out what changed.
 //!
 //! Reading 10,000 Services back takes some seconds of CPU in either variant; a fingerprint is one system call.

@@ -17,7 +17,7 @@
 //! A Service therefore changes at once: its own chains in one commit of step 2, or its place in step 3. A packet is at
 //! no time sent to a chain that is missing or half filled.
 
-use rustc_hash::FxHashMap;
+use std::collections::HashMap;
 
 use super::refusal::{chain, target};
 
@@ -87,7 +87,7 @@ struct Table<'a> {
     /// `*nat`
     head: &'a str,
     chains: Vec<Chain<'a>>,
-    by_name: FxHashMap<&'a str, usize>,
+    by_name: HashMap<&'a str, usize>,
     /// Whatever is done to chains that are not declared here, in the order given.
     edits: Vec<&'a str>,
     removals: Vec<&'a str>,
@@ -105,11 +105,11 @@ impl<'a> Table<'a> {
     fn read(lines: &[&'a str]) -> Option<Table<'a>> {
         let mut lines = lines.iter().copied().filter(|line| !line.is_empty() && !line.starts_with('#'));
         let head = lines.next().filter(|head| head.starts_with('*'))?;
-        let (chains, by_name) = (Vec::new(), FxHashMap::default());
+        let (chains, by_name) = (Vec::new(), HashMap::new());
         let mut table = Table { head, chains, by_name, edits: Vec::new(), removals: Vec::new() };
         lines.try_for_each(|line| table.take(line))?;
-        let filled_in_vain = table.chains.iter().any(|chain| chain.doomed && !chain.rules.is_empty());
-        (!filled_in_vain).then_some(table)
+        let fills_a_doomed_chain = table.chains.iter().any(|chain| chain.doomed && !chain.rules.is_empty());
+        (!fills_a_doomed_chain).then_some(table)
     }
 
     fn take(&mut self, line: &'a str) -> Option<()> {
@@ -183,7 +183,7 @@ impl<'a> Table<'a> {
                 }
             }
         }
-        let mut place: FxHashMap<usize, usize> = FxHashMap::default();
+        let mut place: HashMap<usize, usize> = HashMap::new();
         let mut services: Vec<Vec<&Chain<'a>>> = Vec::new();
         for (index, chain) in self.chains.iter().enumerate().filter(|(_, chain)| ours(chain)) {
             let at = *place.entry(groups.leader(index)).or_insert(services.len());

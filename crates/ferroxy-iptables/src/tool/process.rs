@@ -52,7 +52,7 @@ impl Program<'_> {
         self.run_attended(input, read, &())
     }
 
-    /// The same with somebody who stands by.
+    /// The same with an attendant.
     pub fn run_attended(
         &self,
         input: &mut dyn Iterator<Item = &str>,

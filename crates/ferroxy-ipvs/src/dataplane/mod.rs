@@ -40,7 +40,7 @@ pub struct Ipvs {
     on_device: Expected,
     /// Draining is timed from here.
     opened: Instant,
-    /// The kernel has what the ledger says, unless somebody else changed it.
+    /// The kernel has what the ledger says, unless another program changed it.
     is_certain: bool,
     keep_unknown: bool,
 }

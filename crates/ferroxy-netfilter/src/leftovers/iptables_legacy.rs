@@ -19,7 +19,7 @@ use super::failed;
 use super::names::{self, Spared, TABLES};
 use super::removal::{Jump, Removal, plan};
 
-/// How often to try when somebody changes the table between reading and replacing.
+/// How often to try when another program changes the table between reading and replacing.
 const ATTEMPTS: usize = 5;
 
 pub(super) fn remove(spared: Spared, report: &mut Leftovers) {

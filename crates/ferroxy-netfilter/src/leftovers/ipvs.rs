@@ -225,7 +225,7 @@ fn remove_sets(names: &[String], report: &mut Leftovers) -> Result<(), Error> {
     }
     // nf_tables releases the sets of a removed rule later, in the background. If no rule was removed just now, a set in use
     // belongs to a rule that stays, and waiting does not help.
-    const PATIENCE: Duration = Duration::from_secs(2);
+    const PATIENCE: Duration = Duration::from_secs(30);
     let patience = if report.removed.is_empty() { Duration::ZERO } else { PATIENCE };
     let deadline = Instant::now() + patience;
     let mut connection = ipset::Connection::open()?;

@@ -10,11 +10,11 @@ use ferroxy_netlink::error::Error;
 use super::Nftables;
 use super::apply::{ApplyError, commit};
 use super::observe::observe;
-use crate::diff::{diff, keeping_the_unknown};
+use crate::diff::Unknown;
 use crate::ledger::{Ledger, Settlement};
 use crate::place;
 use crate::plan::{Op, Plan, remove_kube_proxy_tables};
-use crate::render::{elements, render};
+use crate::render::elements;
 use crate::state::State;
 
 /// The Services of an Intent, in the slot order that the kernel has.
@@ -25,31 +25,27 @@ pub(super) fn placed(seen: &State, intent: &Intent) -> Intent {
     Intent { node: intent.node.clone(), services: intent.services.iter().map(place).collect() }
 }
 
-/// With `keep_unknown` the Plan removes nothing that is not wanted.
-pub(super) fn difference(seen: &State, wanted: State, keep_unknown: bool) -> Plan {
-    let wanted = if keep_unknown { keeping_the_unknown(seen, wanted) } else { wanted };
-    diff(seen, &wanted)
-}
-
 impl Nftables {
-    /// Sends the difference between the kernel and this Intent. The same transaction replaces the tables of kube-proxy's nftables
-    /// mode.
+    /// Sends the difference between the kernel and this Intent. The transaction that brings our elements into force replaces the
+    /// tables of kube-proxy's nftables mode.
     pub(super) fn start_with(&mut self, intent: &Intent) -> Result<Outcome, ApplyError> {
         let seen = observe(&mut self.connection)?;
         let services = placed(&seen, intent).services;
         let changes: Vec<Change> =
             services.into_iter().map(|(name, service)| (name, Some(service))).collect();
         self.ledger = Ledger::new(&self.families, intent.node.clone(), self.settings);
-        // Services that cannot be read may depend on kube-proxy's rules.
-        let mut replaced = match self.keep_unknown {
-            true => Vec::new(),
-            false => tables::of_kube_proxy(&mut self.connection)?,
-        };
-        let outcome = match self.first_attempt(intent, &seen, changes.clone(), &replaced) {
+        // Services that cannot be read may depend on kube-proxy's rules, and on everything of ours.
+        let mut replaced = Vec::new();
+        if self.unknown == Unknown::Remove {
+            replaced = tables::of_kube_proxy(&mut self.connection)?;
+            self.ledger.adopt(&seen);
+        }
+        let outcome = match self.first_attempt(seen, changes.clone(), &replaced) {
             // Our rules must come into force even if kube-proxy's cannot be removed.
             Err(error) if error.is_about_kube_proxy() => {
                 replaced.clear();
-                self.first_attempt(intent, &seen, changes, &replaced)
+                let seen = observe(&mut self.connection)?;
+                self.first_attempt(seen, changes, &replaced)
             }
             result => result,
         }?;
@@ -59,35 +55,24 @@ impl Nftables {
 
     fn first_attempt(
         &mut self,
-        intent: &Intent,
-        seen: &State,
-        changes: Vec<Change>,
+        mut seen: State,
+        mut changes: Vec<Change>,
         replaced: &[Family],
     ) -> Result<Outcome, ApplyError> {
-        let keep_unknown = self.keep_unknown;
         let mut outcome = Outcome::default();
-        let plan = |ledger: &Ledger, changes: &[Change]| {
-            let (mut plan, settlement) = ledger.plan(changes);
-            if seen.is_empty() {
-                // The usual first start: the elements of the Services and the program are all there is to add.
-                plan.changes.extend(ledger.plan_program().changes);
-            } else {
-                let services =
-                    changes.iter().filter_map(|(name, service)| Some((name.clone(), service.clone()?)));
-                let wanted = Intent { node: intent.node.clone(), services: services.collect() };
-                let wanted = render(&wanted, ledger.settings(), ledger.families());
-                plan = difference(seen, wanted, keep_unknown);
-            }
+        loop {
+            let (mut plan, settlement) = self.ledger.plan_start(&seen, &changes, self.unknown);
             plan.changes.extend(remove_kube_proxy_tables(replaced));
-            (plan.at_once(), settlement)
-        };
-        self.attempt(changes, plan, &mut outcome)?;
-        Ok(outcome)
+            let Err(error) = self.carry_out(&plan, settlement, &mut outcome) else { return Ok(outcome) };
+            self.leave_out_refused(error, &mut changes, &mut outcome)?;
+            // The new chains may be in force.
+            seen = observe(&mut self.connection)?;
+        }
     }
 
     pub(super) fn change_services(&mut self, changes: Vec<Change>) -> Result<Outcome, ApplyError> {
         let mut outcome = Outcome::default();
-        match self.attempt(changes.clone(), Ledger::plan, &mut outcome) {
+        match self.attempt(changes.clone(), &mut outcome) {
             Err(error) if changes.len() > 1 && error.is_refusal() && !error.suggests_drift() => {
                 outcome.refused.clear();
                 self.one_by_one(changes, &mut outcome);
@@ -101,53 +86,53 @@ impl Nftables {
     fn one_by_one(&mut self, changes: Vec<Change>, outcome: &mut Outcome) {
         for change in changes {
             let service = change.0.clone();
-            if let Err(error) = self.attempt(vec![change], Ledger::plan, outcome) {
+            if let Err(error) = self.attempt(vec![change], outcome) {
                 outcome.refused.push(Refusal { service, reason: error.to_string() });
             }
         }
     }
 
-    /// Carries out what `plan` says for these changes. Services whose elements the kernel refuses are reported, and the rest is
-    /// tried again without them.
-    fn attempt(
-        &mut self,
-        mut changes: Vec<Change>,
-        plan: impl Fn(&Ledger, &[Change]) -> (Plan, Settlement),
+    /// Services whose elements the kernel refuses are reported, and the rest is tried again without them.
+    fn attempt(&mut self, mut changes: Vec<Change>, outcome: &mut Outcome) -> Result<(), ApplyError> {
+        loop {
+            let (plan, settlement) = self.ledger.plan(&changes);
+            let Err(error) = self.carry_out(&plan, settlement, outcome) else { return Ok(()) };
+            self.leave_out_refused(error, &mut changes, outcome)?;
+        }
+    }
+
+    /// Returns the error if it does not say which Services are refused.
+    fn leave_out_refused(
+        &self,
+        error: ApplyError,
+        changes: &mut Vec<Change>,
         outcome: &mut Outcome,
     ) -> Result<(), ApplyError> {
-        loop {
-            let (plan, settlement) = plan(&self.ledger, &changes);
-            let error = match self.carry_out(&plan, &settlement, outcome) {
-                Ok(()) => {
-                    self.ledger.settle(settlement);
-                    return Ok(());
-                }
-                Err(error) => error,
-            };
-            let refused = refusals(&error, &changes, &self.ledger);
-            if refused.is_empty() {
-                return Err(error);
-            }
-            changes.retain(|(name, _)| !refused.iter().any(|refusal| refusal.service == *name));
-            outcome.drift |= error.suggests_drift();
-            outcome.refused.extend(refused);
+        let refused = refusals(&error, changes, &self.ledger);
+        if refused.is_empty() {
+            return Err(error);
         }
+        changes.retain(|(name, _)| !refused.iter().any(|refusal| refusal.service == *name));
+        outcome.drift |= error.suggests_drift();
+        outcome.refused.extend(refused);
+        Ok(())
     }
 
     /// What the kernel accepts before it refuses the rest is in `outcome`, too.
     fn carry_out(
         &mut self,
         plan: &Plan,
-        settlement: &Settlement,
+        settlement: Settlement,
         outcome: &mut Outcome,
     ) -> Result<(), ApplyError> {
-        // A start has its chains among the changes.
         if !plan.chains.is_empty() {
             self.commit(&plan.chains, outcome)?;
-            self.ledger.settle_chains(settlement);
+            self.ledger.settle_chains(&settlement);
         }
         self.commit(&plan.changes, outcome)?;
-        self.commit(&plan.tidy, outcome)
+        self.commit(&plan.tidy, outcome)?;
+        self.ledger.settle(settlement);
+        Ok(())
     }
 
     pub(super) fn commit(&mut self, ops: &[Op], outcome: &mut Outcome) -> Result<(), ApplyError> {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ferroxy_core::{Intent, ServiceIntent};
+use ferroxy_core::{Family, Intent, ServiceIntent};
 use ferroxy_dataplane::capability::Notify;
 use ferroxy_dataplane::capability::leftovers::{Established, InForce, Leftovers};
 use ferroxy_dataplane::{
@@ -10,13 +10,14 @@ use ferroxy_dataplane::{
 };
 use ferroxy_netfilter::leftovers::{self, Own};
 use ferroxy_netfilter::tables::{self, KUBE_PROXY, kernel_family};
-use ferroxy_netfilter::{failure, watch};
+use ferroxy_netfilter::{failure, successor, watch};
 
 use super::Nftables;
 use super::apply::{ApplyError, apply};
-use super::attempt::difference;
 use super::observe::observe;
 use crate::TABLE;
+use crate::diff::{Unknown, difference};
+use crate::element::SetId;
 use crate::place;
 use crate::render::elements;
 
@@ -34,7 +35,7 @@ impl Persists for Nftables {
     }
 
     fn keep_unknown(&mut self, keep: bool) {
-        self.keep_unknown = keep;
+        self.unknown = if keep { Unknown::Keep } else { Unknown::Remove };
     }
 
     fn programmed(&mut self, _: &Intent, service: &Arc<ServiceIntent>) -> Result<Programmed, Failure> {
@@ -65,7 +66,7 @@ impl Verifies for Nftables {
         let elsewhere = self.generation.elsewhere();
         let generation = self.connection.generation();
         let seen = observe(&mut self.connection).map_err(failure::of)?;
-        let plan = difference(&seen, self.ledger.state(), self.keep_unknown);
+        let plan = difference(&seen, self.ledger.state(), self.unknown);
         let receipt = apply(&mut self.connection, &plan)?;
         self.generation.expect(generation.unwrap_or_default(), elsewhere);
         self.generation.committed(receipt.commits);
@@ -95,7 +96,7 @@ impl Nftables {
     fn remove_unused(&mut self) -> Result<Outcome, ApplyError> {
         let mut outcome = Outcome::default();
         // Services that cannot be read may use it.
-        if self.keep_unknown {
+        if self.unknown == Unknown::Keep {
             return Ok(outcome);
         }
         let plan = self.ledger.plan_tidy();
@@ -118,6 +119,19 @@ impl TakesOver for Nftables {
         let replaced = self.replaced.drain(..).map(|family| tables::describe(family, KUBE_PROXY));
         left.removed.splice(0..0, replaced);
         left
+    }
+
+    fn not_replaced(&mut self) -> Result<Vec<Family>, Failure> {
+        let mut alone = Vec::new();
+        for family in Family::ALL {
+            let own = SetId::ClusterIps.name();
+            if successor::has_elements(&mut self.connection, family, TABLE, own).map_err(failure::of)?
+                && !successor::serves(&mut self.connection, family).map_err(failure::of)?
+            {
+                alone.push(family);
+            }
+        }
+        Ok(alone)
     }
 }
 
@@ -171,7 +185,7 @@ mod tests {
         assert!(notified.try_recv().is_err(), "no notification");
 
         nft(&namespace, "add chain ip ferroxy strange");
-        assert_eq!(notified.recv_timeout(FOREVER), Ok("somebody else changed our table"));
+        assert_eq!(notified.recv_timeout(FOREVER), Ok("another program changed table ferroxy"));
         assert_eq!(dataplane.changed_by_others().unwrap(), Changed::Ours);
         assert!(dataplane.verify().unwrap().operations > 0);
         assert_eq!(dataplane.changed_by_others().unwrap(), Changed::Nothing);

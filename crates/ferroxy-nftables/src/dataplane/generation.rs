@@ -72,7 +72,7 @@ impl Listener {
         match notice {
             Notice::Changed { table, .. } if table == TABLE => {
                 self.is_ours = true;
-                Some("somebody else changed our table")
+                Some("another program changed table ferroxy")
             }
             // The last notice of a commit.
             Notice::Generation { .. } => {

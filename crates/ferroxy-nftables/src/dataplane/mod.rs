@@ -23,7 +23,7 @@ use ferroxy_netlink::error::Error;
 use ferroxy_netlink::nftables::{Connection, Ear};
 use tracing::warn;
 
-use crate::diff::diff;
+use crate::diff::{Unknown, diff};
 use crate::ledger::Ledger;
 use crate::mode::MODE;
 use crate::plan::{Plan, remove_kube_proxy_tables};
@@ -45,8 +45,8 @@ pub struct Nftables {
     /// For the next `start` or `change_node`. The ledger has those in force.
     settings: Settings,
     ledger: Ledger,
-    /// Not all of the cluster can be read: unknown elements may belong to a Service that cannot be read.
-    keep_unknown: bool,
+    /// Kept while not all of the cluster can be read.
+    unknown: Unknown,
     generation: Generation,
     watch: Option<Watch>,
     /// The families whose table of kube-proxy `start` replaced, until they are reported.
@@ -60,7 +60,7 @@ impl Nftables {
             families: families.to_vec(),
             settings,
             ledger: Ledger::default(),
-            keep_unknown: false,
+            unknown: Unknown::Remove,
             generation: Generation::default(),
             watch: None,
             replaced: Vec::new(),
@@ -111,7 +111,7 @@ impl Nftables {
     fn listen(&self, switch: impl FnOnce(&Ear) -> Result<(), Error>) {
         if let Some(Err(error)) = self.watch.as_ref().map(|watch| switch(&watch.ear)) {
             // The generation is still compared every period.
-            warn!("changes by others may be noticed late: {error}");
+            warn!("changes by other programs are detected only every syncPeriod: {error}");
         }
     }
 }

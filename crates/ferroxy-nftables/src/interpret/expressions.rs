@@ -131,7 +131,7 @@ impl Run<'_> {
 
     fn look_up(&mut self, name: &str, sreg: u32, dreg: Option<u32>, invert: bool) -> Effect {
         let set = SetId::parse(name);
-        if let (Some(SetId::Affinity(_)), Some(step)) = (set, self.steps.last_mut()) {
+        if let (Some(SetId::Affinity), Some(step)) = (set, self.steps.last_mut()) {
             // No client is known here, so the lookup misses. The rule that led here is where affinity begins.
             step.is_sticky = true;
         }
@@ -143,6 +143,7 @@ impl Run<'_> {
             (Some(dreg), Some(Value::Treatment(treatment))) => {
                 self.store(dreg, &treatment.code().to_ne_bytes())
             }
+            (Some(dreg), Some(Value::ServicePort(port))) => self.store(dreg, &port.code().to_ne_bytes()),
             (Some(dreg), Some(Value::Endpoint(address, port))) => {
                 let bytes = Key::EMPTY.address(address).port(port);
                 self.store(dreg, bytes.as_bytes())

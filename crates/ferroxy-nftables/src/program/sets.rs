@@ -5,8 +5,8 @@ use ferroxy_netlink::nftables::{Datatype, Set, SetData};
 
 use crate::element::{Counted, Scope, SetId};
 
-/// How many clients' affinity one scope remembers. Clients beyond that are balanced without affinity.
-const AFFINITY_CLIENTS: u32 = 524_288;
+/// How many clients of Service ports affinity remembers. Clients beyond that are balanced without affinity.
+const AFFINITY_CLIENTS: u32 = 1_048_576;
 
 /// How many pairs of frontend and endpoint are counted at once. Traffic of further pairs is not counted.
 pub const TRAFFIC_ENTRIES: u32 = 65_536;
@@ -58,10 +58,11 @@ pub fn declaration(set: SetId, family: Family) -> Set {
         }
         SetId::AffinityTimeouts(scope) => (frontend(scope), verdict(), "frontends with session affinity"),
         SetId::StickyAddresses => (vec![address], None, "endpoint addresses of session affinity"),
-        SetId::Affinity(scope) => (
-            around(&[address], scope, &[]),
+        SetId::StickyPorts(scope) => (frontend(scope), treatment(), "number of its Service port"),
+        SetId::Affinity => (
+            vec![address, Priority],
             Some(SetData::Value(vec![address])),
-            "client, frontend : endpoint",
+            "client, number of the Service port : endpoint",
         ),
         SetId::Traffic(counted) => {
             let comment = match counted {
@@ -73,7 +74,7 @@ pub fn declaration(set: SetId, family: Family) -> Set {
         }
     };
     let (size, timeout_ms) = match set {
-        SetId::Affinity(_) => (Some(AFFINITY_CLIENTS), None),
+        SetId::Affinity => (Some(AFFINITY_CLIENTS), None),
         SetId::Traffic(_) => (Some(TRAFFIC_ENTRIES), Some(TRAFFIC_MEMORY_MS)),
         _ => (None, None),
     };

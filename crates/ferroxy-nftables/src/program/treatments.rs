@@ -7,6 +7,9 @@ use crate::chain::{ChainId, Kind, Pool, Treatment};
 use crate::element::{Scope, SetId};
 use crate::rule::{Field, Rule, RuleWriter, frontend_fields, recalled_frontend_fields};
 
+/// A client of a Service port, whose number is in the packet's priority.
+const CLIENT: [Field; 2] = [Field::Saddr, Field::Priority];
+
 impl Program<'_> {
     /// The rules of a treatment's chain.
     pub(super) fn treat(&self, treatment: Treatment) -> Vec<Rule> {
@@ -18,10 +21,10 @@ impl Program<'_> {
             Kind::External => vec![masquerade(), goto(Kind::Pick(Pool::Main))],
             Kind::ExternalLocal => self.near_or_local(treatment.with(Kind::Pick(Pool::Main))),
             Kind::Sticky(pool) => {
-                let client = [&[Field::Saddr], frontend_fields(scope)].concat();
-                let known = self.rule().put_destination_from(&client, SetId::Affinity(scope));
+                let port = self.rule().put_priority_from(frontend_fields(scope), SetId::StickyPorts(scope));
+                let known = self.rule().put_destination_from(&CLIENT, SetId::Affinity);
                 let recall = ChainId::Recall(scope, pool).to_string();
-                vec![known.jump(&recall).done(), goto(Kind::Pick(pool))]
+                vec![port.done(), known.jump(&recall).done(), goto(Kind::Pick(pool))]
             }
             Kind::StickyExternal => vec![masquerade(), goto(Kind::Sticky(Pool::Main))],
             Kind::StickyExternalLocal => self.near_or_local(treatment.with(Kind::Sticky(Pool::Main))),
@@ -71,10 +74,9 @@ impl Program<'_> {
         };
         let frontend = recalled_frontend_fields(scope);
         let remembered = [frontend, &[Field::Daddr]].concat();
-        let client = [&[Field::Saddr], frontend].concat();
         vec![
             self.rule().dispatch(&remembered, endpoints).done(),
-            self.rule().forget(&client, SetId::Affinity(scope)).done(),
+            self.rule().forget(&CLIENT, SetId::Affinity).done(),
             self.rule().restore_destination().done(),
         ]
     }

@@ -81,7 +81,16 @@ impl RuleWriter {
         ))
     }
 
-    /// Clears the treatment's number in the packet.
+    /// Writes the number that `map` has for these fields into the packet's priority.
+    pub fn put_priority_from(mut self, fields: &[Field], map: SetId) -> RuleWriter {
+        self.load(fields, 0);
+        self.look_up(map, Some(register(0)), false);
+        self.exprs.push(Expr::MetaSet { key: nl::MetaKey::Priority, sreg: register(0) });
+        let key = self.spell(fields);
+        self.say(format!("meta priority set {key} map @{}", map.name()))
+    }
+
+    /// Clears our number in the packet.
     pub fn clear_priority(mut self) -> RuleWriter {
         self.exprs.push(Expr::ImmediateData { dreg: register(0), data: vec![0; 4] });
         self.exprs.push(Expr::MetaSet { key: nl::MetaKey::Priority, sreg: register(0) });

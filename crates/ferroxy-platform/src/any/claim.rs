@@ -2,6 +2,7 @@
 
 use std::fs::{File, TryLockError};
 use std::io;
+use std::path::Path;
 
 /// The lock ends when the file is closed.
 #[derive(Debug)]
@@ -9,14 +10,11 @@ pub struct Held {
     _file: File,
 }
 
-impl Held {
-    pub fn is_exclusive(&self) -> bool {
-        true
-    }
+pub fn take() -> io::Result<Option<Held>> {
+    lock(&std::env::temp_dir().join("ferroxy-agent.lock"))
 }
 
-pub fn take(name: &str) -> io::Result<Option<Held>> {
-    let path = std::env::temp_dir().join(format!("{}.lock", name.replace('/', "-")));
+fn lock(path: &Path) -> io::Result<Option<Held>> {
     let file = File::options().write(true).create(true).truncate(false).open(path)?;
     match file.try_lock() {
         Ok(()) => Ok(Some(Held { _file: file })),
@@ -30,12 +28,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_held_once_and_free_again_after_a_drop() {
-        let name = format!("ferroxy/test-{}", std::process::id());
-        let held = take(&name).unwrap().unwrap();
-        assert!(take(&name).unwrap().is_none());
+    fn a_file_is_locked_once_and_free_again_after_a_drop() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lock");
+        let held = lock(&path).unwrap().unwrap();
+        assert!(lock(&path).unwrap().is_none());
         drop(held);
-        assert!(take(&name).unwrap().is_some());
-        let _ = std::fs::remove_file(std::env::temp_dir().join(format!("{}.lock", name.replace('/', "-"))));
+        assert!(lock(&path).unwrap().is_some());
     }
 }

@@ -5,6 +5,7 @@ pub mod claim;
 pub mod files;
 pub mod host;
 pub mod sockets;
+pub mod streams;
 
 use std::io;
 

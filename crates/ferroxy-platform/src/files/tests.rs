@@ -9,7 +9,7 @@ use super::*;
 
 /// So long that the periodic look does not happen: what is seen is seen by a notification.
 const NEVER: Duration = Duration::from_secs(3600);
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_secs(600);
 
 /// Follows one file and sends its content whenever that has changed.
 struct Content {

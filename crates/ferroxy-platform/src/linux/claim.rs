@@ -1,58 +1,91 @@
-//! The claim as an abstract Unix socket: one list of names for each network namespace, no file, and the name is free as
-//! soon as the process ends.
+//! The claim as a netlink socket with a name (port id) of ours that has joined a multicast group of netfilter.
+//!
+//! - Only who may program this network namespace can join: `bind` demands CAP_NET_ADMIN in the user namespace that owns
+//!   it. So the kernel vouches for a holder, whatever its user and PID namespace; with a Unix socket, `SO_PEERCRED` shows
+//!   a holder in another PID namespace as pid 0.
+//! - `/proc/net/netlink` lists names and groups of this network namespace. Nobody connects to the holder, so nobody can
+//!   delay or exhaust it, and a look never blocks.
+//! - The kernel closes the socket when the process ends.
+//!
+//! Any process may take a name without joining. Such a name does not count, and there are more names than anyone can
+//! take, so it does not prevent agents from detecting each other either.
 
-use std::fs;
-use std::io;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::fs::File;
+use std::hash::{BuildHasher, RandomState};
+use std::io::{self, BufRead, BufReader};
+use std::ops::RangeInclusive;
+use std::os::fd::OwnedFd;
 
-use rustix::net::UCred;
+use rustix::io::Errno;
+use rustix::net::netlink::{NETFILTER, SocketAddrNetlink};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+
+/// Above any process id (2²²), which programs use as names, and below those that the kernel chooses (from 2³¹).
+const NAMES: RangeInclusive<u32> = 0x4000_0000..=0x5fff_ffff;
+
+/// Expectations of connection tracking that end: hardly ever announced, and costs nothing to anyone when joined.
+const GROUP: u32 = 1 << (libc::NFNLGRP_CONNTRACK_EXP_DESTROY - 1);
 
 #[derive(Debug)]
 pub struct Held {
-    socket: Option<UnixListener>,
+    _socket: OwnedFd,
 }
 
-impl Held {
-    pub fn is_exclusive(&self) -> bool {
-        self.socket.is_some()
+/// First takes a name and then looks for another holder, so of two that start together at least one sees the other. If
+/// both do, both withdraw, and try again at different moments.
+pub fn take() -> io::Result<Option<Held>> {
+    // A waiting agent must not look like a holder to the next one.
+    if holders()?.next().is_some() {
+        return Ok(None);
+    }
+    let (socket, name) = join()?;
+    let alone = holders()?.all(|holder| holder == name);
+    Ok(alone.then_some(Held { _socket: socket }))
+}
+
+/// A socket with a free name that has joined the group.
+fn join() -> io::Result<(OwnedFd, u32)> {
+    let flags = SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, Some(NETFILTER))?;
+    // Announcements are not read: the kernel keeps one or two, and drops the others.
+    sockopt::set_socket_recv_buffer_size(&socket, 0)?;
+    let mut name = *NAMES.start();
+    loop {
+        match rustix::net::bind(&socket, &SocketAddrNetlink::new(name, GROUP)) {
+            Ok(()) => return Ok((socket, name)),
+            Err(Errno::ADDRINUSE) => name = any_name(),
+            Err(Errno::PERM) => {
+                return Err(io::Error::new(io::ErrorKind::PermissionDenied, "not permitted without CAP_NET_ADMIN"));
+            }
+            Err(error) => return Err(error.into()),
+        }
     }
 }
 
-/// Anyone may bind a name, so only a holder that could be an agent counts: root, our own user, or a process that may
-/// program the network. Any other must not keep us from working.
-pub fn take(name: &str) -> io::Result<Option<Held>> {
-    let address = SocketAddr::from_abstract_name(name)?;
-    match UnixListener::bind_addr(&address) {
-        Ok(socket) => Ok(Some(Held { socket: Some(socket) })),
-        Err(error) if error.kind() == io::ErrorKind::AddrInUse => match holder(&address) {
-            Some(peer) if could_be_an_agent(&peer) => Ok(None),
-            _ => Ok(Some(Held { socket: None })),
-        },
-        Err(error) => Err(error),
+/// One that others cannot predict, and so cannot take before us.
+fn any_name() -> u32 {
+    let random = RandomState::new().hash_one(());
+    NAMES.start() | (random as u32 & (NAMES.end() - NAMES.start()))
+}
+
+/// The names of all agents in the network namespace of this thread.
+fn holders() -> io::Result<impl Iterator<Item = u32>> {
+    let sockets = BufReader::new(File::open("/proc/thread-self/net/netlink")?);
+    let mut names = Vec::new();
+    for line in sockets.lines() {
+        names.extend(holder(&line?));
     }
+    Ok(names.into_iter())
 }
 
-/// Who listens on this address; `None` when nobody does.
-fn holder(address: &SocketAddr) -> Option<UCred> {
-    let stream = UnixStream::connect_addr(address).ok()?;
-    rustix::net::sockopt::socket_peercred(&stream).ok()
-}
-
-fn could_be_an_agent(peer: &UCred) -> bool {
-    // The status of a process in a foreign pid namespace cannot be read.
-    let status = || fs::read_to_string(format!("/proc/{}/status", peer.pid.as_raw_nonzero()));
-    peer.uid.is_root()
-        || peer.uid == rustix::process::geteuid()
-        || status().is_ok_and(|status| may_program_the_network(&status))
-}
-
-/// Whether CAP_NET_ADMIN is in the effective set of `/proc/<pid>/status`.
-fn may_program_the_network(status: &str) -> bool {
-    const NET_ADMIN: u64 = 1 << 12;
-    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let bits = effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
-    bits.is_some_and(|bits| bits & NET_ADMIN != 0)
+/// The name in a line of `/proc/net/netlink` (`sk Eth Pid Groups …`), if it is that of an agent.
+fn holder(line: &str) -> Option<u32> {
+    let mut columns = line.split_ascii_whitespace().skip(1);
+    let protocol: u32 = columns.next()?.parse().ok()?;
+    let name = columns.next()?.parse().ok()?;
+    let groups = u32::from_str_radix(columns.next()?, 16).ok()?;
+    let is_agent = protocol == NETFILTER.as_raw().get() && NAMES.contains(&name) && groups & GROUP != 0;
+    is_agent.then_some(name)
 }
 
 #[cfg(test)]
@@ -60,22 +93,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_held_once_and_free_again_after_a_drop() {
-        let name = format!("ferroxy/test-{}", std::process::id());
-        let held = take(&name).unwrap().unwrap();
-        assert!(held.is_exclusive());
-        assert!(take(&name).unwrap().is_none());
-        drop(held);
-        assert!(take(&name).unwrap().is_some());
+    fn a_holder_has_one_of_our_names_and_has_joined() {
+        let line = |protocol: u32, name: u32, groups: &str| {
+            format!("000000009de644ec {protocol:<3} {name:<10} {groups} 0        0        0     2        0        28583   ")
+        };
+        let name = *NAMES.start();
+        assert_eq!(holder(&line(12, name, "00000020")), Some(name));
+        assert_eq!(holder(&line(12, *NAMES.end(), "00000060")), Some(*NAMES.end()));
+        assert_eq!(holder(&line(12, name, "00000000")), None, "only took the name");
+        assert_eq!(holder(&line(12, name, "00000010")), None, "joined another group");
+        assert_eq!(holder(&line(12, name - 1, "00000020")), None, "has a name of its own");
+        assert_eq!(holder(&line(0, name, "00000020")), None, "speaks another protocol");
+        let header = "sk               Eth Pid        Groups   Rmem     Wmem     Dump  Locks    Drops    Inode";
+        assert_eq!(holder(header), None);
     }
 
     #[test]
-    fn effective_capabilities_are_read_from_the_status() {
-        let status = |effective: &str| format!("Name:\tx\nCapPrm:\t000001ffffffffff\nCapEff:\t{effective}\n");
-        assert!(may_program_the_network(&status("0000000000001000")));
-        assert!(may_program_the_network(&status("000001ffffffffff")));
-        assert!(!may_program_the_network(&status("0000000000000000")));
-        assert!(!may_program_the_network(&status("00000000000000ff")));
-        assert!(!may_program_the_network("Name:\tx\n"));
+    fn every_name_chosen_at_random_is_ours() {
+        assert!((0..1000).all(|_| NAMES.contains(&any_name())));
     }
 }

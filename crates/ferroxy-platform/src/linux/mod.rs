@@ -13,3 +13,4 @@ pub mod process;
 pub mod profile;
 pub mod signals;
 pub mod sockets;
+pub mod streams;

@@ -7,8 +7,9 @@ use std::os::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
 
-/// How many connections the kernel keeps while we are busy.
-const BACKLOG: i32 = 128;
+/// How many connections the kernel keeps while we are busy. Of a flood it drops what is beyond, and the client of a health
+/// check among them tries again a second later.
+const BACKLOG: i32 = 1024;
 
 pub fn listen(address: SocketAddr, only_v6: bool) -> io::Result<TcpListener> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };

@@ -33,7 +33,7 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     #[error(
-        "no API server to talk to: give --kubeconfig, --master or --manifests, or run in a pod ({variable} is not set here)"
+        "no API server configured: set --kubeconfig, --master or --manifests, or run in a pod ({variable} is not set here)"
     )]
     Nowhere { variable: &'static str },
     #[error("kubeconfig {path}: {reason}", path = path.display())]

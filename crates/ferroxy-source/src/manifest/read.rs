@@ -157,7 +157,7 @@ impl Reader<'_> {
                     cause: Cause::SourceIncomplete,
                 });
             }
-            None => debug!(file = self.name, at = item.place, api_version, kind, "not a kind a proxy reads"),
+            None => debug!(file = self.name, at = item.place, api_version, kind, "skipped: kind is not used"),
         }
     }
 
@@ -177,7 +177,9 @@ impl Reader<'_> {
                 self.count += 1;
                 (self.each)(object);
             }
-            Ok(Decoded::LeftOut(_)) => debug!(file = self.name, at = item.place, "left out by its labels"),
+            Ok(Decoded::LeftOut(_)) => {
+                debug!(file = self.name, at = item.place, "skipped because of its labels")
+            }
             Ok(Decoded::Nameless) => self.reading.lost(
                 self.name,
                 format!("{}, metadata.name", item.place),

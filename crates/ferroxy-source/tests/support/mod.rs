@@ -144,7 +144,7 @@ impl Server {
             }
             let asked: Vec<String> =
                 self.state.lock().unwrap().asked.iter().map(|it| it.target.clone()).collect();
-            assert!(Instant::now() < deadline, "waited in vain for {what}; asked: {asked:#?}");
+            assert!(Instant::now() < deadline, "timed out waiting for {what}; asked: {asked:#?}");
             thread::sleep(Duration::from_millis(10));
         }
     }

@@ -79,7 +79,7 @@ impl Ear {
         self.heard.lock().announced
     }
 
-    /// When this address was announced, or None after waiting in vain.
+    /// When this address was announced, or None if the wait timed out.
     pub fn wait_for(&self, address: Ipv4Addr, patience: Duration) -> Option<Instant> {
         let state = self.heard.lock();
         let unheard = |state: &mut State| !state.arrivals.contains_key(&address);

@@ -10,7 +10,7 @@ use ferroxy_core::{Event, Family, ServiceName};
 pub(super) struct Latency {
     /// Nanoseconds since 1970. What changed before is not ours to answer for.
     began: i64,
-    /// Only the oldest counts: that is how long somebody has been waiting.
+    /// Only the oldest counts: that is the longest wait.
     waiting: HashMap<(ServiceName, Family), i64>,
 }
 

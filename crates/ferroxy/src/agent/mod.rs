@@ -7,9 +7,11 @@
 
 pub mod inputs;
 mod latency;
+mod portion;
 mod program;
 pub mod queue;
 mod report;
+mod round;
 mod start;
 mod sweep;
 mod takeover;
@@ -20,7 +22,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ferroxy_core::facts::Touched;
-use ferroxy_core::{Cause, Diagnostic, Event, Facts, Policy};
+use ferroxy_core::{Cause, Diagnostic, Event, Facts, Policy, ServiceName};
 use tracing::{debug, info, warn};
 
 use ferroxy_dataplane::{Dataplane, Mode, Settings};
@@ -31,6 +33,7 @@ use crate::serve::changes::{ChangeKind, Reported};
 use latency::Latency;
 use queue::Queue;
 use report::Reports;
+use round::Waiting;
 use sweep::Sweeper;
 use takeover::Takeover;
 
@@ -91,6 +94,8 @@ pub struct Agent {
     dataplane: Box<dyn Dataplane>,
     periods: Periods,
     queue: Queue,
+    /// What the Services in the queue must become, as far as that is known.
+    waiting: Waiting,
     /// When to program the node's own settings, and how often that failed.
     node_due: Option<(Instant, u32)>,
     verify_due: Option<Instant>,
@@ -129,6 +134,7 @@ impl Agent {
             dataplane,
             periods,
             queue,
+            waiting: Waiting::default(),
             node_due: None,
             verify_due: None,
             tidy_due: None,
@@ -161,7 +167,7 @@ impl Agent {
     /// Part of the source cannot be read: until it can, nothing is removed that may belong to that part. Call it before
     /// `start`.
     pub fn distrust_source(&mut self) {
-        warn!("part of the source cannot be read: existing state is kept until everything can be read");
+        warn!("some objects or manifests cannot be read: keeping all existing rules until they can");
         self.source_was_complete = false;
         self.keep_unknown(true);
     }
@@ -234,12 +240,12 @@ impl Agent {
     /// The present problems of the source. When there are none for the first time, removing state becomes safe.
     fn source_says(&mut self, found: Vec<Diagnostic>) {
         if !self.source_was_complete && is_whole(&found) {
-            info!("everything can be read: removing stale state");
+            info!("all objects can be read now: removing stale rules");
             self.source_was_complete = true;
             self.keep_unknown(false);
             self.verify_due = Some(Instant::now());
         }
-        self.reports.source(found);
+        self.reports.source(found, Instant::now());
     }
 
     fn keep_unknown(&mut self, keep: bool) {
@@ -270,12 +276,18 @@ impl Agent {
             let known: Vec<_> = self.facts.service_names().cloned().collect();
             let programmed: Vec<_> =
                 self.dataplane.acknowledged().services().map(|(name, _)| name.clone()).collect();
-            known.into_iter().chain(programmed).for_each(|name| self.queue.add(name, now));
+            known.into_iter().chain(programmed).for_each(|name| self.enqueue(name, now));
         }
-        touched.services.into_iter().for_each(|name| self.queue.add(name, now));
+        touched.services.into_iter().for_each(|name| self.enqueue(name, now));
         if is_news && (self.node_due.is_some() || !self.queue.is_empty()) {
             self.status.queued();
         }
+    }
+
+    /// The Service changed: whatever was to become of it does not count any more.
+    fn enqueue(&mut self, name: ServiceName, now: Instant) {
+        self.waiting.forget(&name);
+        self.queue.add(name, now);
     }
 
     fn next_deadline(&self) -> Instant {
@@ -317,7 +329,7 @@ impl Agent {
         }
         self.change_services(now);
         self.plan_to_drain(now);
-        self.status.queue_length(self.queue.len());
+        self.status.queue_length(self.queue.len(), self.waiting.large());
     }
 }
 

@@ -1,41 +1,57 @@
 //! Applying changes after the first sync: Services, the node's own settings, tidying and draining.
 
 use std::collections::BTreeSet;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ferroxy_core::{ServiceName, resolve};
 use ferroxy_dataplane::{Failure, Outcome, Receipt};
 use tracing::{debug, info, warn};
 
 use super::queue::backoff;
+use super::round::{Round, Tried};
 use super::sweep::Sweeper;
 use super::{Agent, MANY, nanoseconds_since_1970};
 use crate::memory::give_memory_back;
 use crate::serve::health::Step;
 
 impl Agent {
+    /// One round: small changes, then a portion of a large one. What does not fit stays due.
     pub(super) fn change_services(&mut self, now: Instant) {
         let due = self.queue.due(now);
         if due.is_empty() {
             return;
         }
-        let mut changes = Vec::with_capacity(due.len());
-        for name in &due {
+        self.resolve(&due, now);
+        let small = self.waiting.small(&due, self.dataplane.acknowledged());
+        self.change(small, now);
+        let portion = self.waiting.portion(&due, self.dataplane.acknowledged());
+        self.change(portion, now);
+    }
+
+    fn resolve(&mut self, due: &[ServiceName], now: Instant) {
+        let is_cut = self.queue.is_cut();
+        for name in due.iter().filter(|name| !self.waiting.has(name)).collect::<Vec<_>>() {
             let resolution = resolve::service(&self.facts, name);
-            self.reports.service(name, resolution.diagnostics);
-            changes.push((name.clone(), resolution.intent.map(Into::into)));
+            self.reports.service(name, resolution.diagnostics, now);
+            let desired = resolution.intent.map(Into::into);
+            self.waiting.add(name.clone(), desired, self.dataplane.acknowledged(), is_cut);
+        }
+    }
+
+    fn change(&mut self, round: Round, now: Instant) {
+        let Round { changes, tried } = round;
+        if changes.is_empty() {
+            return;
         }
         self.pause_sweeper(true);
         match self.dataplane.change(changes) {
             Ok(outcome) => {
-                let names =
-                    if due.len() == 1 { due[0].to_string() } else { format!("{} Services", due.len()) };
                 if outcome.operations > 0 {
                     // Logged from -v=2: a busy cluster has many of them each second, on every node.
-                    debug!("{names} changed: {} in {:.1?}", describe(&outcome), now.elapsed());
+                    debug!("{} changed: {} in {:.1?}", names(&tried), describe(&outcome), now.elapsed());
                 }
-                let many = due.len() > MANY;
-                self.finished(&outcome, due, now);
+                let many = tried.whole.len() > MANY;
+                self.finished(&outcome, &tried, now);
                 if many {
                     give_memory_back();
                 }
@@ -43,8 +59,8 @@ impl Agent {
             }
             Err(error) => {
                 self.status.failed(Step::Services, &error);
-                let waits = due.into_iter().map(|name| self.queue.failed(name, now));
-                let wait = waits.min().unwrap_or_default();
+                let waits = tried.all().map(|name| self.failed(name, now)).collect::<Vec<_>>();
+                let wait = waits.into_iter().min().unwrap_or_default();
                 warn!("cannot program the change: {error}; retrying in {wait:?}");
                 // Part of it may be in force.
                 self.plan_to_tidy(now);
@@ -56,6 +72,12 @@ impl Agent {
         self.pause_sweeper(false);
     }
 
+    /// It is resolved again when it is tried again. Returns after how long that is.
+    fn failed(&mut self, name: &ServiceName, now: Instant) -> Duration {
+        self.waiting.forget(name);
+        self.queue.failed(name.clone(), now)
+    }
+
     /// While rules are being programmed no connection is judged: it may be one to an endpoint that the sweeper does not
     /// know yet.
     fn pause_sweeper(&self, pause: bool) {
@@ -65,27 +87,28 @@ impl Agent {
     }
 
     /// Removes from the queue what succeeded, delays what was refused, and schedules tidying.
-    pub(super) fn finished(&mut self, outcome: &Outcome, tried: Vec<ServiceName>, now: Instant) {
-        let refused: BTreeSet<&ServiceName> = outcome.refused.iter().map(|it| &it.service).collect();
-        let programmed: Vec<&ServiceName> = tried.iter().filter(|name| !refused.contains(name)).collect();
+    pub(super) fn finished(&mut self, outcome: &Outcome, tried: &Tried, now: Instant) {
         // A refused Service keeps its count of failures: that is what makes its retries slow down.
         for refusal in &outcome.refused {
-            let wait = self.queue.failed(refusal.service.clone(), now);
+            let wait = self.failed(&refusal.service, now);
             warn!("cannot program Service {}: {}; retrying in {wait:?}", refusal.service, refusal.reason);
         }
+        let refused: BTreeSet<&ServiceName> = outcome.refused.iter().map(|it| &it.service).collect();
         let clock = nanoseconds_since_1970();
-        for name in &programmed {
+        for name in tried.whole.iter().filter(|name| !refused.contains(name)) {
             self.queue.done(name, now);
             let waited = self.latency.programmed(name, clock);
             waited.for_each(|(family, seconds)| self.status.programmed(family, seconds));
         }
         if let Some(sweeper) = &mut self.sweeper {
-            sweeper.touched(&self.facts, self.dataplane.acknowledged(), programmed.iter().copied());
+            let in_force = tried.all().filter(|name| !refused.contains(name));
+            sweeper.touched(&self.facts, self.dataplane.acknowledged(), in_force);
         }
         if outcome.drift {
             self.verify_due = Some(now);
         }
-        self.status.services(&tried, &outcome.refused, self.dataplane.acknowledged());
+        self.status.partly(&tried.parts, self.dataplane.acknowledged());
+        self.status.services(&tried.whole, &outcome.refused, self.dataplane.acknowledged());
         self.count_rules();
         self.plan_to_tidy(now);
         self.look_at_drains_soon(now);
@@ -95,7 +118,7 @@ impl Agent {
         self.node_due = None;
         let began = Instant::now();
         let (node, diagnostics) = resolve::node(&self.facts);
-        self.reports.node(diagnostics);
+        self.reports.node(diagnostics, began);
         let changed = match self.dataplane.has_node(&node) {
             Ok(true) => {
                 self.status.done(Step::Node, began, &Receipt::default());
@@ -108,8 +131,8 @@ impl Agent {
             Ok(outcome) => {
                 info!("the node's own settings changed: {}", describe(&outcome));
                 // Their node ports may answer on other addresses now.
-                let udp = self.sweeper.iter().flat_map(Sweeper::services);
-                udp.for_each(|name| self.queue.add(name.clone(), Instant::now()));
+                let udp: Vec<_> = self.sweeper.iter().flat_map(Sweeper::services).cloned().collect();
+                udp.into_iter().for_each(|name| self.enqueue(name, Instant::now()));
                 self.status.node(self.dataplane.acknowledged());
                 self.count_rules();
                 self.status.done(Step::Node, began, &outcome.receipt);
@@ -192,6 +215,14 @@ impl Agent {
         if let Some(counts) = self.dataplane.counts_rules() {
             self.status.rules(&counts.rule_counts());
         }
+    }
+}
+
+fn names(tried: &Tried) -> String {
+    match (&*tried.whole, &*tried.parts) {
+        ([name], []) => name.to_string(),
+        ([], [name]) => format!("part of {name}"),
+        _ => format!("{} Services", tried.all().count()),
     }
 }
 

@@ -39,6 +39,11 @@ impl Queue {
         self.period = period;
     }
 
+    /// Whether large changes are cut into portions: not where each run costs much, whatever it changes.
+    pub fn is_cut(&self) -> bool {
+        self.pace == Pace::EachService
+    }
+
     /// The Service changed: due as soon as its rate allows, whatever happened before.
     pub fn add(&mut self, name: ServiceName, now: Instant) {
         let due = self.rates.earliest(&name, self.period, now);

@@ -1,22 +1,70 @@
-//! Logs diagnostics: each one when it appears, and again only if it disappeared in between.
+//! Logs diagnostics: each one when it appears, and again only if it disappeared in between. Objects that change all the time
+//! get only so many lines in a while, and so do namespaces. Time comes in as an argument.
+//!
+//! Of a diagnostic only a number is remembered, so that memory depends on how many there are and not on their texts; and no
+//! more than [`MOST`] are.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Display;
+use std::hash::{BuildHasher, RandomState};
+use std::time::Instant;
 
 use ferroxy_core::{Diagnostic, ObjectKind, ServiceName};
 use tracing::{info, warn};
 
+use crate::bucket::{Bucket, Rate};
+use crate::log;
+
+/// How many diagnostics of Services are remembered. Further ones are neither remembered nor logged.
+const MOST: usize = 100_000;
+
+/// Lines about one Service.
+const SERVICE: Rate = Rate { burst: 10.0, per_second: 1.0 / 30.0 };
+
+/// Lines about the Services of one namespace, so that nobody's objects hide those of others.
+const NAMESPACE: Rate = Rate { burst: 50.0, per_second: 0.5 };
+
+/// Lines about the source, the node, and whatever else belongs to no Service.
+const OTHERS: Rate = Rate { burst: 100.0, per_second: 1.0 };
+
 #[derive(Debug, Default)]
 pub(super) struct Reports {
-    of_services: HashMap<ServiceName, BTreeSet<Diagnostic>>,
-    of_source: BTreeSet<Diagnostic>,
-    of_node: BTreeSet<Diagnostic>,
-    of_others: BTreeSet<Diagnostic>,
+    of_services: HashMap<ServiceName, Seen>,
+    of_namespaces: HashMap<Box<str>, Bucket>,
+    of_source: Seen,
+    of_node: Seen,
+    of_others: Seen,
+    /// The API server, while it has a problem.
+    api_server: Option<String>,
+    /// How many diagnostics `of_services` has.
+    remembered: usize,
+    prune_at: usize,
+    /// Random: whoever writes objects must not be able to choose some that look the same.
+    numbers: RandomState,
+}
+
+/// What is known of the diagnostics of one object, or of several that count as one.
+#[derive(Debug, Default)]
+struct Seen {
+    /// Sorted.
+    numbers: Box<[u64]>,
+    lines: Bucket,
+    /// Lines that were not logged since the last that was.
+    suppressed: u64,
+}
+
+/// What to log.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct News {
+    lines: Vec<Diagnostic>,
+    /// How many lines were not logged before these.
+    suppressed: u64,
 }
 
 impl Reports {
     /// The diagnostics of everything but the source.
-    pub(super) fn all(&mut self, found: Vec<Diagnostic>) {
-        let mut by_service: HashMap<ServiceName, Vec<Diagnostic>> = HashMap::new();
+    pub(super) fn all(&mut self, found: Vec<Diagnostic>, now: Instant) {
+        let mut by_service: BTreeMap<ServiceName, Vec<Diagnostic>> = BTreeMap::new();
         let (mut node, mut others) = (Vec::new(), Vec::new());
         for diagnostic in found {
             match (diagnostic.object.kind, ServiceName::parse(&diagnostic.object.name)) {
@@ -25,61 +73,116 @@ impl Reports {
                 _ => others.push(diagnostic),
             }
         }
-        by_service.into_iter().for_each(|(name, found)| self.service(&name, found));
-        self.node(node);
-        log_what_is_new(&mut self.of_others, others);
+        by_service.into_iter().for_each(|(name, found)| self.service(&name, found, now));
+        self.node(node, now);
+        self.of_others.news(self.number(others, MOST), &mut at(&OTHERS, now)).log("other objects");
     }
 
-    pub(super) fn service(&mut self, name: &ServiceName, found: Vec<Diagnostic>) {
-        let mut known = self.of_services.remove(name).unwrap_or_default();
-        log_what_is_new(&mut known, found);
-        if !known.is_empty() {
-            self.of_services.insert(name.clone(), known);
-        }
+    pub(super) fn service(&mut self, name: &ServiceName, found: Vec<Diagnostic>, now: Instant) {
+        self.news_of(name, found, now).log(name);
     }
 
-    pub(super) fn source(&mut self, found: Vec<Diagnostic>) {
-        if found.is_empty() && !self.of_source.is_empty() {
-            let api_server = self.of_source.iter().find(|it| it.object.kind == ObjectKind::ApiServer);
-            match api_server.map(|it| &it.object) {
-                Some(object) => info!("{object}: all watches are established again"),
+    pub(super) fn source(&mut self, found: Vec<Diagnostic>, now: Instant) {
+        if found.is_empty() && !self.of_source.numbers.is_empty() {
+            match self.api_server.take() {
+                Some(server) => info!("{server}: all watches are established again"),
                 None => info!("all manifests can be read again"),
             }
         }
-        log_what_is_new(&mut self.of_source, found);
+        let api_server = found.iter().find(|it| it.object.kind == ObjectKind::ApiServer);
+        self.api_server = api_server.map(|it| it.object.to_string());
+        self.of_source.news(self.number(found, MOST), &mut at(&OTHERS, now)).log("the source");
     }
 
-    pub(super) fn node(&mut self, found: Vec<Diagnostic>) {
-        log_what_is_new(&mut self.of_node, found);
+    pub(super) fn node(&mut self, found: Vec<Diagnostic>, now: Instant) {
+        self.of_node.news(self.number(found, MOST), &mut at(&OTHERS, now)).log("the node");
     }
-}
 
-fn log_what_is_new(known: &mut BTreeSet<Diagnostic>, found: Vec<Diagnostic>) {
-    let found: BTreeSet<Diagnostic> = found.into_iter().collect();
-    found.difference(known).for_each(|diagnostic| warn!("{diagnostic}"));
-    *known = found;
-}
-
-#[cfg(test)]
-mod tests {
-    use ferroxy_core::{Cause, Diagnostic, Object, ObjectKind};
-
-    use crate::agent::is_whole;
-
-    #[test]
-    fn a_source_is_whole_unless_a_diagnostic_says_that_objects_may_be_missing() {
-        let diagnostic = |kind, cause| Diagnostic {
-            object: Object { kind, name: "it".into() },
-            field: "Services".into(),
-            reason: "one object cannot be used".into(),
-            effect: "it is ignored".into(),
-            cause,
+    fn news_of(&mut self, name: &ServiceName, found: Vec<Diagnostic>, now: Instant) -> News {
+        if found.is_empty() && !self.of_services.contains_key(name) {
+            return News::default();
+        }
+        let mut seen = self.of_services.remove(name).unwrap_or_default();
+        self.remembered -= seen.numbers.len();
+        let found = self.number(found, MOST - self.remembered);
+        let namespace = self.of_namespaces.entry(name.namespace().into()).or_default();
+        let mut may_log = |lines: &mut Bucket| {
+            let may = lines.left(&SERVICE, now) >= 1.0 && namespace.left(&NAMESPACE, now) >= 1.0;
+            if may {
+                lines.spend(&SERVICE, 1.0, now);
+                namespace.spend(&NAMESPACE, 1.0, now);
+            }
+            may
         };
-        assert!(is_whole(&[]));
-        assert!(is_whole(&[diagnostic(ObjectKind::Service, Cause::Field)]));
-        assert!(is_whole(&[diagnostic(ObjectKind::ApiServer, Cause::SourceStale)]));
-        for kind in [ObjectKind::File, ObjectKind::ApiServer] {
-            assert!(!is_whole(&[diagnostic(kind, Cause::SourceIncomplete)]), "{kind}");
+        let news = seen.news(found, &mut may_log);
+        self.remembered += seen.numbers.len();
+        self.of_services.insert(name.clone(), seen);
+        self.forget_what_is_over(now);
+        news
+    }
+
+    /// Each with its number, in the order of the numbers, and not more than there is room for.
+    fn number(&self, found: Vec<Diagnostic>, room: usize) -> Vec<(u64, Diagnostic)> {
+        let mut numbered: Vec<_> =
+            found.into_iter().map(|diagnostic| (self.numbers.hash_one(&diagnostic), diagnostic)).collect();
+        numbered.sort();
+        numbered.dedup_by_key(|(number, _)| *number);
+        let beyond = numbered.len().saturating_sub(room);
+        numbered.truncate(room);
+        log::count_suppressed(beyond as u64);
+        numbered
+    }
+
+    /// An object without problems is remembered until it has all its lines again.
+    fn forget_what_is_over(&mut self, now: Instant) {
+        if self.of_services.len() + self.of_namespaces.len() > self.prune_at {
+            self.of_services.retain(|_, seen| !seen.numbers.is_empty() || !seen.lines.is_full(&SERVICE, now));
+            self.of_namespaces.retain(|_, lines| !lines.is_full(&NAMESPACE, now));
+            self.prune_at = (2 * (self.of_services.len() + self.of_namespaces.len())).max(1000);
         }
     }
 }
+
+/// Lets through what this rate allows.
+fn at(rate: &Rate, now: Instant) -> impl FnMut(&mut Bucket) -> bool {
+    move |lines| {
+        let may = lines.left(rate, now) >= 1.0;
+        if may {
+            lines.spend(rate, 1.0, now);
+        }
+        may
+    }
+}
+
+impl Seen {
+    /// These are the diagnostics now, in the order of their numbers.
+    fn news(&mut self, found: Vec<(u64, Diagnostic)>, may_log: &mut impl FnMut(&mut Bucket) -> bool) -> News {
+        let numbers = found.iter().map(|(number, _)| *number).collect();
+        let known = std::mem::replace(&mut self.numbers, numbers);
+        let is_new = |(number, _): &(u64, Diagnostic)| known.binary_search(number).is_err();
+        let mut lines: Vec<_> = found.into_iter().filter(is_new).map(|(_, diagnostic)| diagnostic).collect();
+        lines.sort();
+        let logged = lines.iter().take_while(|_| may_log(&mut self.lines)).count();
+        let beyond = (lines.len() - logged) as u64;
+        log::count_suppressed(beyond);
+        lines.truncate(logged);
+        let before = if logged > 0 { std::mem::take(&mut self.suppressed) } else { 0 };
+        self.suppressed += beyond;
+        News { lines, suppressed: before }
+    }
+}
+
+impl News {
+    fn log(&self, about: impl Display) {
+        if self.suppressed > 0 {
+            warn!(
+                "{} earlier lines about {about} were suppressed: there were too many of them",
+                self.suppressed
+            );
+        }
+        self.lines.iter().for_each(|diagnostic| warn!("{diagnostic}"));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -9,8 +9,10 @@ use ferroxy_core::{Intent, ServiceIntent, ServiceName, resolve};
 use ferroxy_dataplane::{Failure, Outcome};
 use tracing::{error, info, warn};
 
+use super::portion;
 use super::program::describe;
 use super::queue::backoff;
+use super::round::{PORTION, Tried};
 use super::{Agent, Input};
 use crate::memory::give_memory_back;
 use crate::serve::health::Step;
@@ -62,7 +64,7 @@ impl Agent {
             match self.wait(inputs, &cidrs, Some(POD_CIDR_WAIT), has_cidr) {
                 Waited::Stopped(why) => return Some(why),
                 Waited::GaveUp => warn!(
-                    "Node {name} has no pod CIDR: until it has one, pod traffic cannot be told from external traffic"
+                    "Node {name} has no pod CIDR: until it has one, pod traffic cannot be distinguished from external traffic"
                 ),
                 Waited::Reached => {}
             }
@@ -137,10 +139,12 @@ impl Agent {
     fn try_start(&mut self) -> Result<(), Failure> {
         let began = Instant::now();
         let (intent, diagnostics) = resolve::all(&self.facts);
-        self.reports.all(diagnostics.into_iter().chain(self.facts.orphans()).collect());
+        self.reports.all(diagnostics.into_iter().chain(self.facts.orphans()).collect(), began);
+        let (intent, large) = self.set_large_aside(intent)?;
         let outcome = self.program_in_order(&intent)?;
         self.status.node(self.dataplane.acknowledged());
-        self.finished(&outcome, intent.services.keys().cloned().collect(), began);
+        let tried = Tried { whole: intent.services.keys().cloned().collect(), parts: Vec::new() };
+        self.finished(&outcome, &tried, began);
         self.status.done(Step::Start, began, &outcome.receipt);
         self.take_over();
         let counts = self.facts.counts();
@@ -152,8 +156,29 @@ impl Agent {
             describe(&outcome),
             began.elapsed(),
         );
+        if !large.is_empty() {
+            info!("{} large Services are programmed next, in portions", large.len());
+        }
+        large.into_iter().for_each(|name| self.enqueue(name, began));
         give_memory_back();
         Ok(())
+    }
+
+    /// On a node without state, large Services come after all others. Elsewhere most of what they need is in force.
+    fn set_large_aside(&mut self, mut intent: Intent) -> Result<(Intent, Vec<ServiceName>), Failure> {
+        let is_cold = self.dataplane.persists().map_or(Ok(true), |it| it.is_cold())?;
+        let mut large = Vec::new();
+        if is_cold && self.queue.is_cut() {
+            intent.services.retain(|name, service| {
+                let is_large = portion::size(None, Some(service), PORTION) > PORTION;
+                let waits = is_large && !is_needed_first(name, service);
+                if waits {
+                    large.push(name.clone());
+                }
+                !waits
+            });
+        }
+        Ok((intent, large))
     }
 
     /// On a node without state, what everything else needs comes first: a pod that waits for DNS or for the API server does

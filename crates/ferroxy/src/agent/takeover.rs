@@ -73,24 +73,27 @@ impl Takeover {
 
     fn log(&mut self, found: &Leftovers, established: Established) {
         if !found.own.is_empty() {
-            info!("removed what Ferroxy left in another mode: {}", found.own.join(", "));
+            info!("removed rules of another Ferroxy mode: {}", found.own.join(", "));
         }
         if !found.removed.is_empty() {
             self.log_removed(&found.removed.join(", "), found.connections, established);
         }
         if found.connections > 0 && self.waiting.is_none() {
             info!(
-                "{} connections still use kube-proxy's virtual servers: these stay until the connections end, for {} \
-                 minutes at most; new connections use ours",
+                "{} connections still go through kube-proxy: its objects stay until the connections end, for {} minutes at \
+                 most; new connections use ours",
                 found.connections,
                 LIMIT.as_secs() / 60,
             );
         }
         if !self.has_looked {
-            found.kept.iter().for_each(|kept| warn!("left by kube-proxy and still in use, kept: {kept}"));
+            found
+                .kept
+                .iter()
+                .for_each(|kept| warn!("kept objects of kube-proxy that are still in use: {kept}"));
         }
         for failed in found.failed.iter().filter(|failed| !self.failed.contains(failed)) {
-            warn!("cannot remove all that kube-proxy left: {failed}");
+            warn!("cannot remove all rules of kube-proxy: {failed}");
         }
     }
 
@@ -98,7 +101,7 @@ impl Takeover {
         if self.waiting.is_some() {
             match established {
                 Established::End => info!(
-                    "connections through kube-proxy's virtual servers end after {} minutes: removed {removed}",
+                    "connections through kube-proxy end after {} minutes: removed {removed}",
                     LIMIT.as_secs() / 60
                 ),
                 Established::GoOn if connections > 0 => {

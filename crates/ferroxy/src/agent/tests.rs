@@ -9,6 +9,8 @@ use ferroxy_dataplane::testing::{Faults, Faulty, Kernel, MEMORY, Memory};
 
 use super::*;
 
+mod fairness;
+
 /// A Service with one port and one endpoint.
 fn service(namespace: &str, name: &str, last: u8, port: i64) -> [Event; 2] {
     let address = format!("10.96.0.{last}");

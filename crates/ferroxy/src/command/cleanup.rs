@@ -1,10 +1,15 @@
-//! `ferroxy cleanup`: removes everything of ours, in every mode, and whatever kube-proxy left.
+//! `ferroxy cleanup`: removes everything of ours, in every mode, and whatever kube-proxy left; or, on the way back to kube-proxy,
+//! only ours, as soon as its rules are there.
 
-use anyhow::bail;
+use std::sync::mpsc::{self, Receiver};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
 use clap::Args;
 use ferroxy_core::Family;
 use ferroxy_dataplane::capability::leftovers::{Established, InForce, Leftovers};
 use ferroxy_dataplane::{Dataplane, FailureKind, Mode, Opening, Platform, Settings};
+use ferroxy_platform::signals;
 
 use super::Answer;
 use crate::host;
@@ -12,26 +17,89 @@ use crate::modes::Modes;
 
 #[derive(Debug, Args)]
 pub struct Cleanup {
-    /// Keep what is kube-proxy's: it runs here, or is about to
+    /// Keep kube-proxy's rules: for nodes on which kube-proxy runs
     #[arg(long)]
     only_ours: bool,
+
+    /// Wait until kube-proxy has written its rules, then remove only ours: the way back to it without a gap
+    #[arg(long)]
+    when_replaced: bool,
+
+    /// Afterwards, wait for SIGTERM: for a container that is restarted when it ends
+    #[arg(long, requires = "when_replaced")]
+    stay: bool,
 }
 
 impl Cleanup {
     pub fn run(self, modes: Modes) -> anyhow::Result<Answer> {
-        cleanup(modes, self.only_ours)
+        if !self.when_replaced {
+            return cleanup(modes, self.only_ours);
+        }
+        // The first process of a container must ask for SIGTERM, or it does not get it.
+        let (sender, stop) = mpsc::channel();
+        let watched = signals::watch(move |_| sender.send(()).unwrap_or_default());
+        watched.context("cannot handle signals")?;
+        // A running agent is reported at once, and not after the wait. An agent that starts meanwhile need not wait for us.
+        claim().map(drop)?;
+        wait_until_replaced(&mut open_all(modes)?, &stop)?;
+        let answer = cleanup(modes, true)?;
+        if self.stay {
+            eprintln!("done; waiting for SIGTERM");
+            // An error says that nobody can send one.
+            stop.recv().ok();
+        }
+        Ok(answer)
     }
 }
 
-/// A diff to nothing, in every mode of this platform. A running agent would restore everything.
-pub fn cleanup(modes: Modes, only_ours: bool) -> anyhow::Result<Answer> {
-    let Some(_claim) = host::Claim::take()? else {
-        bail!("a Ferroxy agent runs in this network namespace and would restore everything; stop it first");
-    };
+/// How often to look for kube-proxy's rules.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Our rules serve as long as nobody else does.
+fn wait_until_replaced(opened: &mut Opened, stop: &Receiver<()>) -> anyhow::Result<()> {
+    let mut reported = Vec::new();
+    loop {
+        let mut alone = Vec::new();
+        for takes_over in opened.iter_mut().filter_map(|(_, dataplane)| dataplane.takes_over()) {
+            alone.extend(takes_over.not_replaced()?);
+        }
+        if alone.is_empty() {
+            return Ok(());
+        }
+        if reported != alone {
+            let families: Vec<String> = alone.iter().map(Family::to_string).collect();
+            eprintln!(
+                "waiting for the rules of kube-proxy for {}; ours stay until then",
+                families.join(" and ")
+            );
+            reported = alone;
+        }
+        if stop.recv_timeout(LOOK).is_ok() {
+            bail!("stopped before kube-proxy had written its rules: ours stay in force");
+        }
+    }
+}
+
+type Opened = Vec<(&'static Mode, Box<dyn Dataplane>)>;
+
+fn open_all(modes: Modes) -> anyhow::Result<Opened> {
     let mut opened = Vec::new();
     for mode in modes.for_platform(Platform::HERE) {
         opened.extend(open(mode)?.map(|dataplane| (mode, dataplane)));
     }
+    Ok(opened)
+}
+
+fn claim() -> anyhow::Result<host::Claim> {
+    let claim = host::Claim::take().context("cannot check whether a Ferroxy agent runs here")?;
+    claim
+        .context("a Ferroxy agent runs in this network namespace and would restore everything; stop it first")
+}
+
+/// A diff to nothing, in every mode of this platform. A running agent would restore everything.
+pub fn cleanup(modes: Modes, only_ours: bool) -> anyhow::Result<Answer> {
+    let _claim = claim()?;
+    let mut opened = open_all(modes)?;
     let (mut removed, mut left) = (Vec::new(), Leftovers::default());
     let mut again = Vec::new();
     for (mode, dataplane) in opened.iter_mut().filter(|(mode, _)| !only_ours || !mode.shares_names) {
@@ -43,7 +111,9 @@ pub fn cleanup(modes: Modes, only_ours: bool) -> anyhow::Result<Answer> {
         }
     }
     for (_, dataplane) in opened.iter_mut().filter(|_| !only_ours) {
-        merge(&mut left, remove_leftovers(&mut **dataplane));
+        if let Some(takes_over) = dataplane.takes_over() {
+            merge(&mut left, takes_over.remove_leftovers(InForce::No, Established::End));
+        }
     }
     for (mode, dataplane) in opened.iter_mut().filter(|(mode, _)| again.contains(&mode.name)) {
         // What other programs use stays, and is reported; any other failure is one.
@@ -58,19 +128,14 @@ pub fn cleanup(modes: Modes, only_ours: bool) -> anyhow::Result<Answer> {
 
 /// `None` where the host lacks what the mode needs: then it has left nothing that only it can remove.
 fn open(mode: &Mode) -> anyhow::Result<Option<Box<dyn Dataplane>>> {
-    match (mode.open)(&Opening { families: &Family::ALL, settings: &Settings::default() }) {
+    match (mode.open)(&Opening { families: mode.families, settings: &Settings::default() }) {
         Ok(dataplane) => Ok(Some(dataplane)),
         Err(error) if error.kind == FailureKind::Unsupported => Ok(None),
         Err(error) => Err(error.into()),
     }
 }
 
-fn remove_leftovers(dataplane: &mut dyn Dataplane) -> Leftovers {
-    let takes_over = dataplane.takes_over();
-    takes_over.map(|it| it.remove_leftovers(InForce::No, Established::End)).unwrap_or_default()
-}
-
-/// Several modes look for the same leftovers: what stays is reported once.
+/// Several modes look for the same leftovers. What one has to keep the next may be able to remove, so the last look decides.
 fn merge(all: &mut Leftovers, found: Leftovers) {
     all.removed.extend(found.removed);
     all.own.extend(found.own);
@@ -82,7 +147,7 @@ fn report(removed: &[String], left: &Leftovers) -> anyhow::Result<Answer> {
         println!("removed: {it}");
     }
     for it in &left.removed {
-        println!("removed what kube-proxy left: {it}");
+        println!("removed rules of kube-proxy: {it}");
     }
     for it in &left.kept {
         println!("kept, because another program uses it: {it}");

@@ -9,7 +9,6 @@ use serde_json::json;
 use super::input::Input;
 use super::{Answer, Output};
 use crate::agent::inputs;
-use crate::host;
 use crate::modes::Modes;
 
 #[derive(Debug, Args)]
@@ -26,7 +25,7 @@ impl Diff {
         let (settings, mut cluster) = self.input.look(modes)?;
         cluster.facts.apply(inputs::host_addresses(&settings.devices())?);
         let (intent, _) = resolve::all(&cluster.facts);
-        let preview = settings.open(&host::families())?.preview(&intent)?;
+        let preview = settings.open()?.preview(&intent)?;
         let nothing = preview.operations.is_empty();
         let mut out = io::stdout().lock();
         match self.output {

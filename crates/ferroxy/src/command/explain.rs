@@ -13,7 +13,6 @@ use serde_json::{Value, json};
 
 use super::input::{Input, Settings};
 use super::{Answer, Output};
-use crate::host;
 use crate::modes::Modes;
 use crate::output::{Paint, Table};
 
@@ -39,12 +38,17 @@ impl Explain {
         let kernel = intent.services.get(&name).map(|service| in_kernel(&intent, service, &settings));
         let (kernel, problem) = kernel.map(|it| (it.words, it.problem)).unzip();
         explanation.findings.extend(problem.flatten());
+        let traits = intent.services.get(&name).map(|service| {
+            // No other Service matters: a cluster of 10,000 takes its time to render.
+            let services = [(name.clone(), Arc::clone(service))].into();
+            let alone = Intent { node: intent.node.clone(), services };
+            settings.ruleset(&alone, &cluster.facts).traits_of(service)
+        });
+        let on_host = OnHost { kernel, traits: traits.unwrap_or_default() };
         let mut out = io::stdout().lock();
         match self.output {
-            Output::Text => {
-                out.write_all(text(&explanation, kernel.as_deref(), Paint::stdout()).as_bytes())?
-            }
-            Output::Json => writeln!(out, "{:#}", to_json(&explanation, kernel.as_deref()))?,
+            Output::Text => out.write_all(text(&explanation, &on_host, Paint::stdout()).as_bytes())?,
+            Output::Json => writeln!(out, "{:#}", to_json(&explanation, &on_host))?,
         }
         Ok(if is_fine(&explanation) { Answer::Yes } else { Answer::No })
     }
@@ -53,6 +57,15 @@ impl Explain {
 fn is_fine(explanation: &Explanation) -> bool {
     let troubles = explanation.findings.len() + explanation.diagnostics.len();
     explanation.standing == Standing::Ours && troubles == 0
+}
+
+/// What the mode makes of the Service on this machine.
+#[derive(Debug, Default)]
+pub(super) struct OnHost {
+    /// How much of it is in force, in words.
+    pub(super) kernel: Option<String>,
+    /// What only this mode has: the scheduler of virtual servers.
+    pub(super) traits: Vec<(&'static str, String)>,
 }
 
 /// How much of the Service this machine has in force.
@@ -77,15 +90,15 @@ pub(super) fn in_kernel(intent: &Intent, service: &Arc<ServiceIntent>, settings:
             "Check that `ferroxy run` runs in this network namespace; its log says what it waits for.",
         ),
         Ok(Some(Programmed::Parts { right, wanted })) if right == wanted => {
-            fine(format!("yes, all {wanted} parts of it"))
+            fine(format!("yes, all {wanted} objects"))
         }
         Ok(Some(Programmed::Parts { right, wanted })) => wrong(
-            format!("not as it should be: {right} of {wanted} parts are right"),
-            "The kernel does not have what these objects ask for.",
+            format!("incomplete: {right} of {wanted} objects are in the kernel"),
+            "The kernel's rules do not match the Service.",
             "`ferroxy diff` shows what is missing; if `ferroxy run` runs here, its log says why.",
         ),
         Err(error) => fine(match error.kind {
-            FailureKind::NotPermitted => "not checked: that needs CAP_NET_ADMIN".into(),
+            FailureKind::NotPermitted => "not checked: needs the privileges of `ferroxy run`".into(),
             FailureKind::Unsupported => format!("not checked: {error}"),
             FailureKind::Other | FailureKind::Drift => format!("unknown: {error}"),
         }),
@@ -98,25 +111,28 @@ fn programmed(
     service: &Arc<ServiceIntent>,
     settings: &Settings,
 ) -> Result<Option<Programmed>, Failure> {
-    let mut dataplane = settings.open(&host::families())?;
+    let mut dataplane = settings.open()?;
     dataplane.persists().map(|it| it.programmed(intent, service)).transpose()
 }
 
-pub(super) fn text(explanation: &Explanation, kernel: Option<&str>, paint: Paint) -> String {
+pub(super) fn text(explanation: &Explanation, on_host: &OnHost, paint: Paint) -> String {
     let mut text = format!("{} {}\n", paint.strong("Service"), explanation.service);
     match &explanation.standing {
         Standing::Ours => {}
         Standing::NotOurs(why) => text.push_str(&format!("  not handled here: {}\n", why.words())),
         Standing::Unknown { .. } => text.push_str("  there is no such Service\n"),
     }
-    if let Some(kernel) = kernel {
+    if let Some(kernel) = &on_host.kernel {
         text.push_str(&format!("  programmed in this kernel: {kernel}\n"));
+    }
+    for (name, value) in &on_host.traits {
+        text.push_str(&format!("  {name}: {value}\n"));
     }
     for port in &explanation.ports {
         text.push_str(&port_text(port, paint));
     }
     if is_fine(explanation) {
-        text.push_str(&format!("\n{}\n", paint.good("nothing is wrong with it on this node")));
+        text.push_str(&format!("\n{}\n", paint.good("no problem found on this node")));
     }
     for finding in &explanation.findings {
         text.push_str(&format!("\n{} {}\n", paint.bad("problem"), finding.problem));
@@ -125,7 +141,7 @@ pub(super) fn text(explanation: &Explanation, kernel: Option<&str>, paint: Paint
         }
     }
     if !explanation.diagnostics.is_empty() {
-        text.push_str(&format!("\n{}\n", paint.strong("objects with mistakes")));
+        text.push_str(&format!("\n{}\n", paint.strong("invalid objects")));
         for diagnostic in &explanation.diagnostics {
             text.push_str(&format!("  {diagnostic}\n"));
         }
@@ -183,7 +199,7 @@ fn frontend_address(frontend: &Frontend) -> String {
     }
 }
 
-pub(super) fn to_json(explanation: &Explanation, kernel: Option<&str>) -> Value {
+pub(super) fn to_json(explanation: &Explanation, on_host: &OnHost) -> Value {
     let standing = match &explanation.standing {
         Standing::Ours => json!("handled"),
         Standing::NotOurs(why) => json!({ "not handled": why.words() }),
@@ -195,7 +211,8 @@ pub(super) fn to_json(explanation: &Explanation, kernel: Option<&str>) -> Value 
     json!({
         "service": explanation.service.to_string(),
         "standing": standing,
-        "programmed": kernel,
+        "programmed": on_host.kernel,
+        "traits": on_host.traits.iter().map(|(name, value)| json!({ "name": name, "value": value })).collect::<Vec<_>>(),
         "ports": explanation.ports.iter().map(port_json).collect::<Vec<_>>(),
         "findings": explanation.findings.iter()
             .map(|finding| json!({ "problem": finding.problem, "fix": finding.fix })).collect::<Vec<_>>(),

@@ -13,6 +13,7 @@ use ferroxy_source::manifest::ManifestSource;
 use super::source::{ApiSource, Source};
 use crate::config::Config;
 use crate::flags::Flags;
+use crate::host;
 use crate::modes::Modes;
 
 #[derive(Debug, Args)]
@@ -71,9 +72,16 @@ impl Settings {
     }
 
     /// The dataplane of this mode, on a platform that has it.
-    pub fn open(&self, families: &[Family]) -> Result<Box<dyn Dataplane>, Failure> {
+    pub fn open(&self) -> Result<Box<dyn Dataplane>, Failure> {
         self.check_platform()?;
-        (self.mode.open)(&Opening { families, settings: &self.config.settings(self.mode) })
+        (self.mode.open)(&Opening { families: &self.families(), settings: &self.config.settings(self.mode) })
+    }
+
+    /// The families that both this host and the mode have.
+    pub fn families(&self) -> Vec<Family> {
+        let mut families = host::families();
+        families.retain(|family| self.mode.families.contains(family));
+        families
     }
 
     /// Devices that carry addresses of Services in some mode: those are not the host's.
@@ -140,7 +148,7 @@ fn default_mode(modes: Modes) -> anyhow::Result<(&'static Mode, String)> {
     let choice = modes.default().context("this binary has no proxy mode")?;
     let why = match choice.unavailable.first() {
         Some((_, reason)) => format!("because {reason}"),
-        None => "as kube-proxy does; nftables is faster and asks for nothing but the kernel".to_owned(),
+        None => "the default of kube-proxy; `--help` lists the modes".to_owned(),
     };
     Ok((choice.mode, why))
 }

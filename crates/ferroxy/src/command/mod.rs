@@ -24,7 +24,7 @@ use crate::modes::Modes;
 
 /// kube-proxy, rebuilt: makes the Services of a Kubernetes cluster work on this node.
 ///
-/// Exit codes: 0 all is well; 1 it could not be done, and one line says why; 2 it was done and the answer is "no"
+/// Exit codes: 0 success; 1 error, with one line on stderr; 2 the command succeeded and found a problem
 /// (`diff` found differences, `trace` reaches no endpoint, `explain` found something wrong).
 #[derive(Debug, Parser)]
 #[command(name = "ferroxy", disable_version_flag = true, args_conflicts_with_subcommands = true)]
@@ -38,9 +38,9 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Program the kernel, and keep it right until told to stop
+    /// Program the kernel and keep it in sync (the default)
     Run(run::Run),
-    /// Remove everything of ours from the kernel
+    /// Remove all rules of Ferroxy and kube-proxy from this node
     Cleanup(cleanup::Cleanup),
     /// Print the ruleset for manifests; needs no privileges
     Render(render::Render),
@@ -48,9 +48,9 @@ enum Command {
     Diff(diff::Diff),
     /// Follow one packet through the ruleset, step by step
     Trace(trace::Trace),
-    /// Say what a Service does here, and why it does not work
+    /// Explain how this node handles a Service, and diagnose it
     Explain(explain::Explain),
-    /// Show all of it in network namespaces of its own; leaves nothing behind
+    /// Run a demo cluster in its own network namespaces; leaves nothing behind
     #[cfg(all(feature = "demo", target_os = "linux"))]
     Demo(demo::Demo),
 }
@@ -99,7 +99,7 @@ enum Name {
 
 impl Name {
     fn of(program: Option<&OsString>) -> Name {
-        let name = program.and_then(|path| Path::new(path).file_name());
+        let name = program.and_then(|path| Path::new(path).file_stem());
         if name == Some(OsStr::new("kube-proxy")) { Name::KubeProxy } else { Name::Ferroxy }
     }
 
@@ -152,7 +152,7 @@ fn not_understood(name: Name, error: &clap::Error) -> ExitCode {
         return if error.print().is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
     let name = name.as_str();
-    eprintln!("{name}: {}; `{name} --help` lists what there is", one_line(error));
+    eprintln!("{name}: {}; `{name} --help` lists commands and flags", one_line(error));
     ExitCode::FAILURE
 }
 
@@ -165,7 +165,7 @@ fn failed(name: Name, error: &anyhow::Error) -> ExitCode {
     if log::is_json() {
         tracing::error!(error = reasons, "command failed");
     } else {
-        reasons.lines().for_each(|reason| eprintln!("{}: {reason}", name.as_str()));
+        reasons.lines().for_each(|reason| log::print_error(&format!("{}: {reason}", name.as_str())));
     }
     ExitCode::FAILURE
 }

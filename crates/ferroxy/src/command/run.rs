@@ -60,14 +60,14 @@ impl Run {
 /// Only what needs privileges: prepares the host and checks that it has what this mode needs.
 fn init_only(settings: &Settings) -> anyhow::Result<Answer> {
     let (node, _) = resolve::node(&settings.facts());
-    settings.open(&host::families())?.probe(&node)?;
+    settings.open()?.probe(&node)?;
     host::prepare(&settings.config);
     info!("this host has everything that {} mode needs", settings.mode.name);
     Ok(Answer::Yes)
 }
 
 fn serve(settings: Settings, cluster: Cluster, source: Source, flags: &Flags) -> anyhow::Result<Answer> {
-    let families = host::families();
+    let families = settings.families();
     let Cluster { mut facts, diagnostics } = cluster;
     let mut dataplane = check_host(&settings, &families, &facts)?;
     // Everything needed is there: changes begin here. No thread may start before privileges are dropped.
@@ -76,6 +76,7 @@ fn serve(settings: Settings, cluster: Cluster, source: Source, flags: &Flags) ->
 
     let (sender, receiver) = mpsc::channel();
     inputs::watch_signals(sender.clone()).context("cannot handle signals")?;
+    log::write_in_background();
     let Some(_claim) = claim(&receiver)? else { return Ok(Answer::Yes) };
 
     let status = Arc::new(Status::new(&families, settings.periods.sync));
@@ -125,7 +126,7 @@ fn serve(settings: Settings, cluster: Cluster, source: Source, flags: &Flags) ->
 
 /// Opens the dataplane if this host has what it needs. Changes nothing.
 fn check_host(settings: &Settings, families: &[Family], facts: &Facts) -> anyhow::Result<Box<dyn Dataplane>> {
-    let mut dataplane = settings.open(families)?;
+    let mut dataplane = settings.open()?;
     let warnings = settings.config.check_families(families);
     for warning in warnings.map_err(|lines| anyhow::anyhow!(lines.join("\n")))? {
         warn!("{warning}");
@@ -204,15 +205,9 @@ fn follow_config(
 fn claim(inputs: &mpsc::Receiver<agent::Input>) -> anyhow::Result<Option<host::Claim>> {
     let mut told = false;
     loop {
-        if let Some(claim) =
-            host::Claim::take().context("cannot check whether another Ferroxy agent runs here")?
-        {
-            if !claim.is_exclusive() {
-                warn!(
-                    "a process of another user holds the socket by which agents detect each other; continuing without it"
-                );
-            }
-            return Ok(Some(claim));
+        let claim = host::Claim::take().context("cannot check whether another Ferroxy agent runs here")?;
+        if claim.is_some() {
+            return Ok(claim);
         }
         if !told {
             warn!("another Ferroxy agent runs in this network namespace: waiting for it to end");

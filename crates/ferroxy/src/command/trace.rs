@@ -172,7 +172,7 @@ fn text(packet: &Packet, who: &str, trace: &PacketTrace, paint: Paint) -> String
                 n => format!("one of {n} endpoints, with equal chance"),
             }));
             if trace.steps.iter().any(|step| step.is_sticky) {
-                text.push_str("; a client that was here before goes where it went (session affinity)");
+                text.push_str("; a returning client keeps its endpoint (session affinity)");
             }
             text.push('\n');
             let mut rows = Table::indented(2);

@@ -44,7 +44,6 @@ pub(super) fn fill(file: &mut File, modes: Modes, origin: Origin) {
     fill.conntrack(&mut file.conntrack);
     fields::fill(&mut file.modes, modes, origin);
     fill.logging(&mut file.logging);
-    fill.winkernel(&mut file.winkernel);
 }
 
 pub(super) const HEALTHZ_PORT: u16 = 10256;
@@ -143,13 +142,5 @@ impl Fill {
             self.text(&mut stream.info_buffer_size, "0");
             stream.split_stream.get_or_insert(false);
         }
-    }
-
-    fn winkernel(&self, it: &mut file::Winkernel) {
-        it.enable_dsr.get_or_insert(false);
-        it.forward_health_check_vip.get_or_insert(false);
-        it.network_name.get_or_insert_default();
-        it.root_hns_endpoint_name.get_or_insert_default();
-        it.source_vip.get_or_insert_default();
     }
 }

@@ -8,6 +8,7 @@ use super::defaults::Origin;
 use super::file::File;
 use super::{Config, overlay};
 use crate::flags::Flags;
+use crate::modes::Modes;
 
 /// All warnings about a configuration that is valid. `written` is the file (or the flags) before the defaults.
 pub(super) fn warnings(flags: &Flags, written: &File, origin: Origin, config: &Config) -> Vec<String> {
@@ -24,8 +25,13 @@ pub(super) fn warnings(flags: &Flags, written: &File, origin: Origin, config: &C
 }
 
 /// Whether this flag is ignored when `--config` is given.
-pub(super) fn is_ignored_beside_a_file(flag: &str) -> bool {
-    !BESIDE_A_FILE.contains(&flag) && !flag.starts_with("log-") && !WINDOWS_ONLY.contains(&flag)
+pub(super) fn is_ignored_beside_a_file(flag: &str, modes: Modes) -> bool {
+    !BESIDE_A_FILE.contains(&flag) && !flag.starts_with("log-") && !is_unused(flag, modes)
+}
+
+/// Whether nothing in this binary uses the flag.
+fn is_unused(flag: &str, modes: Modes) -> bool {
+    flag == "windows-service" || modes.unclaimed().any(|field| field.flag.is_some_and(|it| it.name == flag))
 }
 
 /// The flags that are used together with `--config`, as in the original, and our own two. So are all that begin with `log-`.
@@ -44,15 +50,6 @@ const BESIDE_A_FILE: [&str; 12] = [
     "write-config-to",
 ];
 
-const WINDOWS_ONLY: [&str; 6] = [
-    "enable-dsr",
-    "forward-healthcheck-vip",
-    "network-name",
-    "root-hnsendpoint-name",
-    "source-vip",
-    "windows-service",
-];
-
 /// All flags and fields that are ignored, with the reasons, in one line.
 fn ignored(flags: &Flags, written: &File, origin: Origin, config: &Config) -> Option<String> {
     let given: Vec<String> = flags.given().into_iter().map(|(name, _)| name).collect();
@@ -62,10 +59,10 @@ fn ignored(flags: &Flags, written: &File, origin: Origin, config: &Config) -> Op
     let (mut beside_a_file, mut by_mode, mut not_here) = (Vec::new(), Vec::new(), Vec::new());
     match origin {
         Origin::File => {
-            beside_a_file = flags_that(&is_ignored_beside_a_file);
+            beside_a_file = flags_that(&|flag| is_ignored_beside_a_file(flag, config.modes));
             let fields = fields_that_say_something(written);
             by_mode.extend(fields.iter().filter(|field| !config.reads(field)).cloned());
-            not_here.extend(fields.into_iter().filter(|field| has_no_effect(field)));
+            not_here.extend(fields.into_iter().filter(|field| has_no_effect(field, config.modes)));
         }
         Origin::Flags => {
             by_mode = flags_that(&|flag| {
@@ -74,17 +71,20 @@ fn ignored(flags: &Flags, written: &File, origin: Origin, config: &Config) -> Op
             });
         }
     }
-    not_here.extend(flags_that(&|flag| WINDOWS_ONLY.contains(&flag)));
-    let reasons =
-        [("because --config is given", beside_a_file), ("in this mode", by_mode), ("on Linux", not_here)];
+    not_here.extend(flags_that(&|flag| is_unused(flag, config.modes)));
+    let reasons = [
+        ("because --config is given", beside_a_file),
+        ("in this mode", by_mode),
+        ("in every mode", not_here),
+    ];
     let reasons = reasons.into_iter().filter(|(_, names)| !names.is_empty());
     let reasons: Vec<_> = reasons.map(|(why, names)| format!("{why}: {}", names.join(" "))).collect();
     (!reasons.is_empty()).then(|| format!("ignored {}", reasons.join("; ")))
 }
 
-/// Fields that are read on Windows only, and `portRange`, which is no longer used.
-pub(super) fn has_no_effect(field: &str) -> bool {
-    matches!(field, "portRange" | "windowsRunAsService") || field.starts_with("winkernel.")
+/// Fields that nothing in this binary reads.
+pub(super) fn has_no_effect(field: &str, modes: Modes) -> bool {
+    matches!(field, "portRange" | "windowsRunAsService") || modes.unclaimed().any(|it| it.name == field)
 }
 
 /// The fields of a file that have a value other than zero or empty. kubeadm writes every field.

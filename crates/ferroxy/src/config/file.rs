@@ -41,7 +41,6 @@ pub(super) struct File {
     pub(super) port_range: Option<String>,
     pub(super) show_hidden_metrics_for_version: Option<String>,
     pub(super) windows_run_as_service: Option<bool>,
-    pub(super) winkernel: Winkernel,
     /// What the modes' tables describe, in blocks of their own.
     #[serde(skip)]
     pub(super) modes: Written,
@@ -138,17 +137,6 @@ pub(super) struct LogStream {
 pub(super) struct VModule {
     pub(super) file_pattern: String,
     pub(super) verbosity: i64,
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub(super) struct Winkernel {
-    #[serde(rename = "enableDSR")]
-    pub(super) enable_dsr: Option<bool>,
-    pub(super) forward_health_check_vip: Option<bool>,
-    pub(super) network_name: Option<String>,
-    pub(super) root_hns_endpoint_name: Option<String>,
-    pub(super) source_vip: Option<String>,
 }
 
 /// `flushFrequency` is `5s` or nanoseconds, a buffer size `"1Mi"` or bytes. kubeadm writes numbers.

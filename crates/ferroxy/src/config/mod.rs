@@ -58,7 +58,6 @@ pub struct Config {
     modes: Modes,
     /// The fields of all modes, so that they can be written back. See [`Config::settings`].
     values: Settings,
-    pub winkernel: Winkernel,
     pub detect_local_mode: DetectLocalMode,
     pub bridge_interface: String,
     pub interface_name_prefix: String,
@@ -117,16 +116,6 @@ pub struct LogStream {
     pub split_stream: bool,
     /// A Kubernetes quantity, as written.
     pub info_buffer_size: String,
-}
-
-/// Without effect on Linux; kept so that it can be written back.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Winkernel {
-    pub network_name: String,
-    pub source_vip: String,
-    pub root_hns_endpoint_name: String,
-    pub enable_dsr: bool,
-    pub forward_health_check_vip: bool,
 }
 
 /// Zero leaves the kernel's value alone, everywhere.
@@ -238,7 +227,7 @@ impl Config {
         defaults::fill(&mut file, modes, origin);
         let mut config = validate::check(file, modes).map_err(|problems| {
             let shown = |it: validate::Problem| match overlay::flag_of(&it.field, modes) {
-                Some(flag) if origin == Origin::Flags || counts_beside_a_file(flag, flags) => {
+                Some(flag) if origin == Origin::Flags || counts_beside_a_file(flag, flags, modes) => {
                     format!("--{flag}: {}", it.reason)
                 }
                 _ => format!("{}: {}", it.field, it.reason),
@@ -269,9 +258,9 @@ fn reads(modes: Modes, mode: Option<&Mode>, field: &str) -> bool {
 }
 
 /// Whether a flag is given and used together with a file: then a problem is in the flag.
-fn counts_beside_a_file(flag: &str, flags: &Flags) -> bool {
+fn counts_beside_a_file(flag: &str, flags: &Flags, modes: Modes) -> bool {
     let given = flags.given().iter().any(|(given, _)| given == flag);
-    given && !doubts::is_ignored_beside_a_file(flag)
+    given && !doubts::is_ignored_beside_a_file(flag, modes)
 }
 
 /// The default values of the flags that set fields, by name.

@@ -11,8 +11,8 @@ use ipnet::IpNet;
 
 use super::file::{self, File};
 use super::{
-    Client, Config, Conntrack, DetectLocalMode, FeatureGates, LogFormat, LogStream, Logging, Winkernel,
-    defaults, duration, quantity,
+    Client, Config, Conntrack, DetectLocalMode, FeatureGates, LogFormat, LogStream, Logging, defaults,
+    duration, quantity,
 };
 use crate::modes::Modes;
 
@@ -61,7 +61,6 @@ impl Check {
             show_hidden_metrics_for_version: self
                 .hidden(file.show_hidden_metrics_for_version.unwrap_or_default()),
             values: self.fields(&file.modes, modes, mode),
-            winkernel: winkernel(file.winkernel),
             cluster_cidrs: self.cluster_cidrs(&file.cluster_cidr.unwrap_or_default(), detect_local_mode),
             node_port_addresses: self.node_port_addresses(&file.node_port_addresses.unwrap_or_default()),
             oom_score_adj: self.number("oomScoreAdj", file.oom_score_adj, -1000, 1000) as i32,
@@ -347,15 +346,5 @@ impl Check {
             }
         }
         stream
-    }
-}
-
-fn winkernel(it: file::Winkernel) -> Winkernel {
-    Winkernel {
-        network_name: it.network_name.unwrap_or_default(),
-        source_vip: it.source_vip.unwrap_or_default(),
-        root_hns_endpoint_name: it.root_hns_endpoint_name.unwrap_or_default(),
-        enable_dsr: it.enable_dsr.unwrap_or_default(),
-        forward_health_check_vip: it.forward_health_check_vip.unwrap_or_default(),
     }
 }

@@ -72,7 +72,6 @@ pub(super) fn complete(config: &Config) -> File {
         port_range: text(&config.port_range),
         show_hidden_metrics_for_version: text(&config.show_hidden_metrics_for_version),
         windows_run_as_service: Some(config.windows_run_as_service),
-        winkernel: winkernel(config),
     }
 }
 
@@ -148,16 +147,5 @@ fn logging(config: &Config) -> file::Logging {
         options: file::LoggingOptions { json: stream(&it.json), text: stream(&it.text) },
         verbosity: Some(it.verbosity.into()),
         vmodule: Some(vmodule.collect()),
-    }
-}
-
-fn winkernel(config: &Config) -> file::Winkernel {
-    let it = &config.winkernel;
-    file::Winkernel {
-        enable_dsr: Some(it.enable_dsr),
-        forward_health_check_vip: Some(it.forward_health_check_vip),
-        network_name: text(&it.network_name),
-        root_hns_endpoint_name: text(&it.root_hns_endpoint_name),
-        source_vip: text(&it.source_vip),
     }
 }

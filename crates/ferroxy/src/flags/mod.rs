@@ -18,14 +18,14 @@ use go::{GoStyle, TRUTH, gate, version};
 pub use modes::ModeFlags;
 
 const CONFIGURATION: &str = "Configuration";
-const INSTEAD: &str = "Instead of running";
+const INSTEAD: &str = "One-shot actions";
 const API_SERVER: &str = "API server";
 const SERVING: &str = "Addresses and node HTTP services";
 const DATAPLANE: &str = "Dataplane";
 const NETWORK: &str = "Cluster network";
 const NODE: &str = "Node settings";
 const LOGGING: &str = "Logging";
-const OURS: &str = "Not in the original";
+const OURS: &str = "Ferroxy only";
 
 #[derive(Debug, Clone, Default, PartialEq, Args, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -189,19 +189,9 @@ pub struct Flags {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = OURS)]
     pub traffic_metrics_max_series: Option<u32>,
 
-    // Windows only: accepted, so that one set of arguments works on every node, with a warning.
+    // For Windows: accepted, so that one set of arguments works on every node, with a warning.
     #[arg(long, truth(), hide = true)]
     pub windows_service: Option<bool>,
-    #[arg(long, hide = true)]
-    pub source_vip: Option<String>,
-    #[arg(long, hide = true)]
-    pub network_name: Option<String>,
-    #[arg(long, truth(), hide = true)]
-    pub enable_dsr: Option<bool>,
-    #[arg(long, hide = true)]
-    pub root_hnsendpoint_name: Option<String>,
-    #[arg(long, truth(), hide = true)]
-    pub forward_healthcheck_vip: Option<bool>,
 }
 
 impl Flags {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use clap::builder::{StringValueParser, TypedValueParser};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
-use ferroxy_dataplane::Kind;
+use ferroxy_dataplane::{Kind, Mode};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -35,13 +35,13 @@ impl ModeFlags {
     /// Adds the flags of these modes to a command that has `--proxy-mode`, and adapts the help of those it has already.
     pub(super) fn add_to(mut command: Command, modes: Modes) -> Command {
         let names = modes.sentence("or");
-        command = command.mut_arg("proxy_mode", |arg| arg.help(names));
+        command = command.mut_arg("proxy_mode", |arg| arg.help(names)).after_help(table(modes));
         for flag in modes.flags() {
             let help = help(&flag, modes);
-            command = if command.get_arguments().any(|arg| arg.get_long() == Some(flag.flag.name)) {
-                command.mut_arg(flag.flag.name, |arg| arg.help(help))
-            } else {
-                command.arg(arg(&flag).help(help))
+            let known = command.get_arguments().find(|arg| arg.get_long() == Some(flag.flag.name));
+            command = match known.map(|arg| arg.get_id().clone()) {
+                Some(id) => command.mut_arg(id, |arg| arg.help(help)),
+                None => command.arg(arg(&flag).help(help)),
             };
         }
         command
@@ -92,16 +92,28 @@ fn joined<'a>(given: impl Iterator<Item = &'a Given>) -> Value {
     Value::Array(entries)
 }
 
+/// The modes, a line each.
+fn table(modes: Modes) -> String {
+    let width = modes.names().into_iter().map(str::len).max().unwrap_or_default();
+    let row = |mode: &Mode| format!("\n  {:width$}  {} (needs {})", mode.name, mode.help, mode.needs);
+    format!("Modes:{}", modes.iter().map(row).collect::<String>())
+}
+
 /// What the flag does, and in which modes, unless it is all of them.
 fn help(flag: &ModeFlag, modes: Modes) -> String {
     let readers: Vec<&str> = flag.readers.iter().map(|mode| mode.name).collect();
     let help = flag.flag.help;
-    if readers == modes.names() { help.to_owned() } else { format!("{help} ({})", readers.join(", ")) }
+    if readers.is_empty() || readers == modes.names() {
+        help.to_owned()
+    } else {
+        format!("{help} ({})", readers.join(", "))
+    }
 }
 
 fn arg(it: &ModeFlag) -> Arg {
     let flag = it.flag;
     let arg = Arg::new(flag.name).long(flag.name).help_heading(DATAPLANE).action(ArgAction::Set);
+    let arg = arg.hide(it.readers.is_empty());
     let text = |text: String| Given::Whole(Value::String(text));
     match it.kind {
         Kind::Truth { .. } => arg.truth().value_parser(boolean.map(|it| Given::Whole(Value::Bool(it)))),

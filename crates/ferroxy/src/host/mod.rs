@@ -63,7 +63,7 @@ fn set_conntrack(wanted: &Conntrack) {
     report.written.iter().for_each(|written| info!("{written}"));
     if !report.failed.is_empty() {
         let failed: Vec<String> = report.failed.iter().map(ToString::to_string).collect();
-        warn!("connection tracking is not as configured: {}", failed.join("; "));
+        warn!("cannot apply all conntrack settings: {}", failed.join("; "));
     }
 }
 

@@ -7,6 +7,9 @@ use serde_json::Value;
 use tracing::Event;
 use tracing::field::{Field, Visit};
 
+/// Of a message or a value, so many bytes at most are logged: others may have written it.
+const MOST_BYTES: usize = 4096;
+
 #[derive(Debug, Default)]
 pub(super) struct Fields {
     pub(super) message: String,
@@ -21,6 +24,11 @@ impl Fields {
         fields
     }
 
+    fn put_text(&mut self, field: &Field, mut text: String) {
+        shorten(&mut text);
+        if field.name() == "message" { self.message = text } else { self.put(field, text) }
+    }
+
     fn put(&mut self, field: &Field, value: impl Into<Value>) {
         // klog's name for it.
         let name = if field.name() == "error" { "err" } else { field.name() };
@@ -30,12 +38,11 @@ impl Fields {
 
 impl Visit for Fields {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        let text = format!("{value:?}");
-        if field.name() == "message" { self.message = text } else { self.put(field, text) }
+        self.put_text(field, format!("{value:?}"));
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
-        if field.name() == "message" { self.message = value.to_owned() } else { self.put(field, value) }
+        self.put_text(field, value.to_owned());
     }
 
     fn record_bool(&mut self, field: &Field, value: bool) {
@@ -55,6 +62,30 @@ impl Visit for Fields {
     }
 
     fn record_error(&mut self, field: &Field, value: &(dyn Error + 'static)) {
-        self.put(field, value.to_string());
+        self.put_text(field, value.to_string());
+    }
+}
+
+fn shorten(text: &mut String) {
+    if text.len() > MOST_BYTES {
+        let cut = text.len() - text.floor_char_boundary(MOST_BYTES);
+        text.truncate(text.floor_char_boundary(MOST_BYTES));
+        text.push_str(&format!("… ({cut} more bytes)"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_texts_are_cut_between_characters() {
+        let mut text = "ä".repeat(MOST_BYTES);
+        text.insert(0, 'x');
+        shorten(&mut text);
+        assert!(text.starts_with("xä") && text.ends_with(&format!("ä… ({} more bytes)", MOST_BYTES + 2)));
+        let mut short = "x".repeat(MOST_BYTES);
+        shorten(&mut short);
+        assert_eq!(short.len(), MOST_BYTES);
     }
 }

@@ -1,5 +1,5 @@
 //! The original's JSON: `{"ts":<milliseconds>,"caller":"sweep.rs:42","msg":"…","v":0,…}`; errors have no `v`. A warning
-//! cannot be told from an info there; here it has `"level":"warn"`.
+//! looks like an info there; here it has `"level":"warn"`.
 
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};

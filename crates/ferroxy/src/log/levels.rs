@@ -4,11 +4,11 @@ use std::sync::{PoisonError, RwLock};
 
 use tracing::level_filters::LevelFilter;
 use tracing::subscriber::Interest;
-use tracing::{Level, Metadata, Subscriber};
+use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
-use super::place;
+use super::{limit, place};
 
 /// Target of `info!` lines that are said from `-v=1`: tracing has no level for them.
 pub(super) const V1: &str = "ferroxy::v1";
@@ -61,6 +61,10 @@ impl<S: Subscriber> Layer<S> for Filter {
 
     fn enabled(&self, metadata: &Metadata<'_>, _: Context<'_, S>) -> bool {
         shows(metadata)
+    }
+
+    fn event_enabled(&self, event: &Event<'_>, _: Context<'_, S>) -> bool {
+        limit::admits(event.metadata())
     }
 
     fn max_level_hint(&self) -> Option<LevelFilter> {

@@ -3,12 +3,15 @@
 //! klog knows verbosities (`-v=4`), tracing knows levels. Ours: `info!` and above is always said, `debug!` from `-v=2`,
 //! `trace!` from `-v=4`; see `levels.rs`.
 
+mod backlog;
 mod fields;
 mod json;
 mod levels;
+mod limit;
 mod place;
 mod streams;
 mod text;
+mod writer;
 
 use std::io::{self, IsTerminal};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,7 +26,9 @@ use crate::config::{LogFormat, Logging};
 use crate::flags::Flags;
 use crate::modes::MODES;
 pub use levels::{set_verbosity, verbosity};
-pub use streams::flush;
+pub use limit::{count_suppressed, suppressed};
+pub use streams::print_error;
+pub use writer::{dropped, flush, write_in_background};
 
 static IS_JSON: AtomicBool = AtomicBool::new(false);
 

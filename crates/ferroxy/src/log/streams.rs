@@ -1,48 +1,33 @@
-//! Where lines go: all to standard error, or (`splitStream`) errors there and the rest to standard output, through a
-//! buffer if one is asked for.
+//! Where lines go: all to standard error, or (`splitStream`) errors there and the rest to standard output.
 
-use std::io::{self, BufWriter, Stdout, Write};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-use std::thread;
+use std::io::{self, Write};
+use std::time::Duration;
 
+use tracing::callsite::Identifier;
 use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
 
+use super::backlog::To;
+use super::{limit, writer};
 use crate::config::{LogFormat, Logging};
-
-/// Standard output, while the stream is split.
-static INFO: OnceLock<Mutex<BufWriter<Stdout>>> = OnceLock::new();
-
-/// Says what is kept back. To be called before the process ends.
-pub fn flush() {
-    if let Some(mut info) = INFO.get().map(lock) {
-        // Whoever reads it is gone: there is nobody to tell.
-        let _ = info.flush();
-    }
-}
 
 pub(super) fn open(logging: &Logging) -> Streams {
     let stream = match logging.format {
         LogFormat::Text => &logging.text,
         LogFormat::Json => &logging.json,
     };
-    if !stream.split_stream {
-        return Streams { split: false };
+    let hold = if stream.split_stream { stream.buffer_bytes() } else { 0 };
+    let every = Some(logging.flush_frequency).filter(|every| hold > 0 && *every > Duration::ZERO);
+    // Without the writer, lines are printed as those of any other command.
+    let _ = writer::open(hold, every);
+    Streams { split: stream.split_stream }
+}
+
+/// A line for people on standard error, in the order of the log. It waits for nobody once the log is open.
+pub fn print_error(line: &str) {
+    if !writer::write(To::Stderr, format!("{line}\n").as_bytes()) {
+        eprintln!("{line}");
     }
-    let size = stream.buffer_bytes();
-    INFO.get_or_init(|| Mutex::new(BufWriter::with_capacity(size, io::stdout())));
-    if size > 0 && !logging.flush_frequency.is_zero() {
-        let every = logging.flush_frequency;
-        let flusher = move || {
-            loop {
-                thread::sleep(every);
-                flush();
-            }
-        };
-        // Without the thread, lines come when the buffer is full: late, but they come.
-        let _ = thread::Builder::new().name("log-flush".to_owned()).spawn(flusher);
-    }
-    Streams { split: true }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -54,48 +39,34 @@ impl<'a> MakeWriter<'a> for Streams {
     type Writer = Stream;
 
     fn make_writer(&'a self) -> Stream {
-        Stream::Errors
+        Stream { to: To::Stderr, payer: None }
     }
 
     fn make_writer_for(&'a self, metadata: &Metadata<'_>) -> Stream {
-        match self.split && *metadata.level() != Level::ERROR {
-            true => Stream::Rest,
-            false => Stream::Errors,
-        }
+        let is_apart = self.split && *metadata.level() != Level::ERROR;
+        Stream { to: if is_apart { To::Stdout } else { To::Stderr }, payer: limit::payer(metadata) }
     }
 }
 
 /// Every write is a whole line.
 #[derive(Debug)]
-pub(super) enum Stream {
-    Errors,
-    Rest,
+pub(super) struct Stream {
+    to: To,
+    payer: Option<Identifier>,
 }
 
 impl Write for Stream {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        match (self, INFO.get()) {
-            (Stream::Rest, Some(info)) => {
-                let mut info = lock(info);
-                // A line is not torn apart by the end of the buffer.
-                if info.capacity() - info.buffer().len() < line.len() {
-                    info.flush()?;
-                }
-                info.write(line)
-            }
-            _ => {
-                // An error may be the last thing that is said: what led to it comes first.
-                flush();
-                io::stderr().write(line)
-            }
+        if let Some(payer) = &self.payer {
+            limit::spend(payer, line.len());
         }
+        if !writer::write(self.to, line) {
+            return io::stderr().write(line);
+        }
+        Ok(line.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
-}
-
-fn lock(info: &Mutex<BufWriter<Stdout>>) -> MutexGuard<'_, BufWriter<Stdout>> {
-    info.lock().unwrap_or_else(PoisonError::into_inner)
 }

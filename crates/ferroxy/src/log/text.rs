@@ -64,10 +64,13 @@ fn local(since_epoch: Duration) -> DateTime {
     Offset::UTC.to_datetime(local)
 }
 
-/// One event is one line, whatever is in it.
+/// One event is one line, whatever is in it, and no control character reaches a terminal.
 fn body(out: &mut Writer<'_>, fields: &Fields) -> fmt::Result {
     if fields.pairs.is_empty() {
-        return out.write_str(&fields.message.replace('\n', "\\n").replace('\r', "\\r"));
+        return fields.message.chars().try_for_each(|char| match char.is_control() {
+            true => write!(out, "{}", char.escape_default()),
+            false => out.write_char(char),
+        });
     }
     write!(out, "{:?}", fields.message)?;
     for (name, value) in &fields.pairs {
@@ -112,6 +115,7 @@ mod tests {
     fn messages_alone_are_plain_and_one_line() {
         assert_eq!(body_of("in sync: 3 \"things\"", &[]), "in sync: 3 \"things\"");
         assert_eq!(body_of("two\nlines", &[]), "two\\nlines");
+        assert_eq!(body_of("\u{1b}[2Jgone", &[]), "\\u{1b}[2Jgone");
     }
 
     #[test]

@@ -39,6 +39,17 @@ pub struct Counts {
     /// Packets that the dataplane counts, by key.
     pub packets: BTreeMap<&'static str, u64>,
     pub requests: Requests,
+    /// Of our HTTP servers, by name.
+    pub connections: BTreeMap<&'static str, Connections>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Connections {
+    pub open: usize,
+    /// Closed to make room for others.
+    pub evicted: u64,
+    /// Not accepted, such as for lack of file descriptors.
+    pub accept_errors: u64,
 }
 
 /// Figures that can differ between the IP families.
@@ -79,6 +90,7 @@ impl Default for Counts {
             rules: BTreeMap::new(),
             packets: BTreeMap::new(),
             requests: Requests::default(),
+            connections: BTreeMap::new(),
         }
     }
 }

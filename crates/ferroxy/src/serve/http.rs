@@ -1,13 +1,14 @@
 //! A small HTTP/1.1 server for many sockets on one thread: binding, limits, timeouts. Knows nothing of the answers.
 //!
 //! hyper implements the protocol. A client cannot hold many resources: a request's head must arrive soon and be
-//! small, a body is read only by handlers that expect one, and connections are limited per socket and per service.
+//! small, a body is read only by handlers that expect one, and connections are limited (`room.rs` decides which one is
+//! closed for a new one).
 
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use ferroxy_platform::sockets;
 use http_body_util::Full;
@@ -18,10 +19,12 @@ use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet, yield_now};
 use tokio::time::{sleep, timeout};
-use tracing::{debug, error, info, warn};
+use tracing::{error, info, warn};
+
+use super::room::{Id, Limits, Peer, Room, Socket};
+use super::status::Status;
 
 pub type Answer = Response<Full<Bytes>>;
 /// An answer that may take long; other requests are served meanwhile.
@@ -34,21 +37,31 @@ const SLOWEST_HEAD: Duration = Duration::from_secs(12);
 const LARGEST_HEAD: usize = 16 * 1024;
 /// How long a connection may live, whatever happens on it.
 const LONGEST_CONNECTION: Duration = Duration::from_secs(600);
-const MOST_CONNECTIONS_OF_A_SOCKET: usize = 64;
 const BIND_AGAIN: Duration = Duration::from_secs(5);
-/// Pause after an error of `accept` (such as too many open files), to keep the loop from spinning.
+/// Pause after an error of `accept` (such as too many open files) that we cannot help: it keeps the loop from spinning.
 const PAUSE: Duration = Duration::from_millis(100);
+/// A flood of connections is logged no more often than this.
+const WARN_AGAIN: Duration = Duration::from_secs(60);
 
-/// One kind of service: the limit of connections covers all its sockets.
+/// One kind of service: the limits of connections cover all its sockets.
 #[derive(Clone)]
 pub struct Service {
     pub name: &'static str,
-    connections: Arc<Semaphore>,
+    limits: Limits,
+    shared: Arc<Mutex<Shared>>,
+    status: Arc<Status>,
+}
+
+struct Shared {
+    room: Room<AbortHandle>,
+    warned: Option<Instant>,
 }
 
 impl Service {
-    pub fn new(name: &'static str, most_connections: usize) -> Service {
-        Service { name, connections: Arc::new(Semaphore::new(most_connections)) }
+    pub fn new(name: &'static str, limits: Limits, status: &Arc<Status>) -> Service {
+        let shared = Shared { room: Room::new(limits), warned: None };
+        status.connections(name, |counts| counts.open = 0);
+        Service { name, limits, shared: Arc::new(Mutex::new(shared)), status: Arc::clone(status) }
     }
 
     /// Serves on an address as soon as it can be bound. `first` is the result of the first attempt.
@@ -83,36 +96,118 @@ impl Service {
     /// Serves until it is dropped, which also closes its connections.
     pub async fn serve(self, listener: TcpListener, handler: Handler) {
         let mut connections = JoinSet::new();
+        let socket = self.shared().room.new_id();
         loop {
             while connections.try_join_next().is_some() {}
-            if connections.len() >= MOST_CONNECTIONS_OF_A_SOCKET {
-                connections.join_next().await;
-                continue;
-            }
-            let stream = match listener.accept().await {
-                Ok((stream, _)) => stream,
+            let (stream, peer) = match listener.accept().await {
+                Ok((stream, address)) => (stream, Peer::from(address.ip())),
                 Err(error) => {
-                    debug!("cannot accept a connection for {}: {error}", self.name);
-                    sleep(PAUSE).await;
+                    self.cannot_accept(&error).await;
                     continue;
                 }
             };
-            // The semaphore is never closed.
-            let Ok(permit) = Arc::clone(&self.connections).acquire_owned().await else { return };
+            self.make_way(socket, peer);
+            let seat = Seat { service: self.clone(), id: self.shared().room.new_id() };
+            let id = seat.id;
             let handler = Arc::clone(&handler);
-            connections.spawn(async move {
+            // It does not run before the next `await` below: this runtime has one thread.
+            let close = connections.spawn(async move {
                 // Errors of single connections are caused by the client and are not logged.
-                let _ = timeout(LONGEST_CONNECTION, converse(stream, handler)).await;
-                drop(permit);
+                let _ = timeout(LONGEST_CONNECTION, converse(stream, handler, &seat)).await;
             });
+            self.enter(id, socket, peer, close);
+            // Requests that have arrived are answered before the next connection could take their place.
+            yield_now().await;
         }
+    }
+
+    fn enter(&self, id: Id, socket: Socket, peer: Peer, close: AbortHandle) {
+        let mut shared = self.shared();
+        shared.room.enter(id, socket, peer, close);
+        self.count_open(&shared);
+    }
+
+    /// Closes an idle connection if there are too many with the next one.
+    fn make_way(&self, socket: Socket, peer: Peer) {
+        let Some(close) = self.shared().room.make_way(socket, peer) else { return };
+        close.abort();
+        self.status.connections(self.name, |counts| counts.evicted += 1);
+        let Limits { service, socket, peer } = self.limits;
+        self.warn(&format_args!(
+            "many connections to {}: closing idle ones (limits: {peer} from an address, {socket} to a socket, {service} in all)",
+            self.name,
+        ));
+    }
+
+    /// The client waits in the kernel's queue. If this process has too many open files, closing a connection helps.
+    async fn cannot_accept(&self, error: &io::Error) {
+        if matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset) {
+            return yield_now().await;
+        }
+        self.warn(&format_args!("cannot accept a connection to {}: {error}; trying again", self.name));
+        let closed = self.shared().room.shrink();
+        self.status.connections(self.name, |counts| {
+            counts.accept_errors += 1;
+            counts.evicted += u64::from(closed.is_some());
+        });
+        match closed {
+            Some(close) => {
+                close.abort();
+                // Closed when its task has run once more.
+                yield_now().await;
+            }
+            None => sleep(PAUSE).await,
+        }
+    }
+
+    fn warn(&self, words: &dyn std::fmt::Display) {
+        let now = Instant::now();
+        let mut shared = self.shared();
+        if shared.warned.is_none_or(|warned| now.duration_since(warned) >= WARN_AGAIN) {
+            shared.warned = Some(now);
+            drop(shared);
+            warn!("{words}");
+        }
+    }
+
+    fn count_open(&self, shared: &Shared) {
+        self.status.connections(self.name, |counts| counts.open = shared.room.len());
+    }
+
+    fn shared(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-async fn converse(stream: TcpStream, handler: Handler) -> hyper::Result<()> {
+/// A connection's place in the room, free again when it is dropped.
+struct Seat {
+    service: Service,
+    id: Id,
+}
+
+impl Seat {
+    fn used(&self, is_busy: bool) {
+        self.service.shared().room.used(self.id, is_busy);
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut shared = self.service.shared();
+        shared.room.leave(self.id);
+        self.service.count_open(&shared);
+    }
+}
+
+async fn converse(stream: TcpStream, handler: Handler, seat: &Seat) -> hyper::Result<()> {
     let answer = |request: Request<Incoming>| {
+        seat.used(true);
         let answer = handler(request);
-        async { Ok::<_, std::convert::Infallible>(answer.await) }
+        async {
+            let answer = answer.await;
+            seat.used(false);
+            Ok::<_, std::convert::Infallible>(answer)
+        }
     };
     http1::Builder::new()
         .timer(TokioTimer::new())

@@ -10,7 +10,7 @@ use ferroxy_core::Family;
 use ferroxy_dataplane::Mode;
 
 use super::changes::Tally;
-use super::counts::Counts;
+use super::counts::{Connections, Counts};
 use super::exposition::{Exposition, Histogram, Kind};
 use super::moment::Moment;
 use super::process;
@@ -18,6 +18,7 @@ use super::status::{Now, Status};
 use super::traffic::Collector;
 use super::without_local::Policy;
 use crate::config::FeatureGates;
+use crate::log;
 
 pub fn page(status: &Status, mode: &Mode, gates: &FeatureGates, traffic: &Collector) -> String {
     let mut page = Exposition::default();
@@ -63,6 +64,7 @@ fn agent(page: &mut Exposition, now: &Now, mode: &Mode) {
     changes(page, &now.counts);
     modes::write(page, now, mode);
     health(page, &now.counts);
+    connections(page, &now.counts);
     now.counts.requests.write(page);
     build_info(page, now);
     ours(page, now);
@@ -126,11 +128,28 @@ fn health(page: &mut Exposition, counts: &Counts) {
     }
 }
 
+fn connections(page: &mut Exposition, counts: &Counts) {
+    let mut write = |kind, name: &str, help, of: fn(&Connections) -> u64| {
+        page.begin(kind, name, help);
+        for (server, connections) in &counts.connections {
+            page.sample(name, &[("server", server)], of(connections));
+        }
+    };
+    let help = "Open connections of our HTTP servers.";
+    write(Kind::Gauge, "ferroxy_http_connections", help, |it| it.open as u64);
+    let help = "Connections closed to make room for new ones, the idlest first.";
+    write(Kind::Counter, "ferroxy_http_connections_evicted_total", help, |it| it.evicted);
+    let help = "Failed attempts to accept a connection, such as for lack of file descriptors.";
+    write(Kind::Counter, "ferroxy_http_accept_errors_total", help, |it| it.accept_errors);
+}
+
 fn ours(page: &mut Exposition, now: &Now) {
     let counts = &now.counts;
     let help = "Repairs of rules that something else had changed.";
     page.single(Kind::Counter, "ferroxy_drift_repairs_total", help, counts.drift_repairs);
     page.single(Kind::Gauge, "ferroxy_queue_length", "Services waiting to be programmed.", now.queue_length);
+    let help = "Large Services that are being programmed in portions.";
+    page.single(Kind::Gauge, "ferroxy_large_services", help, now.large_services);
     let refused = now.refused.len();
     page.single(
         Kind::Gauge,
@@ -154,10 +173,14 @@ fn ours(page: &mut Exposition, now: &Now) {
         page.begin(Kind::Histogram, name, help);
         page.histogram(name, &[], histogram);
     }
-    let help = "Netlink messages sent to program the kernel.";
+    let help = "Messages sent to program the kernel.";
     page.single(Kind::Counter, "ferroxy_kernel_messages_total", help, counts.kernel_messages);
     let help = "Bytes sent to program the kernel.";
     page.single(Kind::Counter, "ferroxy_kernel_bytes_total", help, counts.kernel_bytes);
+    let help = "Log lines that were dropped because nobody read the stream they go to.";
+    page.single(Kind::Counter, "ferroxy_log_lines_dropped_total", help, log::dropped());
+    let help = "Log lines that were not written because there were too many of their kind.";
+    page.single(Kind::Counter, "ferroxy_log_lines_suppressed_total", help, log::suppressed());
     let help = "Whether the first sync is done and the source reports changes.";
     page.single(Kind::Gauge, "ferroxy_ready", help, u8::from(now.is_ready(Moment::now())));
     let last_sign = now.source.state.last_sign.as_ref().map_or(0.0, Moment::unix_seconds);
@@ -172,7 +195,7 @@ fn build_info(page: &mut Exposition, now: &Now) {
     let Some(version) = &now.cluster_version else { return };
     let mut parts = version.trim_start_matches('v').split('.');
     let (major, minor) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
-    let platform = format!("linux/{}", std::env::consts::ARCH);
+    let platform = format!("{}/{}", std::env::consts::OS, std::env::consts::ARCH);
     let name = "kubernetes_build_info";
     page.begin(Kind::Gauge, name, "[ALPHA] The Kubernetes version that this proxy works with; always 1.");
     let labels = [

@@ -22,6 +22,7 @@ mod process;
 #[cfg(feature = "profiling")]
 mod profile;
 pub mod requests;
+mod room;
 mod service_health;
 pub mod status;
 mod traffic;
@@ -39,14 +40,17 @@ use crate::config::Config;
 use crate::flags::Flags;
 use crate::modes::MODES;
 use metrics_server::About;
+use room::Limits;
 pub use metrics_server::Counters;
 pub use moment::Moment;
 pub use status::Status;
 
-/// Concurrent connections of each service; see also `http.rs`.
-const METRICS_CONNECTIONS: usize = 64;
-const HEALTHZ_CONNECTIONS: usize = 64;
-const SERVICE_HEALTH_CONNECTIONS: usize = 1024;
+/// Connections at a time. One takes up to 16 KiB, for the head of a request, and an open file. Where few files may be
+/// open, health-check node ports and all connections together leave some for the work itself: tenants decide how many
+/// such ports there are, and anyone may connect.
+const METRICS: Limits = Limits { service: 64, socket: 64, peer: 32 };
+const HEALTHZ: Limits = Limits { service: 128, socket: 128, peer: 32 };
+const NODE_PORTS: Limits = Limits { service: 1024, socket: 128, peer: 32 };
 
 /// Starts the servers that the configuration asks for. An address that cannot be bound is retried, or is an
 /// error when `bindAddressHardFail` is set.
@@ -57,23 +61,21 @@ pub fn start(
     counters: Counters,
     status: &Arc<Status>,
 ) -> anyhow::Result<()> {
-    allow_many_sockets();
+    let files = allow_many_files();
     status.limit_traffic_series(config.traffic_metrics_max_series as usize);
     let about = About { config: config.clone(), mode, flags: flags.all(MODES), started: Moment::now() };
     let mut servers = Vec::new();
     if let Some(address) = config.metrics_address() {
-        let metrics = http::Service::new("metrics", METRICS_CONNECTIONS);
+        let metrics = http::Service::new("metrics", METRICS.at_most(files / 16), status);
         let handler = metrics_server::handler(Arc::clone(status), about, counters);
         servers.push(Server::prepare(metrics, address, handler, config)?);
     }
     if let Some(address) = config.healthz {
-        let healthz = http::Service::new("healthz", HEALTHZ_CONNECTIONS);
+        let healthz = http::Service::new("healthz", HEALTHZ.at_most(files / 8), status);
         servers.push(Server::prepare(healthz, address, healthz::handler(Arc::clone(status)), config)?);
     }
-    let node_ports = service_health::run(
-        Arc::clone(status),
-        http::Service::new("health-check node ports", SERVICE_HEALTH_CONNECTIONS),
-    );
+    let node_ports = http::Service::new("health-check node ports", NODE_PORTS.at_most(files / 8), status);
+    let node_ports = service_health::run(Arc::clone(status), node_ports, files / 2);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .enable_time()
@@ -128,9 +130,11 @@ impl Server {
     }
 }
 
-/// Every health-check node port is an open file, and the usual limit is 1024.
-fn allow_many_sockets() {
+/// Every health-check node port is an open file, and the usual limit is 1024. Returns the limit.
+fn allow_many_files() -> usize {
     if let Err(error) = this_process::raise_open_files_limit() {
         warn!("cannot raise the limit of open files: {error}");
     }
+    let limit = this_process::figures().open_files_limit.unwrap_or(u64::MAX);
+    usize::try_from(limit).unwrap_or(usize::MAX)
 }

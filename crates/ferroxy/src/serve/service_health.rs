@@ -2,6 +2,7 @@
 //! which ports must be open; this file opens, closes and serves them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,9 +27,9 @@ use super::status::Status;
 const OPEN_AGAIN: Duration = Duration::from_secs(1);
 const WEIGHT: HeaderName = HeaderName::from_static("x-load-balancing-endpoint-weight");
 
-/// Keeps the required ports open while it is polled.
-pub async fn run(status: Arc<Status>, service: Service) {
-    let mut open = Open { sockets: BTreeMap::new(), refused: BTreeSet::new(), status, service };
+/// Keeps the required ports open while it is polled, as far as so many sockets are enough.
+pub async fn run(status: Arc<Status>, service: Service, most_sockets: usize) {
+    let mut open = Open { sockets: BTreeMap::new(), refused: BTreeSet::new(), status, service, most_sockets };
     loop {
         open.follow().await;
         if open.refused.is_empty() {
@@ -46,6 +47,7 @@ struct Open {
     refused: BTreeSet<SocketAddr>,
     status: Arc<Status>,
     service: Service,
+    most_sockets: usize,
 }
 
 impl Open {
@@ -70,7 +72,13 @@ impl Open {
     }
 
     fn open(&mut self, address: SocketAddr, name: ServiceName) {
-        match sockets::listen_exactly(address).and_then(TcpListener::from_std) {
+        let listener = if self.sockets.len() < self.most_sockets {
+            sockets::listen_exactly(address).and_then(TcpListener::from_std)
+        } else {
+            let why = format!("{} are open, half of this process' limit of open files", self.most_sockets);
+            Err(io::Error::other(why))
+        };
+        match listener {
             Ok(listener) => {
                 debug!("health-check node port {address} of {name} is open");
                 self.refused.remove(&address);
@@ -80,22 +88,24 @@ impl Open {
             }
             Err(error) => {
                 if self.refused.insert(address) {
-                    warn!(
-                        "cannot open health-check node port {address} of Service {name}: {error}; trying again"
-                    );
-                    self.status.tell_people(Occurrence {
-                        regarding: Regarding::Service {
-                            namespace: name.namespace().to_owned(),
-                            name: name.name().to_owned(),
-                        },
-                        reason: "FailedToStartServiceHealthcheck".to_owned(),
-                        action: "Listen".to_owned(),
-                        note: format!("cannot open health-check node port {address}: {error}"),
-                        warning: true,
-                    });
+                    self.report(address, &name, &error);
                 }
             }
         }
+    }
+
+    fn report(&self, address: SocketAddr, name: &ServiceName, error: &io::Error) {
+        warn!("cannot open health-check node port {address} of Service {name}: {error}; trying again");
+        self.status.tell_people(Occurrence {
+            regarding: Regarding::Service {
+                namespace: name.namespace().to_owned(),
+                name: name.name().to_owned(),
+            },
+            reason: "FailedToStartServiceHealthcheck".to_owned(),
+            action: "Listen".to_owned(),
+            note: format!("cannot open health-check node port {address}: {error}"),
+            warning: true,
+        });
     }
 }
 

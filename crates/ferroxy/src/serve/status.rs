@@ -16,7 +16,7 @@ use ferroxy_dataplane::capability::RuleCount;
 use ferroxy_dataplane::{Acknowledged, Receipt, Refusal};
 
 use super::changes::Reported;
-use super::counts::{Counts, Rules};
+use super::counts::{Connections, Counts, Rules};
 use super::frontends::Frontends;
 use super::health::{Health, Step};
 use super::moment::Moment;
@@ -61,6 +61,7 @@ pub struct Now {
     /// Services that the kernel refused, and why.
     pub refused: BTreeMap<ServiceName, String>,
     pub queue_length: usize,
+    pub large_services: usize,
     pub ports: Ports,
     pub without_local: WithoutLocal,
     pub counts: Counts,
@@ -114,6 +115,7 @@ impl Status {
             source: Source::default(),
             refused: BTreeMap::new(),
             queue_length: 0,
+            large_services: 0,
             ports: Ports::default(),
             without_local: WithoutLocal::default(),
             counts: Counts::default(),
@@ -148,6 +150,11 @@ impl Status {
     /// Returns when the set of health-check node ports has changed since the last call.
     pub async fn ports_changed(&self) {
         self.ports_changed.notified().await;
+    }
+
+    /// Counts connections of one of the servers.
+    pub fn connections(&self, server: &'static str, count: impl FnOnce(&mut Connections)) {
+        count(self.now().counts.connections.entry(server).or_default());
     }
 
     /// The limit for series of traffic; `None` while traffic is not counted.
@@ -238,16 +245,10 @@ impl Status {
 
     /// These Services were sent to the kernel, which refused some of them.
     pub fn services(&self, tried: &[ServiceName], refused: &[Refusal], in_force: &Acknowledged) {
+        self.partly(tried, in_force);
         let mut now = self.now();
-        let mut other_ports = false;
         for name in tried {
-            let service = in_force.service(name).map(AsRef::as_ref);
             now.refused.remove(name);
-            now.without_local.replace(name, service);
-            if let Some(frontends) = &mut now.frontends {
-                frontends.replace(name, service);
-            }
-            other_ports |= now.ports.replace(name, service);
         }
         now.refused.extend(refused.iter().map(|it| (it.service.clone(), it.reason.clone())));
         for name in tried {
@@ -256,6 +257,20 @@ impl Status {
             }
         }
         now.counts.partial_sync_failures += refused.len() as u64;
+    }
+
+    /// Something of these Services is in force, though perhaps not all that must be.
+    pub fn partly(&self, names: &[ServiceName], in_force: &Acknowledged) {
+        let mut now = self.now();
+        let mut other_ports = false;
+        for name in names {
+            let service = in_force.service(name).map(AsRef::as_ref);
+            now.without_local.replace(name, service);
+            if let Some(frontends) = &mut now.frontends {
+                frontends.replace(name, service);
+            }
+            other_ports |= now.ports.replace(name, service);
+        }
         drop(now);
         if other_ports {
             self.ports_changed.notify_one();
@@ -285,8 +300,10 @@ impl Status {
         self.now().counts.drift_repairs += 1;
     }
 
-    pub fn queue_length(&self, length: usize) {
-        self.now().queue_length = length;
+    /// So many Services wait to be programmed; so many of them are large, and programmed in portions.
+    pub fn queue_length(&self, length: usize, large: usize) {
+        let mut now = self.now();
+        (now.queue_length, now.large_services) = (length, large);
     }
 
     /// The kernel has a change of endpoints, so long after it was made in the API.

@@ -313,7 +313,7 @@ mod tests {
         let (flow, _, traffic) = counted("web", 1, 5, 10);
         tally.take(vec![(flow, None, traffic)], |_| true, 100);
         assert!(tally.services.is_empty() && tally.endpoints.is_empty() && tally.left_out == 0);
-        // What was counted before it became ours was somebody else's.
+        // What was counted before it became ours was another program's.
         tally.take(vec![counted("web", 1, 5, 11)], |_| true, 100);
         assert_eq!(service(&tally, "web"), Some(1));
     }

@@ -2,6 +2,7 @@
 
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -12,10 +13,9 @@ use ferroxy_core::{Event, Facts, Family, Intent, resolve};
 use ferroxy_dataplane::testing::{Faults, Faulty};
 use ferroxy_dataplane::{Dataplane, Mode, Opening, Settings};
 
-use super::file::{Scenario, facts, own_node, policy};
+use ferroxy_lab::PATIENCE;
 
-/// Bounds a failing test; no test waits for it.
-const PATIENCE: Duration = Duration::from_secs(180);
+use super::file::{Scenario, facts, own_node};
 
 /// A mode, and what interferes with it.
 pub struct Stage<'a> {
@@ -30,14 +30,17 @@ pub struct Stage<'a> {
 struct Running {
     inputs: Sender<Input>,
     status: Arc<Status>,
+    injected: Arc<AtomicUsize>,
     thread: JoinHandle<&'static str>,
 }
 
 impl Stage<'_> {
-    pub fn play(&self, scenario: &Scenario) {
-        let mut facts = facts();
+    /// Returns the number of faults that were injected.
+    pub fn play(&self, scenario: &Scenario) -> usize {
+        let mut faults = 0;
+        let mut facts = facts(scenario);
         let mut history = own_node();
-        let mut running = self.start(&history, 0);
+        let mut running = self.start(scenario, &history, 0);
         for (number, step) in scenario.steps.iter().enumerate() {
             let where_ = format!("{} in {} mode, step {}", scenario.name(), self.mode.name, step.words);
             for event in step.events() {
@@ -51,18 +54,20 @@ impl Stage<'_> {
                 self.settle(&running, &facts, &format!("{where_}, after interference"));
             }
             if number == 1 {
-                running.stop();
-                running = self.start(&history, 1);
+                faults += running.stop();
+                running = self.start(scenario, &history, 1);
                 self.settle(&running, &facts, &format!("{where_}, after a restart"));
             }
         }
-        running.stop();
+        faults += running.stop();
         self.nothing_is_left();
+        faults
     }
 
-    fn start(&self, history: &[Event], run: u64) -> Running {
+    fn start(&self, scenario: &Scenario, history: &[Event], run: u64) -> Running {
         let faults = Faults::usual(self.seed * 10 + run);
         let mut dataplane = Faulty::new((self.open)(), faults);
+        let injected = dataplane.injected();
         let (inputs, receiver) = mpsc::channel();
         if let Some(watches) = dataplane.watches() {
             let inputs = inputs.clone();
@@ -75,11 +80,11 @@ impl Stage<'_> {
             tidy: Duration::from_millis(20),
             settle: Duration::from_millis(5),
         };
-        let mut known = Facts::new(policy());
+        let mut known = Facts::new(scenario.policy.clone());
         history.iter().cloned().for_each(|event| drop(known.apply(event)));
         let mut agent = Agent::new(self.mode, known, Box::new(dataplane), periods, Arc::clone(&status));
         let run = move || agent.start(&receiver).unwrap_or_else(|| agent.run(&receiver));
-        Running { inputs, status, thread: thread::spawn(run) }
+        Running { inputs, status, injected, thread: thread::spawn(run) }
     }
 
     /// Waits until the kernel has exactly what the facts say, tidied up.
@@ -116,9 +121,10 @@ impl Running {
         self.inputs.send(input).unwrap();
     }
 
-    fn stop(self) {
+    fn stop(self) -> usize {
         self.send(Input::Stop("the test says so"));
         assert_eq!(self.thread.join().unwrap(), "the test says so");
+        self.injected.load(Ordering::Relaxed)
     }
 }
 

@@ -4,12 +4,15 @@ use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
+use ferroxy::modes::MODES;
 use ferroxy_core::policy::{DetectLocal, NodePortAddress};
 use ferroxy_core::{Event, Facts, Origin, Packet, Policy, Protocol};
+use ferroxy_dataplane::Settings;
 use ferroxy_source::manifest::read_str;
 
 pub struct Scenario {
     pub path: PathBuf,
+    pub policy: Policy,
     pub packets: Vec<Packet>,
     pub steps: Vec<Step>,
 }
@@ -38,7 +41,9 @@ impl Scenario {
             let (words, text) = part.split_once('\n').unwrap();
             Step { words: words.to_owned(), text: text.to_owned() }
         };
-        Scenario { path, packets, steps: parts.map(step).collect() }
+        let mut policy = policy();
+        head.lines().filter_map(|line| line.strip_prefix("# policy: ")).for_each(|it| set(&mut policy, it));
+        Scenario { path, policy, packets, steps: parts.map(step).collect() }
     }
 
     pub fn name(&self) -> String {
@@ -49,21 +54,22 @@ impl Scenario {
 impl Step {
     /// What the source sends.
     pub fn events(&self) -> Vec<Event> {
-        let deleted = self.text.lines().filter_map(|line| line.strip_prefix("# delete: ")).map(gone);
-        deleted.chain(read(&self.text)).collect()
+        let lines = |word: &'static str| self.text.lines().filter_map(move |line| line.strip_prefix(word));
+        let hosts = lines("# host: ").map(|it| Event::HostAddresses(addresses(it)));
+        lines("# delete: ").map(gone).chain(hosts).chain(read(&self.text)).collect()
     }
 }
 
 /// The facts before the first step: this node, and nothing else.
-pub fn facts() -> Facts {
-    let mut facts = Facts::new(policy());
+pub fn facts(scenario: &Scenario) -> Facts {
+    let mut facts = Facts::new(scenario.policy.clone());
     for event in own_node() {
         facts.apply(event);
     }
     facts
 }
 
-pub fn policy() -> Policy {
+fn policy() -> Policy {
     let pods = ["10.244.0.0/16", "fd00:10:244::/56"].map(|text| text.parse().unwrap());
     Policy {
         node_name: "ka".into(),
@@ -73,17 +79,37 @@ pub fn policy() -> Policy {
     }
 }
 
+/// `nodeCIDR`, `nodePortAddresses CIDR…`, or `annotations MODE`: those that this mode reads.
+fn set(policy: &mut Policy, text: &str) {
+    match text.split_once(' ') {
+        None if text == "nodeCIDR" => policy.detect_local = DetectLocal::NodeCidr,
+        Some(("nodePortAddresses", ranges)) => {
+            let range = |text: &str| NodePortAddress::Cidr(text.parse().unwrap());
+            policy.node_port_addresses = ranges.split(' ').map(range).collect();
+        }
+        Some(("annotations", mode)) => {
+            let mut of_mode = Policy::default();
+            (MODES.find(mode).unwrap().shape)(&Settings::default(), &mut of_mode);
+            policy.annotations = of_mode.annotations;
+        }
+        _ => panic!("# policy: {text} is not supported"),
+    }
+}
+
 pub fn own_node() -> Vec<Event> {
     let mut events = read(
         "{kind: Node, apiVersion: v1, metadata: {name: ka}, status: {addresses: \
          [{type: InternalIP, address: 172.18.0.2}, {type: InternalIP, address: 'fd00:172:18::2'}]}}",
     );
-    events.push(Event::HostAddresses(own_addresses()));
+    events.push(Event::HostAddresses(addresses(OWN_ADDRESSES)));
     events
 }
 
-pub fn own_addresses() -> Vec<IpAddr> {
-    ["172.18.0.2", "172.18.0.9", "fd00:172:18::2"].map(|text| text.parse().unwrap()).into()
+/// The addresses of this host before the first step.
+const OWN_ADDRESSES: &str = "172.18.0.2 172.18.0.9 fd00:172:18::2";
+
+fn addresses(text: &str) -> Vec<IpAddr> {
+    text.split(' ').map(|address| address.parse().unwrap()).collect()
 }
 
 fn read(text: &str) -> Vec<Event> {
@@ -92,7 +118,7 @@ fn read(text: &str) -> Vec<Event> {
     objects.into_iter().map(Into::into).collect()
 }
 
-/// `Service web`, of the namespace `default`.
+/// `Service web`, of the namespace `default`, or `Node ka`.
 fn gone(text: &str) -> Event {
     let (kind, name) = text.split_once(' ').unwrap();
     let (namespace, name) = ("default".to_owned(), name.to_owned());
@@ -100,6 +126,7 @@ fn gone(text: &str) -> Event {
         "Service" => Event::ServiceGone { namespace, name },
         "EndpointSlice" => Event::SliceGone { namespace, name },
         "ServiceCIDR" => Event::ServiceCidrGone { name },
+        "Node" => Event::NodeGone { name },
         other => panic!("# delete: {other} is not supported"),
     }
 }
@@ -109,7 +136,7 @@ fn packet(text: &str) -> Packet {
     let (source, to) = text.split_once(" -> ").unwrap();
     let (to, protocol) = to.rsplit_once('/').unwrap();
     let (source, to): (IpAddr, SocketAddr) = (source.parse().unwrap(), to.parse().unwrap());
-    let own = own_addresses();
+    let own = addresses(OWN_ADDRESSES);
     let origin = if own.contains(&source) { Origin::Host } else { Origin::Interface("eth0".into()) };
     Packet {
         source,
@@ -117,6 +144,7 @@ fn packet(text: &str) -> Packet {
         destination: to.ip(),
         port: to.port(),
         protocol: Protocol::parse(protocol).unwrap(),
-        to_this_host: own.contains(&to.ip()),
+        // Depends on the step.
+        to_this_host: false,
     }
 }

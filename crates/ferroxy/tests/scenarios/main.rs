@@ -1,7 +1,7 @@
 //! Scenarios: clusters that change step by step, through the real agent, on every dataplane.
 //!
-//! A scenario is `cases/NAME.yaml`: lines `# packet: FROM -> TO:PORT/PROTOCOL`, then steps. A step is a line `# step: words`,
-//! lines `# delete: KIND NAME`, and the manifests that it adds or changes. `NAME.expected` beside it has the Intent, the
+//! A scenario is `cases/NAME.yaml`: lines `# packet: FROM -> TO:PORT/PROTOCOL` and `# policy: SETTING`, then steps. A step is a
+//! line `# step: words`, lines `# delete: KIND NAME` and `# host: ADDRESS…`, and the manifests that it adds or changes. `NAME.expected` beside it has the Intent, the
 //! Diagnostics and the verdicts after every step: the same for every dataplane, or listed where a mode differs.
 //! `UPDATE_SCENARIOS=1 cargo test --test scenarios` writes it anew; read the difference before you commit it.
 //!
@@ -32,11 +32,13 @@ fn every_scenario_comes_out_as_written() {
 
 #[test]
 fn every_scenario_through_the_agent_in_memory() {
-    for (seed, scenario) in (0..).zip(scenarios()) {
+    let faults = (0..).zip(scenarios()).map(|(seed, scenario)| {
         let kernel = Kernel::default();
         let open = || -> Box<dyn ferroxy_dataplane::Dataplane> { Box::new(Memory::new(&kernel)) };
-        Stage { mode: &MEMORY, open: &open, tamper: &|| {}, seed }.play(&scenario);
-    }
+        let tamper = || kernel.intent().services.keys().take(1).for_each(|name| kernel.tamper(name));
+        Stage { mode: &MEMORY, open: &open, tamper: &tamper, seed }.play(&scenario)
+    });
+    assert!(faults.sum::<usize>() > 0, "no fault was injected");
 }
 
 #[test]
@@ -57,10 +59,18 @@ fn every_scenario_through_the_agent_in_iptables_mode() {
     in_namespace(&ferroxy_iptables::MODE, &tamper);
 }
 
+#[test]
+#[ignore = "needs IPVS: make test-vm"]
+fn every_scenario_through_the_agent_in_ipvs_mode() {
+    let tamper = || agent::run("ip", &["address", "flush", "dev", "kube-ipvs0"]);
+    in_namespace(&ferroxy_ipvs::MODE, &tamper);
+}
+
 /// Each scenario in a network namespace of its own.
 fn in_namespace(mode: &'static ferroxy_dataplane::Mode, tamper: &(dyn Fn() + Sync)) {
-    for (seed, scenario) in (0..).zip(scenarios()) {
+    let faults = (0..).zip(scenarios()).map(|(seed, scenario)| {
         let namespace = Namespace::new("scenario").unwrap();
-        namespace.run(|| Stage { mode, open: &|| agent::open(mode), tamper, seed }.play(&scenario)).unwrap();
-    }
+        namespace.run(|| Stage { mode, open: &|| agent::open(mode), tamper, seed }.play(&scenario)).unwrap()
+    });
+    assert!(faults.sum::<usize>() > 0, "no fault was injected");
 }

@@ -2,13 +2,13 @@
 
 use std::fmt::Write;
 use std::fs;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use ferroxy::modes::MODES;
 use ferroxy_core::{Endpoint, Intent, Packet, ServiceIntent, Verdict, oracle, resolve};
 use ferroxy_dataplane::{Rendering, Settings};
 
-use super::file::{Scenario, facts, own_addresses};
+use super::file::{Scenario, facts};
 
 /// Compares with the file beside the scenario.
 pub fn check(scenario: &Scenario) {
@@ -22,26 +22,30 @@ pub fn check(scenario: &Scenario) {
 }
 
 fn play(scenario: &Scenario) -> String {
-    let (mut facts, mut text) = (facts(), String::new());
+    let (mut facts, mut text) = (facts(scenario), String::new());
     for step in &scenario.steps {
         step.events().into_iter().for_each(|event| drop(facts.apply(event)));
         let (intent, diagnostics) = resolve::all(&facts);
         writeln!(text, "=== {}", step.words).unwrap();
         intent.services.values().for_each(|service| describe(&mut text, service));
         diagnostics.iter().for_each(|diagnostic| writeln!(text, "! {diagnostic}").unwrap());
-        scenario.packets.iter().for_each(|packet| verdicts(&mut text, &intent, packet));
+        let own: Vec<IpAddr> = resolve::known_addresses(&facts).into_iter().collect();
+        for packet in &scenario.packets {
+            let to_this_host = own.contains(&packet.destination);
+            verdicts(&mut text, &intent, &Packet { to_this_host, ..packet.clone() }, &own);
+        }
     }
     text
 }
 
 /// The oracle's verdict, and that of every mode that differs from it.
-fn verdicts(text: &mut String, intent: &Intent, packet: &Packet) {
+fn verdicts(text: &mut String, intent: &Intent, packet: &Packet, host_addresses: &[IpAddr]) {
     let expected = oracle(intent, packet);
     let to = SocketAddr::new(packet.destination, packet.port);
     writeln!(text, "> {} -> {to}/{}: {}", packet.source, packet.protocol, spell(&expected)).unwrap();
-    let (settings, host_addresses) = (Settings::default(), own_addresses());
+    let settings = Settings::default();
     for mode in MODES.iter() {
-        let rendering = Rendering { intent, settings: &settings, host_addresses: &host_addresses };
+        let rendering = Rendering { intent, settings: &settings, host_addresses };
         let ruleset = (mode.render)(&rendering);
         let mut packet = packet.clone();
         if ruleset.makes_local(packet.destination) {
@@ -76,6 +80,9 @@ fn describe(text: &mut String, service: &ServiceIntent) {
             writeln!(text, "  {kind} {address} {} {route:?}{}", frontend.port, sources.unwrap_or_default())
                 .unwrap();
         }
+    }
+    for (key, value) in &service.annotations {
+        writeln!(text, "  annotation {key}: {value}").unwrap();
     }
     if let Some(check) = &service.health_check {
         writeln!(text, "  health check on port {}: {} local endpoints", check.port, check.local_endpoints)

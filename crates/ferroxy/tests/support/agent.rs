@@ -1,6 +1,7 @@
 //! `ferroxy run` as a child process in a namespace, and its log as it grows.
 
 use std::ffi::OsString;
+use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -74,13 +75,27 @@ impl Agent {
     /// Starts it by a command that ends in these arguments, and waits for nothing.
     pub fn spawn_as<S: Into<OsString>>(
         node: &Namespace,
+        command: Command,
+        arguments: impl IntoIterator<Item = S>,
+    ) -> Agent {
+        Agent::spawn_prepared(node, command, arguments, || {})
+    }
+
+    /// The same by a thread in the namespace that does something to itself first, such as giving up privileges.
+    pub fn spawn_prepared<S: Into<OsString>>(
+        node: &Namespace,
         mut command: Command,
         arguments: impl IntoIterator<Item = S>,
+        prepare: impl FnOnce() + Send,
     ) -> Agent {
         let arguments: Vec<OsString> = arguments.into_iter().map(Into::into).collect();
         command.args(&arguments);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-        let mut child = node.run(|| command.spawn()).unwrap().unwrap();
+        let spawn = || {
+            prepare();
+            command.spawn()
+        };
+        let mut child = node.run(spawn).unwrap().unwrap();
         let stderr = BufReader::new(child.stderr.take().unwrap());
         let log = Arc::new(Log::default());
         let writer = Arc::clone(&log);
@@ -153,6 +168,13 @@ impl Agent {
 
     pub fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// KiB of memory it has.
+    pub fn resident(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
     }
 
     pub fn signal(&self, signal: Signal) {

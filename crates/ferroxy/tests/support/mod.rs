@@ -13,6 +13,7 @@
 mod agent;
 mod cluster;
 pub mod corpus;
+pub mod hostile;
 mod iptables;
 mod recorded;
 pub mod repository;
@@ -123,7 +124,7 @@ pub fn pod_of(line: &str) -> &str {
 pub fn wait_until(what: &str, deadline: Duration, mut is_so: impl FnMut() -> bool) -> Duration {
     let start = Instant::now();
     while !is_so() {
-        assert!(start.elapsed() < deadline, "waited {deadline:?} in vain until {what}");
+        assert!(start.elapsed() < deadline, "{what}: not within {deadline:?}");
         std::thread::sleep(Duration::from_millis(10));
     }
     start.elapsed()

@@ -17,6 +17,7 @@ mod header;
 mod hosts;
 mod length;
 mod names;
+mod paths;
 mod phrases;
 mod pins;
 mod rust;
@@ -107,9 +108,16 @@ fn words_are_plain() {
 }
 
 #[test]
+fn documents_name_files_that_exist() {
+    let tree = Tree::read();
+    let files: Vec<&str> = tree.files().map(|file| file.path.as_str()).collect();
+    judge("path", each(tree.files(), |path, text| paths::findings(path, text, &files)));
+}
+
+#[test]
 fn exceptions_are_few() {
     assert!(exceptions::EXCEPTIONS.len() <= 12, "shorten a file or a function instead");
-    let rules = ["file length", "function length", "place", "name", "unsafe"];
+    let rules = ["file length", "function length", "place", "name", "path", "unsafe"];
     for exception in exceptions::EXCEPTIONS {
         assert!(rules.contains(&exception.rule), "no exceptions from this rule: {exception:?}");
         assert!(exception.reason.len() > 20, "say why: {exception:?}");

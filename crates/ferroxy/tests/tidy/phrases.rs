@@ -27,6 +27,10 @@ const PHRASES: &[(&str, &str)] = &[
     ("what came of it", "\"the result\""),
     ("this went wrong", "\"internal error\", or what failed"),
     ("the log says more", "\"see the log\""),
+    ("told from", "\"distinguished from\""),
+    ("somebody", "\"another program\", \"a user\": say who"),
+    ("in vain", "\"without success\", or what timed out"),
+    ("all is well", "\"success\" or \"no problem found\""),
     ("hears of", "\"receives\", \"watches\" or \"learns\""),
     ("tells of", "\"reports\" or \"notifies about\""),
 ];

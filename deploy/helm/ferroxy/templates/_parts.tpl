@@ -7,8 +7,13 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 
+{{/* Not empty for modes that run the iptables tools. */}}
+{{- define "ferroxy.tools" -}}
+{{- if ne .Values.mode "nftables" }}-iptables{{ end }}
+{{- end }}
+
 {{- define "ferroxy.image" -}}
-{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}{{ include "ferroxy.tools" . }}
 {{- end }}
 
 {{- define "ferroxy.configMap" -}}
@@ -37,6 +42,13 @@ volumeMounts:
   - name: kube-proxy
     mountPath: /var/lib/kube-proxy
     readOnly: true
+  {{- if include "ferroxy.tools" . }}
+  - name: xtables-lock
+    mountPath: /run/xtables.lock
+  - name: modules
+    mountPath: /lib/modules
+    readOnly: true
+  {{- end }}
 {{- end }}
 
 {{/* Settings of the chart; `config` overrides them. */}}

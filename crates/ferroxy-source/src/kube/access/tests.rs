@@ -30,7 +30,7 @@ fn refusal(options: &Options) -> String {
 
 #[test]
 fn nothing_given_says_what_to_give() {
-    let expected = "no API server to talk to: give --kubeconfig, --master or --manifests, or run in a pod \
+    let expected = "no API server configured: set --kubeconfig, --master or --manifests, or run in a pod \
                     (KUBERNETES_SERVICE_HOST is not set here)";
     assert_eq!(in_cluster(|_| None).unwrap_err().to_string(), expected);
 }

@@ -12,7 +12,7 @@ use super::*;
 
 /// Long enough to mean that it will not happen.
 const NEVER: Duration = Duration::from_secs(3600);
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_secs(600);
 
 struct Bench {
     dir: tempfile::TempDir,

@@ -83,12 +83,12 @@ pub(super) fn churn(
 /// At an even pace; says when the API's answer to each came.
 fn make_all(subject: &Subject<'_>, changes: &[Change], pace: Duration) -> Result<Vec<Instant>> {
     let begun = Instant::now();
-    let mut told = Vec::with_capacity(changes.len());
+    let mut answered = Vec::with_capacity(changes.len());
     for (due, change) in (0u32..).map(|turn| pace * turn).zip(changes) {
         thread::sleep(due.saturating_sub(begun.elapsed()));
-        told.push(subject.stage.make(change)?);
+        answered.push(subject.stage.make(change)?);
     }
-    Ok(told)
+    Ok(answered)
 }
 
 /// From each answer until the kernel had that change, or a later one of the same Service: when several come close

@@ -75,7 +75,7 @@ impl Subject<'_> {
         self.announce(size, "connecting");
         connect::measure(self, figures)?;
         if size != Size::ONE {
-            // Not earlier: when somebody listens, it costs whoever changes something.
+            // Not earlier: a listener costs whoever changes something.
             let ear = Ear::open(self.stage.node(self.name)?)?;
             self.announce(size, "changing one endpoint at a time");
             change::alone(self, &ear, &mut proxy, figures)?;

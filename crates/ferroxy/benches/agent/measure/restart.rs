@@ -1,5 +1,5 @@
 //! A restart with the rules in place, twice: once when nothing has changed, for what is said to the kernel for nothing;
-//! once when an endpoint has moved meanwhile, for how long the proxy takes to be up to date again. All the time somebody
+//! once when an endpoint has moved meanwhile, for how long the proxy takes to be up to date again. All the time a client
 //! makes connections through the Service that does not change.
 
 use std::thread;

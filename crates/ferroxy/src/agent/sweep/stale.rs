@@ -143,7 +143,7 @@ mod tests {
     fn of_a_frontend_that_is_gone_only_its_own_connections_go() {
         let gone = Rule::Gone { endpoints: endpoints(&["10.244.1.5:53"]) };
         assert!(is_stale(&gone, "10.244.1.5:53"));
-        assert!(!is_stale(&gone, "192.0.2.1:53"), "somebody else translated this one");
+        assert!(!is_stale(&gone, "192.0.2.1:53"), "another program translated this one");
         assert!(!is_stale(&gone, FRONTEND), "not translated at all");
     }
 

@@ -172,9 +172,10 @@ impl Stage {
             }
             None => None,
         };
-        let text = explain_command::text(&explanation, kernel.as_deref(), self.screen.paint());
+        let on_host = explain_command::OnHost { kernel, ..Default::default() };
+        let text = explain_command::text(&explanation, &on_host, self.screen.paint());
         self.screen.print(indented(&text))?;
-        let explained = explain_command::to_json(&explanation, kernel.as_deref());
+        let explained = explain_command::to_json(&explanation, &on_host);
         Ok((explanation, explained))
     }
 }

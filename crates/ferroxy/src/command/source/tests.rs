@@ -14,7 +14,7 @@ use crate::serve::health::Step;
 use ferroxy_dataplane::Receipt;
 
 /// More than anything here takes, even on a slow machine.
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_secs(600);
 
 /// A proxy on an eligible node that has done its first sync.
 fn started() -> Arc<Status> {

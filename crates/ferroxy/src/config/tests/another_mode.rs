@@ -41,7 +41,16 @@ static MIN_SYNC_PERIOD: Field = Field {
     is_live: true,
 };
 
-static FIELDS: [Field; 6] = [MASQUERADE_ALL, MASQUERADE_BIT, LEVEL, RANGES, SYNC_PERIOD, MIN_SYNC_PERIOD];
+/// A field of the original that no mode of the binary reads.
+static SOURCE_VIP: Field = Field {
+    name: "winkernel.sourceVip",
+    kind: Kind::Text { default: "" },
+    flag: Some(Flag { name: "source-vip", help: "The address of this node", value_name: "ADDRESS" }),
+    is_live: false,
+};
+
+static FIELDS: [Field; 7] =
+    [MASQUERADE_ALL, MASQUERADE_BIT, LEVEL, RANGES, SYNC_PERIOD, MIN_SYNC_PERIOD, SOURCE_VIP];
 
 /// The list of the binary, and one more.
 fn modes() -> Modes {
@@ -100,6 +109,19 @@ fn a_file_with_its_block() {
     assert_eq!(warnings, ["--config: parts of the file are ignored: unknown field tested"]);
     let error = "mode: \"tested\" is not one of iptables, ipvs and nftables";
     assert_eq!(super::from_file("mode: tested").unwrap_err(), [error]);
+}
+
+#[test]
+fn it_can_claim_a_field_that_no_mode_reads() {
+    let vip = |config: &Config| config.settings(config.mode.unwrap()).text(&SOURCE_VIP);
+    let (config, warnings) = from_file("mode: tested\nwinkernel: {sourceVip: 10.0.0.1}").unwrap();
+    assert_eq!((vip(&config).as_str(), warnings), ("10.0.0.1", vec![]));
+    let (config, warnings) = from_flags(&["--proxy-mode=tested", "--source-vip=10.0.0.2"]).unwrap();
+    assert_eq!((vip(&config).as_str(), warnings), ("10.0.0.2", vec![]));
+    let (_, warnings) = from_file("mode: tested\nwinkernel: {networkName: net}").unwrap();
+    assert_eq!(warnings, ["ignored in every mode: winkernel.networkName"]);
+    let (_, warnings) = super::from_file("mode: nftables\nwinkernel: {sourceVip: 10.0.0.1}").unwrap();
+    assert_eq!(warnings, ["ignored in every mode: winkernel.sourceVip"]);
 }
 
 #[test]

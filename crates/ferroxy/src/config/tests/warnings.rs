@@ -50,8 +50,7 @@ fn what_the_mode_ignores_is_said_in_one_line() {
         "--windows-service",
     ];
     let (_, warnings) = from_flags(&args).unwrap();
-    let expected =
-        "ignored in this mode: --iptables-localhost-nodeports --ipvs-scheduler; on Linux: --windows-service";
+    let expected = "ignored in this mode: --iptables-localhost-nodeports --ipvs-scheduler; in every mode: --windows-service";
     assert_eq!(warnings, [expected]);
     let (_, warnings) = from_flags(&["--proxy-mode=ipvs", "--iptables-sync-period=1m"]).unwrap();
     assert_eq!(warnings, ["ignored in this mode: --iptables-sync-period", UNSET_NODE_PORT_ADDRESSES]);
@@ -62,7 +61,7 @@ fn what_the_mode_ignores_is_said_in_one_line() {
                  iptables: {masqueradeAll: true, masqueradeBit: null}\nnftables: {masqueradeAll: true}\nportRange: 1-2";
     let (_, warnings) = from_file_and(lines, &["--proxy-mode=ipvs"]).unwrap();
     let expected = "ignored because --config is given: --proxy-mode; \
-                    in this mode: iptables.masqueradeAll ipvs.scheduler; on Linux: portRange";
+                    in this mode: iptables.masqueradeAll ipvs.scheduler; in every mode: portRange";
     assert_eq!(warnings, [expected]);
 }
 
@@ -101,11 +100,13 @@ fn settings_for_a_family_that_the_host_lacks() {
 fn warnings_for_what_has_no_effect() {
     let (_, warnings) = from_flags(&["--source-vip=1.2.3.4", "--healthz-port=1"]).unwrap();
     let expected =
-        ["ignored on Linux: --source-vip", "--healthz-port is deprecated: use --healthz-bind-address"];
+        ["ignored in every mode: --source-vip", "--healthz-port is deprecated: use --healthz-bind-address"];
     assert_eq!(warnings, expected);
     let (_, warnings) = from_file("portRange: 1-2\nnonsense: 1").unwrap();
-    let expected =
-        ["--config: parts of the file are ignored: unknown field nonsense", "ignored on Linux: portRange"];
+    let expected = [
+        "--config: parts of the file are ignored: unknown field nonsense",
+        "ignored in every mode: portRange",
+    ];
     assert_eq!(warnings, expected);
     let lines = "clusterCIDR: '10.0.0.0/8,fd00::/8'\nnodePortAddresses: [10.0.0.0/8]";
     let (_, warnings) = from_file(lines).unwrap();

@@ -9,7 +9,7 @@ use super::*;
 
 /// So long that the periodic look does not happen: what is seen is seen by inotify.
 const NEVER: Duration = Duration::from_secs(3600);
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_secs(600);
 
 struct Seen {
     directory: TempDir,

@@ -1,0 +1,167 @@
+//! What is programmed in one round: small changes first, then one portion of a large one. Between two rounds the agent takes
+//! inputs, so that no change waits for more than a round that has begun.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+use ferroxy_core::{ServiceIntent, ServiceName};
+use ferroxy_dataplane::{Acknowledged, Change};
+
+use super::portion::{self, Key};
+
+/// A change is large if it changes more than this: it is programmed in portions.
+pub(super) const PORTION: usize = 4096;
+
+/// All small changes of one round together.
+const ROUND: usize = 16 * PORTION;
+
+/// A dataplane looks at all of a Service for each portion, so a very large one gets larger portions instead of more.
+const MOST_PORTIONS: usize = 16;
+
+/// The Services that are resolved and not programmed yet.
+#[derive(Debug, Default)]
+pub(super) struct Waiting {
+    services: BTreeMap<ServiceName, Resolved>,
+    /// The large Service that got the last portion.
+    last: Option<ServiceName>,
+}
+
+#[derive(Debug)]
+struct Resolved {
+    desired: Option<Arc<ServiceIntent>>,
+    /// Of the whole change.
+    size: usize,
+    /// The frontends that a large Service gives up: another may want them before their turn comes.
+    leaving: HashSet<Key>,
+}
+
+impl Resolved {
+    fn is_large(&self) -> bool {
+        self.size > PORTION
+    }
+}
+
+/// What is given to the dataplane at once, and what that is to each Service.
+#[derive(Debug, Default)]
+pub(super) struct Round {
+    pub(super) changes: Vec<Change>,
+    pub(super) tried: Tried,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Tried {
+    /// They become what they must be.
+    pub(super) whole: Vec<ServiceName>,
+    /// They come closer to it.
+    pub(super) parts: Vec<ServiceName>,
+}
+
+impl Tried {
+    pub(super) fn all(&self) -> impl Iterator<Item = &ServiceName> {
+        self.whole.iter().chain(&self.parts)
+    }
+}
+
+impl Waiting {
+    pub(super) fn has(&self, name: &ServiceName) -> bool {
+        self.services.contains_key(name)
+    }
+
+    /// What a Service must become. `is_cut`: in portions, if it is a large change.
+    pub(super) fn add(
+        &mut self,
+        name: ServiceName,
+        desired: Option<Arc<ServiceIntent>>,
+        in_force: &Acknowledged,
+        is_cut: bool,
+    ) {
+        let (before, after) = (in_force.service(&name).map(AsRef::as_ref), desired.as_deref());
+        let size = if is_cut { portion::size(before, after, PORTION) } else { 0 };
+        let mut leaving = HashSet::new();
+        if size > PORTION {
+            leaving.extend(portion::keys(before));
+            for key in portion::keys(after) {
+                leaving.remove(&key);
+            }
+        }
+        self.services.insert(name, Resolved { desired, size, leaving });
+    }
+
+    /// The Service changed again, or is done with.
+    pub(super) fn forget(&mut self, name: &ServiceName) {
+        self.services.remove(name);
+    }
+
+    pub(super) fn large(&self) -> usize {
+        self.services.values().filter(|it| it.is_large()).count()
+    }
+
+    /// As many of the small changes as fit into a round, the smallest first.
+    pub(super) fn small(&mut self, due: &[ServiceName], in_force: &Acknowledged) -> Round {
+        let of = |name: &ServiceName| Some(self.services.get(name).filter(|it| !it.is_large())?.size);
+        let mut small: Vec<(usize, &ServiceName)> =
+            due.iter().filter_map(|name| Some((of(name)?, name))).collect();
+        if small.iter().map(|(size, _)| size).sum::<usize>() > ROUND {
+            small.sort();
+            let mut sum = 0;
+            let mut fits = |(size, _): &(usize, &ServiceName)| {
+                sum += size;
+                sum <= ROUND
+            };
+            let fitting = small.iter().take_while(|it| fits(it)).count();
+            small.truncate(fitting.max(1));
+        }
+        let mut round = Round::default();
+        for (_, name) in small {
+            let resolved = self.services.remove(name);
+            round.changes.push((name.clone(), resolved.and_then(|it| it.desired)));
+            round.tried.whole.push(name.clone());
+        }
+        self.release(&mut round, in_force);
+        round
+    }
+
+    /// A portion of one of the large changes. They take turns.
+    pub(super) fn portion(&mut self, due: &[ServiceName], in_force: &Acknowledged) -> Round {
+        let is_large = |name: &&ServiceName| self.services.get(*name).is_some_and(Resolved::is_large);
+        let after_last = |name: &&ServiceName| self.last.as_ref().is_none_or(|last| last < *name);
+        let mut large = due.iter().filter(is_large);
+        let next = large.clone().find(after_last).or_else(|| large.next()).cloned();
+        let mut round = Round::default();
+        let Some(name) = next else { return round };
+        let Some(resolved) = self.services.get(&name) else { return round };
+        let budget = PORTION.max(resolved.size.div_ceil(MOST_PORTIONS));
+        let before = in_force.service(&name).map(AsRef::as_ref);
+        match portion::next(before, resolved.desired.as_deref(), budget) {
+            Some(between) => {
+                round.changes.push((name.clone(), Some(Arc::new(between))));
+                round.tried.parts.push(name.clone());
+            }
+            None => {
+                let resolved = self.services.remove(&name);
+                round.changes.push((name.clone(), resolved.and_then(|it| it.desired)));
+                round.tried.whole.push(name.clone());
+            }
+        }
+        self.last = Some(name);
+        self.release(&mut round, in_force);
+        round
+    }
+
+    /// A frontend that moves from a large Service to another moves in one change with it.
+    fn release(&self, round: &mut Round, in_force: &Acknowledged) {
+        let giving: Vec<_> = self.services.iter().filter(|(_, it)| !it.leaving.is_empty()).collect();
+        for (owner, resolved) in giving {
+            let others = round.changes.iter().filter(|(name, _)| name != owner);
+            let wanted = others.flat_map(|(_, service)| portion::keys(service.as_deref()));
+            let taken: HashSet<Key> = wanted.filter(|key| resolved.leaving.contains(key)).collect();
+            let before = in_force.service(owner).filter(|_| !taken.is_empty());
+            let is_tried = round.changes.iter().any(|(name, _)| name == owner);
+            if let Some(before) = before.filter(|_| !is_tried) {
+                let less = portion::without(before, resolved.desired.as_deref(), &taken);
+                round.changes.push((owner.clone(), less.map(Arc::new)));
+                round.tried.parts.push(owner.clone());
+            }
+        }
+    }
+}

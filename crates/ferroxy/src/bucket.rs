@@ -1,0 +1,63 @@
+//! A token bucket: how much may happen in a row, and how much in the long run. Time comes in as an argument.
+
+use std::time::Instant;
+
+#[derive(Debug, Clone, Copy)]
+pub struct Rate {
+    /// What may happen at once.
+    pub burst: f64,
+    pub per_second: f64,
+}
+
+/// New ones are full.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Bucket {
+    /// How much is missing, and since when it has been refilled.
+    missing: Option<(f64, Instant)>,
+}
+
+impl Bucket {
+    /// Not positive: nothing more for now.
+    pub fn left(&self, rate: &Rate, now: Instant) -> f64 {
+        rate.burst - self.missing(rate, now)
+    }
+
+    /// It may be more than what is left: then it takes longer until something is left again.
+    pub fn spend(&mut self, rate: &Rate, amount: f64, now: Instant) {
+        self.missing = Some((self.missing(rate, now) + amount, now));
+    }
+
+    pub fn is_full(&self, rate: &Rate, now: Instant) -> bool {
+        self.missing(rate, now) <= 0.0
+    }
+
+    fn missing(&self, rate: &Rate, now: Instant) -> f64 {
+        let Some((missing, since)) = self.missing else { return 0.0 };
+        let refilled = now.saturating_duration_since(since).as_secs_f64() * rate.per_second;
+        (missing - refilled).max(0.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_burst_and_then_the_rate() {
+        let (rate, start) = (Rate { burst: 3.0, per_second: 2.0 }, Instant::now());
+        let mut bucket = Bucket::default();
+        let mut happened = [0; 3];
+        for tick in 0..300 {
+            let now = start + Duration::from_millis(tick * 10);
+            if bucket.left(&rate, now) >= 1.0 {
+                bucket.spend(&rate, 1.0, now);
+                happened[tick as usize / 100] += 1;
+            }
+        }
+        assert_eq!(happened, [4, 2, 2], "three at once, two in each second");
+        assert!(!bucket.is_full(&rate, start + Duration::from_secs(3)));
+        assert!(bucket.is_full(&rate, start + Duration::from_secs(6)));
+    }
+}

@@ -1,0 +1,176 @@
+//! Writes lines, and never makes the one who logs wait.
+//!
+//! A pipe that nobody reads is full after 64 KiB, and then a write blocks. Only the thread of this file blocks: lines wait in
+//! the `backlog.rs`, which drops what is too much. Before the thread exists (privileges are given up first, and signals
+//! blocked) a line is written by whoever logs it, if the stream has room; otherwise it waits as well.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ferroxy_platform::streams::{self, Output, SHORT};
+use tracing::warn;
+
+use super::backlog::{Backlog, To};
+use super::limit;
+
+/// How long the end of the process waits for its last lines to be read.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+static WRITER: OnceLock<Writer> = OnceLock::new();
+
+static DROPPED: AtomicU64 = AtomicU64::new(0);
+
+#[derive(Debug)]
+struct Writer {
+    stdout: Output,
+    stderr: Output,
+    /// How often lines that are held back are written.
+    every: Option<Duration>,
+    state: Mutex<State>,
+    more: Condvar,
+    written: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    backlog: Backlog,
+    has_thread: bool,
+    /// The thread holds lines that it has not written yet.
+    is_writing: bool,
+}
+
+/// Lines may be written from now on. Those for standard output may be held back, up to so many bytes and for so long.
+pub(super) fn open(hold: usize, every: Option<Duration>) -> io::Result<()> {
+    let (stdout, stderr) = (streams::stdout()?, streams::stderr()?);
+    let state = State { backlog: Backlog::holding(hold), ..State::default() };
+    WRITER.get_or_init(|| Writer {
+        stdout,
+        stderr,
+        every,
+        state: Mutex::new(state),
+        more: Condvar::new(),
+        written: Condvar::new(),
+    });
+    Ok(())
+}
+
+/// Starts the thread that writes. Call it once privileges are given up and signals are blocked: threads inherit both.
+pub fn write_in_background() {
+    let Some(writer) = WRITER.get() else { return };
+    writer.state().has_thread = true;
+    if let Err(error) = thread::Builder::new().name("log".to_owned()).spawn(|| writer.run()) {
+        writer.state().has_thread = false;
+        warn!(
+            "cannot start the thread that writes the log: {error}; lines are written when the stream has room"
+        );
+    }
+}
+
+/// How many lines were dropped because a stream was full.
+pub fn dropped() -> u64 {
+    DROPPED.load(Ordering::Relaxed)
+}
+
+/// Waits until everything is written, for a second at most. To be called before the process ends.
+pub fn flush() {
+    if let Some(writer) = WRITER.get() {
+        writer.flush(Instant::now() + LAST_WORDS);
+    }
+}
+
+/// A whole line. Returns `false` while nothing is open.
+pub(super) fn write(to: To, line: &[u8]) -> bool {
+    WRITER.get().inspect(|writer| writer.push(to, line)).is_some()
+}
+
+impl Writer {
+    fn push(&self, to: To, line: &[u8]) {
+        let mut state = self.state();
+        if !state.backlog.push(to, line, SHORT) {
+            DROPPED.fetch_add(1, Ordering::Relaxed);
+        }
+        if !state.has_thread {
+            self.write_what_fits(&mut state.backlog, Instant::now());
+        } else if state.backlog.is_urgent {
+            self.more.notify_one();
+        }
+    }
+
+    /// On the thread of the caller, which must not block.
+    fn write_what_fits(&self, backlog: &mut Backlog, until: Instant) {
+        while let Some((to, piece)) = backlog.first().filter(|_| backlog.is_urgent) {
+            let output = self.output(to);
+            if !output.has_room(until.saturating_duration_since(Instant::now())) {
+                return;
+            }
+            // An error means that nobody reads it any more: there is nobody to tell.
+            let _ = output.write_all(piece);
+            backlog.remove_first();
+        }
+    }
+
+    fn run(&self) {
+        loop {
+            let (batch, dropped) = self.next();
+            if let Some((lines, to)) = dropped {
+                warn!("{lines} log lines were dropped: {} was full", to.as_str());
+            }
+            for (place, lines) in limit::report(Instant::now()) {
+                warn!("{lines} more lines of {place} were suppressed: there were too many of them");
+            }
+            if let Some((to, text)) = batch {
+                let _ = self.output(to).write_all(&text);
+            }
+            let mut state = self.state();
+            state.is_writing = false;
+            if state.backlog.is_empty() {
+                self.written.notify_all();
+            }
+        }
+    }
+
+    /// Waits for something to write or to report.
+    fn next(&self) -> (Option<(To, Vec<u8>)>, Option<(u64, To)>) {
+        let mut state = self.state();
+        if !state.backlog.is_urgent {
+            let wait = self.every.unwrap_or(limit::REPORT_EVERY).min(limit::REPORT_EVERY);
+            state = self.more.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner).0;
+            state.backlog.is_urgent = !state.backlog.is_empty();
+        }
+        state.is_writing = true;
+        let batch = state.backlog.take();
+        // Reported after all that waited: that is where lines are missing.
+        let dropped = if state.backlog.is_empty() { state.backlog.take_dropped() } else { None };
+        (batch, dropped)
+    }
+
+    fn flush(&self, until: Instant) {
+        let mut state = self.state();
+        state.backlog.is_urgent |= !state.backlog.is_empty();
+        if !state.has_thread {
+            return self.write_what_fits(&mut state.backlog, until);
+        }
+        self.more.notify_one();
+        while !state.backlog.is_empty() || state.is_writing {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            state = self.written.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn output(&self, to: To) -> &Output {
+        match to {
+            To::Stderr => &self.stderr,
+            To::Stdout => &self.stdout,
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

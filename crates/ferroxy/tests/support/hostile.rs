@@ -1,0 +1,98 @@
+//! What a hostile tenant may legally create: objects that lie, cost much, or claim what belongs to others. Everything is in a
+//! namespace of its own, and every round changes each object a little, so that the agent has to look at it again.
+
+use std::net::Ipv6Addr;
+
+use serde_json::{Value, json};
+
+/// The namespace of the tenant.
+pub const TENANT: &str = "mallory";
+
+const SLICES: usize = 60;
+/// As long as the API server accepts all annotations of an object to be, less some room.
+const ANNOTATION: usize = 200_000;
+const ADDRESSES: usize = 30_000;
+/// Ports and addresses of one Service, each: their product is what it costs.
+const PORTS: usize = 600;
+
+/// All attacks at once. `victims` are cluster IPs of other tenants.
+pub fn objects(victims: &[&str], round: usize) -> Vec<Value> {
+    let mut objects = vec![thief(victims, round), many_addresses(round), ports_times_addresses(round)];
+    objects.extend((0..SLICES).map(|index| endless_annotation(index, round)));
+    objects.extend([escapes(round), nonsense(round)]);
+    objects
+}
+
+/// Claims the cluster IPs of others, and says that it is older than all of them.
+fn thief(victims: &[&str], round: usize) -> Value {
+    let mut service = service("thief", "10.96.250.1", round);
+    service["metadata"]["creationTimestamp"] = json!("2001-01-01T00:00:00Z");
+    service["spec"]["externalIPs"] = json!(victims);
+    service["spec"]["ports"] = json!([{"name": "http", "protocol": "TCP", "port": 80, "targetPort": 80}]);
+    service
+}
+
+fn many_addresses(round: usize) -> Value {
+    let mut service = service("many-addresses", "10.96.250.2", round);
+    let base = u128::from(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0));
+    let addresses = (0..ADDRESSES).map(|index| Ipv6Addr::from(base + ((index as u128) << 32)).to_string());
+    service["spec"]["externalIPs"] = addresses.collect();
+    service
+}
+
+fn ports_times_addresses(round: usize) -> Value {
+    let mut service = service("product", "10.96.250.3", round);
+    let number = |index: usize| (index / 250, 1 + index % 250);
+    let addresses = (0..PORTS).map(number).map(|(high, low)| format!("198.51.{}.{low}", 100 + high));
+    service["spec"]["externalIPs"] = addresses.collect();
+    let port = |index| json!({"name": format!("p{index}"), "protocol": "TCP", "port": 1 + index});
+    service["spec"]["ports"] = (0..PORTS).map(port).collect();
+    service
+}
+
+fn endless_annotation(index: usize, round: usize) -> Value {
+    let mut slice = slice(&format!("annotated-{index}"), "annotated", round);
+    let text = format!("{round}{}", "z".repeat(ANNOTATION));
+    slice["metadata"]["annotations"] = json!({"endpoints.kubernetes.io/last-change-trigger-time": text});
+    slice
+}
+
+/// Clears the screen and colours the rest of whatever prints it.
+fn escapes(round: usize) -> Value {
+    let hostile = format!("\u{1b}[2J\u{1b}]0;owned\u{7}\u{202e}{round}\n");
+    let mut slice = slice("escapes", "annotated", round);
+    slice["endpoints"][0]["targetRef"] = json!({"kind": "Pod", "namespace": TENANT, "name": hostile});
+    slice["endpoints"][0]["nodeName"] = json!(hostile);
+    slice["endpoints"][0]["zone"] = json!(hostile);
+    slice
+}
+
+/// Wrong in every endpoint.
+fn nonsense(round: usize) -> Value {
+    let mut slice = slice("nonsense", "many-addresses", round);
+    let endpoint = |index: usize| json!({"addresses": [format!("not an address {index} {round}")]});
+    slice["endpoints"] = (0..1000).map(endpoint).collect();
+    slice
+}
+
+fn service(name: &str, address: &str, round: usize) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": {"namespace": TENANT, "name": name, "labels": {"round": round.to_string()}},
+        "spec": {
+            "clusterIP": address, "clusterIPs": [address], "ipFamilies": ["IPv4"], "ipFamilyPolicy": "SingleStack",
+            "internalTrafficPolicy": if round % 2 == 0 { "Cluster" } else { "Local" },
+            "ports": [{"name": "http", "protocol": "TCP", "port": 80, "targetPort": 80}],
+        },
+    })
+}
+
+fn slice(name: &str, service: &str, round: usize) -> Value {
+    let address = format!("10.244.2.{}", 100 + round % 100);
+    json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+        "metadata": {"namespace": TENANT, "name": name, "labels": {"kubernetes.io/service-name": service}},
+        "endpoints": [{"addresses": [address], "conditions": {"ready": true}}],
+        "ports": [{"name": "http", "protocol": "TCP", "port": 80}],
+    })
+}
