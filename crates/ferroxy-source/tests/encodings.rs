@@ -139,7 +139,7 @@ impl Watched {
     fn until(&mut self, mut wanted: impl FnMut(&Update) -> bool) -> &mut Watched {
         loop {
             let Ok(update) = self.updates.recv_timeout(PATIENCE) else {
-                panic!("waited in vain after {:?}, {:?}", self.events, self.troubles)
+                panic!("nothing more came after {:?}, {:?}", self.events, self.troubles)
             };
             let found = wanted(&update);
             match update {
@@ -174,7 +174,7 @@ impl Watched {
 fn wait_until(what: &str, holds: impl Fn() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !holds() {
-        assert!(Instant::now() < deadline, "waited in vain: {what}");
+        assert!(Instant::now() < deadline, "timed out waiting until {what}");
         thread::sleep(Duration::from_millis(10));
     }
 }
@@ -262,7 +262,7 @@ fn an_object_without_its_envelope_stops_no_other() {
     watched.wait_until_slices(|it| it.errors == 0);
 }
 
-/// A connection that dies within an event: what follows would be waited for in vain.
+/// A connection that dies within an event is not waited for as long as one that is merely idle.
 #[test]
 fn half_an_event_that_is_not_continued_is_an_error() {
     // No bookmark comes meanwhile.

@@ -108,7 +108,7 @@ impl Follower {
         let timeout_seconds = (WATCH_SECONDS * (1.0 + random())) as u32;
         let target = self.resource.target(&ask, timeout_seconds);
         let limit = if matches!(ask, Ask::Watch { .. }) { WATCH_HEAD_LIMIT } else { LIST_HEAD_LIMIT };
-        let accept = self.machine.accept().header();
+        let accept = self.machine.accept.header();
         let answer = match Request::get(target).header(ACCEPT, accept).body(Body::empty()) {
             Ok(request) => self.link.send(&lease, request, limit).await,
             Err(error) => Err(error.to_string()),

@@ -47,7 +47,8 @@ pub(super) struct ListWatch {
     streaming: bool,
     unfinished: u32,
     page_limit: u32,
-    accept: Accept,
+    /// The encodings to request.
+    pub(super) accept: Accept,
     inventory: Inventory,
     /// When the current response started.
     answered: Option<Instant>,
@@ -165,11 +166,6 @@ impl ListWatch {
             Phase::Pages { token } => Ask::Page { limit: self.page_limit, token: Some(token.clone()) },
             Phase::Watch { version } => Ask::Watch { version: version.clone() },
         }
-    }
-
-    /// The encodings to request.
-    pub(super) fn accept(&self) -> &Accept {
-        &self.accept
     }
 
     pub(super) fn wait(&self) -> Option<Wait> {

@@ -9,7 +9,9 @@ use ferroxy_lab::{Answer, Effort, Probe, Protocol};
 use serde_json::{Value, json};
 
 use crate::support::web::{HEALTHZ, METRICS, code, get};
-use crate::support::{DEADLINE, Service, Setting, Stage, ask_from, ferroxy, listing, node, wait_until};
+use crate::support::{
+    Agent, DEADLINE, Service, Setting, Stage, ask_from, ferroxy, listing, node, wait_until,
+};
 
 const NODE_PORT: &str = "172.18.0.2:30080";
 
@@ -54,6 +56,19 @@ fn it_asks_as_the_original_does() {
     assert_eq!(parameter(Kind::EndpointSlice, "labelSelector"), "!service.kubernetes.io/headless");
     assert_eq!(parameter(Kind::Node, "fieldSelector"), "metadata.name=ka");
     assert_eq!(stage.lists(), 2, "one of each");
+    let accepted = |stage: &Stage| -> Vec<String> {
+        stage.server.requests().into_iter().filter(|it| it.kind.is_some()).map(|it| it.accept).collect()
+    };
+    let protobuf = "application/vnd.kubernetes.protobuf, application/json";
+    assert!(accepted(&stage).iter().all(|it| it == protobuf), "{:?}", accepted(&stage));
+    agent.terminate();
+
+    stage.server.forget_requests();
+    let mut arguments = stage.command(&[]);
+    arguments.push("--kube-api-content-type=application/json".into());
+    let agent = Agent::start_with(stage.ka(), arguments);
+    assert!(accepted(&stage).iter().all(|it| it == "application/json"), "{:?}", accepted(&stage));
+    assert_eq!(stage.lists(), 2, "the same in JSON");
     agent.terminate();
 }
 

@@ -135,16 +135,16 @@ impl Bench {
 fn a_server_that_refuses_the_encoding_is_asked_for_json_at_once() {
     for code in [406, 415] {
         let mut bench = bench(Kind::Service);
-        assert_ne!(bench.machine.accept().header(), "application/json");
+        assert_ne!(bench.machine.accept.header(), "application/json");
         bench.refused(code, "only JSON", None);
-        assert_eq!(bench.machine.accept().header(), "application/json");
+        assert_eq!(bench.machine.accept.header(), "application/json");
         assert_eq!((bench.machine.ask(), bench.machine.wait()), (Ask::StreamingList, None));
         assert_eq!(bench.troubles(), Vec::<String>::new());
         bench.refused(code, "not even JSON", None);
         assert_eq!(bench.troubles().len(), 1);
         assert!(bench.wait_seconds() > 0.0);
         bench.machine.change_server("https://192.0.2.2:6443");
-        assert_ne!(bench.machine.accept().header(), "application/json", "another server may have it");
+        assert_ne!(bench.machine.accept.header(), "application/json", "another server may have it");
     }
 }
 
@@ -161,7 +161,7 @@ fn protobuf_that_cannot_be_read_leads_to_json() {
         paging.machine.answered(Encoding::Protobuf, paging.now);
         paging.machine.page(b"garbage", paging.now, &mut paging.out);
         for machine in [&watching.machine, &paging.machine] {
-            assert_eq!(machine.accept().header() == "application/json", attempt == 3, "{attempt}");
+            assert_eq!(machine.accept.header() == "application/json", attempt == 3, "{attempt}");
         }
         let stuck =
             watching.troubles().iter().any(|it| it.contains("sent a frame that is not a watch event"));
