@@ -66,9 +66,10 @@ fn it_asks_as_the_original_does() {
     agent.terminate();
 
     stage.server.forget_requests();
-    let mut arguments = stage.command(&[]);
-    arguments.push("--kube-api-content-type=application/json".into());
-    let agent = Agent::start_with(stage.ka(), arguments);
+    let config = fs::read_to_string(stage.config()).unwrap();
+    // Its last lines are those of clientConnection.
+    fs::write(stage.config(), format!("{config}  contentType: application/json\n")).unwrap();
+    let agent = stage.start();
     assert!(accepted(&stage).iter().all(|it| it == "application/json"), "{:?}", accepted(&stage));
     assert_eq!(stage.lists(), 2, "the same in JSON");
     agent.terminate();
