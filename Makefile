@@ -61,6 +61,10 @@ bench-agent: ## Benchmark complete proxies at scale: ours, and PEER=/path/to/kub
 		--folder="$(CURDIR)/target/bench-agent" $(if $(SIZES),--sizes="$(SIZES)") $(if $(PEER),--peer="$(abspath $(PEER))") \
 		$(if $(KUBEBUILDER_ASSETS),--assets="$(abspath $(KUBEBUILDER_ASSETS))")
 
+soak: ## An hour of churn, faults, hostile objects and restarts (SOAK_SECONDS=3600; docs/limits.md has the last result)
+	FERROXY_SOAK_SECONDS=$(or $(SOAK_SECONDS),3600) FERROXY_SOAK_SERVICES=5000 FERROXY_SOAK_PACE=2 \
+		cargo test --locked --release --package ferroxy --test soak -- --ignored --nocapture
+
 fuzz: ## Fuzz every target for FUZZ_SECONDS=60
 	scripts/fuzz --seconds $(FUZZ_SECONDS)
 
@@ -71,4 +75,4 @@ clean: ## Remove all build products
 	cargo clean
 	rm -rf fuzz/target fuzz/corpus fuzz/artifacts
 
-.PHONY: help demo test test-fast test-vm cross lint fmt build release install image-check bench bench-agent fuzz doc clean
+.PHONY: help demo test test-fast test-vm cross lint fmt build release install image-check bench bench-agent soak fuzz doc clean

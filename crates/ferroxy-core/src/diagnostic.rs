@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::foreign::printable;
+
 /// The object a diagnostic is about.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Object {
@@ -94,7 +96,36 @@ pub struct Diagnostic {
 
 impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}: {}; {}", self.object, self.field, self.reason, self.effect)
+        let Diagnostic { object, field, reason, effect, .. } = self;
+        f.write_str(&printable(&format!("{object}: {field}: {reason}; {effect}")))
+    }
+}
+
+/// Sorted, each once, and not more than `most`; the rest is counted in one Diagnostic about `object`.
+pub(crate) fn at_most(
+    most: usize,
+    mut diagnostics: Vec<Diagnostic>,
+    object: impl Fn() -> Object,
+) -> Vec<Diagnostic> {
+    diagnostics.sort();
+    diagnostics.dedup();
+    let left_out = diagnostics.len().saturating_sub(most);
+    if left_out > 0 {
+        diagnostics.truncate(most);
+        diagnostics.push(more(object(), left_out));
+        diagnostics.sort();
+    }
+    diagnostics
+}
+
+/// Stands for the Diagnostics that are only counted.
+pub(crate) fn more(object: Object, left_out: usize) -> Diagnostic {
+    Diagnostic {
+        object,
+        field: "(more)".to_owned(),
+        reason: format!("and {left_out} more"),
+        effect: "they are not listed".to_owned(),
+        cause: Cause::Field,
     }
 }
 
@@ -116,6 +147,29 @@ mod tests {
         by_kind.sort();
         by_word.sort_by_key(|kind| kind.as_str());
         assert_eq!(by_kind, by_word);
+    }
+
+    #[test]
+    fn a_diagnostic_stays_on_its_line() {
+        let hostile = "x\u{1b}[2J\n\u{202e}";
+        let diagnostic = Diagnostic {
+            object: Object::node(hostile),
+            field: hostile.into(),
+            reason: hostile.into(),
+            effect: hostile.into(),
+            cause: Cause::Field,
+        };
+        assert!(diagnostic.to_string().chars().all(|c| c.is_ascii() && !c.is_ascii_control()));
+    }
+
+    #[test]
+    fn the_rest_is_counted() {
+        let one = |number: usize| Diagnostic { field: number.to_string(), ..more(Object::node("n"), 1) };
+        let few = at_most(10, (0..60).chain(0..60).map(one).collect(), || Object::service("a/b"));
+        assert_eq!(few.len(), 11);
+        assert!(few.is_sorted());
+        assert_eq!(few[10].to_string(), "Service a/b: (more): and 50 more; they are not listed");
+        assert_eq!(at_most(60, (0..60).map(one).collect(), || Object::service("a/b")).len(), 60);
     }
 
     #[test]

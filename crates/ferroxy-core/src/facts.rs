@@ -22,11 +22,17 @@ pub use node::{Node, ServiceCidr};
 pub use service::{Listed, LoadBalancerIp, Service, ServiceKind, ServicePort};
 pub use slice::{Conditions, Place, Slice, SlicePort};
 
-use crate::diagnostic::{Cause, Diagnostic, Object, ObjectKind};
+use crate::diagnostic::{Cause, Diagnostic, Object, ObjectKind, at_most};
 use crate::event::Event;
 use crate::name::ServiceName;
 use crate::policy::Policy;
 use crate::resolve;
+
+/// The most Diagnostics in total; further ones are only counted.
+pub(crate) const MOST_DIAGNOSTICS: usize = 1_000;
+
+/// The most slices of a Service that are used. Those of the slice controller have a hundred endpoints each.
+pub(crate) const MOST_SLICES: usize = 10_000;
 
 /// Longest object name that the API accepts.
 const LONGEST_NAME: usize = 253;
@@ -293,7 +299,9 @@ impl Facts {
                     effect: "the object is skipped".to_owned(),
                     cause: Cause::Field,
                 };
-                self.nameless.insert(object, diagnostic);
+                if self.nameless.len() < MOST_DIAGNOSTICS {
+                    self.nameless.insert(object, diagnostic);
+                }
                 None
             }
         }
@@ -327,9 +335,13 @@ impl Facts {
         self.services.keys()
     }
 
-    /// The slices of a Service, sorted by name, even if the Service is unknown.
+    pub(crate) fn count_slices_of(&self, service: &ServiceName) -> usize {
+        self.slices_of.get(service).map_or(0, |slices| slices.len())
+    }
+
+    /// The slices of a Service, sorted by name, even if the Service is unknown; not more than [`MOST_SLICES`].
     pub fn slices_of(&self, service: &ServiceName) -> impl Iterator<Item = &Slice> {
-        let names = self.slices_of.get(service).into_iter().flatten();
+        let names = self.slices_of.get(service).into_iter().flatten().take(MOST_SLICES);
         names.filter_map(|name| self.slices.get(name).map(Box::as_ref))
     }
 
@@ -372,9 +384,8 @@ impl Facts {
     /// What is wrong with the fields of all objects, and slices whose Service is missing. Sorted. What is wrong
     /// *between* objects (conflicts) comes from `resolve`.
     pub fn diagnostics(&self) -> Vec<Diagnostic> {
-        let mut all: Vec<_> = self.field_diagnostics().cloned().chain(self.orphans()).collect();
-        all.sort();
-        all
+        let all = self.field_diagnostics().cloned().chain(self.orphans()).collect();
+        at_most(MOST_DIAGNOSTICS, all, || Object::node(&self.policy.node_name))
     }
 
     /// The slices whose Service is missing.

@@ -79,6 +79,15 @@ pub struct ServiceIntent {
     pub health_check: Option<HealthCheck>,
     /// What the Service asks of the dataplane by annotations: those that the mode reads, with valid values.
     pub annotations: Vec<(&'static str, Arc<str>)>,
+    pub left_out: LeftOut,
+}
+
+/// What a Service has beyond the limits, and does not get.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LeftOut {
+    pub frontends: u64,
+    /// Of each port.
+    pub endpoints: u64,
 }
 
 impl ServiceIntent {

@@ -13,6 +13,7 @@ pub mod diagnostic;
 pub mod event;
 pub mod explain;
 pub mod facts;
+pub mod foreign;
 pub mod intent;
 pub mod name;
 pub mod oracle;

@@ -19,6 +19,7 @@ pub struct Policy {
     pub external_ips: bool,
     /// Count what Services and endpoints receive and send, where the dataplane can.
     pub count_traffic: bool,
+    pub limits: Limits,
     /// The annotations of Services that the mode reads.
     pub annotations: &'static [Annotation],
 }
@@ -34,8 +35,36 @@ impl Default for Policy {
             masquerade_all: false,
             external_ips: true,
             count_traffic: false,
+            limits: Limits::default(),
             annotations: &[],
         }
+    }
+}
+
+/// How much of a node one Service may take. The defaults are far beyond what Services have, and far below what hurts a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Frontends of a Service: its ports times its addresses.
+    pub frontends: usize,
+    /// Endpoints of a port of a Service.
+    pub endpoints: usize,
+    /// Of all frontends of a Service together: the endpoints and source ranges of each.
+    pub entries: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        // The largest clusters have 15,000 nodes, and some Services an endpoint on each.
+        Limits { frontends: 10_000, endpoints: 20_000, entries: 250_000 }
+    }
+}
+
+impl Limits {
+    /// Dataplanes count the endpoints of a port in sixteen bits.
+    pub const MOST_ENDPOINTS: usize = u16::MAX as usize;
+
+    pub(crate) fn endpoints_of_port(&self) -> usize {
+        self.endpoints.min(Limits::MOST_ENDPOINTS)
     }
 }
 

@@ -12,11 +12,11 @@ pub(crate) mod cluster_ips;
 pub(crate) mod conflicts;
 pub(crate) mod frontends;
 pub(crate) mod health_check;
+pub(crate) mod limits;
 pub(crate) mod local_detection;
 pub(crate) mod node_ips;
 pub(crate) mod node_port_addresses;
 pub(crate) mod ownership;
-pub(crate) mod pool_size;
 pub(crate) mod routes;
 pub(crate) mod selection;
 pub(crate) mod service_cidrs;
@@ -24,6 +24,7 @@ pub(crate) mod serving;
 pub(crate) mod source_ranges;
 pub(crate) mod topology;
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -36,8 +37,8 @@ pub use ownership::NotOurs;
 use selection::{Selection, Uses};
 pub use serving::serving;
 
-use crate::diagnostic::{Cause, Diagnostic, Object};
-use crate::facts::{Claim, Claimed, Facts, Rank, Service, Touched};
+use crate::diagnostic::{Cause, Diagnostic, Object, at_most};
+use crate::facts::{Claim, Claimed, Facts, MOST_DIAGNOSTICS, Rank, Service, Touched};
 use crate::intent::{FamilyIntent, Frontend, FrontendKind, Intent, NodeIntent, PortIntent, ServiceIntent};
 use crate::name::{Family, ServiceName};
 use crate::policy::Policy;
@@ -48,16 +49,21 @@ pub struct Resolution {
     /// `None`: the Service has no frontend on this node (it is unknown, headless, assigned to another proxy, or other
     /// Services own all of its frontends).
     pub intent: Option<ServiceIntent>,
-    /// All Diagnostics of the Service and its slices. Sorted.
+    /// The Diagnostics of the Service and its slices, up to a limit. Sorted.
     pub diagnostics: Vec<Diagnostic>,
 }
+
+/// The most Diagnostics of a Service and its slices; further ones are only counted.
+const MOST_PER_SERVICE: usize = 50;
+
+/// A Service can have a hundred thousand addresses: not even so many are counted one by one.
+const MOST_OF_A_RULE: usize = 1_000;
 
 pub fn service(facts: &Facts, name: &ServiceName) -> Resolution {
     let Some(service) = facts.service(name) else { return Resolution::default() };
     let mut diagnostics = facts.diagnostics_of(name);
     let intent = ownership::check(service).is_ok().then(|| ours(facts, service, &mut diagnostics)).flatten();
-    diagnostics.sort();
-    diagnostics.dedup();
+    let diagnostics = at_most(MOST_PER_SERVICE, diagnostics, || Object::service(name));
     Resolution { intent, diagnostics }
 }
 
@@ -113,9 +119,7 @@ pub fn all(facts: &Facts) -> (Intent, Vec<Diagnostic>) {
         intent.services.extend(resolution.intent.map(|service| (name.clone(), Arc::new(service))));
     }
     diagnostics.extend(facts.field_diagnostics().cloned());
-    diagnostics.sort();
-    diagnostics.dedup();
-    (intent, diagnostics)
+    (intent, at_most(MOST_DIAGNOSTICS, diagnostics, || Object::node(&facts.policy().node_name)))
 }
 
 /// Updates an Intent after an event: the same result as [`all`], at the cost of what was touched.
@@ -170,12 +174,11 @@ fn ours(facts: &Facts, service: &Service, diagnostics: &mut Vec<Diagnostic>) -> 
     let settled = conflicts::settle(facts, service);
     let ports = ports(facts, service, &settled);
     diagnostics.extend(cluster_ips::diagnostics(service));
-    diagnostics.extend(frontends::stranded(service, facts.policy()));
-    diagnostics.extend(frontends::provisional(facts, service));
-    diagnostics.extend(settled.diagnostics(service));
-    diagnostics.extend(
-        ports.iter().filter_map(|port| pool_size::diagnostic(service, port.port, port.selection.beyond)),
-    );
+    diagnostics.extend(frontends::stranded(service, facts.policy()).take(MOST_OF_A_RULE));
+    diagnostics.extend(frontends::provisional(facts, service).take(MOST_OF_A_RULE));
+    diagnostics.extend(settled.diagnostics(service).take(MOST_OF_A_RULE));
+    diagnostics.extend(limits::diagnostics(facts, service, &settled, &ports));
+    let left_out = limits::left_out(facts, service, &settled, &ports);
     let health_check = health_check::resolve(facts, service, &ports, diagnostics);
     let annotations = annotations::chosen(service, facts.policy(), diagnostics);
     // Not `collect`: it would reuse the allocation of the steps, which is several times larger than the Intents.
@@ -188,6 +191,7 @@ fn ours(facts: &Facts, service: &Service, diagnostics: &mut Vec<Diagnostic>) -> 
         ports,
         health_check,
         annotations,
+        left_out,
     })
 }
 
@@ -201,28 +205,29 @@ fn live_cluster_ips(service: &Service, ports: &[PortIntent]) -> Vec<IpAddr> {
 }
 
 /// The ports that still have a frontend, in the Service's order, IPv4 first.
-pub(crate) fn ports<'f>(facts: &'f Facts, service: &Service, settled: &Settled) -> Vec<ResolvedPort<'f>> {
-    let each = (0..service.ports.len()).flat_map(|port| Family::ALL.map(|family| (port, family)));
-    each.filter_map(|(port, family)| {
-        let frontends: Vec<&Wanted> =
-            settled.kept.iter().filter(|wanted| (wanted.port, wanted.family) == (port, family)).collect();
-        (!frontends.is_empty()).then(|| resolve_port(facts, service, port, family, &frontends))
-    })
-    .collect()
+pub(crate) fn ports<'f>(facts: &'f Facts, service: &Service, settled: &Settled<'f>) -> Vec<ResolvedPort<'f>> {
+    let mut by_port: BTreeMap<(usize, Family), Vec<&Wanted>> = BTreeMap::new();
+    for wanted in &settled.kept {
+        by_port.entry((wanted.port, wanted.family)).or_default().push(wanted);
+    }
+    let resolve = |((port, family), wanted): ((usize, Family), Vec<&Wanted>)| {
+        let size = settled.sizes.of_port(&service.ports[port], family);
+        let candidates = candidates::find(facts, service, &service.ports[port], family, size);
+        resolve_port(facts, service, (port, family), candidates, &wanted)
+    };
+    by_port.into_iter().map(resolve).collect()
 }
 
 fn resolve_port<'f>(
     facts: &'f Facts,
     service: &Service,
-    port: usize,
-    family: Family,
+    (port, family): (usize, Family),
+    candidates: Candidates<'f>,
     wanted: &[&Wanted],
 ) -> ResolvedPort<'f> {
     let spec = &service.ports[port];
     let uses = Uses::of(service, wanted);
-    let candidates = candidates::find(facts, service, spec, family);
-    let mut selection = selection::select(&candidates.usable, uses, &facts.policy().node_name, facts.zone());
-    pool_size::limit(&mut selection);
+    let selection = selection::select(&candidates.usable, uses, &facts.policy().node_name, facts.zone());
     let allowed_sources = source_ranges::allowed(service, family, node_ips(facts)[family as usize]);
     let frontend = |wanted: &&Wanted| Frontend {
         kind: wanted.kind,
@@ -306,7 +311,7 @@ pub(crate) mod tests {
             ports: vec![event::ServicePort { port: 80, ..Default::default() }],
             ..Default::default()
         });
-        test(&candidates::find(&facts, &service, &service.ports[0], Family::V4).usable);
+        test(&candidates::find(&facts, &service, &service.ports[0], Family::V4, pods.len()).usable);
     }
 
     #[test]

@@ -20,7 +20,7 @@ pub use services::{service, service_over};
 use crate::event::{self, Event};
 use crate::facts::Facts;
 use crate::intent::Intent;
-use crate::policy::{Annotation, DetectLocal, NodePortAddress, Policy};
+use crate::policy::{Annotation, DetectLocal, Limits, NodePortAddress, Policy};
 use crate::resolve;
 
 /// For the laws of a test file: how many random cases, and the file in the repository that keeps the seeds of counterexamples.
@@ -99,7 +99,7 @@ pub fn policies() -> impl Strategy<Value = Policy> {
     let mut entries = vec![NodePortAddress::Primary, NodePortAddress::Localhost, NodePortAddress::All];
     entries.extend(some_range.map(NodePortAddress::Cidr));
     let bind_address = option::weighted(0.2, select(vec![[172, 18, 0, 2], [192, 168, 7, 2]]));
-    let switches = (any::<bool>(), weighted(0.9), weighted(0.3), any::<bool>());
+    let switches = (any::<bool>(), weighted(0.9), weighted(0.3), any::<bool>(), weighted(0.1));
     (detect_local, vec(select(entries), 1..3), bind_address, switches).prop_map(
         |(detect_local, node_port_addresses, bind_address, switches)| Policy {
             node_name: NODE.into(),
@@ -111,9 +111,13 @@ pub fn policies() -> impl Strategy<Value = Policy> {
             external_ips: switches.1,
             count_traffic: switches.2,
             annotations: if switches.3 { &ANNOTATIONS } else { &[] },
+            limits: if switches.4 { FEW } else { Limits::default() },
         },
     )
 }
+
+/// So little that clusters exceed it.
+const FEW: Limits = Limits { frontends: 3, endpoints: 2, entries: 8 };
 
 /// One that some modes read: the scheduler of ipvs mode.
 static ANNOTATIONS: [Annotation; 1] = [Annotation {

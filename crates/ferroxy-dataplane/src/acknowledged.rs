@@ -68,6 +68,7 @@ mod tests {
             ports: Vec::new(),
             health_check: None,
             annotations: Vec::new(),
+            left_out: Default::default(),
         });
         let mut acknowledged = Acknowledged::new(NodeIntent::default());
         assert_eq!(acknowledged.set_service(&name, Some(service.clone())), None);

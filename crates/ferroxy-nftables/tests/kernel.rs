@@ -112,7 +112,14 @@ fn sample() -> Intent {
         let cluster_ips = ports.iter().filter_map(|port| port.frontends[0].address).collect();
         (
             name.clone(),
-            Arc::new(ServiceIntent { name, cluster_ips, ports, health_check: None, annotations: Vec::new() }),
+            Arc::new(ServiceIntent {
+                name,
+                cluster_ips,
+                ports,
+                health_check: None,
+                annotations: Vec::new(),
+                left_out: Default::default(),
+            }),
         )
     });
     let family = |range: &str, address: &str, cidr: &str| FamilyIntent {
@@ -277,6 +284,7 @@ fn plain(name: &str, address: &str) -> Change {
         ports: vec![port],
         health_check: None,
         annotations: Vec::new(),
+        left_out: Default::default(),
     };
     (name, Some(Arc::new(service)))
 }

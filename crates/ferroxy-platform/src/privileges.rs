@@ -61,6 +61,12 @@ pub fn keep(privileges: &Privileges, extra: &[Privilege]) -> io::Result<()> {
     system::privileges::keep(privileges, extra)
 }
 
+/// Gives up every privilege of the calling thread, and of what it starts from now on: threads, and, after [`keep`], programs
+/// of whatever user.
+pub fn give_up_in_this_thread() -> io::Result<()> {
+    system::privileges::give_up_in_this_thread()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

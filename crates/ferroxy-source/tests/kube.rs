@@ -74,6 +74,7 @@ impl Watched {
                 }
             }
             Update::Listed => self.told.push("listed".to_owned()),
+            Update::Denied(denial) => panic!("a watch waits for its permissions: {denial:?}"),
             Update::Troubles(troubles) if troubles.is_empty() => self.told.push("well".to_owned()),
             Update::Troubles(troubles) => {
                 let mut troubles: Vec<String> =

@@ -167,6 +167,7 @@ fn intent(services: u32, endpoints: u32) -> Intent {
             ports: vec![port],
             health_check: None,
             annotations: Vec::new(),
+            left_out: Default::default(),
         };
         (name, Arc::new(intent))
     };

@@ -301,6 +301,41 @@ fn explain_names_the_scheduler_of_virtual_servers() {
     assert_eq!(explain(&["--output=json"]).json()["traits"], serde_json::json!([]));
 }
 
+/// Colours, a title, line breaks, C1 controls and right-to-left text, in every field that a tenant may write.
+#[test]
+fn what_tenants_write_does_not_reach_the_terminal_as_it_is() {
+    let Some(node) = support::lonely_node() else { return };
+    let cluster = with_web();
+    let hostile = "x\u{1b}]0;owned\u{7}\r\n\u{9b}31m\u{202e}";
+    let slice = json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+        "metadata": {"name": "bad", "labels": {"kubernetes.io/service-name": "bad"},
+            "annotations": {"endpoints.kubernetes.io/last-change-trigger-time": hostile}},
+        "ports": [{"name": "", "port": 80}, {"name": hostile, "port": 81}],
+        "endpoints": [
+            {"addresses": ["10.244.2.9"], "nodeName": hostile, "zone": hostile, "targetRef": {"name": hostile},
+                "hints": {"forZones": [{"name": hostile}]}},
+            {"addresses": [hostile]},
+        ],
+    });
+    let service = json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": {"name": "bad", "annotations": {"ferroxy.io/scheduler": hostile}},
+        "spec": {"type": hostile, "clusterIP": "10.96.0.99", "externalIPs": [hostile],
+            "ports": [{"port": 80, "targetPort": hostile}]},
+    });
+    for (file, object) in [("bad-slice.json", slice), ("bad.json", service)] {
+        std::fs::write(cluster.manifests().join(file), object.to_string()).unwrap();
+    }
+    for words in [&["explain", "bad"][..], &["explain", "bad", "--output=json"], &["render"]] {
+        let done = ferroxy(&node, &cluster.command(words));
+        let text = format!("{}{}", done.stdout, done.stderr);
+        assert!(text.contains("bad") && text.contains(r"\u{202e}"), "{words:?}: {text}");
+        let is_hostile = |c: &char| (c.is_control() && *c != '\n') || *c == '\u{202e}';
+        assert_eq!(text.chars().find(is_hostile), None, "{words:?}: {text:?}");
+    }
+}
+
 #[test]
 fn explain_says_what_is_right() {
     let Some(node) = support::lonely_node() else { return };

@@ -220,7 +220,9 @@ fn health_and_metrics_answer_among_crowds_and_floods() {
         assert!(open <= most, "{open} connections of {server}");
         assert!(seen[&format!("ferroxy_http_connections_evicted_total{{server=\"{server}\"}}")] > 0.0);
     }
-    agent.wait_for("many connections to healthz: closing idle ones (limits: 32 from an address, 128 to a socket");
+    agent.wait_for(
+        "many connections to healthz: closing idle ones (limits: 32 from an address, 128 to a socket",
+    );
     drop(crowds);
     let gone = || metrics(&ka)["ferroxy_http_connections{server=\"healthz\"}"] == 0.0;
     wait_until("the connections are gone", DEADLINE, gone);

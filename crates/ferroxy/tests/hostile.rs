@@ -15,7 +15,7 @@ use ferroxy_lab::api::cluster::Cluster;
 
 use support::hostile;
 use support::web::{self, HEALTHZ};
-use support::{Agent, Setting, Stage, Traffic, pod_from};
+use support::{Setting, Stage, Traffic, pod_from};
 
 /// The cluster around the two tenants.
 const SERVICES: usize = 1_000;

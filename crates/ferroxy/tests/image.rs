@@ -18,7 +18,7 @@ use ferroxy_lab::Namespace;
 use tempfile::TempDir;
 
 use support::repository::{documents, output, skip, text, tool};
-use support::{Done, FERROXY};
+use support::{Agent, Done, FERROXY, run_arguments};
 
 #[test]
 fn there_is_nothing_but_the_binary_and_the_user_of_the_pod() {
@@ -42,15 +42,45 @@ fn there_is_nothing_but_the_binary_and_the_user_of_the_pod() {
 #[test]
 fn the_variant_for_modes_with_tools_has_them_and_the_same_binary() {
     let recipe = text("deploy/Containerfile");
-    let (_, stage) = recipe.split_once("\nFROM debian:bookworm-slim AS iptables\n").unwrap();
+    let (_, stage) = recipe.split_once("\nFROM ${TOOLS_BASE:-scratch} AS iptables\n").unwrap();
     let (stage, _) = stage.split_once("\nFROM ").unwrap();
     let steps: Vec<&str> = stage.lines().filter(|line| !line.starts_with('#') && !line.is_empty()).collect();
-    assert!(
-        steps[0].starts_with("RUN ") && steps[0].contains(" --no-install-recommends iptables "),
-        "{steps:?}"
+    let [.., install, _, _] = steps[..] else { panic!("{steps:?}") };
+    assert!(install.contains(" --no-install-recommends iptables "), "{steps:?}");
+    assert_eq!(
+        steps[steps.len() - 2..],
+        ["COPY --from=build /image/ /", "ENTRYPOINT [\"/usr/local/bin/ferroxy\"]"]
     );
-    assert_eq!(steps[1..], ["COPY --from=build /image/ /", "ENTRYPOINT [\"/usr/local/bin/ferroxy\"]"]);
     assert!(text("deploy/helm/ferroxy/templates/_parts.tpl").contains("-iptables{{ end }}"));
+}
+
+/// A tag can be moved to another image.
+#[test]
+fn the_base_must_be_named_by_its_digest() {
+    let recipe = text("deploy/Containerfile");
+    let bases: Vec<&str> = recipe.lines().filter_map(|line| line.strip_prefix("FROM ")).collect();
+    assert_eq!(bases, ["${BASE} AS build", "${TOOLS_BASE:-scratch} AS iptables", "scratch"]);
+    let arguments: Vec<&str> = recipe.lines().filter(|line| line.starts_with("ARG")).collect();
+    assert_eq!(arguments, ["ARG BASE", "ARG TOOLS_BASE", "ARG BASE", "ARG TOOLS_BASE"], "without a default");
+    // The first step of each stage, as a shell runs it.
+    let joined = recipe.replace("\\\n", "");
+    let checks: Vec<&str> = joined.lines().filter_map(|line| line.strip_prefix("RUN echo ")).collect();
+    assert_eq!(checks.len(), 2);
+    let digest = "0123456789abcdef".repeat(4);
+    for (base, accepted) in [
+        (format!("rust@sha256:{digest}"), true),
+        (format!("example.com/rust:1.95@sha256:{digest}"), true),
+        ("rust:1.95-slim-bookworm".to_owned(), false),
+        (format!("rust@sha256:{}", &digest[1..]), false),
+        (String::new(), false),
+    ] {
+        for check in &checks {
+            let mut shell = Command::new("sh");
+            shell.args(["-c", &format!("echo {check}")]).env("BASE", &base).env("TOOLS_BASE", &base);
+            let done = shell.output().unwrap();
+            assert_eq!(done.status.success(), accepted, "{base}: {done:?}");
+        }
+    }
 }
 
 /// `make image-check` looks into the binary itself.
@@ -65,6 +95,7 @@ fn the_image_has_no_feature_that_is_for_people() {
     let features = &packages.iter().find(|package| package["name"] == "ferroxy").unwrap()["features"];
     assert_eq!(features["default"], serde_json::json!(["api", "demo", "profiling"]));
     assert_eq!(features["api"], serde_json::json!(["ferroxy-source/kube"]));
+    assert_eq!(features["demo"], serde_json::json!(["dep:ferroxy-lab", "dep:ferroxy-netlink", "dep:rustix"]));
 }
 
 /// With a small program: it runs where there is no library, and looks up names there.
@@ -110,6 +141,31 @@ fn the_capability_of_the_file_is_enough_to_program_the_kernel() {
     assert_eq!(done.code, 0, "{done:?}");
     let done = init_only(&node, &ferroxy, &["--no-new-privs"]);
     assert!(done.code == 1 && done.stderr.contains("CAP_NET_ADMIN"), "{done:?}");
+}
+
+/// What only root can read must not look wrong to an agent that is not root.
+#[test]
+fn an_agent_that_is_not_root_finds_nothing_to_warn_of() {
+    let Some(node) = support::lonely_node() else { return };
+    if !can_be_another_user() {
+        return;
+    }
+    let directory = open_directory();
+    let ferroxy = directory.path().join("ferroxy");
+    fs::copy(FERROXY, &ferroxy).unwrap();
+    output(Command::new("setcap").arg("cap_net_admin+ep").arg(&ferroxy), "");
+    let (manifests, config) = (directory.path().join("manifests"), directory.path().join("config.yaml"));
+    fs::create_dir(&manifests).unwrap();
+    // Fewer connections than any host has: nothing needs to be changed, but it must be seen.
+    let text = support::configuration().replace("maxPerCore: 0", "maxPerCore: 1");
+    assert!(text.contains("maxPerCore: 1"), "{text}");
+    fs::write(&config, text).unwrap();
+    let agent =
+        Agent::spawn_as(&node, as_the_container(&[], &ferroxy, &["run"]), run_arguments(&manifests, &config));
+    agent.wait_for("in sync");
+    // Besides these, that there is no Node: manifests need none.
+    assert_eq!(agent.warned("connection tracking") + agent.warned("cannot"), 0, "{}", agent.log());
+    agent.terminate();
 }
 
 fn init_only(node: &Namespace, ferroxy: &Path, options: &[&str]) -> Done {

@@ -132,7 +132,7 @@ fn fill(pipe: &File) -> usize {
     written
 }
 
-/// An agent that says much, to a pipe that is full and that nobody reads.
+/// An agent that says much, to a full and unread pipe.
 fn run_unread(node: &Namespace, cluster: &Cluster) -> (Child, PipeReader, usize) {
     let (reader, writer) = std::io::pipe().unwrap();
     let writer = File::from(std::os::fd::OwnedFd::from(writer));
@@ -152,7 +152,7 @@ fn follows(node: &Namespace, cluster: &Cluster, last: u8) {
 }
 
 #[test]
-fn a_pipe_that_nobody_reads_blocks_neither_the_work_nor_the_end() {
+fn an_unread_pipe_blocks_neither_the_work_nor_the_end() {
     let Some(node) = support::lonely_node() else { return };
     let cluster = Cluster::new();
     let (mut child, mut reader, filled) = run_unread(&node, &cluster);

@@ -7,11 +7,11 @@ use std::ffi::OsString;
 use std::fs;
 use std::io::Write;
 use std::process::{Command, ExitCode, Stdio};
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ferroxy::agent::{Agent, Input, Periods};
+use ferroxy::agent::{Agent, Input, Periods, inbox};
 use ferroxy::config::Config;
 use ferroxy::flags::Flags;
 use ferroxy::modes::{MODES, Modes};
@@ -103,7 +103,7 @@ fn the_agent_programs_it() {
     let status = Arc::new(Status::new(&Family::ALL, Duration::from_secs(30)));
     let mut agent =
         Agent::new(&MEMORY, facts, Box::new(Memory::new(&kernel)), Periods::default(), Arc::clone(&status));
-    assert_eq!(agent.start(&mpsc::channel().1), None);
+    assert_eq!(agent.start(&inbox().1), None);
     let web = ServiceName::new("default", "web");
     assert!(kernel.intent().services.contains_key(&web));
     let gone = Event::ServiceGone { namespace: "default".into(), name: "web".into() };

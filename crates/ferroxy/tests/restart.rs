@@ -17,9 +17,7 @@ use ferroxy_nftables::{Nftables, Settings};
 use ferroxy_source::manifest::ManifestSource;
 use serde_json::Value;
 
-use support::{
-    Agent, Cluster, DEADLINE, Service, Traffic, ask_from, ferroxy, pod_from, run_arguments, web_service,
-};
+use support::{Agent, Cluster, DEADLINE, Service, Traffic, ask_from, pod_from, run_arguments, web_service};
 
 #[test]
 fn a_restart_of_the_agent_goes_unnoticed() {
@@ -70,8 +68,9 @@ fn a_restart_brings_what_changed_meanwhile_and_nothing_else() {
 }
 
 /// Start after start over the rules of the one before, each with another number of endpoints: chains come, and go when the agent
-/// would tidy. Pods live throughout, so that every request has somebody to answer it. (By hand, with 22,264 starts: the log of
-/// the commit that added this.)
+/// would tidy. Pods live throughout, so that every request has somebody to answer it. (By hand, with commits as fast as the kernel
+/// takes them and new UDP flows from the node: when a start was one transaction, 8 of 1.9 million flows found no endpoint in 14,369
+/// starts; now none of 2.4 million in 24,040.)
 #[test]
 fn starts_over_other_rules_lose_no_connection() {
     const STARTS: usize = 120;
@@ -118,7 +117,7 @@ fn intent_of(service: &Service) -> Intent {
     let pods = ["10.244.0.0/16", "fd00:10:244::/48"].map(|range| range.parse().unwrap());
     let detect_local = DetectLocal::ClusterCidr(pods.into());
     let mut facts = Facts::new(Policy { node_name: "ka".into(), detect_local, ..Policy::default() });
-    ManifestSource::open(&cluster.manifests(), |event| drop(facts.apply(event))).unwrap();
+    ManifestSource::open(cluster.manifests(), |event| drop(facts.apply(event))).unwrap();
     resolve::all(&facts).0
 }
 

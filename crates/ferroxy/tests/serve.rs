@@ -357,7 +357,7 @@ fn garbage_and_silence_hurt_nobody_else() {
     let Some(ka) = support::lonely_node() else { return };
     let cluster = Cluster::new();
     let agent = Agent::start(&ka, &cluster);
-    // Half of the connections that may be open at once, and not a word.
+    // As many connections as an address may have, and not a word.
     let address: SocketAddr = HEALTHZ.parse().unwrap();
     let silent: Vec<TcpStream> =
         ka.run(|| (0..32).map(|_| TcpStream::connect(address).unwrap()).collect()).unwrap();
@@ -365,7 +365,7 @@ fn garbage_and_silence_hurt_nobody_else() {
     let endless = format!("GET /healthz HTTP/1.1\r\nX: {}", "x".repeat(100_000));
     assert_eq!(request(&ka, HEALTHZ, &endless).unwrap().code, 431);
     assert_eq!(code(&ka, HEALTHZ, "/healthz"), Some(200));
-    // And more of them than may be open: it is answered when the server has lost patience with the first.
+    // And more of them than may be open; `flood.rs` has worse.
     let more: Vec<TcpStream> =
         ka.run(|| (0..64).map(|_| TcpStream::connect(address).unwrap()).collect()).unwrap();
     assert_eq!(code(&ka, HEALTHZ, "/healthz"), Some(200));

@@ -13,12 +13,14 @@ pub(super) fn explain(facts: &Facts, service: &Service, port: &ResolvedPort<'_>)
     let usable = candidates.usable.iter().map(|candidate| usable(facts, port, candidate));
     let duplicates = candidates.duplicates.iter().map(|candidate| duplicate(port, candidate));
     let spec = &service.ports[port.port];
-    let portless = candidates.without_port.iter().flat_map(|slice| {
-        (0..slice.len())
-            .map(|index| portless(facts, slice, index, &port_words(&spec.name, spec.protocol.lowercase())))
-    });
-    let slices = facts.slices_of(&service.name).filter(|slice| slice.family() == port.intent.family);
-    usable.chain(duplicates).chain(portless).chain(slices.flat_map(unreadable)).collect()
+    let slices = || facts.slices_of(&service.name).filter(|slice| slice.family() == port.intent.family);
+    let portless =
+        slices().filter(|slice| slice.port(&spec.name, spec.protocol).is_none()).flat_map(|slice| {
+            (0..slice.len()).map(|index| {
+                portless(facts, slice, index, &port_words(&spec.name, spec.protocol.lowercase()))
+            })
+        });
+    usable.chain(duplicates).chain(portless).chain(slices().flat_map(unreadable)).collect()
 }
 
 /// `port named http (tcp)`, or `unnamed port (tcp)`.

@@ -52,7 +52,7 @@ pub(super) fn of_not_ours(name: &ServiceName, not_ours: &NotOurs) -> Finding {
 pub(super) fn of_service(
     facts: &Facts,
     service: &Service,
-    settled: &Settled,
+    settled: &Settled<'_>,
     ports: &[ResolvedPort<'_>],
 ) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -82,8 +82,15 @@ pub(super) fn of_service(
     findings
 }
 
-fn lost_frontends(service: &Service, settled: &Settled) -> impl Iterator<Item = Finding> {
-    settled.lost.iter().map(|lost| {
+/// The most lost frontends that are listed one by one.
+const MOST_LOST: usize = 20;
+
+fn lost_frontends(service: &Service, settled: &Settled<'_>) -> impl Iterator<Item = Finding> {
+    let beyond = settled.lost.len().saturating_sub(MOST_LOST);
+    let more = (beyond > 0).then(|| {
+        finding(format!("{beyond} more frontends belong to other Services."), "Correct the ones above first.")
+    });
+    let first = settled.lost.iter().take(MOST_LOST).map(|lost| {
         let problem = format!("{}: {}.", capitalised(&lost.effect(service)), lost.reason(service));
         let field = lost.wanted.field.path();
         let fix = match lost.owned_as {
@@ -98,7 +105,8 @@ fn lost_frontends(service: &Service, settled: &Settled) -> impl Iterator<Item = 
             }
         };
         finding(problem, fix)
-    })
+    });
+    first.chain(more)
 }
 
 fn capitalised(text: &str) -> String {

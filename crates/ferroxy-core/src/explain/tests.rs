@@ -254,3 +254,49 @@ fn load_balancers_without_or_with_foreign_addresses_are_reported() {
         "203.0.113.1 is not programmed on the node: its ipMode is Proxy",
     );
 }
+
+/// What reaches the terminal of somebody who asks why a Service does not work.
+#[test]
+fn what_tenants_write_reaches_no_terminal_as_it_is() {
+    let hostile = "x\u{1b}]0;title\u{7}\n\u{9b}31m\u{202e}".to_owned();
+    let mut object = service();
+    object.ports[0].target_port = hostile.clone();
+    object.proxy_name = None;
+    let endpoint = SliceEndpoint {
+        zone: Some(hostile.clone()),
+        hint_zones: vec![hostile.clone()],
+        target: Some(hostile.clone()),
+        ..pod("10.0.0.1", &hostile)
+    };
+    let hinted = SliceEndpoint { hint_zones: vec!["z1".into()], ..pod("10.0.0.2", "kb") };
+    let broken = SliceEndpoint { addresses: vec![hostile.clone()], ..pod("", "kb") };
+    let slices = vec![slice("http", vec![endpoint, hinted, broken]), {
+        let mut other = slice("http", vec![]);
+        other.name = "web-2".into();
+        other.address_type = hostile.clone();
+        other
+    }];
+    let used = explain_web(object.clone(), slices.clone());
+    object.ports[0].name = "other".into();
+    let misnamed = explain_web(object.clone(), slices.clone());
+    object.proxy_name = Some(hostile.clone());
+    let foreign = explain_web(object, slices);
+    for explanation in [used, misnamed, foreign] {
+        for port in &explanation.ports {
+            let mut texts = vec![port.target_port.clone()];
+            for row in &port.endpoints {
+                texts.extend([row.address.clone(), row.target.clone(), row.slice.clone()]);
+                texts.extend([&row.node, &row.zone, &row.reason].into_iter().flatten().cloned());
+            }
+            assert!(texts.iter().all(|text| crate::foreign::printable(text) == *text), "{texts:#?}");
+        }
+        for finding in &explanation.findings {
+            let text = format!("{} {}", finding.problem, finding.fix);
+            assert_eq!(crate::foreign::printable(&text), text);
+        }
+        for diagnostic in &explanation.diagnostics {
+            let text = diagnostic.to_string();
+            assert_eq!(crate::foreign::printable(&text), text);
+        }
+    }
+}

@@ -5,7 +5,8 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use crate::diagnostic::{Cause, Diagnostic, Object};
+use crate::diagnostic::{Cause, Diagnostic, Object, more};
+pub(crate) use crate::foreign::quoted;
 use crate::name::{Family, Protocol};
 
 /// Collects the Diagnostics of one object.
@@ -17,7 +18,7 @@ pub(super) struct Notes {
 }
 
 /// The most Diagnostics per object; further ones are only counted.
-const MOST_PER_OBJECT: usize = 20;
+pub(super) const MOST_PER_OBJECT: usize = 20;
 
 impl Notes {
     pub(super) fn about(object: Object) -> Notes {
@@ -65,13 +66,7 @@ impl Notes {
 
     pub(super) fn finish(mut self) -> Box<[Diagnostic]> {
         if self.left_out > 0 {
-            self.diagnostics.push(Diagnostic {
-                object: self.object,
-                field: "(more)".to_owned(),
-                reason: format!("{} more invalid values in this object", self.left_out),
-                effect: "they are ignored".to_owned(),
-                cause: Cause::Field,
-            });
+            self.diagnostics.push(more(self.object, self.left_out));
         }
         self.diagnostics.into()
     }
@@ -158,14 +153,6 @@ pub(super) fn name(text: &str, longest: usize) -> Result<&str, String> {
     }
 }
 
-/// Text from an object, safe to print: escaped, and truncated if very long.
-pub(crate) fn quoted(text: &str) -> String {
-    const LONGEST: usize = 64;
-    let shown: String = text.chars().take(LONGEST).flat_map(char::escape_debug).collect();
-    let more = if text.chars().nth(LONGEST).is_some() { "…" } else { "" };
-    format!("`{shown}{more}`")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -221,6 +208,6 @@ mod tests {
         }
         let diagnostics = notes.finish();
         assert_eq!(diagnostics.len(), MOST_PER_OBJECT + 1);
-        assert!(diagnostics[MOST_PER_OBJECT].reason.starts_with("980 more"));
+        assert_eq!(diagnostics[MOST_PER_OBJECT].reason, "and 980 more");
     }
 }

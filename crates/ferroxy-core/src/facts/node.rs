@@ -7,6 +7,7 @@ use ipnet::IpNet;
 use super::field::{self, Notes};
 use crate::diagnostic::{Diagnostic, Object, ObjectKind};
 use crate::event;
+use crate::foreign;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Node {
@@ -32,7 +33,7 @@ pub struct ServiceCidr {
 
 impl Node {
     pub(super) fn read(object: event::Node) -> Node {
-        let mut notes = Notes::about(Object::node(object.name));
+        let mut notes = Notes::about(Object::node(foreign::kept(&object.name)));
         let mut internal_ips = Vec::new();
         let mut external_ips = Vec::new();
         for (i, (kind, text)) in object.addresses.iter().enumerate() {
@@ -48,12 +49,12 @@ impl Node {
             notes.keep(field::range(text), format_args!("spec.podCIDRs[{i}]"), "the CIDR is ignored")
         };
         Node {
-            zone: object.zone.filter(|zone| !zone.is_empty()).map(Into::into),
+            zone: object.zone.filter(|zone| !zone.is_empty()).map(|zone| foreign::kept(&zone)),
             internal_ips,
             external_ips,
             pod_cidrs: object.pod_cidrs.iter().enumerate().filter_map(read_cidr).collect(),
             deleting: object.deleting,
-            taints: object.taints,
+            taints: object.taints.iter().map(|key| foreign::kept(key).into()).collect(),
             gone: false,
             diagnostics: notes.finish(),
         }
@@ -62,7 +63,8 @@ impl Node {
 
 impl ServiceCidr {
     pub(super) fn read(object: event::ServiceCidr) -> ServiceCidr {
-        let mut notes = Notes::about(Object { kind: ObjectKind::ServiceCidr, name: object.name });
+        let mut notes =
+            Notes::about(Object { kind: ObjectKind::ServiceCidr, name: foreign::kept(&object.name).into() });
         // Packets to unused addresses in these CIDRs are dropped: a CIDR of all addresses would stop all traffic.
         let bounded = |cidr: IpNet| match cidr.prefix_len() {
             0 => Err(format!("{cidr} covers all addresses")),

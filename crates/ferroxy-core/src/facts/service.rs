@@ -9,6 +9,7 @@ use ipnet::IpNet;
 use super::field::{self, Notes, quoted};
 use crate::diagnostic::{Diagnostic, Object};
 use crate::event;
+use crate::foreign;
 use crate::name::{Family, Protocol, ServiceName};
 
 #[derive(Debug, Clone, PartialEq)]
@@ -80,7 +81,7 @@ impl Service {
         let mut service = Service {
             name,
             created: object.created,
-            proxy_name: object.proxy_name.as_deref().map(Into::into),
+            proxy_name: object.proxy_name.as_deref().map(foreign::kept),
             annotations: read_annotations(&object.annotations),
             kind,
             headless,
@@ -116,7 +117,7 @@ impl Service {
 
 /// What they mean, the mode knows.
 fn read_annotations(written: &[(String, String)]) -> Box<[(Box<str>, Box<str>)]> {
-    written.iter().map(|(key, value)| (key.as_str().into(), value.as_str().into())).collect()
+    written.iter().map(|(key, value)| (foreign::kept(key), foreign::kept(value))).collect()
 }
 
 fn read_kind(text: &str, notes: &mut Notes) -> ServiceKind {
@@ -190,7 +191,14 @@ fn read_port(index: usize, port: event::ServicePort, notes: &mut Notes) -> Optio
     let name = notes.keep(field::name(&port.name, LONGEST_PORT_NAME), at("name"), skipped)?.into();
     let effect = format!("port {number} gets no node port");
     let node_port = read_optional_port(port.node_port, &at("nodePort"), &effect, notes);
-    Some(ServicePort { name, protocol, port: number, node_port, target_port: port.target_port.into(), index })
+    Some(ServicePort {
+        name,
+        protocol,
+        port: number,
+        node_port,
+        target_port: foreign::kept(&port.target_port),
+        index,
+    })
 }
 
 /// A port whose zero means "none".

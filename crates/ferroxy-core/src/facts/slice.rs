@@ -9,6 +9,7 @@ use super::field::{self, Notes, quoted};
 use super::interner::{Id, Interner};
 use crate::diagnostic::{Cause, Diagnostic, Object};
 use crate::event;
+use crate::foreign;
 use crate::name::{Family, Protocol, ServiceName};
 
 /// The ports and endpoints of one slice, one list for each property.
@@ -18,6 +19,7 @@ pub struct Slice {
     pub name: Arc<str>,
     /// `None`: the slice belongs to no Service; then no endpoints are stored.
     pub service: Option<ServiceName>,
+    /// Sorted by name and protocol.
     pub ports: Box<[SlicePort]>,
     pub diagnostics: Box<[Diagnostic]>,
     addresses: Addresses,
@@ -123,6 +125,12 @@ impl Slice {
         }
     }
 
+    /// The number of a port.
+    pub fn port(&self, name: &str, protocol: Protocol) -> Option<u16> {
+        let found = self.ports.binary_search_by(|port| (&*port.name, port.protocol).cmp(&(name, protocol)));
+        Some(self.ports.get(found.ok()?)?.port)
+    }
+
     /// How many endpoints it has.
     pub fn len(&self) -> usize {
         self.conditions.len()
@@ -185,6 +193,7 @@ fn read_ports(ports: Vec<event::SlicePort>, notes: &mut Notes) -> Box<[SlicePort
             notes.add(format_args!("ports[{i}].name"), reason, "the port is skipped");
         }
     }
+    kept.sort_unstable_by(|one, other| (&one.name, one.protocol).cmp(&(&other.name, other.protocol)));
     kept.into()
 }
 
@@ -225,8 +234,8 @@ impl Reader {
                 IpAddr::V6(v6) => self.v6.push(v6),
             }
             self.conditions.push(Conditions::new(endpoint.ready, endpoint.serving, endpoint.terminating));
-            let target = endpoint.target.as_deref().unwrap_or("");
-            self.targets.extend(target.chars().filter(|c| *c != '\n'));
+            // Without line breaks, as it is printable.
+            self.targets.push_str(&foreign::kept(endpoint.target.as_deref().unwrap_or("")));
             self.targets.push('\n');
             self.places.push(places.intern(place_of(endpoint)));
         }
@@ -249,9 +258,12 @@ fn read_address(i: usize, addresses: &[String], family: Family, notes: &mut Note
     read.map_err(|reason| notes.add_as(Cause::Endpoint, field, reason, effect)).ok()
 }
 
+/// The most hints of an endpoint that are kept. The API accepts eight.
+const MOST_HINTS: usize = 16;
+
 fn place_of(endpoint: event::SliceEndpoint) -> Place {
-    let some = |text: Option<String>| text.filter(|text| !text.is_empty()).map(Into::into);
-    let list = |texts: Vec<String>| texts.into_iter().map(Into::into).collect();
+    let some = |text: Option<String>| text.filter(|text| !text.is_empty()).map(|text| foreign::kept(&text));
+    let list = |texts: Vec<String>| texts.iter().take(MOST_HINTS).map(|text| foreign::kept(text)).collect();
     Place {
         node: some(endpoint.node_name),
         zone: some(endpoint.zone),

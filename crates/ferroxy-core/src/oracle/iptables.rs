@@ -138,6 +138,7 @@ mod tests {
             ports: vec![port],
             health_check: None,
             annotations: Vec::new(),
+            left_out: Default::default(),
         };
         let v4 = FamilyIntent {
             node_port_addresses: NodePortAddresses::AllLocal,

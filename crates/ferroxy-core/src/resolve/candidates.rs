@@ -13,8 +13,8 @@ pub(crate) struct Candidates<'f> {
     pub(crate) usable: Vec<Candidate<'f>>,
     /// Listed twice; the other one is in `usable`.
     pub(crate) duplicates: Vec<Candidate<'f>>,
-    /// Slices of the Service and family that lack the port.
-    pub(crate) without_port: Vec<&'f Slice>,
+    /// How many are left out because there are too many, see `limits.rs`.
+    pub(crate) beyond: usize,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -33,20 +33,26 @@ impl Candidate<'_> {
     }
 }
 
+/// `size`: how many endpoints the slices list for the port.
 pub(crate) fn find<'f>(
     facts: &'f Facts,
     service: &Service,
     port: &ServicePort,
     family: Family,
+    size: usize,
 ) -> Candidates<'f> {
-    let mut found = Candidates::default();
-    let mut all = Vec::new();
-    for slice in facts.slices_of(&service.name).filter(|slice| slice.family() == family) {
-        match slice.ports.iter().find(|other| *other.name == *port.name && other.protocol == port.protocol) {
-            Some(other) => all.extend(endpoints(facts, slice, other.port)),
-            None => found.without_port.push(slice),
-        }
-    }
+    let limit = facts.policy().limits.endpoints_of_port();
+    let mut found = Candidates { beyond: size.saturating_sub(limit), ..Candidates::default() };
+    let slices = facts.slices_of(&service.name).filter(|slice| size > 0 && slice.family() == family);
+    let slices = slices.filter_map(|slice| Some((slice, slice.port(&port.name, port.protocol)?)));
+    let each = slices.flat_map(|(slice, number)| endpoints(facts, slice, number));
+    let mut all: Vec<Candidate<'f>> = if found.beyond == 0 {
+        each.collect()
+    } else {
+        // The others only if there is room for them.
+        let (ready, others): (Vec<_>, Vec<_>) = each.partition(|candidate| candidate.conditions.ready());
+        ready.into_iter().chain(others).take(limit).collect()
+    };
     // Of two entries for one address and port, one that is not terminating wins, then one that is ready (slices are
     // updated one after the other when a pod moves between them), then the first slice by name.
     all.sort_by_cached_key(|candidate| {
@@ -108,7 +114,7 @@ mod tests {
         SliceEndpoint { ready: Some(false), terminating: Some(true), ..endpoint(address) }
     }
 
-    fn candidates_of(events: Vec<Event>, name: &str) -> (Vec<String>, usize, usize) {
+    fn candidates_of(events: Vec<Event>, name: &str) -> (Vec<String>, usize) {
         let mut facts = Facts::new(Policy { node_name: "ka".into(), ..Policy::default() });
         for event in events {
             facts.apply(event);
@@ -122,11 +128,11 @@ mod tests {
             target_port: "".into(),
             index: 0,
         };
-        let found = find(&facts, &service, &port, Family::V4);
+        let found = find(&facts, &service, &port, Family::V4, usize::from(u8::MAX));
         let text = |c: &Candidate| {
             format!("{}{}", c.address(), if c.conditions.terminating() { " leaving" } else { "" })
         };
-        (found.usable.iter().map(text).collect(), found.duplicates.len(), found.without_port.len())
+        (found.usable.iter().map(text).collect(), found.duplicates.len())
     }
 
     #[test]
@@ -137,10 +143,7 @@ mod tests {
             slice("web-3", &[("web", "TCP", 80)], vec![endpoint("10.0.0.2")]),
             slice("web-4", &[("http", "UDP", 80)], vec![endpoint("10.0.0.3")]),
         ];
-        assert_eq!(
-            candidates_of(events, "http"),
-            (vec!["10.0.0.1:8080".into(), "10.0.0.1:9090".into()], 0, 2)
-        );
+        assert_eq!(candidates_of(events, "http"), (vec!["10.0.0.1:8080".into(), "10.0.0.1:9090".into()], 0));
     }
 
     #[test]
@@ -157,7 +160,7 @@ mod tests {
                 slice(order[0], &[("", "", 80)], vec![leaving("10.0.0.1")]),
                 slice(order[1], &[("", "", 80)], vec![endpoint("10.0.0.1"), endpoint("10.0.0.1")]),
             ];
-            assert_eq!(candidates_of(events, ""), (vec!["10.0.0.1:80".into()], 2, 0));
+            assert_eq!(candidates_of(events, ""), (vec!["10.0.0.1:80".into()], 2));
         }
     }
 }

@@ -7,6 +7,7 @@
 use std::collections::HashSet;
 
 use super::frontends::{self, Wanted};
+use super::limits::{self, Sizes};
 use super::node_port_addresses;
 use crate::diagnostic::{Cause, Diagnostic, Object};
 use crate::facts::{Claim, Facts, Service};
@@ -15,11 +16,15 @@ use crate::name::{Family, Protocol, ServiceName};
 
 /// The frontends that a Service claims: those it gets and those it loses.
 #[derive(Debug, Default)]
-pub(crate) struct Settled {
+pub(crate) struct Settled<'f> {
+    /// The strongest first.
     pub(crate) kept: Vec<Wanted>,
     pub(crate) lost: Vec<Lost>,
     /// Kept node ports that are also the health-check node port of another Service.
     shadowing: Vec<Lost>,
+    /// How many frontends would be kept if there were room for them: see `limits.rs`.
+    pub(crate) without_room: usize,
+    pub(crate) sizes: Sizes<'f>,
 }
 
 /// A lost frontend and the Service that owns it (possibly the same Service, by another field).
@@ -40,8 +45,8 @@ pub(crate) enum OwnedAs {
     NodePort,
 }
 
-pub(crate) fn settle(facts: &Facts, service: &Service) -> Settled {
-    let mut settled = Settled::default();
+pub(crate) fn settle<'f>(facts: &'f Facts, service: &Service) -> Settled<'f> {
+    let mut settled = Settled { sizes: Sizes::of(facts, service), ..Settled::default() };
     let mut taken = HashSet::new();
     for wanted in frontends::wanted(service, facts.policy()) {
         if let Some((owner, owned_as)) = owned_by_another(facts, service, &wanted) {
@@ -54,6 +59,7 @@ pub(crate) fn settle(facts: &Facts, service: &Service) -> Settled {
             settled.lost.push(Lost { wanted, owner: service.name.clone(), owned_as: OwnedAs::Same });
         }
     }
+    limits::fit(&facts.policy().limits, service, &mut settled);
     settled
 }
 
@@ -92,19 +98,19 @@ fn health_check_behind(facts: &Facts, service: &Service, wanted: &Wanted) -> Opt
     is_tcp_node_port.then(|| Lost { wanted: wanted.clone(), owner: owner.clone(), owned_as: OwnedAs::Same })
 }
 
-impl Settled {
-    pub(crate) fn diagnostics(&self, service: &Service) -> Vec<Diagnostic> {
-        let lost = self.lost.iter().map(|lost| {
+impl Settled<'_> {
+    pub(crate) fn diagnostics(&self, service: &Service) -> impl Iterator<Item = Diagnostic> {
+        let lost = self.lost.iter().map(move |lost| {
             conflict(service, lost.wanted.field.path(), lost.reason(service), lost.effect(service))
         });
-        let shadowing = self.shadowing.iter().map(|lost| {
+        let shadowing = self.shadowing.iter().map(move |lost| {
             let Lost { wanted, owner, .. } = lost;
             let reason =
                 format!("node port {}/tcp is also the health-check node port of {owner}", wanted.number);
             let effect = format!("health checks of {owner} reach the endpoints of this Service");
             conflict(service, wanted.field.path(), reason, effect)
         });
-        lost.chain(shadowing).collect()
+        lost.chain(shadowing)
     }
 }
 

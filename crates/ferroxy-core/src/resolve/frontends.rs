@@ -63,69 +63,83 @@ impl Wanted {
     }
 }
 
-/// For each port, cluster IPs first: if a Service claims a frontend twice, the first claim is used, and a load-balancer IP
-/// keeps its source ranges if it is also an external IP.
+/// The strongest first, as many as the limits allow; no more are enumerated. If a Service claims a frontend twice, the first claim is
+/// used: a load-balancer IP keeps its source ranges if it is also an external IP.
 pub(crate) fn wanted(service: &Service, policy: &Policy) -> Vec<Wanted> {
-    let mut all = Vec::new();
-    for (port, spec) in service.ports.iter().enumerate() {
-        for family in Family::ALL {
-            let Some(index) = cluster_ips::index_of(service, family) else { continue };
-            let at_address = |kind, field, ip: IpAddr| Wanted {
-                kind,
-                address: Some(ip),
-                number: spec.port,
-                family,
-                port,
-                field,
-            };
-            let cluster_ip = cluster_ips::of(service, family);
-            all.extend(cluster_ip.map(|ip| at_address(FrontendKind::ClusterIp, Field::ClusterIp(index), ip)));
-            let balanced = balanced(service).filter(|(_, ip)| Family::of(*ip) == family);
-            all.extend(balanced.map(|(i, ip)| at_address(FrontendKind::LoadBalancer, Field::Ingress(i), ip)));
-            let external = external(service, policy).filter(|(_, ip)| Family::of(*ip) == family);
-            all.extend(
-                external.map(|(i, ip)| at_address(FrontendKind::ExternalIp, Field::ExternalIp(i), ip)),
-            );
-            all.extend(spec.node_port.map(|number| Wanted {
-                kind: FrontendKind::NodePort,
-                address: None,
-                number,
-                family,
-                port,
-                field: Field::NodePort(spec.index),
-            }));
-        }
-    }
-    all
+    let ports = || service.ports.iter().enumerate();
+    let at_cluster_ip = ports().flat_map(|(port, spec)| {
+        families(service).filter_map(move |(family, index)| {
+            let address = Some(cluster_ips::of(service, family)?);
+            let (kind, field) = (FrontendKind::ClusterIp, Field::ClusterIp(index));
+            Some(Wanted { kind, address, number: spec.port, family, port, field })
+        })
+    });
+    let node_ports = ports().filter_map(|(port, spec)| Some((port, spec.index, spec.node_port?)));
+    let at_node_port = node_ports.flat_map(|(port, index, number)| {
+        families(service).map(move |(family, _)| {
+            let (kind, field) = (FrontendKind::NodePort, Field::NodePort(index));
+            Wanted { kind, address: None, number, family, port, field }
+        })
+    });
+    let outside: Vec<(FrontendKind, Field, IpAddr)> = outside(service, policy).collect();
+    let at_addresses = outside.chunk_by(|(one, ..), (other, ..)| one == other).flat_map(|of_a_kind| {
+        ports().flat_map(move |(port, spec)| {
+            of_a_kind.iter().map(move |&(kind, field, ip)| {
+                let (address, number, family) = (Some(ip), spec.port, Family::of(ip));
+                Wanted { kind, address, number, family, port, field }
+            })
+        })
+    });
+    let all = at_cluster_ip.chain(at_node_port).chain(at_addresses);
+    all.take(policy.limits.frontends).collect()
+}
+
+/// How many frontends there are without a limit.
+pub(crate) fn count(service: &Service, policy: &Policy) -> usize {
+    let families = families(service).count();
+    let node_ports = service.ports.iter().filter(|port| port.node_port.is_some()).count();
+    let addresses = families + outside(service, policy).count();
+    service.ports.len().saturating_mul(addresses).saturating_add(node_ports * families)
+}
+
+/// The families of the Service, with the index of the cluster IP.
+fn families(service: &Service) -> impl Iterator<Item = (Family, usize)> {
+    Family::ALL.into_iter().filter_map(|family| Some((family, cluster_ips::index_of(service, family)?)))
+}
+
+/// Load-balancer IPs, and then external IPs, of the Service's families.
+fn outside(service: &Service, policy: &Policy) -> impl Iterator<Item = (FrontendKind, Field, IpAddr)> {
+    let balanced = balanced(service).map(|(i, ip)| (FrontendKind::LoadBalancer, Field::Ingress(i), ip));
+    let external =
+        external(service, policy).map(|(i, ip)| (FrontendKind::ExternalIp, Field::ExternalIp(i), ip));
+    let is_served = |ip: IpAddr| families(service).any(|(family, _)| family == Family::of(ip));
+    balanced.chain(external).filter(move |(_, _, ip)| is_served(*ip))
 }
 
 /// Addresses of a family in which the Service has no cluster IP: they are not used.
-pub(crate) fn stranded(service: &Service, policy: &Policy) -> Vec<Diagnostic> {
+pub(crate) fn stranded(service: &Service, policy: &Policy) -> impl Iterator<Item = Diagnostic> {
     let external = external(service, policy).map(|(i, ip)| (Field::ExternalIp(i), ip));
     let balanced = balanced(service).map(|(i, ip)| (Field::Ingress(i), ip));
-    let without_cluster_ip = |(_, ip): &(Field, IpAddr)| cluster_ips::of(service, Family::of(*ip)).is_none();
-    let words = |(field, ip): (Field, IpAddr)| {
+    let without_cluster_ip =
+        move |(_, ip): &(Field, IpAddr)| cluster_ips::of(service, Family::of(*ip)).is_none();
+    let words = move |(field, ip): (Field, IpAddr)| {
         let reason =
             format!("{ip} is {family}, but the Service has no {family} cluster IP", family = Family::of(ip));
         diagnostic(service, field.path(), reason, "the address is not served".to_owned())
     };
-    external.chain(balanced).filter(without_cluster_ip).map(words).collect()
+    external.chain(balanced).filter(without_cluster_ip).map(words)
 }
 
 /// Addresses that a cluster IP may get at any time. They work until then.
-pub(crate) fn provisional(facts: &Facts, service: &Service) -> Vec<Diagnostic> {
-    let words = |(field, kind, ip): (Field, FrontendKind, IpAddr)| {
+pub(crate) fn provisional(facts: &Facts, service: &Service) -> impl Iterator<Item = Diagnostic> {
+    let words = move |(kind, field, ip): (FrontendKind, Field, IpAddr)| {
         let cidr = facts.service_cidrs().flat_map(|object| &object.cidrs).find(|cidr| cidr.contains(&ip))?;
         let is_free = facts.claims().owner(&Claim::WholeAddress { address: ip }).is_none();
-        let is_served = cluster_ips::of(service, Family::of(ip)).is_some() && !service.ports.is_empty();
         let reason = format!("the {} {ip} is inside the ServiceCIDR {cidr}", kind.words());
         let effect = "the address is served until a Service gets it as its cluster IP".to_owned();
-        (is_free && is_served).then(|| diagnostic(service, field.path(), reason, effect))
+        is_free.then(|| diagnostic(service, field.path(), reason, effect))
     };
-    let external = external(service, facts.policy());
-    let external = external.map(|(i, ip)| (Field::ExternalIp(i), FrontendKind::ExternalIp, ip));
-    let balanced = balanced(service).map(|(i, ip)| (Field::Ingress(i), FrontendKind::LoadBalancer, ip));
-    external.chain(balanced).filter_map(words).collect()
+    outside(service, facts.policy()).filter(|_| !service.ports.is_empty()).filter_map(words)
 }
 
 /// External IPs with their index, unless the feature gate disables them.
@@ -171,12 +185,12 @@ mod tests {
     fn every_kind_in_every_family() {
         let expected = [
             "10.96.0.80:80",
+            "fd00::80:80",
+            "IPv4 *:30080",
+            "IPv6 *:30080",
             "203.0.113.1:80",
             "198.51.100.1:80",
-            "IPv4 *:30080",
-            "fd00::80:80",
             "fd00:e::1:80",
-            "IPv6 *:30080",
         ];
         assert_eq!(list(&read(dual_stack()), &Policy::default()), expected);
     }
@@ -195,7 +209,7 @@ mod tests {
         object.ip_families.pop();
         let service = read(object);
         assert!(!list(&service, &Policy::default()).iter().any(|text| text.contains("IPv6")));
-        let diagnostics = stranded(&service, &Policy::default());
+        let diagnostics: Vec<Diagnostic> = stranded(&service, &Policy::default()).collect();
         assert_eq!(diagnostics.len(), 1);
         assert_eq!(diagnostics[0].field, "spec.externalIPs[1]");
         assert_eq!(diagnostics[0].reason, "fd00:e::1 is IPv6, but the Service has no IPv6 cluster IP");

@@ -33,8 +33,6 @@ pub(crate) struct Selection {
     /// An endpoint on any node can serve.
     pub(crate) somewhere: bool,
     pub(crate) preference: Preference,
-    /// The number of endpoints above the maximum: see `pool_size.rs`.
-    pub(crate) beyond: usize,
 }
 
 pub(crate) fn select(candidates: &[Candidate<'_>], uses: Uses, node: &str, zone: Option<&str>) -> Selection {
@@ -49,7 +47,6 @@ pub(crate) fn select(candidates: &[Candidate<'_>], uses: Uses, node: &str, zone:
         local: if uses.local { ready_or_leaving(candidates, is_local, is_local) } else { Vec::new() },
         somewhere: candidates.iter().any(|candidate| candidate.conditions.ready() || is_leaving(candidate)),
         preference,
-        beyond: 0,
     }
 }
 

@@ -20,8 +20,7 @@ pub fn serving(facts: &Facts, service: &ServiceName, port: &PortIntent) -> Vec<S
 }
 
 fn endpoints<'f>(slice: &'f Slice, port: &PortIntent) -> impl Iterator<Item = SocketAddr> + use<'f> {
-    let target = slice.ports.iter().find(|it| *it.name == *port.name && it.protocol == port.protocol);
-    let target = target.map(|it| it.port);
+    let target = slice.port(&port.name, port.protocol);
     let serves = |index: &usize| slice.conditions(*index).is_some_and(may_hold_connections);
     (0..slice.len())
         .filter(serves)

@@ -44,6 +44,7 @@ pub fn service_over(
         ports: vec![port],
         health_check: None,
         annotations: Vec::new(),
+        left_out: Default::default(),
     };
     (name, Arc::new(intent))
 }

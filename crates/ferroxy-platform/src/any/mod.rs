@@ -51,6 +51,11 @@ pub mod privileges {
     pub fn keep(_: &Privileges, _: &[Privilege]) -> io::Result<()> {
         Err(super::unsupported("giving up privileges"))
     }
+
+    /// There is nothing that a thread could have apart from its process.
+    pub fn give_up_in_this_thread() -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// No figures.

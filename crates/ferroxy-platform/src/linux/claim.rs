@@ -55,7 +55,10 @@ fn join() -> io::Result<(OwnedFd, u32)> {
             Ok(()) => return Ok((socket, name)),
             Err(Errno::ADDRINUSE) => name = any_name(),
             Err(Errno::PERM) => {
-                return Err(io::Error::new(io::ErrorKind::PermissionDenied, "not permitted without CAP_NET_ADMIN"));
+                return Err(io::Error::new(
+                    io::ErrorKind::PermissionDenied,
+                    "not permitted without CAP_NET_ADMIN",
+                ));
             }
             Err(error) => return Err(error.into()),
         }
@@ -95,7 +98,9 @@ mod tests {
     #[test]
     fn a_holder_has_one_of_our_names_and_has_joined() {
         let line = |protocol: u32, name: u32, groups: &str| {
-            format!("000000009de644ec {protocol:<3} {name:<10} {groups} 0        0        0     2        0        28583   ")
+            format!(
+                "000000009de644ec {protocol:<3} {name:<10} {groups} 0        0        0     2        0        28583   "
+            )
         };
         let name = *NAMES.start();
         assert_eq!(holder(&line(12, name, "00000020")), Some(name));
@@ -104,7 +109,8 @@ mod tests {
         assert_eq!(holder(&line(12, name, "00000010")), None, "joined another group");
         assert_eq!(holder(&line(12, name - 1, "00000020")), None, "has a name of its own");
         assert_eq!(holder(&line(0, name, "00000020")), None, "speaks another protocol");
-        let header = "sk               Eth Pid        Groups   Rmem     Wmem     Dump  Locks    Drops    Inode";
+        let header =
+            "sk               Eth Pid        Groups   Rmem     Wmem     Dump  Locks    Drops    Inode";
         assert_eq!(holder(header), None);
     }
 

@@ -35,6 +35,14 @@ fn keep_only(own: CapabilitySet, programs: CapabilitySet) -> io::Result<()> {
     Ok(())
 }
 
+/// Without a permitted set and under `no_new_privs`, which [`keep_only`] sets, not even a program that runs as root gets
+/// capabilities back.
+pub fn give_up_in_this_thread() -> io::Result<()> {
+    clear_ambient_capability_set()?;
+    let none = CapabilitySet::empty();
+    Ok(set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?)
+}
+
 fn set(privileges: &[Privilege]) -> CapabilitySet {
     privileges.iter().map(|privilege| capability(*privilege)).collect()
 }

@@ -25,7 +25,7 @@ impl Output {
         Ok(Output(stream.as_fd().try_clone_to_owned()?.into()))
     }
 
-    /// Whether a short write would not block, now or after waiting for so long. A stream that nobody will ever read has
+    /// Whether a short write would not block, now or after waiting for so long. A stream whose reader is gone has
     /// room: writing to it fails at once.
     pub fn has_room(&self, wait: Duration) -> bool {
         let until = Instant::now() + wait;
@@ -51,7 +51,7 @@ mod tests {
     use crate::streams::SHORT;
 
     #[test]
-    fn a_pipe_has_room_until_it_is_full_and_again_when_nobody_reads_it() {
+    fn a_pipe_has_room_until_it_is_full_and_again_when_its_reader_is_gone() {
         let (reader, writer) = rustix::pipe::pipe().unwrap();
         let output = Output::of(&writer).unwrap();
         let mut written = 0;

@@ -88,6 +88,11 @@ impl Access {
         self.config.auth_info.exec.is_some()
     }
 
+    /// The certificate of the server is not verified.
+    pub(super) fn trusts_anyone(&self) -> bool {
+        self.config.accept_invalid_certs && self.config.cluster_url.scheme() == Some(&Scheme::HTTPS)
+    }
+
     /// Makes a client with its own connections. Blocks, since it may run an exec plugin. Needs a tokio runtime.
     pub(super) fn client(&self) -> Result<Client, String> {
         let mut tcp = HttpConnector::new();

@@ -8,7 +8,7 @@ use ::kube::client::Client;
 use ferroxy_core::{Cause, Diagnostic, Object, ObjectKind};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::Options;
 use super::access::Access;
@@ -70,6 +70,14 @@ impl Keeper {
             Ok((access, client)) => {
                 let moved = self.supplied.is_some() && access.server() != self.access.server();
                 let why = if moved { Why::Move } else { why };
+                if access.trusts_anyone() && (self.supplied.is_none() || !self.access.trusts_anyone()) {
+                    warn!(
+                        "insecure-skip-tls-verify: the certificate of {} is not verified; whoever intercepts the \
+                         connection gets our credentials and decides where Services lead. Set certificate-authority \
+                         in the kubeconfig instead",
+                        access.server()
+                    );
+                }
                 if self.supplied.is_some() {
                     info!("reconnecting to the API server {}: {}", access.server(), why.words());
                 }

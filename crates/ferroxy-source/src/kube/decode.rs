@@ -6,7 +6,7 @@ mod protobuf;
 
 use std::fmt;
 
-use ferroxy_core::Event;
+use ferroxy_core::{Event, foreign};
 use serde::Deserialize;
 
 use super::encoding::Encoding;
@@ -71,8 +71,8 @@ impl Status {
 
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Status { code, reason, message } = self;
-        match (reason.as_str(), message.as_str()) {
+        let code = self.code;
+        match (&*foreign::kept(&self.reason), &*foreign::kept(&self.message)) {
             ("", "") => write!(f, "answered {code}"),
             (reason, "") => write!(f, "answered {code} {reason}"),
             (_, message) => write!(f, "answered {code}: {message}"),

@@ -16,6 +16,7 @@ use tokio::sync::watch;
 use tokio::time::{sleep_until, timeout};
 use tracing::debug;
 
+use super::Denial;
 use super::access::told;
 use super::ask::{Ask, Go};
 use super::backoff::random;
@@ -100,6 +101,7 @@ impl Follower {
     /// Sends one request and reads its response to the end.
     async fn turn(&mut self) {
         self.rest().await;
+        self.hub.room().await;
         let lease = usable(&mut self.leases).await;
         if lease.why == Why::Move {
             self.machine.change_server(&lease.server);
@@ -157,7 +159,23 @@ impl Follower {
         };
         let status = decode::status(status, &body);
         debug!(kind = self.resource.kind.as_str(), code = status.code, message = status.message, "refused");
+        self.deny(&status);
         self.machine.refused(status, retry_after, Instant::now(), &mut self.out);
+    }
+
+    /// Reports a list that will not be answered. A refused watch is no denial, nor is a streaming list, which needs the
+    /// permission to watch: pages are tried next.
+    fn deny(&self, status: &decode::Status) {
+        let is_final = match status.code {
+            401 => true,
+            403 => matches!(self.machine.ask(), Ask::Page { .. }),
+            _ => false,
+        };
+        if is_final && self.insists && !self.machine.is_listed() && self.resource.kind != Kind::ServiceCidr {
+            let message = status.message.lines().next().unwrap_or_default().to_owned();
+            let resource = self.resource.qualified_name();
+            self.hub.denied(Denial { code: status.code, resource, message });
+        }
     }
 
     async fn read_page(&mut self, encoding: Encoding, mut body: Body) {
@@ -169,7 +187,11 @@ impl Follower {
                     return self.machine.page_too_large(Instant::now());
                 }
                 Next::Bytes(bytes) => page.extend_from_slice(&bytes),
-                Next::End => break,
+                Next::End => {
+                    // A large page takes long: its end is the last sign of life, and not its beginning.
+                    self.hear();
+                    break;
+                }
                 Next::Silence(length) => return self.machine.broken(silent(length), Instant::now()),
                 Next::Broken(reason) => return self.machine.broken(reason, Instant::now()),
             }
@@ -183,6 +205,7 @@ impl Follower {
         self.report(true);
         let mut framer = Framer::new(encoding);
         loop {
+            self.hub.room().await;
             // Only between events may a watch be silent for long.
             let idle = self.machine.is_watching() && !framer.is_amid_event();
             let silence = if idle { WATCH_SILENCE } else { LIST_SILENCE };

@@ -2,14 +2,21 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use ferroxy_core::{Diagnostic, Event};
+use tokio::time::sleep;
 
-use super::Update;
+use super::source::HeldBack;
+use super::{Denial, Update};
 use crate::object::Kind;
+
+/// How often it is asked whether there is room again.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 pub(super) struct Hub {
     state: RefCell<State>,
+    held_back: HeldBack,
 }
 
 struct State {
@@ -25,14 +32,24 @@ impl Hub {
     pub(super) fn new(
         needed: impl IntoIterator<Item = Kind>,
         on_update: impl FnMut(Update) + 'static,
+        held_back: HeldBack,
     ) -> Hub {
         Hub {
+            held_back,
             state: RefCell::new(State {
                 on_update: Box::new(on_update),
                 missing: needed.into_iter().collect(),
                 listed: false,
                 troubles: BTreeMap::new(),
             }),
+        }
+    }
+
+    /// Waits until whoever gets the updates has room for more. The rest of this thread goes on: connections are kept
+    /// alive, and the server is probed.
+    pub(super) async fn room(&self) {
+        while self.held_back.is_full() {
+            sleep(LOOK_AGAIN).await;
         }
     }
 
@@ -48,6 +65,10 @@ impl Hub {
             state.listed = true;
             (state.on_update)(Update::Listed);
         }
+    }
+
+    pub(super) fn denied(&self, denial: Denial) {
+        (self.state.borrow_mut().on_update)(Update::Denied(denial));
     }
 
     /// Everything that is wrong with one kind, or with the credentials.
@@ -74,7 +95,11 @@ mod tests {
     fn listed_is_sent_once_and_troubles_when_they_change() {
         let updates = Rc::new(RefCell::new(Vec::new()));
         let sink = Rc::clone(&updates);
-        let hub = Hub::new([Kind::Service, Kind::Slice], move |update| sink.borrow_mut().push(update));
+        let hub = Hub::new(
+            [Kind::Service, Kind::Slice],
+            move |update| sink.borrow_mut().push(update),
+            HeldBack::default(),
+        );
         let trouble = |reason: &str| Diagnostic {
             object: Object::service("n/a"),
             field: "spec".into(),

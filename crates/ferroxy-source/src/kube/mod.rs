@@ -77,6 +77,17 @@ impl Options {
     }
 }
 
+/// A list that the server refuses to this user.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Denial {
+    /// 401 (who are you?) or 403 (you may not).
+    pub code: u16,
+    /// As `kubectl auth can-i list` takes it: `endpointslices.discovery.k8s.io`.
+    pub resource: String,
+    /// What the server says about it, in one line: usually with the name of the user. May be empty.
+    pub message: String,
+}
+
 /// What a watch reports.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Update {
@@ -85,4 +96,6 @@ pub enum Update {
     Listed,
     /// Everything that is wrong with the source now; empty if nothing is.
     Troubles(Vec<Diagnostic>),
+    /// The server does not let us list this resource. Only for a reader that does not wait for the permission.
+    Denied(Denial),
 }

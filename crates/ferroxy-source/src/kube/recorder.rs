@@ -241,11 +241,11 @@ mod tests {
     /// Names of Nodes may be as long as the API lets any name be.
     #[test]
     fn a_long_node_name_does_not_make_the_event_invalid() {
-        let name = format!("{}.{}", "n".repeat(232), "m".repeat(20));
+        let name = format!("{}.{}", "n".repeat(235), "m".repeat(17));
         let node = occurrence(Regarding::Node(name.clone()));
         let now = Duration::from_secs(1_800_000_000);
         let written = serde_json::to_value(Event::new(&node, &name, now)).unwrap();
-        assert_eq!(written["metadata"]["name"], format!("{}.18fae27693b40000", "n".repeat(232)));
+        assert_eq!(written["metadata"]["name"], format!("{}.18fae27693b40000", "n".repeat(235)));
         assert_eq!(written["reportingInstance"], "n".repeat(128));
         assert_eq!(written["regarding"]["name"], name);
     }

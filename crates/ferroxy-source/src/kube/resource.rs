@@ -44,6 +44,15 @@ impl Resource {
         all
     }
 
+    /// As `kubectl auth can-i` takes it: `services`, `endpointslices.discovery.k8s.io`.
+    pub(super) fn qualified_name(&self) -> String {
+        let mut parts = self.path.trim_start_matches('/').split('/');
+        match (parts.next(), parts.next(), parts.next_back()) {
+            (Some("apis"), Some(group), Some(name)) => format!("{name}.{group}"),
+            (_, _, name) => name.unwrap_or_default().to_owned(),
+        }
+    }
+
     /// Path and query. The server ends a watch after `timeout_seconds`.
     pub(super) fn target(&self, ask: &Ask, timeout_seconds: u32) -> String {
         let Resource { path, selectors, .. } = self;
@@ -80,6 +89,14 @@ fn encoded(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_have_their_api_group() {
+        let names: Vec<String> = Resource::all("ka", true).iter().map(Resource::qualified_name).collect();
+        let expected =
+            ["nodes", "services", "endpointslices.discovery.k8s.io", "servicecidrs.networking.k8s.io"];
+        assert_eq!(names, expected);
+    }
 
     #[test]
     fn the_selectors_of_kube_proxy() {

@@ -1,5 +1,6 @@
 //! The public interface of the source: open it, then watch it or read it once.
 
+use std::fmt;
 use std::io;
 use std::pin::pin;
 use std::rc::Rc;
@@ -9,10 +10,12 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use ferroxy_core::{Diagnostic, Event};
+use ferroxy_platform::privileges;
 use futures_util::future::{join_all, select};
 use tokio::runtime;
 use tokio::sync::mpsc::Receiver;
 use tokio::sync::oneshot;
+use tracing::warn;
 
 use super::access::{Access, OpenError};
 use super::credentials::keep;
@@ -25,7 +28,7 @@ use super::observer::{Observer, learn_version};
 use super::probe::probe;
 use super::recorder::{Recorder, record};
 use super::resource::Resource;
-use super::{Options, Update};
+use super::{Denial, Options, Update};
 use crate::occurrence::Occurrence;
 
 /// An API server with its configuration, not contacted yet.
@@ -34,6 +37,23 @@ pub struct KubeSource {
     options: Options,
     access: Access,
     observer: Observer,
+    held_back: HeldBack,
+}
+
+/// Says whether whoever gets the updates has enough of them for now: then no more are read.
+#[derive(Default)]
+pub(super) struct HeldBack(Option<Box<dyn Fn() -> bool + Send>>);
+
+impl HeldBack {
+    pub(super) fn is_full(&self) -> bool {
+        self.0.as_ref().is_some_and(|is_full| is_full())
+    }
+}
+
+impl fmt::Debug for HeldBack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("HeldBack")
+    }
 }
 
 /// A thread that follows the API server. Dropping this ends it.
@@ -52,6 +72,27 @@ pub enum ReadError {
     Thread(#[from] io::Error),
     #[error("not everything was read from {server} within {} seconds{}", waited.as_secs_f32(), because(troubles))]
     Timeout { server: String, waited: Duration, troubles: Vec<Diagnostic> },
+    #[error(
+        "{server} does not accept the credentials of the kubeconfig or service account (401){}",
+        said(message)
+    )]
+    Unauthorized { server: String, message: String },
+    #[error("missing permission at {server}: list {resource} (403){}", said(message))]
+    Forbidden { server: String, resource: String, message: String },
+}
+
+impl ReadError {
+    fn denied(server: String, denial: Denial) -> ReadError {
+        let Denial { code, resource, message } = denial;
+        match code {
+            401 => ReadError::Unauthorized { server, message },
+            _ => ReadError::Forbidden { server, resource, message },
+        }
+    }
+}
+
+fn said(message: &str) -> String {
+    if message.is_empty() { String::new() } else { format!(": {message}") }
 }
 
 fn because(troubles: &[Diagnostic]) -> String {
@@ -62,12 +103,17 @@ impl KubeSource {
     /// Reads the configuration and the credentials. The server need not be reachable yet.
     pub fn open(options: Options) -> Result<KubeSource, OpenError> {
         let access = Access::read(&options)?;
-        Ok(KubeSource { options, access, observer: Observer::default() })
+        Ok(KubeSource { options, access, observer: Observer::default(), held_back: HeldBack::default() })
     }
 
     /// Reports every request to the observer.
     pub fn observed_by(self, observer: Observer) -> KubeSource {
         KubeSource { observer, ..self }
+    }
+
+    /// Reads no further while this is true. It is asked often.
+    pub fn held_back_while(self, is_full: impl Fn() -> bool + Send + 'static) -> KubeSource {
+        KubeSource { held_back: HeldBack(Some(Box::new(is_full))), ..self }
     }
 
     /// `https://192.0.2.1:6443`
@@ -77,7 +123,7 @@ impl KubeSource {
 
     /// Lists and watches on a separate thread, and calls back from there.
     pub fn watch(self, on_update: impl FnMut(Update) + Send + 'static) -> io::Result<KubeWatch> {
-        self.start(false, on_update)
+        self.start(false, give_up_privileges, on_update)
     }
 
     /// Lists everything once. Also returns what is wrong with single objects.
@@ -85,13 +131,14 @@ impl KubeSource {
         let (deadline, server) = (Instant::now() + limit, self.server());
         let (sender, updates) = mpsc::channel();
         // Fails only if the receiver is gone.
-        let watch = self.start(true, move |update| drop(sender.send(update)))?;
+        let watch = self.start(true, || {}, move |update| drop(sender.send(update)))?;
         let (mut events, mut troubles) = (Vec::new(), Vec::new());
         loop {
             match updates.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                 Ok(Update::Events(more)) => events.extend(more),
                 Ok(Update::Troubles(now)) => troubles = now,
                 Ok(Update::Listed) => break,
+                Ok(Update::Denied(denial)) => return Err(ReadError::denied(server, denial)),
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
                     return Err(ReadError::Timeout { server, waited: limit, troubles });
                 }
@@ -107,10 +154,11 @@ impl KubeSource {
         Ok((events, troubles))
     }
 
-    /// `wait_for_all`: also for optional resources.
+    /// `wait_for_all`: also for optional resources. `prepare` runs first on the new thread.
     fn start(
         self,
         wait_for_all: bool,
+        prepare: fn(),
         on_update: impl FnMut(Update) + Send + 'static,
     ) -> io::Result<KubeWatch> {
         let resources = Resource::all(&self.options.node_name, self.options.service_cidrs);
@@ -120,12 +168,21 @@ impl KubeSource {
         let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
         let work = Work { source: self, resources, pulses: pulses.clone(), occurrences, wait_for_all };
         let run = move || {
+            prepare();
             runtime.block_on(async { drop(select(pin!(work.run(on_update)), stopped).await) });
             // Does not wait for DNS lookups and exec plugins.
             runtime.shutdown_background();
         };
         let thread = thread::Builder::new().name("api-watch".to_owned()).spawn(run)?;
         Ok(KubeWatch { stop: Some(stop), thread: Some(thread), pulses, recorder })
+    }
+}
+
+/// The thread that reads from the network programs nothing, and an exec plugin of the kubeconfig, which is a child of
+/// it, must not get what the agent keeps for its own tools.
+fn give_up_privileges() {
+    if let Err(error) = privileges::give_up_in_this_thread() {
+        warn!("cannot give up privileges for the connection to the API server: {error}");
     }
 }
 
@@ -162,8 +219,8 @@ struct Work {
 impl Work {
     async fn run(self, on_update: impl FnMut(Update) + 'static) {
         let Work { source, resources, pulses, occurrences, wait_for_all } = self;
-        let KubeSource { options, access, observer } = source;
-        let hub = Rc::new(Hub::new(resources.iter().map(|it| it.kind), on_update));
+        let KubeSource { options, access, observer, held_back } = source;
+        let hub = Rc::new(Hub::new(resources.iter().map(|it| it.kind), on_update, held_back));
         let link = Link::new(&options, pulses.clone(), observer.clone());
         let accept = Accept::new(&options);
         let followers = resources.into_iter().zip(pulses).map(|(resource, pulse)| {

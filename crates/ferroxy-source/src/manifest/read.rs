@@ -173,7 +173,7 @@ impl Reader<'_> {
                     effect: "it is treated as absent".to_owned(),
                     cause: Cause::Field,
                 };
-                self.reading.diagnostics.extend(notes.0.into_iter().map(diagnostic));
+                self.reading.diagnostics.extend(notes.finish().into_iter().map(diagnostic));
                 self.count += 1;
                 (self.each)(object);
             }

@@ -1,7 +1,7 @@
 //! The messages around objects: the envelope of every body, the events of a watch, lists and errors.
 
 use super::metadata::Metadata;
-use super::reader::{Malformed, Value, fields, int32, text};
+use super::reader::{Malformed, Value, fields, int32, whole};
 
 /// Every body begins with it.
 const MAGIC: &[u8] = b"k8s\0";
@@ -113,8 +113,8 @@ fn list_meta(message: &[u8]) -> Result<ListMeta, Malformed> {
     let mut meta = ListMeta::default();
     for field in fields(message) {
         match field? {
-            (2, Value::Bytes(it)) => meta.version = text(it),
-            (3, Value::Bytes(it)) => meta.r#continue = text(it),
+            (2, Value::Bytes(it)) => meta.version = whole(it),
+            (3, Value::Bytes(it)) => meta.r#continue = whole(it),
             _ => {}
         }
     }
@@ -149,8 +149,8 @@ impl Status {
         let mut status = Status::default();
         for field in fields(message) {
             match field? {
-                (3, Value::Bytes(it)) => status.message = text(it),
-                (4, Value::Bytes(it)) => status.reason = text(it),
+                (3, Value::Bytes(it)) => status.message = whole(it),
+                (4, Value::Bytes(it)) => status.reason = whole(it),
                 (6, Value::Number(it)) => status.code = u16::try_from(int32(it)).unwrap_or_default(),
                 _ => {}
             }

@@ -1,10 +1,11 @@
 //! `ObjectMeta`: the fields that a proxy reads. Labels and annotations are searched where they are and not collected.
 
+use ferroxy_core::foreign;
 use ferroxy_core::policy::ANNOTATION_PREFIX;
 
-use super::reader::{Malformed, Value, fields, text};
+use super::reader::{Malformed, Value, fields, text, whole};
 use crate::wire::field::Notes;
-use crate::wire::metadata::{LAST_CHANGE, LAST_CHANGE_FIELD, LONGEST, MOST};
+use crate::wire::metadata::{LAST_CHANGE, LAST_CHANGE_FIELD, MOST};
 use crate::wire::time;
 
 const LABELS: u32 = 11;
@@ -52,7 +53,7 @@ impl<'a> Metadata<'a> {
 
     /// The position of the object in a watch.
     pub(super) fn version(&self) -> Option<String> {
-        (!self.version.is_empty()).then(|| text(self.version))
+        (!self.version.is_empty()).then(|| whole(self.version))
     }
 
     /// Seconds since 1970.
@@ -75,13 +76,10 @@ impl<'a> Metadata<'a> {
 
     /// The annotations of ours, with their values.
     pub(super) fn our_annotations(&self) -> Vec<(String, String)> {
-        let ours = self.entries(ANNOTATIONS).filter(|(key, _)| key.starts_with(ANNOTATION_PREFIX.as_bytes()));
-        let read = |(key, value): (&[u8], &[u8])| {
-            let mut value = text(value);
-            value.truncate(value.floor_char_boundary(LONGEST));
-            (text(key), value)
-        };
-        ours.take(MOST).map(read).collect()
+        let ours = self.entries(ANNOTATIONS).filter(|(key, _)| {
+            key.starts_with(ANNOTATION_PREFIX.as_bytes()) && key.len() <= foreign::LONGEST
+        });
+        ours.take(MOST).map(|(key, value)| (text(key), text(value))).collect()
     }
 
     /// The entries of one of the maps.

@@ -2,6 +2,8 @@
 //!
 //! Nothing is allocated for a length that a message announces: a length must fit into the bytes that are there.
 
+use ferroxy_core::foreign;
+
 /// Why bytes are not a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
@@ -45,8 +47,14 @@ pub(crate) fn fields(message: &[u8]) -> Fields<'_> {
     Fields { rest: message }
 }
 
-/// As Go's JSON has it: what is not UTF-8 is replaced.
+/// Text of an object, which tenants may write: cut as `wire/` cuts it.
 pub(crate) fn text(bytes: &[u8]) -> String {
+    foreign::cut(&String::from_utf8_lossy(bytes)).to_owned()
+}
+
+/// Text of the API server itself, as it is: a resource version or a continue token that was cut would be another one.
+/// As in Go's JSON, what is not UTF-8 is replaced.
+pub(crate) fn whole(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 
+use ferroxy_core::foreign;
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 /// A field as it was found. `null` is absent, as in the API.
@@ -16,9 +17,28 @@ pub(crate) enum Field<T> {
     Wrong(&'static str),
 }
 
-/// The fields of one object that had the wrong type.
+/// The fields of one object that had the wrong type: so many are kept, and the rest is counted.
 #[derive(Debug, Default)]
-pub(crate) struct Notes(pub(crate) Vec<Note>);
+pub(crate) struct Notes(pub(crate) Vec<Note>, usize);
+
+const MOST_NOTES: usize = 20;
+
+impl Notes {
+    pub(crate) fn add(&mut self, field: impl fmt::Display, reason: String) {
+        if self.0.len() < MOST_NOTES {
+            self.0.push(Note { field: field.to_string(), reason });
+        } else {
+            self.1 += 1;
+        }
+    }
+
+    pub(crate) fn finish(mut self) -> Vec<Note> {
+        if self.1 > 0 {
+            self.0.push(Note { field: "(more)".to_owned(), reason: format!("and {} more", self.1) });
+        }
+        self.0
+    }
+}
 
 #[derive(Debug, PartialEq)]
 pub(crate) struct Note {
@@ -35,7 +55,7 @@ impl<T: Shape> Field<T> {
             Field::Is(value) => Some(value),
             Field::Wrong(found) => {
                 let reason = format!("must be {}, but is {found}", T::WANTED);
-                notes.0.push(Note { field: path.to_string(), reason });
+                notes.add(path, reason);
                 None
             }
         }
@@ -83,8 +103,20 @@ pub(crate) trait Shape: Sized {
 
 impl Shape for String {
     const WANTED: &'static str = "text";
+    /// What is longer than any valid value is cut, whatever it is: it stays invalid, and costs no more than others.
     fn from_text(text: &str) -> Option<String> {
-        Some(text.to_owned())
+        Some(foreign::cut(text).to_owned())
+    }
+}
+
+/// Text of the API server itself, as it is: a resource version that was cut would be another one.
+#[derive(Debug, Default)]
+pub(crate) struct Whole(pub(crate) String);
+
+impl Shape for Whole {
+    const WANTED: &'static str = "text";
+    fn from_text(text: &str) -> Option<Whole> {
+        Some(Whole(text.to_owned()))
     }
 }
 
@@ -109,7 +141,7 @@ pub(crate) struct NumberOrName(pub(crate) String);
 impl Shape for NumberOrName {
     const WANTED: &'static str = "a whole number or text";
     fn from_text(text: &str) -> Option<NumberOrName> {
-        Some(NumberOrName(text.to_owned()))
+        Some(NumberOrName(foreign::cut(text).to_owned()))
     }
     fn from_integer(number: i64) -> Option<NumberOrName> {
         Some(NumberOrName(number.to_string()))
@@ -231,6 +263,24 @@ mod tests {
         assert_eq!(taken::<bool>(json!(false)), (Some(false), vec![]));
         assert_eq!(taken::<NumberOrName>(json!(8080)).0.unwrap().0, "8080");
         assert_eq!(taken::<NumberOrName>(json!("http")).0.unwrap().0, "http");
+    }
+
+    #[test]
+    fn long_text_is_cut() {
+        let novel = "a".repeat(200_000);
+        assert_eq!(taken::<String>(json!(novel)).0.unwrap().len(), foreign::LONGEST);
+        assert_eq!(taken::<NumberOrName>(json!(novel)).0.unwrap().0.len(), foreign::LONGEST);
+        assert_eq!(taken::<Vec<Field<String>>>(json!([novel])).1, [""; 0]);
+    }
+
+    #[test]
+    fn many_mistakes_are_counted() {
+        let mut notes = Notes::default();
+        let list = field::<Vec<Field<String>>>(json!(vec![1; 1000]));
+        assert_eq!(list.texts(format_args!("spec.ips"), &mut notes), [""; 0]);
+        let notes = notes.finish();
+        assert_eq!(notes.len(), MOST_NOTES + 1);
+        assert_eq!(notes[MOST_NOTES].reason, "and 980 more");
     }
 
     #[test]

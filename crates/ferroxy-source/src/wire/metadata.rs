@@ -2,11 +2,12 @@
 
 use std::fmt;
 
+use ferroxy_core::foreign;
 use ferroxy_core::policy::ANNOTATION_PREFIX;
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use super::field::{Field, Labels, Notes, mappings};
+use super::field::{Field, Labels, Notes, Whole, mappings};
 use super::time;
 
 #[derive(Debug, Default, Deserialize)]
@@ -17,7 +18,7 @@ pub(super) struct Metadata {
     labels: Field<Labels>,
     creation_timestamp: Field<String>,
     deletion_timestamp: Field<String>,
-    resource_version: Field<String>,
+    resource_version: Field<Whole>,
     annotations: Field<Annotations>,
 }
 
@@ -33,9 +34,8 @@ pub(crate) const LAST_CHANGE: &str = "endpoints.kubernetes.io/last-change-trigge
 pub(crate) const LAST_CHANGE_FIELD: &str =
     "metadata.annotations[endpoints.kubernetes.io/last-change-trigger-time]";
 
-/// Tenants write annotations: so many of ours are read, and values of this length.
+/// Tenants write annotations: so many of ours are read.
 pub(crate) const MOST: usize = 16;
-pub(crate) const LONGEST: usize = 256;
 
 impl<'de> Deserialize<'de> for Annotations {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Annotations, D::Error> {
@@ -57,7 +57,10 @@ impl<'de> Visitor<'de> for AnnotationsVisitor {
         while let Some(key) = map.next_key::<String>()? {
             if key == LAST_CHANGE {
                 annotations.last_change = map.next_value()?;
-            } else if key.starts_with(ANNOTATION_PREFIX) && annotations.ours.len() < MOST {
+            } else if key.starts_with(ANNOTATION_PREFIX)
+                && key.len() <= foreign::LONGEST
+                && annotations.ours.len() < MOST
+            {
                 annotations.ours.push((key, map.next_value()?));
             } else {
                 map.next_value::<IgnoredAny>()?;
@@ -73,7 +76,7 @@ mappings!(Metadata, Annotations);
 pub(super) fn take_version(metadata: &mut Field<Metadata>) -> Option<String> {
     let Field::Is(metadata) = metadata else { return None };
     match std::mem::take(&mut metadata.resource_version) {
-        Field::Is(version) if !version.is_empty() => Some(version),
+        Field::Is(Whole(version)) if !version.is_empty() => Some(version),
         _ => None,
     }
 }
@@ -118,9 +121,7 @@ impl Identity {
         let mut ours: Vec<(String, String)> = Vec::new();
         for (key, value) in annotations.into_iter().flat_map(|it| it.ours) {
             let value = value.take(format_args!("metadata.annotations[{key}]"), notes);
-            let mut value = value.unwrap_or_default();
-            value.truncate(value.floor_char_boundary(LONGEST));
-            ours.push((key, value));
+            ours.push((key, value.unwrap_or_default()));
         }
         ours
     }

@@ -3,9 +3,10 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use ferroxy_core::foreign::quoted;
 use jiff::Timestamp;
 
-use super::field::{Note, Notes};
+use super::field::Notes;
 
 /// The beginning of the year 0, in seconds since 1970.
 const YEAR_0: i64 = -62_167_219_200;
@@ -40,8 +41,8 @@ pub(crate) fn write_micros(since_1970: Duration) -> String {
 
 fn noted<T>(time: Option<T>, text: &str, field: &str, notes: &mut Notes) -> Option<T> {
     if time.is_none() {
-        let reason = format!("{text:?} is not a time such as 2024-02-29T12:00:00Z");
-        notes.0.push(Note { field: field.to_owned(), reason });
+        let reason = format!("{} is not a time such as 2024-02-29T12:00:00Z", quoted(text));
+        notes.add(field, reason);
     }
     time
 }

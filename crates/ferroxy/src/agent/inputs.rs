@@ -1,13 +1,12 @@
 //! What the platform reports, as inputs of the agent: changes of the host's addresses, and requests to stop.
 
 use std::io;
-use std::sync::mpsc::Sender;
 
 use ferroxy_core::Event;
 use ferroxy_platform::{addresses, signals};
 use tracing::warn;
 
-use super::Input;
+use super::{Input, Sender};
 
 /// The addresses of this host, as an event. Addresses on these devices belong to Services.
 pub fn host_addresses(devices: &[&str]) -> io::Result<Event> {
@@ -15,7 +14,7 @@ pub fn host_addresses(devices: &[&str]) -> io::Result<Event> {
 }
 
 /// Sends the host's addresses whenever they change.
-pub fn watch_addresses(devices: &[&str], inputs: Sender<Input>) -> io::Result<()> {
+pub fn watch_addresses(devices: &[&str], inputs: Sender) -> io::Result<()> {
     addresses::watch_addresses(devices, move |addresses| match addresses {
         // Fails only when the agent has ended, which ends the process.
         Ok(addresses) => drop(inputs.send(Input::Events(vec![Event::HostAddresses(addresses)]))),
@@ -24,6 +23,6 @@ pub fn watch_addresses(devices: &[&str], inputs: Sender<Input>) -> io::Result<()
 }
 
 /// Turns SIGTERM and SIGINT into `Stop`. Call it before any other thread exists.
-pub fn watch_signals(inputs: Sender<Input>) -> io::Result<()> {
+pub fn watch_signals(inputs: Sender) -> io::Result<()> {
     signals::watch(move |reason| drop(inputs.send(Input::Stop(reason.as_str()))))
 }

@@ -1,10 +1,12 @@
 //! The agent: takes inputs, keeps the dataplane at what they mean, retries what failed.
 //!
-//! One thread owns everything; all other threads (`inputs.rs`, the source, the dataplane's watch) only send it [`Input`]s.
+//! One thread owns everything; all other threads (`inputs.rs`, the source, the dataplane's watch) only send it [`Input`]s,
+//! through a queue with a bound (`inbox.rs`).
 //! `start.rs` leads to the first sync, `program.rs` applies changes from then on, `verify.rs` repairs drift, `takeover.rs`
 //! removes what kube-proxy left, `sweep.rs` removes stale connections. The agent knows a dataplane only by its contract:
 //! it asks for capabilities and never looks at the mode's name.
 
+mod inbox;
 pub mod inputs;
 mod latency;
 mod portion;
@@ -17,7 +19,7 @@ mod sweep;
 mod takeover;
 mod verify;
 
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -30,6 +32,7 @@ use ferroxy_dataplane::{Dataplane, Mode, Settings};
 use crate::host::notify::{Heart, Notifier};
 use crate::serve::Status;
 use crate::serve::changes::{ChangeKind, Reported};
+pub use inbox::{Closed, Closing, Depth, Gauge, Receiver, Sender, inbox};
 use latency::Latency;
 use queue::Queue;
 use report::Reports;
@@ -173,7 +176,7 @@ impl Agent {
     }
 
     /// Runs until stopped; returns the reason.
-    pub fn run(&mut self, inputs: &Receiver<Input>) -> &'static str {
+    pub fn run(&mut self, inputs: &Receiver) -> &'static str {
         self.plan_to_drain(Instant::now());
         loop {
             self.heart.beat(Instant::now());

@@ -8,6 +8,7 @@
 //! 2. new frontends are added;
 //! 3. frontends that are gone are removed.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
@@ -52,11 +53,11 @@ pub(super) fn without(
     desired: Option<&ServiceIntent>,
     keys: &HashSet<Key>,
 ) -> Option<ServiceIntent> {
-    let mut ports = before.ports.clone();
-    for port in &mut ports {
-        let (family, protocol) = (port.family, port.protocol);
-        port.frontends.retain(|it| !keys.contains(&(family, protocol, it.address, it.port)));
-    }
+    let left = |port: &PortIntent| {
+        let left = port.frontends.iter().filter(|frontend| !keys.contains(&key(port, frontend)));
+        with_frontends(port, left.cloned().collect())
+    };
+    let mut ports: Vec<PortIntent> = before.ports.iter().map(left).collect();
     ports.retain(|port| !port.frontends.is_empty());
     between(Some(before), desired, ports)
 }
@@ -82,6 +83,7 @@ fn between(
         ports,
         health_check: before.and_then(|before| before.health_check),
         annotations: model.annotations.clone(),
+        left_out: model.left_out,
     })
 }
 
@@ -115,19 +117,30 @@ fn weight(port: &PortIntent, frontend: &Frontend) -> usize {
 
 /// All of it but the frontends.
 fn same_settings(one: &PortIntent, other: &PortIntent) -> bool {
-    let PortIntent { name, family, protocol, affinity, cluster, local, size, frontends: _ } = one;
-    (name, family, protocol, affinity, size)
-        == (&other.name, &other.family, &other.protocol, &other.affinity, &other.size)
-        && *cluster == other.cluster
-        && *local == other.local
+    let settings = |port: &PortIntent| (port.family, port.protocol, port.affinity, port.size);
+    one.name == other.name
+        && settings(one) == settings(other)
+        && sorted(&one.cluster) == sorted(&other.cluster)
+        && sorted(&one.local) == sorted(&other.local)
 }
 
-/// How many endpoints only one of them has. Both are sorted.
+/// What is desired is sorted. What is in force need not be: a dataplane may keep endpoints where they were.
+fn sorted(endpoints: &[Endpoint]) -> Cow<'_, [Endpoint]> {
+    if endpoints.is_sorted() {
+        return Cow::Borrowed(endpoints);
+    }
+    let mut sorted = endpoints.to_vec();
+    sorted.sort();
+    Cow::Owned(sorted)
+}
+
+/// How many endpoints only one of them has.
 fn difference(one: &[Endpoint], other: &[Endpoint]) -> usize {
     let only = |these: &[Endpoint], those: &[Endpoint]| {
         these.iter().filter(|endpoint| those.binary_search(endpoint).is_err()).count()
     };
-    only(one, other) + only(other, one)
+    let (one, other) = (sorted(one), sorted(other));
+    only(&one, &other) + only(&other, &one)
 }
 
 /// A change of which as much is done as the budget allows.
@@ -139,6 +152,10 @@ struct Cut<'a> {
     will_be_at: HashMap<Key, (usize, usize)>,
     /// For each desired port: the port before that it continues.
     continues: Vec<Option<usize>>,
+    /// For each desired port: nothing changes but its frontends.
+    keeps_settings: Vec<bool>,
+    /// Ports before whose endpoints change: frontends that no port will have go with the old ones.
+    is_replaced: HashSet<usize>,
     /// Desired ports that have their new endpoints, and which of their frontends are there.
     is_switched: Vec<bool>,
     is_there: Vec<Vec<bool>>,
@@ -161,21 +178,28 @@ impl<'a> Cut<'a> {
         let names: HashMap<_, usize> = before.iter().enumerate().map(|(p, port)| (name(port), p)).collect();
         let continues: Vec<Option<usize>> =
             desired.iter().map(|port| names.get(&name(port)).copied()).collect();
+        let keeps = |(p, port): (usize, &Option<usize>)| {
+            port.is_some_and(|it| same_settings(&before[it], &desired[p]))
+        };
+        let keeps_settings: Vec<bool> = continues.iter().enumerate().map(keeps).collect();
+        let replaced = continues.iter().zip(&keeps_settings).filter(|(_, keeps)| !**keeps);
+        let is_replaced = replaced.filter_map(|(before, _)| *before).collect();
         let mut cut = Cut {
             was_at: places(before),
             will_be_at: places(desired),
-            is_switched: vec![false; desired.len()],
+            is_switched: keeps_settings.clone(),
             is_there: desired.iter().map(|port| vec![false; port.frontends.len()]).collect(),
             is_removed: HashSet::new(),
             before,
             desired,
             continues,
+            keeps_settings,
+            is_replaced,
             budget,
             spent: 0,
         };
-        for p in 0..desired.len() {
-            cut.is_switched[p] = cut.keeps_settings(p);
-            cut.is_there[p] = (0..desired[p].frontends.len()).map(|f| cut.is_in_place(p, f)).collect();
+        for (p, port) in desired.iter().enumerate() {
+            cut.is_there[p] = (0..port.frontends.len()).map(|f| cut.is_in_place(p, f)).collect();
         }
         cut
     }
@@ -185,10 +209,6 @@ impl<'a> Cut<'a> {
         (0..self.desired.len()).all(|p| self.switch(p))
             && (0..self.desired.len()).all(|p| self.add(p))
             && (0..self.before.len()).all(|p| self.remove(p))
-    }
-
-    fn keeps_settings(&self, p: usize) -> bool {
-        self.continues[p].is_some_and(|before| same_settings(&self.before[before], &self.desired[p]))
     }
 
     /// The frontend is in force as desired.
@@ -209,17 +229,17 @@ impl<'a> Cut<'a> {
     /// Gives a port its new endpoints, and the frontends that are in force. Ports that its frontends move to come along:
     /// a frontend is always somewhere.
     fn switch(&mut self, p: usize) -> bool {
-        let mut group = Vec::new();
-        let mut more = vec![p];
+        let (mut group, mut more, mut seen) = (Vec::new(), vec![p], HashSet::from([p]));
         while let Some(p) = more.pop() {
-            if group.contains(&p) || self.is_up_to_date(p) {
+            if self.is_up_to_date(p) {
                 continue;
             }
             group.push(p);
-            let left = self.continues[p].filter(|_| !self.keeps_settings(p));
-            let left = left.iter().flat_map(|before| &self.before[*before].frontends);
-            let port = &self.desired[p];
-            more.extend(left.filter_map(|it| self.will_be_at.get(&key(port, it))).map(|(p, _)| *p));
+            let replaced = self.continues[p].filter(|before| self.is_replaced.contains(before));
+            if let Some(before) = replaced.map(|before| &self.before[before]) {
+                let goes_to = before.frontends.iter().filter_map(|it| self.will_be_at.get(&key(before, it)));
+                more.extend(goes_to.map(|(p, _)| *p).filter(|p| seen.insert(*p)));
+            }
         }
         let cost = group.iter().map(|p| self.cost_of_switching(*p)).sum();
         if group.is_empty() {
@@ -265,7 +285,7 @@ impl<'a> Cut<'a> {
 
     /// Frontends that go with the old endpoints of their port, because no port will have them.
     fn weight_of_dropped(&self, p: usize) -> usize {
-        let Some(before) = self.continues[p].filter(|_| !self.keeps_settings(p)) else { return 0 };
+        let Some(before) = self.continues[p].filter(|_| !self.keeps_settings[p]) else { return 0 };
         let port = &self.before[before];
         let gone = port.frontends.iter().filter(|it| !self.will_be_at.contains_key(&key(port, it)));
         gone.map(|frontend| weight(port, frontend)).sum()
@@ -287,9 +307,10 @@ impl<'a> Cut<'a> {
 
     fn remove(&mut self, p: usize) -> bool {
         let port = &self.before[p];
-        let is_dropped =
-            (0..self.desired.len()).any(|d| self.continues[d] == Some(p) && !self.keeps_settings(d));
-        for (f, frontend) in port.frontends.iter().enumerate().filter(|_| !is_dropped) {
+        if self.is_replaced.contains(&p) {
+            return true;
+        }
+        for (f, frontend) in port.frontends.iter().enumerate() {
             if !self.will_be_at.contains_key(&key(port, frontend)) {
                 if !self.afford(weight(port, frontend)) {
                     return false;
@@ -321,7 +342,7 @@ impl<'a> Cut<'a> {
         for (p, port) in self.desired.iter().enumerate().filter(|(p, _)| self.is_switched[*p]) {
             let there = port.frontends.iter().zip(&self.is_there[p]).filter(|(_, there)| **there);
             let mut frontends: Vec<Frontend> = there.map(|(frontend, _)| frontend.clone()).collect();
-            if let Some(before) = self.continues[p].filter(|_| self.keeps_settings(p)) {
+            if let Some(before) = self.continues[p].filter(|_| self.keeps_settings[p]) {
                 frontends.extend(self.left(before));
             }
             ports.push(with_frontends(port, frontends));
@@ -351,8 +372,8 @@ fn with_frontends(port: &PortIntent, frontends: Vec<Frontend>) -> PortIntent {
         family: port.family,
         protocol: port.protocol,
         affinity: port.affinity,
-        cluster: port.cluster.clone(),
-        local: port.local.clone(),
+        cluster: sorted(&port.cluster).into_owned(),
+        local: sorted(&port.local).into_owned(),
         size: port.size,
         frontends,
     }

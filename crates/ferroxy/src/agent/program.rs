@@ -30,7 +30,10 @@ impl Agent {
 
     fn resolve(&mut self, due: &[ServiceName], now: Instant) {
         let is_cut = self.queue.is_cut();
-        for name in due.iter().filter(|name| !self.waiting.has(name)).collect::<Vec<_>>() {
+        for name in due {
+            if self.waiting.has(name) {
+                continue;
+            }
             let resolution = resolve::service(&self.facts, name);
             self.reports.service(name, resolution.diagnostics, now);
             let desired = resolution.intent.map(Into::into);

@@ -33,6 +33,8 @@ struct Resolved {
     size: usize,
     /// The frontends that a large Service gives up: another may want them before their turn comes.
     leaving: HashSet<Key>,
+    /// How many portions of it were tried.
+    portions: usize,
 }
 
 impl Resolved {
@@ -84,7 +86,7 @@ impl Waiting {
                 leaving.remove(&key);
             }
         }
-        self.services.insert(name, Resolved { desired, size, leaving });
+        self.services.insert(name, Resolved { desired, size, leaving, portions: 0 });
     }
 
     /// The Service changed again, or is done with.
@@ -129,10 +131,13 @@ impl Waiting {
         let next = large.clone().find(after_last).or_else(|| large.next()).cloned();
         let mut round = Round::default();
         let Some(name) = next else { return round };
-        let Some(resolved) = self.services.get(&name) else { return round };
+        let Some(resolved) = self.services.get_mut(&name) else { return round };
+        resolved.portions += 1;
         let budget = PORTION.max(resolved.size.div_ceil(MOST_PORTIONS));
         let before = in_force.service(&name).map(AsRef::as_ref);
-        match portion::next(before, resolved.desired.as_deref(), budget) {
+        // Portions end by themselves. If they do not, the change is made whole.
+        let is_patient = resolved.portions <= 4 * MOST_PORTIONS;
+        match portion::next(before, resolved.desired.as_deref(), budget).filter(|_| is_patient) {
             Some(between) => {
                 round.changes.push((name.clone(), Some(Arc::new(between))));
                 round.tried.parts.push(name.clone());

@@ -1,7 +1,6 @@
 //! The way to the first sync: wait for the whole cluster and our Node, then program what matters most first.
 
 use std::collections::BTreeMap;
-use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use ferroxy_core::policy::DetectLocal;
@@ -13,7 +12,7 @@ use super::portion;
 use super::program::describe;
 use super::queue::backoff;
 use super::round::{PORTION, Tried};
-use super::{Agent, Input};
+use super::{Agent, Input, Receiver};
 use crate::memory::give_memory_back;
 use crate::serve::health::Step;
 
@@ -36,7 +35,7 @@ enum Waited {
 impl Agent {
     /// Takes inputs until the whole cluster is known, and our Node with its addresses. Programs nothing: what an earlier run
     /// programmed stays in force. Returns the reason when it is asked to stop.
-    pub fn gather(&mut self, inputs: &Receiver<Input>) -> Option<&'static str> {
+    pub fn gather(&mut self, inputs: &Receiver) -> Option<&'static str> {
         let name = self.facts.policy().node_name.clone();
         let listed = "the API server's first complete list of Services and EndpointSlices";
         if let Waited::Stopped(why) = self.wait(inputs, listed, None, |agent| agent.listed) {
@@ -74,7 +73,7 @@ impl Agent {
 
     fn wait(
         &mut self,
-        inputs: &Receiver<Input>,
+        inputs: &Receiver,
         what: &str,
         patience: Option<Duration>,
         reached: impl Fn(&Agent) -> bool,
@@ -99,7 +98,7 @@ impl Agent {
     }
 
     /// Takes one input, if one arrives before the deadline. Programs nothing.
-    fn hear(&mut self, inputs: &Receiver<Input>, deadline: Instant) -> Option<&'static str> {
+    fn hear(&mut self, inputs: &Receiver, deadline: Instant) -> Option<&'static str> {
         match inputs.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             Ok(Input::Stop(why)) => return Some(why),
             Ok(Input::Events(events)) => drop(self.apply(events)),
@@ -112,7 +111,7 @@ impl Agent {
     }
 
     /// The first sync, retried until it succeeds.
-    pub fn start(&mut self, inputs: &Receiver<Input>) -> Option<&'static str> {
+    pub fn start(&mut self, inputs: &Receiver) -> Option<&'static str> {
         let mut failures = 0;
         let known = self.facts.counts();
         self.status.starting(known.services as u64, known.slices as u64, self.facts.own_node());

@@ -16,6 +16,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use ferroxy_core::foreign::printable;
 
 use crate::config::KUBERNETES_VERSION;
 use crate::flags::{Flags, ModeFlags, normalise, one_line};
@@ -165,7 +166,9 @@ fn failed(name: Name, error: &anyhow::Error) -> ExitCode {
     if log::is_json() {
         tracing::error!(error = reasons, "command failed");
     } else {
-        reasons.lines().for_each(|reason| log::print_error(&format!("{}: {reason}", name.as_str())));
+        reasons
+            .lines()
+            .for_each(|reason| log::print_error(&format!("{}: {}", name.as_str(), printable(reason))));
     }
     ExitCode::FAILURE
 }

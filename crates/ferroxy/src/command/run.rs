@@ -1,6 +1,6 @@
 //! `ferroxy run`: the node agent.
 
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -74,7 +74,7 @@ fn serve(settings: Settings, cluster: Cluster, source: Source, flags: &Flags) ->
     host::prepare(&settings.config);
     host::give_up_privileges(settings.mode, &settings.config);
 
-    let (sender, receiver) = mpsc::channel();
+    let (sender, receiver) = agent::inbox();
     inputs::watch_signals(sender.clone()).context("cannot handle signals")?;
     log::write_in_background();
     let Some(_claim) = claim(&receiver)? else { return Ok(Answer::Yes) };
@@ -96,7 +96,10 @@ fn serve(settings: Settings, cluster: Cluster, source: Source, flags: &Flags) ->
     let is_api = matches!(source, Source::Api(_));
     let source_is_whole = agent::is_whole(&diagnostics);
     let _ = sender.send(agent::Input::SourceDiagnostics(diagnostics));
+    status.show_inputs(sender.gauge());
     let _watching = source.watch(sender.clone(), &status)?;
+    // Dropped before the source, whose thread may wait for room.
+    let _closing = receiver.closing();
     announce(&settings, &status);
     let manager = host::service_manager();
     let _reload = follow_config(&settings, flags, &manager, sender, &status)?;
@@ -142,7 +145,7 @@ fn check_host(settings: &Settings, families: &[Family], facts: &Facts) -> anyhow
     Ok(dataplane)
 }
 
-fn watch_dataplane(dataplane: &mut dyn Dataplane, inputs: mpsc::Sender<agent::Input>) -> Result<(), Failure> {
+fn watch_dataplane(dataplane: &mut dyn Dataplane, inputs: agent::Sender) -> Result<(), Failure> {
     let Some(watches) = dataplane.watches() else { return Ok(()) };
     watches.watch(Box::new(move |what| inputs.send(agent::Input::Drift(what)).is_ok()))
 }
@@ -174,7 +177,7 @@ fn follow_config(
     settings: &Settings,
     flags: &Flags,
     manager: &Notifier,
-    inputs: mpsc::Sender<agent::Input>,
+    inputs: agent::Sender,
     status: &Arc<Status>,
 ) -> anyhow::Result<Option<reload::Follower>> {
     let Some(path) = &flags.config else { return Ok(None) };
@@ -202,7 +205,7 @@ fn follow_config(
 }
 
 /// Waits until no other agent runs in this network namespace: two would undo each other's work. `None`: asked to stop.
-fn claim(inputs: &mpsc::Receiver<agent::Input>) -> anyhow::Result<Option<host::Claim>> {
+fn claim(inputs: &agent::Receiver) -> anyhow::Result<Option<host::Claim>> {
     let mut told = false;
     loop {
         let claim = host::Claim::take().context("cannot check whether another Ferroxy agent runs here")?;

@@ -7,14 +7,13 @@ mod api;
 mod tests;
 
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
 
 use anyhow::Context;
 use ferroxy_source::manifest::{LastLook, ManifestSource, ManifestWatch};
 
 pub use api::{ApiSource, ApiWatch};
 
-use crate::agent::Input;
+use crate::agent::{Input, Sender};
 use crate::serve::status::SourceState;
 use crate::serve::{Moment, Status};
 
@@ -43,7 +42,7 @@ impl Source {
     }
 
     /// Sends every change to the agent from now on. The agent may end first; then sending fails and does not matter.
-    pub fn watch(self, inputs: Sender<Input>, status: &Arc<Status>) -> anyhow::Result<Watching> {
+    pub fn watch(self, inputs: Sender, status: &Arc<Status>) -> anyhow::Result<Watching> {
         match self {
             Source::Manifests(source) => {
                 let last_look = source.last_look();

@@ -192,7 +192,7 @@ fn text(packet: &Packet, who: &str, trace: &PacketTrace, paint: Paint) -> String
 
 fn seen_source(packet: &Packet, masqueraded: bool) -> String {
     if masqueraded {
-        "this node's address on the way there (masqueraded)".into()
+        "this node's address as the source (masqueraded)".into()
     } else {
         format!("the sender's own address, {}", packet.source)
     }

@@ -34,14 +34,17 @@ fn is_unused(flag: &str, modes: Modes) -> bool {
     flag == "windows-service" || modes.unclaimed().any(|field| field.flag.is_some_and(|it| it.name == flag))
 }
 
-/// The flags that are used together with `--config`, as in the original, and our own two. So are all that begin with `log-`.
-const BESIDE_A_FILE: [&str; 12] = [
+/// The flags that are used together with `--config`, as in the original, and our own. So are all that begin with `log-`.
+const BESIDE_A_FILE: [&str; 15] = [
     "config",
     "cleanup",
     "hostname-override",
     "init-only",
     "logging-format",
     "master",
+    "service-max-endpoints",
+    "service-max-entries",
+    "service-max-frontends",
     "traffic-metrics",
     "traffic-metrics-max-series",
     "v",

@@ -24,7 +24,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use ferroxy_core::Policy;
-use ferroxy_core::policy::{DetectLocal, NodePortAddress};
+use ferroxy_core::policy::{DetectLocal, Limits, NodePortAddress};
 use ferroxy_dataplane::{Mode, Periods, Settings};
 use ipnet::IpNet;
 use serde_json::Value;
@@ -74,6 +74,7 @@ pub struct Config {
     /// Our own settings have flags only: the original can read the file.
     pub traffic_metrics: bool,
     pub traffic_metrics_max_series: u32,
+    pub limits: Limits,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -186,6 +187,7 @@ impl Config {
             node_port_addresses: self.node_port_addresses.clone(),
             external_ips: self.feature_gates.enabled("AllowServiceExternalIPs"),
             count_traffic: self.traffic_metrics,
+            limits: self.limits,
             ..Policy::default()
         };
         (mode.shape)(&self.settings(mode), &mut policy);
@@ -237,6 +239,7 @@ impl Config {
         config.traffic_metrics = flags.traffic_metrics.unwrap_or(config.traffic_metrics);
         let max_series = flags.traffic_metrics_max_series;
         config.traffic_metrics_max_series = max_series.unwrap_or(config.traffic_metrics_max_series);
+        config.limits = limits(flags);
         let warnings = doubts::warnings(flags, &written, origin, &config);
         Ok((config, warnings))
     }
@@ -247,6 +250,16 @@ impl LogStream {
     pub fn buffer_bytes(&self) -> usize {
         let bytes = quantity::bytes(&self.info_buffer_size).unwrap_or_default();
         usize::try_from(bytes).unwrap_or(usize::MAX)
+    }
+}
+
+fn limits(flags: &Flags) -> Limits {
+    let or = |given: Option<u32>, default: usize| given.map_or(default, |given| given as usize);
+    let Limits { frontends, endpoints, entries } = Limits::default();
+    Limits {
+        frontends: or(flags.service_max_frontends, frontends),
+        endpoints: or(flags.service_max_endpoints, endpoints),
+        entries: or(flags.service_max_entries, entries),
     }
 }
 
@@ -268,6 +281,10 @@ pub fn flag_defaults(modes: Modes) -> BTreeMap<&'static str, Value> {
     let ports = [("healthz-port", defaults::HEALTHZ_PORT), ("metrics-port", defaults::METRICS_PORT)];
     let mut values: BTreeMap<_, Value> = ports.map(|(flag, port)| (flag, port.into())).into();
     values.insert("traffic-metrics-max-series", defaults::TRAFFIC_METRICS_MAX_SERIES.into());
+    let Limits { frontends, endpoints, entries } = Limits::default();
+    values.insert("service-max-frontends", frontends.into());
+    values.insert("service-max-endpoints", endpoints.into());
+    values.insert("service-max-entries", entries.into());
     // Without flags nothing can be wrong.
     let Ok((config, _)) = Config::load(&Flags::default(), modes) else { return values };
     let file = write::complete(&config).to_json();

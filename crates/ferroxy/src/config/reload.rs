@@ -192,6 +192,7 @@ impl Fields {
         Ok(Config {
             traffic_metrics: loaded.traffic_metrics,
             traffic_metrics_max_series: loaded.traffic_metrics_max_series,
+            limits: loaded.limits,
             ..merged
         })
     }

@@ -5,7 +5,7 @@ mod fields;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use ferroxy_core::policy::NodePortAddress;
+use ferroxy_core::policy::{Limits, NodePortAddress};
 use ferroxy_dataplane::Mode;
 use ipnet::IpNet;
 
@@ -70,6 +70,7 @@ impl Check {
             windows_run_as_service: file.windows_run_as_service.unwrap_or_default(),
             traffic_metrics: false,
             traffic_metrics_max_series: defaults::TRAFFIC_METRICS_MAX_SERIES,
+            limits: Limits::default(),
             feature_gates,
             mode,
             modes,

@@ -188,6 +188,15 @@ pub struct Flags {
     /// Maximum number of series of traffic metrics
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = OURS)]
     pub traffic_metrics_max_series: Option<u32>,
+    /// Maximum number of frontends (ports times addresses) of a Service
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = OURS)]
+    pub service_max_frontends: Option<u32>,
+    /// Maximum number of endpoints of a port of a Service
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_535), help_heading = OURS)]
+    pub service_max_endpoints: Option<u32>,
+    /// Maximum of frontends times endpoints and source ranges of a Service
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = OURS)]
+    pub service_max_entries: Option<u32>,
 
     // For Windows: accepted, so that one set of arguments works on every node, with a warning.
     #[arg(long, truth(), hide = true)]

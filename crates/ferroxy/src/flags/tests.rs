@@ -118,6 +118,8 @@ fn flags_of_our_own() {
     let flags = parse(&["--traffic_metrics", "--traffic-metrics-max-series=7"]);
     assert_eq!((flags.traffic_metrics, flags.traffic_metrics_max_series), (Some(true), Some(7)));
     assert!(refused(&["--traffic-metrics-max-series=0"]).contains("--traffic-metrics-max-series"));
+    assert_eq!(parse(&["--service-max-entries=7"]).service_max_entries, Some(7));
+    assert!(refused(&["--service-max-endpoints=65536"]).contains("--service-max-endpoints"));
 }
 
 #[test]
@@ -146,6 +148,9 @@ fn every_flag_has_a_value() {
         ("log-text-info-buffer-size", "0"),
         ("masquerade-all", "false"),
         ("metrics-port", "10249"),
+        ("service-max-endpoints", "20000"),
+        ("service-max-entries", "250000"),
+        ("service-max-frontends", "10000"),
         ("traffic-metrics-max-series", "20000"),
         ("version", "false"),
     ] {

@@ -42,6 +42,8 @@ pub(super) fn set(verbosity: u32, vmodule: Vec<(String, u32)>) {
 pub(super) fn verbosity_of(metadata: &Metadata<'_>) -> u32 {
     let ours = metadata.target().starts_with("ferroxy");
     match *metadata.level() {
+        // For every connection, that the server's certificate is not verified: the source warns of it once.
+        Level::WARN if metadata.target().starts_with("kube_client::client::tls") => 6,
         Level::INFO if metadata.target() == V1 => 1,
         Level::DEBUG if ours => 2,
         Level::TRACE if ours => 4,

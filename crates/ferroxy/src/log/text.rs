@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use ferroxy_core::foreign::printable;
 use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::Offset;
@@ -67,10 +68,7 @@ fn local(since_epoch: Duration) -> DateTime {
 /// One event is one line, whatever is in it, and no control character reaches a terminal.
 fn body(out: &mut Writer<'_>, fields: &Fields) -> fmt::Result {
     if fields.pairs.is_empty() {
-        return fields.message.chars().try_for_each(|char| match char.is_control() {
-            true => write!(out, "{}", char.escape_default()),
-            false => out.write_char(char),
-        });
+        return out.write_str(&printable(&fields.message));
     }
     write!(out, "{:?}", fields.message)?;
     for (name, value) in &fields.pairs {
@@ -116,6 +114,7 @@ mod tests {
         assert_eq!(body_of("in sync: 3 \"things\"", &[]), "in sync: 3 \"things\"");
         assert_eq!(body_of("two\nlines", &[]), "two\\nlines");
         assert_eq!(body_of("\u{1b}[2Jgone", &[]), "\\u{1b}[2Jgone");
+        assert_eq!(body_of("a \u{1b}[31mcolour\u{202e}", &[]), r"a \u{1b}[31mcolour\u{202e}");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Writes lines, and never makes the one who logs wait.
 //!
-//! A pipe that nobody reads is full after 64 KiB, and then a write blocks. Only the thread of this file blocks: lines wait in
+//! An unread pipe is full after 64 KiB, and then a write blocks. Only the thread of this file blocks: lines wait in
 //! the `backlog.rs`, which drops what is too much. Before the thread exists (privileges are given up first, and signals
 //! blocked) a line is written by whoever logs it, if the stream has room; otherwise it waits as well.
 
@@ -40,6 +40,13 @@ struct State {
     has_thread: bool,
     /// The thread holds lines that it has not written yet.
     is_writing: bool,
+}
+
+/// What the thread does next.
+struct Work {
+    batch: Option<(To, Vec<u8>)>,
+    /// How many lines were dropped, and where the last of them should have gone.
+    dropped: Option<(u64, To)>,
 }
 
 /// Lines may be written from now on. Those for standard output may be held back, up to so many bytes and for so long.
@@ -106,7 +113,7 @@ impl Writer {
             if !output.has_room(until.saturating_duration_since(Instant::now())) {
                 return;
             }
-            // An error means that nobody reads it any more: there is nobody to tell.
+            // An error means that the reader is gone: there is nowhere to report it.
             let _ = output.write_all(piece);
             backlog.remove_first();
         }
@@ -114,7 +121,7 @@ impl Writer {
 
     fn run(&self) {
         loop {
-            let (batch, dropped) = self.next();
+            let Work { batch, dropped } = self.next();
             if let Some((lines, to)) = dropped {
                 warn!("{lines} log lines were dropped: {} was full", to.as_str());
             }
@@ -133,7 +140,7 @@ impl Writer {
     }
 
     /// Waits for something to write or to report.
-    fn next(&self) -> (Option<(To, Vec<u8>)>, Option<(u64, To)>) {
+    fn next(&self) -> Work {
         let mut state = self.state();
         if !state.backlog.is_urgent {
             let wait = self.every.unwrap_or(limit::REPORT_EVERY).min(limit::REPORT_EVERY);
@@ -144,7 +151,7 @@ impl Writer {
         let batch = state.backlog.take();
         // Reported after all that waited: that is where lines are missing.
         let dropped = if state.backlog.is_empty() { state.backlog.take_dropped() } else { None };
-        (batch, dropped)
+        Work { batch, dropped }
     }
 
     fn flush(&self, until: Instant) {

@@ -112,6 +112,7 @@ pub(super) mod tests {
             ports: vec![port],
             health_check: None,
             annotations: Vec::new(),
+            left_out: Default::default(),
         }
     }
 

@@ -9,9 +9,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use hyper::StatusCode;
 use serde::Serialize;
+use tokio::time::sleep;
 
 use super::http::{self, Answer, Handler};
 use super::moment::Moment;
@@ -20,8 +22,35 @@ use super::status::{Now, Status, Watch};
 /// Failing objects beyond this number are counted, not listed.
 const MOST_LISTED: usize = 20;
 
+/// The kubelet asks as soon as the process runs, and reports every 503 as an Event. So until the proxy is ready for the first
+/// time, `/readyz` waits for that so long before it answers. The probes in `deploy/` allow five seconds.
+const FIRST_READY_WITHIN: Duration = Duration::from_secs(2);
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
 pub fn handler(status: Arc<Status>) -> Handler {
-    Arc::new(move |request| http::at_once(respond(&status, request.uri().path())))
+    Arc::new(move |request| {
+        let status = Arc::clone(&status);
+        match request.uri().path() {
+            "/readyz" => Box::pin(async move {
+                first_ready(&status, FIRST_READY_WITHIN).await;
+                respond(&status, "/readyz")
+            }),
+            path => http::at_once(respond(&status, path)),
+        }
+    })
+}
+
+/// Returns when the proxy is ready, or was before, or has failed, or when this takes too long.
+async fn first_ready(status: &Status, patience: Duration) {
+    let deadline = Instant::now() + patience;
+    while is_starting(&mut status.refreshed()) && Instant::now() < deadline {
+        sleep(LOOK_AGAIN).await;
+    }
+}
+
+fn is_starting(now: &mut Now) -> bool {
+    now.was_ready |= now.is_ready(Moment::now());
+    !now.was_ready && now.health.failing().is_empty() && now.source.ended.is_none()
 }
 
 fn respond(status: &Status, path: &str) -> Answer {
@@ -158,7 +187,7 @@ mod tests {
     use ferroxy_core::{Family, ServiceName};
     use http_body_util::BodyExt;
     use serde_json::{Value, json};
-    use std::time::{Duration, Instant, UNIX_EPOCH};
+    use std::time::UNIX_EPOCH;
 
     /// A proxy that has started at 2026-11-15T21:48:56Z on an eligible node.
     struct Proxy {
@@ -229,6 +258,31 @@ mod tests {
         assert_eq!(proxy.ask(Question::Ready, 70).0, 503, "no sign of life for a minute");
         assert_eq!(proxy.ask(Question::Healthy, 70).0, 200, "load balancers stay");
         assert_eq!(proxy.ask(Question::Alive, 70).0, 200, "a restart does not help");
+    }
+
+    #[test]
+    fn readiness_is_awaited_once_and_a_failure_is_answered_at_once() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let wait = |status: &Status, patience| runtime.block_on(first_ready(status, patience));
+        let for_ever = Duration::from_secs(100_000);
+        let (ready, failed) = (Proxy::new(), Proxy::new());
+        assert!(is_starting(&mut ready.status.now()));
+        wait(&ready.status, Duration::ZERO);
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+                runtime.block_on(first_ready(&ready.status, for_ever));
+            });
+            let mut now = ready.status.now();
+            now.health.done(Step::Start, Moment::now());
+            now.source.state = SourceState { last_sign: Some(Moment::now()), ..ready.followed_at(0) };
+            drop(now);
+            waiting.join().unwrap();
+        });
+        ready.status.now().source.state = SourceState::default();
+        wait(&ready.status, for_ever);
+        failed.status.failed(Step::Start, &"no");
+        wait(&failed.status, for_ever);
     }
 
     #[test]

@@ -150,6 +150,13 @@ fn ours(page: &mut Exposition, now: &Now) {
     page.single(Kind::Gauge, "ferroxy_queue_length", "Services waiting to be programmed.", now.queue_length);
     let help = "Large Services that are being programmed in portions.";
     page.single(Kind::Gauge, "ferroxy_large_services", help, now.large_services);
+    let inputs = now.inputs;
+    let help = "Events that wait for the agent.";
+    page.single(Kind::Gauge, "ferroxy_input_queue_events", help, inputs.events);
+    let help = "Memory that waiting events take, about.";
+    page.single(Kind::Gauge, "ferroxy_input_queue_bytes", help, inputs.bytes);
+    let help = "Whether the source waits until the agent has taken events.";
+    page.single(Kind::Gauge, "ferroxy_input_queue_full", help, u8::from(inputs.is_full));
     let refused = now.refused.len();
     page.single(
         Kind::Gauge,
@@ -157,6 +164,11 @@ fn ours(page: &mut Exposition, now: &Now) {
         "Services that the kernel refuses to accept.",
         refused,
     );
+    let left_out = now.left_out.total();
+    let name = "ferroxy_services_left_out";
+    page.begin(Kind::Gauge, name, "What Services have beyond the limits of a Service, and do not get.");
+    page.sample(name, &[("kind", "endpoints")], left_out.endpoints);
+    page.sample(name, &[("kind", "frontends")], left_out.frontends);
     let durations = [
         (
             "ferroxy_verification_duration_seconds",
@@ -177,7 +189,7 @@ fn ours(page: &mut Exposition, now: &Now) {
     page.single(Kind::Counter, "ferroxy_kernel_messages_total", help, counts.kernel_messages);
     let help = "Bytes sent to program the kernel.";
     page.single(Kind::Counter, "ferroxy_kernel_bytes_total", help, counts.kernel_bytes);
-    let help = "Log lines that were dropped because nobody read the stream they go to.";
+    let help = "Log lines that were dropped because the stream they go to was full.";
     page.single(Kind::Counter, "ferroxy_log_lines_dropped_total", help, log::dropped());
     let help = "Log lines that were not written because there were too many of their kind.";
     page.single(Kind::Counter, "ferroxy_log_lines_suppressed_total", help, log::suppressed());

@@ -12,6 +12,7 @@ mod frontends;
 pub mod health;
 mod healthz;
 mod http;
+mod left_out;
 mod metrics;
 mod metrics_server;
 mod moment;
@@ -40,9 +41,9 @@ use crate::config::Config;
 use crate::flags::Flags;
 use crate::modes::MODES;
 use metrics_server::About;
-use room::Limits;
 pub use metrics_server::Counters;
 pub use moment::Moment;
+use room::Limits;
 pub use status::Status;
 
 /// Connections at a time. One takes up to 16 KiB, for the head of a request, and an open file. Where few files may be

@@ -103,6 +103,7 @@ mod tests {
             ports: families.iter().map(port_of).collect(),
             health_check: Some(HealthCheck { port, local_endpoints }),
             annotations: Vec::new(),
+            left_out: Default::default(),
         }
     }
 

@@ -137,7 +137,8 @@ impl<T> Room<T> {
     fn idlest(&self, may_go: impl Fn(&Connection<T>) -> bool) -> Option<Id> {
         let all = self.connections.iter().filter(|(_, it)| may_go(it));
         let victim = all.max_by_key(|(_, it)| {
-            let (of_socket, of_peer) = (self.of_socket.get(&it.socket), self.of_peer.get(&(it.socket, it.peer)));
+            let (of_socket, of_peer) =
+                (self.of_socket.get(&it.socket), self.of_peer.get(&(it.socket, it.peer)));
             (!it.is_busy, of_socket, of_peer, Reverse(it.last_used))
         });
         victim.map(|(id, _)| *id)
@@ -253,9 +254,13 @@ mod tests {
     #[test]
     fn nothing_is_kept_of_connections_that_have_ended() {
         let mut hall = Hall::new();
-        (0..1000).for_each(|n| drop(hall.connect(n % 5, &format!("10.0.0.{}", n % 200))));
+        for n in 0..1000 {
+            hall.connect(n % 5, &format!("10.0.0.{}", n % 200));
+        }
         assert_eq!(hall.room.len(), LIMITS.service);
-        (0..hall.next).for_each(|id| drop(hall.room.leave(id)));
+        for id in 0..hall.next {
+            hall.room.leave(id);
+        }
         assert_eq!((hall.room.len(), hall.room.of_socket.len(), hall.room.of_peer.len()), (0, 0, 0));
     }
 }

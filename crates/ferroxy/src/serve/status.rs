@@ -11,6 +11,7 @@ use ferroxy_core::{Family, ServiceName};
 use ferroxy_source::Occurrence;
 use tokio::sync::Notify;
 
+use crate::agent::{Depth, Gauge};
 use crate::config::Config;
 use ferroxy_dataplane::capability::RuleCount;
 use ferroxy_dataplane::{Acknowledged, Receipt, Refusal};
@@ -19,6 +20,7 @@ use super::changes::Reported;
 use super::counts::{Connections, Counts, Rules};
 use super::frontends::Frontends;
 use super::health::{Health, Step};
+use super::left_out::Excess;
 use super::moment::Moment;
 use super::ports::Ports;
 use super::requests::Request;
@@ -42,6 +44,7 @@ pub struct Status {
     /// Sends events to the API server, where there is one.
     recorder: OnceLock<Recorder>,
     probe: OnceLock<Probe>,
+    inputs: OnceLock<Gauge>,
 }
 
 /// Sends an event to the API server.
@@ -58,12 +61,17 @@ pub struct Now {
     /// The Node object is known, and the node is not about to be removed.
     pub node_eligible: bool,
     pub source: Source,
+    /// Once, at least when `/readyz` was asked.
+    pub was_ready: bool,
     /// Services that the kernel refused, and why.
     pub refused: BTreeMap<ServiceName, String>,
     pub queue_length: usize,
     pub large_services: usize,
+    /// What waits for the agent.
+    pub inputs: Depth,
     pub ports: Ports,
     pub without_local: WithoutLocal,
+    pub left_out: Excess,
     pub counts: Counts,
     /// The Services whose traffic is counted; `None` while traffic is not counted.
     pub frontends: Option<Frontends>,
@@ -113,11 +121,14 @@ impl Status {
             health: Health::new(sync_period, Moment::now()),
             node_eligible: false,
             source: Source::default(),
+            was_ready: false,
             refused: BTreeMap::new(),
             queue_length: 0,
             large_services: 0,
+            inputs: Depth::default(),
             ports: Ports::default(),
             without_local: WithoutLocal::default(),
+            left_out: Excess::default(),
             counts: Counts::default(),
             frontends: None,
             most_traffic_series: MOST_TRAFFIC_SERIES,
@@ -129,6 +140,7 @@ impl Status {
             ports_changed: Notify::new(),
             recorder: OnceLock::new(),
             probe: OnceLock::new(),
+            inputs: OnceLock::new(),
         }
     }
 
@@ -140,8 +152,13 @@ impl Status {
     /// The same, after asking the source how it is doing at this moment.
     pub fn refreshed(&self) -> MutexGuard<'_, Now> {
         let state = self.probe.get().map(|probe| (probe.0)());
+        let inputs = self.inputs.get().map(Gauge::depth).unwrap_or_default();
         let mut now = self.now();
-        if let Some(state) = state {
+        now.inputs = inputs;
+        if let Some(mut state) = state {
+            if inputs.is_full {
+                state.is_busy(Moment::now());
+            }
             now.source.state = state;
         }
         now
@@ -186,6 +203,11 @@ impl Status {
     /// call counts.
     pub fn probe_source(&self, probe: impl Fn() -> SourceState + Send + Sync + 'static) {
         let _ = self.probe.set(Probe(Box::new(probe)));
+    }
+
+    /// The queue in front of the agent. The first call counts.
+    pub fn show_inputs(&self, gauge: Gauge) {
+        let _ = self.inputs.set(gauge);
     }
 
     /// The thread of the source has ended: no change will be reported any more.
@@ -266,6 +288,7 @@ impl Status {
         for name in names {
             let service = in_force.service(name).map(AsRef::as_ref);
             now.without_local.replace(name, service);
+            now.left_out.replace(name, service);
             if let Some(frontends) = &mut now.frontends {
                 frontends.replace(name, service);
             }
@@ -373,6 +396,14 @@ impl SourceState {
         let is_following = !watches.is_empty() && watches.iter().all(|watch| watch.alive);
         SourceState { last_sign, is_following, watches }
     }
+
+    /// The agent is behind, and the source waits for it: that is no silence.
+    fn is_busy(&mut self, now: Moment) {
+        self.last_sign = self.last_sign.map(|_| now);
+        for watch in &mut self.watches {
+            watch.last_heard = watch.last_heard.map(|_| now);
+        }
+    }
 }
 
 impl fmt::Debug for Recorder {
@@ -394,6 +425,7 @@ fn is_eligible(node: &Node) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::agent::Input;
     use crate::serve::changes::ChangeKind;
     use ferroxy_core::{Event, Facts, event};
 
@@ -410,6 +442,31 @@ mod tests {
         }
         status.starting(0, 0, facts.own_node());
         status.now().node_eligible
+    }
+
+    #[test]
+    fn a_source_that_waits_for_the_agent_is_alive() {
+        let status = status();
+        status.done(Step::Start, Instant::now(), &Receipt::default());
+        let long_ago = Moment::ago(2 * LONGEST_SILENCE).unwrap();
+        let watch = Watch { resource: "services", alive: true, last_heard: Some(long_ago) };
+        status.probe_source(move || SourceState::of_watches(vec![watch.clone()]));
+        let (sender, inputs) = crate::agent::inbox();
+        let gauge = sender.gauge();
+        status.show_inputs(gauge.clone());
+        let is_ready = || status.refreshed().is_ready(Moment::now());
+        assert!(!is_ready(), "it is silent, and nothing explains why");
+        let slice =
+            event::EndpointSlice { endpoints: vec![Default::default(); 100_000], ..Default::default() };
+        let flood = move || while sender.send(Input::Events(vec![Event::Slice(slice.clone())])).is_ok() {};
+        let flooding = std::thread::spawn(flood);
+        while !gauge.depth().is_full {
+            std::thread::yield_now();
+        }
+        assert!(is_ready());
+        drop(inputs);
+        flooding.join().unwrap();
+        assert!(!is_ready());
     }
 
     #[test]

@@ -89,6 +89,7 @@ mod tests {
             ports: vec![port],
             health_check: None,
             annotations: Vec::new(),
+            left_out: Default::default(),
         }
     }
 

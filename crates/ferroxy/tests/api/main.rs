@@ -8,6 +8,7 @@
     reason = "the functions that tests share are tests too; clippy does not know"
 )]
 
+mod credentials;
 mod faults;
 mod hosts;
 mod live;

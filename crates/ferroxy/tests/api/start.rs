@@ -2,6 +2,7 @@
 //! manifests would have given. (Servers that fail at the start are in `faults`.)
 
 use std::fs;
+use std::time::{Duration, Instant};
 
 use ferroxy_lab::api::{Access, Fault, Kind, Login, Request};
 use ferroxy_lab::conformance::{Mode, RecordedProbe, case};
@@ -38,6 +39,27 @@ fn it_waits_for_its_node_and_for_an_address_of_it() {
         other => panic!("the node port on the Node's address: {other}"),
     }
     agent.terminate();
+}
+
+/// A kubelet that asks while the agent starts, or right after "in sync", must not get a 503: it would become an Event.
+#[test]
+fn a_kubelet_never_hears_that_a_good_start_is_not_ready() {
+    let Some(stage) = Stage::new(Setting::default()) else { return };
+    for fault in [None, Some(Fault::NoStreamingLists)] {
+        fault.into_iter().for_each(|fault| stage.server.fault(fault).unwrap());
+        for _ in 0..5 {
+            let agent = stage.spawn();
+            agent.wait_for("serving healthz");
+            let asked = Instant::now();
+            let early = get(stage.ka(), HEALTHZ, "/readyz").unwrap();
+            // On a machine that needs longer than that for a start, it must at least have waited.
+            assert!(early.code == 200 || asked.elapsed() >= Duration::from_secs(2), "{early:?}");
+            agent.wait_for("in sync");
+            let late = get(stage.ka(), HEALTHZ, "/readyz").unwrap();
+            assert_eq!(late.code, 200, "{late:?}");
+            agent.terminate();
+        }
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use ferroxy_lab::Protocol;
-use ferroxy_lab::api::{Access, Fault, Login};
+use ferroxy_lab::api::{Access, Fault, Kind, Login, Verb};
 
 use crate::support::repository::skip;
 use crate::support::{Agent, Done, FERROXY, Setting, Stage, ferroxy, pod_from};
@@ -31,12 +31,43 @@ fn the_commands_that_look() {
     let rendered = ask(&stage, &["render"]);
     assert!(rendered.stdout.contains("10.96.0.81 . tcp . 80"), "{rendered:?}");
 
-    // They say what is wrong, and do not wait for ever.
     agent.terminate();
-    stage.server.fault(Fault::answer(403)).unwrap();
-    let forbidden = ask(&stage, &["render"]);
-    assert_eq!((forbidden.code, forbidden.stdout.as_str()), (1, ""), "{forbidden:?}");
-    assert!(forbidden.stderr.contains("403"), "{forbidden:?}");
+}
+
+#[test]
+fn the_commands_that_look_say_which_permission_is_missing() {
+    let Some(stage) = Stage::new(Setting::default()) else { return };
+    // May list, but not watch: that is enough to look.
+    stage.server.fault_on(Verb::Watch, Fault::answer(403)).unwrap();
+    stage.server.fault_on(Verb::StreamList, Fault::answer(403)).unwrap();
+    let listed = ask(&stage, &["render"]);
+    assert_eq!(listed.code, 0, "{listed:?}");
+    // ServiceCIDRs are not needed.
+    stage.server.fault_on(Kind::ServiceCidr, Fault::answer(403)).unwrap();
+    let listed = ask(&stage, &["render"]);
+    assert_eq!(listed.code, 0, "{listed:?}");
+    stage.server.fault_on(Kind::EndpointSlice, Fault::answer(403)).unwrap();
+    let looks: [&[&str]; 4] =
+        [&["render"], &["diff"], &["explain", "other"], &["trace", "10.244.1.5", "10.96.0.81:80"]];
+    for words in looks {
+        let forbidden = ask(&stage, words);
+        assert_eq!((forbidden.code, forbidden.stdout.as_str()), (1, ""), "{forbidden:?}");
+        // Not "within 30 seconds": it does not wait for what will not come.
+        let expected = "missing permission at http://127.0.0.1:6443: list endpointslices.discovery.k8s.io (403): \
+                        forbidden: User \"system:anonymous\" cannot do this";
+        assert!(forbidden.stderr.contains(expected), "{forbidden:?}");
+    }
+}
+
+#[test]
+fn the_commands_that_look_say_that_their_credentials_are_refused() {
+    let setting = Setting { access: Access::Token, login: Login::TokenFile, ..Setting::default() };
+    let Some(stage) = Stage::new(setting) else { return };
+    std::fs::write(stage.folder().join("token"), "of-somebody-else").unwrap();
+    let refused = ask(&stage, &["diff"]);
+    assert_eq!((refused.code, refused.stdout.as_str()), (1, ""), "{refused:?}");
+    let expected = "http://127.0.0.1:6443 does not accept the credentials";
+    assert!(refused.stderr.contains(expected) && refused.stderr.contains("(401)"), "{refused:?}");
 }
 
 /// As the DaemonSet of the original starts it: by that name, with two flags.

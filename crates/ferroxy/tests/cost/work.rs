@@ -1,10 +1,10 @@
 //! What is measured: a cluster, and one change, from the API server's lines through the agent to the bytes for the kernel.
 //! Everything except sockets. Counts nothing.
 
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use ferroxy::agent::{Agent, Input, Periods};
+use ferroxy::agent::{Agent, Input, Periods, inbox};
 use ferroxy::serve::Status;
 use ferroxy_core::{Event, Facts, Family, Intent, NodeIntent, Policy};
 use ferroxy_dataplane::{Acknowledged, Change, Dataplane, Failure, Outcome, Preview, Receipt};
@@ -72,7 +72,7 @@ impl Node {
         let encoder = Encoder { ledger: Ledger::default(), sent: Arc::clone(&sent) };
         let status = Arc::new(Status::new(&Family::ALL, Duration::from_secs(30)));
         let mut agent = Agent::new(&MODE, facts, Box::new(encoder), Periods::default(), status);
-        assert_eq!(agent.start(&mpsc::channel().1), None, "no input asks it to stop");
+        assert_eq!(agent.start(&inbox().1), None, "no input asks it to stop");
         Node { agent, sent }
     }
 

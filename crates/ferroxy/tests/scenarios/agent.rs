@@ -3,11 +3,10 @@
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{self, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use ferroxy::agent::{Agent, Input, Periods};
+use ferroxy::agent::{Agent, Input, Periods, Sender};
 use ferroxy::serve::Status;
 use ferroxy_core::{Event, Facts, Family, Intent, resolve};
 use ferroxy_dataplane::testing::{Faults, Faulty};
@@ -28,7 +27,7 @@ pub struct Stage<'a> {
 
 /// A running agent.
 struct Running {
-    inputs: Sender<Input>,
+    inputs: Sender,
     status: Arc<Status>,
     injected: Arc<AtomicUsize>,
     thread: JoinHandle<&'static str>,
@@ -68,7 +67,7 @@ impl Stage<'_> {
         let faults = Faults::usual(self.seed * 10 + run);
         let mut dataplane = Faulty::new((self.open)(), faults);
         let injected = dataplane.injected();
-        let (inputs, receiver) = mpsc::channel();
+        let (inputs, receiver) = ferroxy::agent::inbox();
         if let Some(watches) = dataplane.watches() {
             let inputs = inputs.clone();
             watches.watch(Box::new(move |what| inputs.send(Input::Drift(what)).is_ok())).unwrap();

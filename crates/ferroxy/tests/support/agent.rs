@@ -5,9 +5,10 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ferroxy_lab::Namespace;
 use rustix::process::{Pid, Signal, kill_process};
@@ -19,6 +20,8 @@ use super::{Cluster, DEADLINE, Done, FERROXY, Iptables, wait_until};
 pub struct Agent {
     child: Child,
     log: Arc<Log>,
+    /// Its pipe is read.
+    is_read: Arc<AtomicBool>,
     reader: Option<JoinHandle<()>>,
     arguments: Vec<OsString>,
     /// Where it searches for programs, if not where we do.
@@ -98,16 +101,30 @@ impl Agent {
         let mut child = node.run(spawn).unwrap().unwrap();
         let stderr = BufReader::new(child.stderr.take().unwrap());
         let log = Arc::new(Log::default());
-        let writer = Arc::clone(&log);
+        let (writer, is_read) = (Arc::clone(&log), Arc::new(AtomicBool::new(true)));
+        let reading = Arc::clone(&is_read);
         let reader = Some(std::thread::spawn(move || {
             for line in stderr.lines() {
+                while !reading.load(Ordering::Relaxed) {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
                 let mut text = writer.text.lock().unwrap();
                 text.push_str(&line.unwrap());
                 text.push('\n');
                 writer.grew.notify_all();
             }
         }));
-        Agent { child, log, reader, arguments, path: None }
+        Agent { child, log, is_read, reader, arguments, path: None }
+    }
+
+    /// Whether its pipe is read. A pipe that is not fills up.
+    pub fn read_log(&self, read: bool) {
+        self.is_read.store(read, Ordering::Relaxed);
+    }
+
+    /// How many files, sockets and pipes it has open.
+    pub fn descriptors(&self) -> usize {
+        fs::read_dir(format!("/proc/{}/fd", self.pid())).unwrap().count()
     }
 
     /// All it has said so far.

@@ -178,7 +178,7 @@ impl<'de> Visitor<'de> for ItemSeed {
         let mut notes = Notes::default();
         let (decoded, version) = wire::decode_versioned(self.0, MapAccessDeserializer::new(map), &mut notes)?;
         let content = match decoded {
-            Decoded::Object(object) => Content::Object(object, notes.0),
+            Decoded::Object(object) => Content::Object(object, notes.finish()),
             Decoded::LeftOut(key) => Content::LeftOut(key),
             Decoded::Nameless => Content::Unusable("it has no name"),
         };

@@ -54,7 +54,9 @@ fn enveloped(kind: Kind, object: &[u8]) -> Item {
 fn item(kind: Kind, message: &[u8]) -> Item {
     let mut notes = Notes::default();
     match protobuf::object(kind, message, &mut notes) {
-        Ok((Decoded::Object(object), version)) => Item { version, content: Content::Object(object, notes.0) },
+        Ok((Decoded::Object(object), version)) => {
+            Item { version, content: Content::Object(object, notes.finish()) }
+        }
         Ok((Decoded::LeftOut(key), version)) => Item { version, content: Content::LeftOut(key) },
         Ok((Decoded::Nameless, version)) => Item { version, content: Content::Unusable("it has no name") },
         Err(why) => unusable(why),

@@ -49,7 +49,7 @@ impl Started {
     fn new() -> Started {
         let kernel = Kernel::warm();
         let mut agent = agent(&kernel);
-        assert_eq!(agent.start(&mpsc::channel().1), None);
+        assert_eq!(agent.start(&inbox().1), None);
         kernel.take_journal();
         Started { kernel, agent, now: Instant::now() }
     }
@@ -207,7 +207,7 @@ fn on_a_cold_node_huge_services_come_last() {
     let kernel = Kernel::default();
     let mut agent = agent(&kernel);
     drop(agent.apply([cluster(), huge("a-huge", 9).into()].concat()));
-    assert_eq!(agent.start(&mpsc::channel().1), None);
+    assert_eq!(agent.start(&inbox().1), None);
     let mut now = Instant::now();
     while !agent.queue.is_empty() {
         agent.change_services(now);
@@ -232,7 +232,7 @@ fn huge_services_converge_whatever_goes_wrong() {
         let faults = Faults { fail: 0, ..Faults::usual(seed) };
         let mut agent = with_dataplane(Box::new(Faulty::new(Box::new(Memory::new(&kernel)), faults)));
         drop(agent.apply(cluster()));
-        assert_eq!(agent.start(&mpsc::channel().1), None);
+        assert_eq!(agent.start(&inbox().1), None);
         let mut now = Instant::now();
         for events in [huge("x", 11), huge("y", 12), service("apps", "x", 11, 9)] {
             let touched = agent.apply(events.into());

@@ -1,7 +1,6 @@
 //! The Kubernetes API as the source of the agent and of commands that only look.
 
 use std::path::PathBuf;
-use std::sync::mpsc::Sender;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -11,7 +10,7 @@ use ferroxy_source::Kind;
 use ferroxy_source::kube::{KubeSource, KubeWatch, Observation, Observer, Options, ResourceLiveness, Update};
 
 use super::Guard;
-use crate::agent::Input;
+use crate::agent::{Input, Sender};
 use crate::command::input::Settings;
 use crate::serve::requests::Request;
 use crate::serve::status::{SourceState, Watch};
@@ -45,15 +44,20 @@ impl ApiSource {
         Ok(self.0.read_once(limit)?)
     }
 
-    pub fn watch(self, inputs: Sender<Input>, status: &Arc<Status>) -> anyhow::Result<ApiWatch> {
+    pub fn watch(self, inputs: Sender, status: &Arc<Status>) -> anyhow::Result<ApiWatch> {
+        let queue = inputs.gauge();
         let source = self.0.observed_by(counting(Arc::clone(status)));
+        // The thread of the watches also keeps connections alive: it reads no further, and is never blocked.
+        let source = source.held_back_while(move || queue.depth().is_full);
         let guard = Guard::new(status, "the thread that watches the API server has ended");
         let watch = source.watch(move |update| {
             let _held = &guard;
-            let _ = inputs.send(match update {
+            let _ = inputs.send_now(match update {
                 Update::Events(events) => Input::Events(events),
                 Update::Listed => Input::Listed,
                 Update::Troubles(found) => Input::SourceDiagnostics(found),
+                // The agent waits for the permission; `Troubles` say which.
+                Update::Denied(_) => return,
             });
         });
         let watch = Arc::new(watch.context("cannot watch the API server")?);

@@ -2,12 +2,11 @@
 //! manifests are the only source.
 
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use ferroxy_core::{Diagnostic, Event};
 
-use crate::agent::Input;
+use crate::agent::Sender;
 use crate::command::input::Settings;
 use crate::serve::Status;
 
@@ -34,7 +33,7 @@ impl ApiSource {
         match self {}
     }
 
-    pub fn watch(self, _: Sender<Input>, _: &Arc<Status>) -> anyhow::Result<ApiWatch> {
+    pub fn watch(self, _: Sender, _: &Arc<Status>) -> anyhow::Result<ApiWatch> {
         match self {}
     }
 }

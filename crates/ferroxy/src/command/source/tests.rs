@@ -2,14 +2,16 @@
 
 #![allow(clippy::unwrap_used, reason = "the functions that tests share are tests too")]
 
-use std::sync::mpsc::{self, Receiver};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use ferroxy_core::Family;
+use ferroxy_lab::api::cluster::Cluster;
 use ferroxy_lab::api::{Options, Server};
 use ferroxy_source::kube::{self, KubeSource, Update};
 
 use super::*;
+use crate::agent::{Receiver, inbox};
 use crate::serve::health::Step;
 use ferroxy_dataplane::Receipt;
 
@@ -30,7 +32,7 @@ fn checks(status: &Status) -> (bool, bool) {
     (now.is_ready(moment), now.is_healthy(moment))
 }
 
-fn wait_for_the_list(inputs: &Receiver<Input>) {
+fn wait_for_the_list(inputs: &Receiver) {
     while !matches!(inputs.recv_timeout(DEADLINE).unwrap(), Input::Listed) {}
 }
 
@@ -39,13 +41,38 @@ fn the_proxy_is_ready_as_soon_as_everything_is_listed_and_not_alive_when_the_wat
     let server = Server::start(Options::default()).unwrap();
     let options = kube::Options { master: Some(server.url()), ..kube::Options::for_node("ka") };
     let source = Source::Api(ApiSource(Box::new(KubeSource::open(options).unwrap())));
-    let (status, (sender, inputs)) = (started(), mpsc::channel());
+    let (status, (sender, inputs)) = (started(), inbox());
     let watching = source.watch(sender, &status).unwrap();
     wait_for_the_list(&inputs);
     assert_eq!(checks(&status), (true, true), "no poll has to come first");
     // Ends the thread and waits for its end.
     drop(watching);
     assert_eq!(checks(&status), (false, false));
+}
+
+#[test]
+fn a_source_reads_no_further_than_the_agent_has_room_and_is_not_blocked() {
+    let server = Server::start(Options::default()).unwrap();
+    server.put_all(Cluster::new(300, 200).objects()).unwrap();
+    for is_read in [true, false] {
+        let options = kube::Options { master: Some(server.url()), ..kube::Options::for_node("ka") };
+        let source = Source::Api(ApiSource(Box::new(KubeSource::open(options).unwrap())));
+        let (status, (sender, inputs)) = (started(), inbox());
+        let queue = sender.gauge();
+        let watching = source.watch(sender, &status).unwrap();
+        let end = Instant::now() + DEADLINE;
+        while !queue.depth().is_full && Instant::now() < end {
+            std::thread::yield_now();
+        }
+        let depth = queue.depth();
+        assert!(depth.is_full && depth.events < 800, "{depth:?}");
+        if is_read {
+            wait_for_the_list(&inputs);
+        }
+        // Its thread ends, though the queue is full and nobody takes anything.
+        drop(watching);
+        drop(inputs);
+    }
 }
 
 #[test]
@@ -79,7 +106,7 @@ fn a_thread_that_ends_while_its_handle_is_kept_is_noticed() {
 fn manifests_are_alive_while_they_are_followed() {
     let folder = tempfile::tempdir().unwrap();
     let (source, _) = ManifestSource::open(folder.path(), |_| {}).unwrap();
-    let (status, (sender, _inputs)) = (started(), mpsc::channel());
+    let (status, (sender, _inputs)) = (started(), inbox());
     let watching = Source::Manifests(source).watch(sender, &status).unwrap();
     assert_eq!(checks(&status), (true, true));
     drop(watching);

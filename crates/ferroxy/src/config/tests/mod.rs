@@ -123,6 +123,7 @@ fn the_defaults() {
         windows_run_as_service: false,
         traffic_metrics: false,
         traffic_metrics_max_series: 20_000,
+        limits: Limits { frontends: 10_000, endpoints: 20_000, entries: 250_000 },
     };
     assert_eq!(config, expected);
 

@@ -121,6 +121,7 @@ fn the_policy_of_a_mode() {
         masquerade_all: false,
         external_ips: true,
         count_traffic: false,
+        limits: Limits::default(),
         annotations: &[],
     };
     assert_eq!(nftables, expected);

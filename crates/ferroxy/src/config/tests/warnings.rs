@@ -40,6 +40,16 @@ fn flags_of_our_own_count_beside_a_file() {
 }
 
 #[test]
+fn limits_of_a_service_have_flags() {
+    let args = ["--service-max-frontends=5", "--service_max_endpoints=6", "--service-max-entries=70"];
+    for (config, warnings) in [from_file_and("", &args).unwrap(), from_flags(&args).unwrap()] {
+        assert_eq!((config.limits, warnings), (Limits { frontends: 5, endpoints: 6, entries: 70 }, vec![]));
+        let mode = MODES.find("nftables").unwrap();
+        assert_eq!(config.policy(mode, "ka".into()).limits, config.limits);
+    }
+}
+
+#[test]
 fn what_the_mode_ignores_is_said_in_one_line() {
     let args = [
         "--proxy-mode=nftables",

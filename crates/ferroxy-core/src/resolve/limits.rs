@@ -1,0 +1,248 @@
+//! Rule: how much of a node one Service may take. What is beyond the limits is left out, said, and counted.
+//!
+//! Tenants write Services and slices: a small object with thousands of ports and addresses makes millions of frontends, and
+//! each has all endpoints. So nothing beyond a limit is even enumerated.
+
+use std::collections::HashMap;
+
+use super::conflicts::{Settled, diagnostic};
+use super::frontends::Wanted;
+use super::{ResolvedPort, frontends};
+use crate::diagnostic::Diagnostic;
+use crate::facts::{Facts, MOST_SLICES, Service, ServicePort};
+use crate::intent::{FrontendKind, LeftOut};
+use crate::name::{Family, Protocol};
+use crate::policy::Limits;
+
+/// How many endpoints the slices of a Service list for each port.
+#[derive(Debug, Default)]
+pub(crate) struct Sizes<'f>(HashMap<(Family, &'f str, Protocol), usize>);
+
+impl<'f> Sizes<'f> {
+    pub(crate) fn of(facts: &'f Facts, service: &Service) -> Sizes<'f> {
+        let mut sizes = HashMap::new();
+        for slice in facts.slices_of(&service.name).filter(|slice| !slice.is_empty()) {
+            for port in &slice.ports {
+                *sizes.entry((slice.family(), &*port.name, port.protocol)).or_default() += slice.len();
+            }
+        }
+        Sizes(sizes)
+    }
+
+    pub(crate) fn of_port(&self, port: &ServicePort, family: Family) -> usize {
+        self.0.get(&(family, &*port.name, port.protocol)).copied().unwrap_or(0)
+    }
+}
+
+/// Removes the frontends for which there is no room, the weakest first: frontends are in the order of their strength.
+pub(crate) fn fit(limits: &Limits, service: &Service, settled: &mut Settled<'_>) {
+    let mut entries = 0_usize;
+    let sizes = &settled.sizes;
+    let fits = |wanted: &Wanted| {
+        let cost = cost(limits, service, sizes, wanted);
+        // The first one always fits: no limit may take a Service away.
+        let fits = entries == 0 || entries.saturating_add(cost) <= limits.entries;
+        entries = entries.saturating_add(if fits { cost } else { 0 });
+        fits
+    };
+    let before = settled.kept.len();
+    settled.kept.retain(fits);
+    settled.without_room = before - settled.kept.len();
+}
+
+/// What a dataplane may have to program for a frontend: its endpoints, and the sources that may use it.
+fn cost(limits: &Limits, service: &Service, sizes: &Sizes<'_>, wanted: &Wanted) -> usize {
+    let endpoints = sizes.of_port(&service.ports[wanted.port], wanted.family).min(limits.endpoints_of_port());
+    let ranges = service.source_ranges.as_ref().filter(|_| wanted.kind == FrontendKind::LoadBalancer);
+    let sources = ranges.map_or(0, |ranges| ranges.len() + service.load_balancer_ips.len());
+    1 + endpoints + sources
+}
+
+pub(crate) fn left_out(
+    facts: &Facts,
+    service: &Service,
+    settled: &Settled<'_>,
+    ports: &[ResolvedPort<'_>],
+) -> LeftOut {
+    let beyond = frontends::count(service, facts.policy()).saturating_sub(facts.policy().limits.frontends);
+    LeftOut {
+        frontends: (beyond + settled.without_room) as u64,
+        endpoints: ports.iter().map(|port| port.candidates.beyond as u64).sum(),
+    }
+}
+
+pub(crate) fn diagnostics(
+    facts: &Facts,
+    service: &Service,
+    settled: &Settled<'_>,
+    ports: &[ResolvedPort<'_>],
+) -> Vec<Diagnostic> {
+    let limits = facts.policy().limits;
+    let say =
+        |field: &str, reason: String, effect: String| diagnostic(service, field.to_owned(), reason, effect);
+    let mut found = Vec::new();
+    let frontends = frontends::count(service, facts.policy());
+    if frontends > limits.frontends {
+        let reason =
+            format!("ports and addresses make {frontends} frontends, more than {}", limits.frontends);
+        let effect = format!("{} of them are not served, external IPs first", frontends - limits.frontends);
+        found.push(say("spec.ports", reason, effect));
+    }
+    if settled.without_room > 0 {
+        let reason = format!("frontends times endpoints and source ranges is more than {}", limits.entries);
+        let effect = format!("{} frontends are not served, external IPs first", settled.without_room);
+        found.push(say("spec", reason, effect));
+    }
+    for port in ports.iter().filter(|port| port.candidates.beyond > 0) {
+        let reason = format!("the port has more than {} endpoints", limits.endpoints_of_port());
+        let effect = format!("{} of them get no traffic", port.candidates.beyond);
+        found.push(say(&format!("spec.ports[{}]", service.ports[port.port].index), reason, effect));
+    }
+    let slices = facts.count_slices_of(&service.name);
+    if slices > MOST_SLICES {
+        let reason = format!("the Service has {slices} EndpointSlices, more than {MOST_SLICES}");
+        let effect = format!("the endpoints of {} of them get no traffic", slices - MOST_SLICES);
+        found.push(say("EndpointSlices", reason, effect));
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{self, EndpointSlice, Event, ServicePort as Port, SliceEndpoint, SlicePort};
+    use crate::intent::ServiceIntent;
+    use crate::name::ServiceName;
+    use crate::policy::Policy;
+    use crate::resolve;
+
+    fn service(ports: i64, external: usize) -> event::Service {
+        let port = |number: i64| Port { name: format!("p{number}"), port: number, ..Port::default() };
+        event::Service {
+            namespace: "default".into(),
+            name: "web".into(),
+            kind: "LoadBalancer".into(),
+            cluster_ip: "10.96.0.80".into(),
+            ports: (1..=ports).map(port).collect(),
+            external_ips: (0..external).map(|n| format!("198.18.{}.{}", n >> 8, n & 255)).collect(),
+            ingress: vec![event::Ingress { ip: "203.0.113.1".into(), ip_mode: String::new() }],
+            ..Default::default()
+        }
+    }
+
+    /// Slices of 1,000 endpoints each.
+    fn slice(number: usize, ports: i64, endpoints: usize, ready: impl Fn(usize) -> bool) -> Event {
+        let endpoint = |n: usize| SliceEndpoint {
+            addresses: vec![format!("10.{}.{}.{}", number, n >> 8, n & 255)],
+            ready: Some(ready(n)),
+            ..SliceEndpoint::default()
+        };
+        let port = |n: i64| SlicePort { name: Some(format!("p{n}")), port: Some(n), ..SlicePort::default() };
+        Event::Slice(EndpointSlice {
+            namespace: "default".into(),
+            name: format!("web-{number:05}"),
+            service: Some("web".into()),
+            address_type: "IPv4".into(),
+            ports: (1..=ports).map(port).collect(),
+            endpoints: (0..endpoints).map(endpoint).collect(),
+            last_change: None,
+        })
+    }
+
+    fn resolved(limits: Limits, events: impl IntoIterator<Item = Event>) -> (ServiceIntent, Vec<String>) {
+        let mut facts = Facts::new(Policy { limits, ..Policy::default() });
+        for event in events {
+            facts.apply(event);
+        }
+        let resolution = resolve::service(&facts, &ServiceName::new("default", "web"));
+        let texts = resolution.diagnostics.iter().map(|it| format!("{}; {}", it.reason, it.effect)).collect();
+        (resolution.intent.expect("it is still served"), texts)
+    }
+
+    fn kinds(intent: &ServiceIntent) -> [usize; 3] {
+        let frontends = || intent.ports.iter().flat_map(|port| &port.frontends);
+        [FrontendKind::ClusterIp, FrontendKind::LoadBalancer, FrontendKind::ExternalIp]
+            .map(|kind| frontends().filter(|frontend| frontend.kind == kind).count())
+    }
+
+    #[test]
+    fn frontends_are_limited_and_external_ips_go_first() {
+        let limits = |frontends| Limits { frontends, ..Limits::default() };
+        for (most, expected) in [(35, [10, 10, 15]), (13, [10, 3, 0]), (7, [7, 0, 0]), (220, [10, 10, 200])] {
+            let (intent, says) = resolved(limits(most), [Event::Service(service(10, 20))]);
+            assert_eq!(kinds(&intent), expected, "{most}");
+            assert_eq!(intent.left_out.frontends as usize, 220 - most);
+            assert_eq!(says.len(), usize::from(most < 220), "{says:?}");
+        }
+        let (_, says) = resolved(limits(35), [Event::Service(service(10, 20))]);
+        let expected = "ports and addresses make 220 frontends, more than 35; 185 of them are not served, external IPs first";
+        assert_eq!(says, [expected]);
+    }
+
+    /// 5,000 ports and 5,000 addresses: 25 million frontends, which nobody may build.
+    #[test]
+    fn a_huge_service_is_cut_before_it_is_built() {
+        let (intent, says) = resolved(Limits::default(), [Event::Service(service(5_000, 5_000))]);
+        assert_eq!(kinds(&intent).iter().sum::<usize>(), Limits::default().frontends);
+        assert_eq!(kinds(&intent)[..2], [5_000, 5_000]);
+        assert_eq!(intent.left_out.frontends, 5_000 * 5_002 - 10_000);
+        assert_eq!(says.len(), 1);
+    }
+
+    #[test]
+    fn endpoints_of_a_port_are_limited_and_ready_ones_stay() {
+        let limits = Limits { endpoints: 100, ..Limits::default() };
+        let events = [Event::Service(service(1, 0)), slice(0, 1, 90, |n| n < 50), slice(1, 1, 90, |_| true)];
+        let (intent, says) = resolved(limits, events);
+        assert_eq!(intent.ports[0].cluster.len(), 100);
+        assert_eq!(intent.left_out, LeftOut { frontends: 0, endpoints: 80 });
+        assert_eq!(says, ["the port has more than 100 endpoints; 80 of them get no traffic"]);
+    }
+
+    #[test]
+    fn frontends_times_endpoints_is_limited() {
+        let limits = Limits { entries: 1_000, ..Limits::default() };
+        let events = [Event::Service(service(2, 10)), slice(0, 2, 99, |_| true)];
+        let (intent, says) = resolved(limits, events.clone());
+        assert_eq!(kinds(&intent), [2, 2, 6]);
+        assert_eq!(intent.left_out.frontends, 14);
+        assert!(
+            says[0].starts_with("frontends times endpoints and source ranges is more than 1000; 14 "),
+            "{says:?}"
+        );
+        let (intent, _) = resolved(Limits { entries: 1, ..limits }, events);
+        assert_eq!(kinds(&intent), [1, 0, 0], "the first cluster IP is served whatever it costs");
+    }
+
+    #[test]
+    fn source_ranges_count() {
+        let mut many = service(10, 0);
+        many.load_balancer_source_ranges = (0..200).map(|n| format!("10.{n}.0.0/16")).collect();
+        let limits = Limits { entries: 1_000, ..Limits::default() };
+        let (intent, _) = resolved(limits, [Event::Service(many)]);
+        assert_eq!(kinds(&intent), [10, 4, 0]);
+    }
+
+    #[test]
+    fn slices_of_a_service_are_limited() {
+        let slices = (0..MOST_SLICES + 3).map(|number| slice(number % 200, 1, 0, |_| true).named(number));
+        let (_, says) =
+            resolved(Limits::default(), std::iter::once(Event::Service(service(1, 0))).chain(slices));
+        assert!(says[0].ends_with("the endpoints of 3 of them get no traffic"), "{says:?}");
+    }
+
+    trait Named {
+        fn named(self, number: usize) -> Event;
+    }
+
+    impl Named for Event {
+        fn named(self, number: usize) -> Event {
+            match self {
+                Event::Slice(slice) => {
+                    Event::Slice(EndpointSlice { name: format!("web-{number:05}"), ..slice })
+                }
+                other => other,
+            }
+        }
+    }
+}
