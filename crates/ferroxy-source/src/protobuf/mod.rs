@@ -1,5 +1,5 @@
 //! The API's protobuf form of the objects that a proxy reads, decoded from their bytes straight into events. `wire/` does
-//! the same for JSON and YAML; both give the same events, which `tests/protobuf/` proves.
+//! the same for JSON and YAML; both give the same events, as `kube/decode/tests.rs` checks.
 //!
 //! Only the fields we use are read; all others, known or not, are skipped. Field numbers are those of Kubernetes'
 //! `generated.proto` files. Go writes every field that is not a pointer, also when it is empty: so an empty text means
