@@ -146,6 +146,7 @@ impl Watched {
                 Update::Events(events) => self.events.extend(events),
                 Update::Troubles(now) => self.troubles.extend(now.iter().map(ToString::to_string)),
                 Update::Listed => {}
+                Update::Denied(denial) => panic!("a watch waits for its permissions: {denial:?}"),
             }
             if found {
                 return self;
@@ -254,9 +255,9 @@ fn an_object_without_its_envelope_stops_no_other() {
     let mut watched = watch(options(&server));
     watched.until_listed();
     inject(&server, Injection::Raw(Bytes::from(protobuf::frame("ADDED", b"k9s\0"))));
+    watched.until(|update| matches!(update, Update::Troubles(now) if !now.is_empty()));
     server.put(&slice("web-1", 5)).unwrap();
     watched.until_endpoints(5);
-    watched.until(|update| matches!(update, Update::Troubles(_)));
     let expected = "EndpointSlices: one object cannot be used: it is not valid protobuf";
     assert!(watched.troubles.iter().any(|it| it.contains(expected)), "{:?}", watched.troubles);
     watched.wait_until_slices(|it| it.errors == 0);
