@@ -10,9 +10,7 @@ use ferroxy_lab::{Answer, Effort, Probe, Protocol};
 use serde_json::{Value, json};
 
 use crate::support::web::{HEALTHZ, METRICS, code, get};
-use crate::support::{
-    Agent, DEADLINE, Service, Setting, Stage, ask_from, ferroxy, listing, node, wait_until,
-};
+use crate::support::{DEADLINE, Service, Setting, Stage, ask_from, ferroxy, listing, node, wait_until};
 
 const NODE_PORT: &str = "172.18.0.2:30080";
 

@@ -81,7 +81,7 @@ fn service(name: &str, address: &str, round: usize) -> Value {
         "metadata": {"namespace": TENANT, "name": name, "labels": {"round": round.to_string()}},
         "spec": {
             "clusterIP": address, "clusterIPs": [address], "ipFamilies": ["IPv4"], "ipFamilyPolicy": "SingleStack",
-            "internalTrafficPolicy": if round % 2 == 0 { "Cluster" } else { "Local" },
+            "internalTrafficPolicy": if round.is_multiple_of(2) { "Cluster" } else { "Local" },
             "ports": [{"name": "http", "protocol": "TCP", "port": 80, "targetPort": 80}],
         },
     })
