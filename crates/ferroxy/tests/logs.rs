@@ -171,7 +171,7 @@ fn an_unread_pipe_blocks_neither_the_work_nor_the_end() {
 }
 
 #[test]
-fn what_waited_comes_when_somebody_reads() {
+fn what_waited_comes_when_stderr_is_read() {
     let Some(node) = support::lonely_node() else { return };
     let cluster = Cluster::new();
     let (mut child, mut reader, filled) = run_unread(&node, &cluster);

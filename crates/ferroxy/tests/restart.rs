@@ -68,7 +68,7 @@ fn a_restart_brings_what_changed_meanwhile_and_nothing_else() {
 }
 
 /// Start after start over the rules of the one before, each with another number of endpoints: chains come, and go when the agent
-/// would tidy. Pods live throughout, so that every request has somebody to answer it. (By hand, with commits as fast as the kernel
+/// would tidy. Pods live throughout, so that a pod answers every request. (By hand, with commits as fast as the kernel
 /// takes them and new UDP flows from the node: when a start was one transaction, 8 of 1.9 million flows found no endpoint in 14,369
 /// starts; now none of 2.4 million in 24,040.)
 #[test]

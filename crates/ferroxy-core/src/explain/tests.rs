@@ -255,7 +255,7 @@ fn load_balancers_without_or_with_foreign_addresses_are_reported() {
     );
 }
 
-/// What reaches the terminal of somebody who asks why a Service does not work.
+/// What reaches the terminal of a user who asks why a Service does not work.
 #[test]
 fn what_tenants_write_reaches_no_terminal_as_it_is() {
     let hostile = "x\u{1b}]0;title\u{7}\n\u{9b}31m\u{202e}".to_owned();

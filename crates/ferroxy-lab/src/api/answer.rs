@@ -21,9 +21,8 @@ use super::server::Shared;
 use super::status::Status;
 use super::store::Selection;
 use super::watch::watch;
+use super::wire::Wire;
 use super::write::{create_event, patch};
-
-const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 /// `certificate` is the client's, in DER, if it has shown one.
 pub(super) async fn answer(
@@ -38,15 +37,18 @@ pub(super) async fn answer(
     if shared.faults.strikes(kind, verb, &Fault::HangRequests) {
         pending::<()>().await;
     }
+    // An error is in JSON if the request accepts nothing that the server has.
+    let wire = Wire::of(&head, &request, &shared.faults);
+    let refusals = *wire.as_ref().unwrap_or(&Wire::Json);
     let answered = async {
         struck(&shared, &request)?;
         let token = bearer_token(&head);
         if !lock(&shared.access).admits(token, certificate.as_deref()) {
             return Err(Status::unauthorized());
         }
-        respond(&shared, &request, &head, body).await
+        respond(&shared, &request, wire?, &head, body).await
     };
-    answered.await.unwrap_or_else(|status: Status| refuse(&status))
+    answered.await.unwrap_or_else(|status: Status| refuse(&status, refusals))
 }
 
 fn struck(shared: &Shared, request: &Request) -> Result<(), Status> {
@@ -64,20 +66,25 @@ fn bearer_token(head: &Parts) -> Option<&str> {
 async fn respond(
     shared: &Arc<Shared>,
     request: &Request,
+    wire: Wire,
     head: &Parts,
     body: Incoming,
 ) -> Result<Response<AnswerBody>, Status> {
     let Some(place) = &request.place else { return no_resource(request) };
     match request.verb {
-        Verb::Get => get(shared, place),
+        Verb::Get => get(shared, place, wire),
         Verb::Create if place.kind == Kind::Event => {
             let text = create_event(shared, place, head, body).await?;
             Ok(json(StatusCode::CREATED, whole(text)))
         }
         _ if place.kind == Kind::Event => Err(Status::method_not_allowed()),
-        Verb::List => Ok(json(StatusCode::OK, list(shared, request, &selection(place, request)?)?)),
+        Verb::List => {
+            let list = list(shared, request, &selection(place, request)?, wire)?;
+            Ok(encoded(StatusCode::OK, wire.content_type(false), list))
+        }
         Verb::Watch | Verb::StreamList => {
-            Ok(json(StatusCode::OK, watch(shared, request, selection(place, request)?)?))
+            let watch = watch(shared, request, selection(place, request)?, wire)?;
+            Ok(encoded(StatusCode::OK, wire.content_type(true), watch))
         }
         Verb::Patch => Ok(json(StatusCode::OK, whole(patch(shared, place, head, body).await?))),
         Verb::Create | Verb::Other => Err(Status::method_not_allowed()),
@@ -102,27 +109,32 @@ fn selection(place: &Place, request: &Request) -> Result<Selection, Status> {
     Ok(Selection { kind: place.kind, namespace: place.namespace.clone(), selector })
 }
 
-fn get(shared: &Shared, place: &Place) -> Result<Response<AnswerBody>, Status> {
+fn get(shared: &Shared, place: &Place, wire: Wire) -> Result<Response<AnswerBody>, Status> {
     let name = place.name.as_deref().unwrap_or_default();
     let key = Key::new(place.namespace.as_deref().unwrap_or_default(), name);
     let store = lock(&shared.store);
     let object = store.get(place.kind, &key).ok_or_else(|| Status::not_found(place.kind, name))?;
-    Ok(json(StatusCode::OK, whole(object.text().clone())))
+    Ok(encoded(StatusCode::OK, wire.content_type(false), whole(wire.object(object))))
 }
 
-fn refuse(status: &Status) -> Response<AnswerBody> {
+fn refuse(status: &Status, wire: Wire) -> Response<AnswerBody> {
     let code = StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let mut response = json(code, whole(status.text()));
+    let mut response = encoded(code, wire.content_type(false), whole(wire.status(status)));
     if let Some(after) = status.retry_after {
         response.headers_mut().insert(RETRY_AFTER, after.as_secs().into());
     }
     response
 }
 
+/// What is written back, and what is no resource: there is no need for it in protobuf.
 fn json(code: StatusCode, body: AnswerBody) -> Response<AnswerBody> {
+    encoded(code, Wire::Json.content_type(false), body)
+}
+
+fn encoded(code: StatusCode, content_type: HeaderValue, body: AnswerBody) -> Response<AnswerBody> {
     let mut response = Response::new(body);
     *response.status_mut() = code;
-    response.headers_mut().insert(CONTENT_TYPE, JSON);
+    response.headers_mut().insert(CONTENT_TYPE, content_type);
     response
 }
 

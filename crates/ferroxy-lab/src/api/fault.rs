@@ -37,6 +37,8 @@ pub enum Fault {
     NoStreamingLists,
     /// Streaming lists never send the bookmark that ends the initial events.
     EndlessInitialEvents,
+    /// The server has only JSON: other encodings are not acceptable (406).
+    NoProtobuf,
     /// Every watch begins with this.
     WatchesBegin(Injection),
 }
@@ -57,8 +59,10 @@ impl Fault {
 pub enum Injection {
     /// An ERROR event with a Status of this code (410: the version has expired), then the end.
     Error(u16),
-    /// A line that is not JSON. The stream continues.
+    /// Bytes that are no event in any encoding. The stream continues.
     Garbage,
+    /// A length of a frame that no frame has. The stream continues.
+    AbsurdLength,
     /// Half of an event, then the regular end of the answer.
     Truncated,
     /// Half of an event, then the connection is cut.

@@ -3,25 +3,31 @@
 
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use data_encoding::BASE64URL_NOPAD;
 
 use super::body::{AnswerBody, Ended, Pieces, in_pieces};
-use super::kind::Kind;
 use super::object::{Key, Object, Version};
 use super::query::Request;
 use super::server::Shared;
 use super::status::Status;
 use super::store::Selection;
+use super::wire::Wire;
 use super::{PIECE, lock};
 
 /// Begins an answer; a separate task continues it.
-pub(super) fn list(shared: &Shared, request: &Request, selection: &Selection) -> Result<AnswerBody, Status> {
-    let found = find(shared, request, selection)?;
+pub(super) fn list(
+    shared: &Shared,
+    request: &Request,
+    selection: &Selection,
+    wire: Wire,
+) -> Result<AnswerBody, Status> {
+    let Found { objects, at, next } = find(shared, request, selection)?;
+    let objects: Vec<&Object> = objects.iter().map(AsRef::as_ref).collect();
+    let list = wire.list(selection.kind, at, next.as_deref(), &objects);
     let (mut pieces, body) = in_pieces(request, &shared.faults);
-    let kind = selection.kind;
     // A client may disconnect before the end of the list.
-    tokio::spawn(async move { send(kind, found, &mut pieces).await });
+    tokio::spawn(async move { send(list, &mut pieces).await });
     Ok(body)
 }
 
@@ -49,24 +55,11 @@ fn find(shared: &Shared, request: &Request, selection: &Selection) -> Result<Fou
     Ok(Found { objects: page.objects, at, next })
 }
 
-async fn send(kind: Kind, found: Found, pieces: &mut Pieces) -> Result<(), Ended> {
-    let next = found.next.map(|token| format!(r#","continue":"{token}""#)).unwrap_or_default();
-    let (version, at) = (kind.api_version(), found.at);
-    let mut text = BytesMut::from(
-        format!(
-            r#"{{"kind":"{kind}List","apiVersion":"{version}","metadata":{{"resourceVersion":"{at}"{next}}},"items":["#
-        )
-        .as_str(),
-    );
-    for (index, object) in found.objects.iter().enumerate() {
-        text.extend_from_slice(if index == 0 { b"{" } else { b",{" });
-        text.extend_from_slice(object.fields_in_list());
-        if text.len() >= PIECE {
-            pieces.send(text.split().freeze()).await?;
-        }
+async fn send(mut body: Bytes, pieces: &mut Pieces) -> Result<(), Ended> {
+    while !body.is_empty() {
+        pieces.send(body.split_to(PIECE.min(body.len()))).await?;
     }
-    text.extend_from_slice(b"]}\n");
-    pieces.send(Bytes::from(text)).await
+    Ok(())
 }
 
 /// The parameters of a list.

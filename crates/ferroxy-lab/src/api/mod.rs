@@ -32,6 +32,7 @@ mod list;
 mod listen;
 mod object;
 mod process;
+pub mod protobuf;
 mod query;
 mod rules;
 mod selector;
@@ -39,6 +40,7 @@ mod server;
 mod status;
 mod store;
 mod watch;
+mod wire;
 mod write;
 
 use std::future::poll_fn;

@@ -3,12 +3,14 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::OnceLock;
 
 use bytes::{Bytes, BytesMut};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::kind::Kind;
+use super::protobuf;
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
@@ -37,6 +39,8 @@ pub(super) struct Object {
     text: Bytes,
     /// The position of the version in `text`.
     version_at: Range<usize>,
+    /// The object in protobuf, written when it is first needed.
+    message: OnceLock<Bytes>,
 }
 
 /// Why the server cannot store an object.
@@ -80,12 +84,18 @@ impl Object {
         text.extend_from_slice(b"\"}");
         write_fields(&mut text, &fields)?;
         text.push(b'}');
-        Ok(Object { kind, key, labels, cluster_ip, text: text.into(), version_at })
+        Ok(Object { kind, key, labels, cluster_ip, text: text.into(), version_at, message: OnceLock::new() })
     }
 
     /// The whole object, as in the answer to a GET and in events.
     pub fn text(&self) -> &Bytes {
         &self.text
+    }
+
+    /// The same in protobuf, without an envelope, as in lists.
+    pub fn message(&self) -> &Bytes {
+        let write = || protobuf::object(self.kind, &serde_json::from_slice(&self.text).unwrap_or_default());
+        self.message.get_or_init(|| write().into())
     }
 
     /// As an item of a list, where API servers omit `kind` and `apiVersion`; without the opening brace.

@@ -31,6 +31,8 @@ pub struct Request {
     /// Decoded.
     pub query: BTreeMap<String, String>,
     pub user_agent: String,
+    /// The header `Accept`.
+    pub accept: String,
     /// The object or the namespace the path names.
     pub(super) place: Option<Place>,
 }
@@ -40,15 +42,17 @@ impl Request {
         let path = head.uri.path().to_owned();
         let query = parse_query(head.uri.query().unwrap_or_default());
         let place = Place::from_path(&path);
-        let agent = head.headers.get(hyper::header::USER_AGENT);
+        let header = |name| {
+            let value = head.headers.get(name);
+            value.map(|value| String::from_utf8_lossy(value.as_bytes()).into()).unwrap_or_default()
+        };
         let mut request = Request {
             kind: place.as_ref().map(|place| place.kind),
             verb: Verb::Other,
             path,
             query,
-            user_agent: agent
-                .map(|agent| String::from_utf8_lossy(agent.as_bytes()).into())
-                .unwrap_or_default(),
+            user_agent: header(hyper::header::USER_AGENT),
+            accept: header(hyper::header::ACCEPT),
             place,
         };
         request.verb = request.find_verb(&head.method);

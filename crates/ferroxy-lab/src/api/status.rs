@@ -28,6 +28,7 @@ impl Status {
             401 => ("Unauthorized", "Unauthorized"),
             403 => ("Forbidden", "forbidden: User \"system:anonymous\" cannot do this"),
             404 => ("NotFound", "the server could not find the requested resource"),
+            406 => ("NotAcceptable", "only the following media types are accepted: application/json"),
             410 => ("Expired", "The resourceVersion for the provided watch is too old."),
             422 => ("Invalid", "the server rejected our request due to an error in our request"),
             429 => ("TooManyRequests", "too many requests, please try again later"),
@@ -95,6 +96,10 @@ impl Status {
              application/json (and not {content_type:?})"
         );
         Status::new(415, "UnsupportedMediaType", message)
+    }
+
+    pub fn not_acceptable() -> Status {
+        Status::of_code(406, None)
     }
 
     /// A watch or an exact list of a version that has expired.

@@ -1,4 +1,4 @@
-//! Watches: the changes of a kind as a stream of lines, from a version on or after all existing objects. Each open watch is
+//! Watches: the changes of a kind as a stream of events, from a version on or after all existing objects. Each open watch is
 //! one task; the server notifies it of changes and faults.
 
 use std::sync::Arc;
@@ -18,6 +18,7 @@ use super::query::{Request, Verb};
 use super::server::Shared;
 use super::status::Status;
 use super::store::{Change, Selection};
+use super::wire::{Sent, Wire};
 use super::{PIECE, lock, unless};
 
 /// Notifications to a watch.
@@ -40,6 +41,7 @@ pub(super) fn watch(
     shared: &Arc<Shared>,
     request: &Request,
     selection: Selection,
+    wire: Wire,
 ) -> Result<AnswerBody, Status> {
     let question = Question::read(shared, request)?;
     let (pieces, body) = in_pieces(request, &shared.faults);
@@ -49,7 +51,8 @@ pub(super) fn watch(
     });
     // Registered before the store is read, so that no change is missed.
     let (membership, nudges) = Membership::join(shared, selection.kind);
-    let mut watch = Watch { shared: Arc::clone(shared), selection, pieces, sent: 0, text: BytesMut::new() };
+    let shared = Arc::clone(shared);
+    let mut watch = Watch { shared, selection, wire, pieces, sent: 0, unsent: BytesMut::new() };
     tokio::spawn(async move {
         let begun = watch.begin(&question, begin_with).await;
         // Ended by the client, the deadline or a fault: the result is not needed.
@@ -129,10 +132,11 @@ fn check_streaming(request: &Request, refused: bool) -> Result<(), Status> {
 struct Watch {
     shared: Arc<Shared>,
     selection: Selection,
+    wire: Wire,
     pieces: Pieces,
     /// All changes up to this version have been sent.
     sent: Version,
-    text: BytesMut,
+    unsent: BytesMut,
 }
 
 impl Watch {
@@ -148,10 +152,10 @@ impl Watch {
             Begin::Everything | Begin::Now => now,
         };
         for object in objects {
-            self.line("ADDED", object.text()).await?;
+            self.event("ADDED", Sent::Object(&object)).await?;
         }
         if question.end_of_initial_events {
-            self.bookmark(r#","annotations":{"k8s.io/initial-events-end":"true"}"#).await?;
+            self.bookmark(true).await?;
         }
         if let Some(injection) = begin_with {
             self.inject(injection).await?;
@@ -183,7 +187,7 @@ impl Watch {
                         return Ok(());
                     }
                     bookmark_at = question.bookmarks.map(|interval| Instant::now() + interval);
-                    self.bookmark("").await?;
+                    self.bookmark(false).await?;
                     self.flush().await?;
                 }
             }
@@ -232,24 +236,20 @@ impl Watch {
             |object: &Option<Arc<Object>>| object.clone().filter(|object| self.selection.has(object));
         match (selected(&change.before), selected(&change.after)) {
             (None, None) => Ok(()),
-            (None, Some(after)) => self.line("ADDED", after.text()).await,
-            (Some(_), Some(after)) => self.line("MODIFIED", after.text()).await,
-            (Some(before), None) => self.line("DELETED", &before.text_with_version(change.version)).await,
+            (None, Some(after)) => self.event("ADDED", Sent::Object(&after)).await,
+            (Some(_), Some(after)) => self.event("MODIFIED", Sent::Object(&after)).await,
+            (Some(before), None) => self.event("DELETED", Sent::Deleted(&before, change.version)).await,
         }
     }
 
-    async fn bookmark(&mut self, annotations: &str) -> Result<(), Ended> {
-        let kind = self.selection.kind;
-        let (version, fields, sent) = (kind.api_version(), kind.zero_fields(), self.sent);
-        let object = format!(
-            r#"{{"kind":"{kind}","apiVersion":"{version}","metadata":{{"resourceVersion":"{sent}","creationTimestamp":null{annotations}}}{fields}}}"#
-        );
-        self.line("BOOKMARK", object.as_bytes()).await
+    async fn bookmark(&mut self, ends_initial_events: bool) -> Result<(), Ended> {
+        let (kind, version) = (self.selection.kind, self.sent);
+        self.event("BOOKMARK", Sent::Bookmark { kind, version, ends_initial_events }).await
     }
 
     /// An ERROR event, and the end.
     async fn fail(&mut self, status: &Status) -> Result<(), Ended> {
-        self.line("ERROR", &status.text()).await?;
+        self.event("ERROR", Sent::Error(status)).await?;
         self.flush().await?;
         Err(Ended)
     }
@@ -258,6 +258,7 @@ impl Watch {
         match injection {
             Injection::Error(code) => self.fail(&Status::of_code(code, None)).await,
             Injection::Garbage => self.raw(b"\x00\xff<html>502 Bad Gateway</html>}{\n").await,
+            Injection::AbsurdLength => self.raw(&[0xff; 4]).await,
             Injection::Raw(bytes) => self.raw(&bytes).await,
             Injection::Truncated => {
                 self.half_an_event().await?;
@@ -278,7 +279,7 @@ impl Watch {
                 let changes = lock(&self.shared.store).last_changes(self.selection.kind, count);
                 let old = changes.into_iter().filter_map(|change| change.before);
                 for object in old.filter(|object| self.selection.has(object)).collect::<Vec<_>>() {
-                    self.line("MODIFIED", object.text()).await?;
+                    self.event("MODIFIED", Sent::Object(&object)).await?;
                 }
                 Ok(())
             }
@@ -286,29 +287,22 @@ impl Watch {
     }
 
     async fn half_an_event(&mut self) -> Result<(), Ended> {
-        self.raw(
-            format!(r#"{{"type":"MODIFIED","object":{{"kind":"{}","meta"#, self.selection.kind).as_bytes(),
-        )
-        .await?;
+        self.raw(&self.wire.half_an_event(self.selection.kind)).await?;
         self.flush().await
     }
 
-    async fn line(&mut self, event: &str, object: &[u8]) -> Result<(), Ended> {
-        self.text.reserve(object.len() + 32);
-        self.text.extend_from_slice(b"{\"type\":\"");
-        self.text.extend_from_slice(event.as_bytes());
-        self.text.extend_from_slice(b"\",\"object\":");
-        self.text.extend_from_slice(object);
-        self.raw(b"}\n").await
+    async fn event(&mut self, event: &str, sent: Sent<'_>) -> Result<(), Ended> {
+        self.wire.put_event(&mut self.unsent, event, sent);
+        self.raw(b"").await
     }
 
     async fn raw(&mut self, bytes: &[u8]) -> Result<(), Ended> {
-        self.text.extend_from_slice(bytes);
-        if self.text.len() >= PIECE { self.flush().await } else { Ok(()) }
+        self.unsent.extend_from_slice(bytes);
+        if self.unsent.len() >= PIECE { self.flush().await } else { Ok(()) }
     }
 
     async fn flush(&mut self) -> Result<(), Ended> {
-        let piece: Bytes = self.text.split().freeze();
+        let piece: Bytes = self.unsent.split().freeze();
         self.pieces.send(piece).await
     }
 

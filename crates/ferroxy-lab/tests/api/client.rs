@@ -27,10 +27,12 @@ pub struct Client {
     address: SocketAddr,
     tls: Option<TlsConnector>,
     token: Option<String>,
+    accept: Option<&'static str>,
 }
 
 pub struct Answer {
     pub code: u16,
+    pub content_type: String,
     pub retry_after: Option<String>,
     body: Incoming,
     read: Vec<u8>,
@@ -44,11 +46,16 @@ impl Client {
 
     pub fn at(address: SocketAddr) -> Client {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        Client { runtime: Arc::new(runtime), address, tls: None, token: None }
+        Client { runtime: Arc::new(runtime), address, tls: None, token: None, accept: None }
     }
 
     pub fn with_token(self, token: &str) -> Client {
         Client { token: Some(token.to_owned()), ..self }
+    }
+
+    /// Sends this as the header `Accept`.
+    pub fn accepting(self, accept: &'static str) -> Client {
+        Client { accept: Some(accept), ..self }
     }
 
     /// Trusts this CA (PEM) and shows this certificate with its key.
@@ -101,9 +108,11 @@ impl Client {
             tokio::time::timeout(PATIENCE, self.exchange(method, path, content_type, body)).await
         });
         let answer = answer.map_err(|_| "no answer".to_owned())??;
-        let retry_after = answer.headers().get("Retry-After").map(|value| value.to_str().unwrap().to_owned());
+        let header = |name| answer.headers().get(name).map(|value| value.to_str().unwrap().to_owned());
+        let (retry_after, content_type) = (header("Retry-After"), header("Content-Type"));
         Ok(Answer {
             code: answer.status().as_u16(),
+            content_type: content_type.unwrap_or_default(),
             retry_after,
             body: answer.into_body(),
             read: Vec::new(),
@@ -121,6 +130,9 @@ impl Client {
         let mut request = Request::builder().method(method).uri(path).header("Host", "lab");
         if !content_type.is_empty() {
             request = request.header("Content-Type", content_type);
+        }
+        if let Some(accept) = self.accept {
+            request = request.header("Accept", accept);
         }
         if let Some(token) = &self.token {
             request = request.header("Authorization", format!("Bearer {token}"));
@@ -191,6 +203,18 @@ impl Answer {
         let metadata = &event["object"]["metadata"];
         let version = metadata["resourceVersion"].as_str().unwrap_or("-");
         format!("{} {} {version}", event["type"].as_str().unwrap(), metadata["name"].as_str().unwrap_or("-"))
+    }
+
+    /// The next bytes, exactly so many.
+    pub fn take(&mut self, count: usize) -> Vec<u8> {
+        while self.read.len() < count {
+            let frame = self.runtime.block_on(async {
+                tokio::time::timeout(PATIENCE, self.body.frame()).await.expect("the stream is silent")
+            });
+            let frame = frame.expect("the answer goes on").expect("the connection holds");
+            self.read.extend_from_slice(&frame.into_data().unwrap());
+        }
+        self.read.drain(..count).collect()
     }
 
     /// Whether nothing comes for a while.

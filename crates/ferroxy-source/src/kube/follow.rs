@@ -18,12 +18,14 @@ use tracing::debug;
 
 use super::Denial;
 use super::access::told;
+use super::ask::{Ask, Go};
 use super::backoff::random;
 use super::decode;
+use super::encoding::{Accept, Encoding};
 use super::framer::{Framer, LONGEST_LINE};
 use super::hub::Hub;
 use super::link::{Lease, Link, Why, usable};
-use super::list_watch::{Ask, Go, ListWatch};
+use super::list_watch::ListWatch;
 use super::liveness::Pulse;
 use super::outlet::Outlet;
 use super::resource::Resource;
@@ -33,7 +35,7 @@ use crate::object::Kind;
 const WATCH_HEAD_LIMIT: Duration = Duration::from_secs(10);
 /// A busy server may queue a list for 15 seconds; an earlier retry would only go to the end of the queue.
 const LIST_HEAD_LIMIT: Duration = Duration::from_secs(20);
-/// Longest pause within a list.
+/// Longest pause within a list, or within an event.
 const LIST_SILENCE: Duration = Duration::from_secs(15);
 /// Servers send a bookmark about every minute. A watch that is silent for so long is reopened at its version, which
 /// costs next to nothing: a proxy in between may have lost it and still keep the connection open.
@@ -47,6 +49,7 @@ const LONGEST_REFUSAL: usize = 64 << 10;
 pub(super) async fn follow(
     resource: Resource,
     insists: bool,
+    accept: Accept,
     link: Rc<Link>,
     hub: Rc<Hub>,
     pulse: Arc<Pulse>,
@@ -55,7 +58,7 @@ pub(super) async fn follow(
     let first = usable(&mut leases).await;
     let outlet = Rc::clone(&hub);
     let mut follower = Follower {
-        machine: ListWatch::new(resource.kind, &first.server, random),
+        machine: ListWatch::new(resource.kind, &first.server, accept, random),
         out: Outlet::new(move |events| outlet.events(events)),
         cut_off: false,
         insists,
@@ -107,7 +110,8 @@ impl Follower {
         let timeout_seconds = (WATCH_SECONDS * (1.0 + random())) as u32;
         let target = self.resource.target(&ask, timeout_seconds);
         let limit = if matches!(ask, Ask::Watch { .. }) { WATCH_HEAD_LIMIT } else { LIST_HEAD_LIMIT };
-        let answer = match Request::get(target).header(ACCEPT, "application/json").body(Body::empty()) {
+        let accept = self.machine.accept.header();
+        let answer = match Request::get(target).header(ACCEPT, accept).body(Body::empty()) {
             Ok(request) => self.link.send(&lease, request, limit).await,
             Err(error) => Err(error.to_string()),
         };
@@ -122,9 +126,10 @@ impl Follower {
             self.link.recovered.notify_waiters();
         }
         self.hear();
+        let encoding = Encoding::of(response.headers());
         match (response.status().as_u16(), ask) {
-            (200, Ask::Page { .. }) => self.read_page(response.into_body()).await,
-            (200, _) => self.read_stream(response.into_body()).await,
+            (200, Ask::Page { .. }) => self.read_page(encoding, response.into_body()).await,
+            (200, _) => self.read_stream(encoding, response.into_body()).await,
             (status, _) => self.read_refusal(status, &lease, response).await,
         }
     }
@@ -173,8 +178,8 @@ impl Follower {
         }
     }
 
-    async fn read_page(&mut self, mut body: Body) {
-        self.machine.answered(Instant::now());
+    async fn read_page(&mut self, encoding: Encoding, mut body: Body) {
+        self.machine.answered(encoding, Instant::now());
         let mut page = Vec::new();
         loop {
             match next(&mut body, LIST_SILENCE).await {
@@ -195,24 +200,24 @@ impl Follower {
     }
 
     /// A watch, or a streaming list that becomes one.
-    async fn read_stream(&mut self, mut body: Body) {
-        self.machine.answered(Instant::now());
+    async fn read_stream(&mut self, encoding: Encoding, mut body: Body) {
+        self.machine.answered(encoding, Instant::now());
         self.report(true);
-        let mut framer = Framer::default();
+        let mut framer = Framer::new(encoding);
         loop {
             self.hub.room().await;
-            let silence = if self.machine.is_watching() { WATCH_SILENCE } else { LIST_SILENCE };
+            // Only between events may a watch be silent for long.
+            let idle = self.machine.is_watching() && !framer.is_amid_event();
+            let silence = if idle { WATCH_SILENCE } else { LIST_SILENCE };
             match unless_withdrawn(next(&mut body, silence), &mut self.leases).await {
                 Ok(Next::Bytes(bytes)) => {
                     framer.push(&bytes);
-                    if self.read_lines(&mut framer) == Go::Reconnect {
+                    if self.read_events(&mut framer) == Go::Reconnect {
                         return;
                     }
                 }
                 Ok(Next::End) => return self.machine.ended(Instant::now()),
-                Ok(Next::Silence(_)) if self.machine.is_watching() => {
-                    return self.machine.ended(Instant::now());
-                }
+                Ok(Next::Silence(_)) if idle => return self.machine.ended(Instant::now()),
                 Ok(Next::Silence(length)) => return self.machine.broken(silent(length), Instant::now()),
                 Ok(Next::Broken(reason)) => return self.machine.broken(reason, Instant::now()),
                 Err(Why::Death) => {
@@ -226,17 +231,17 @@ impl Follower {
         }
     }
 
-    fn read_lines(&mut self, framer: &mut Framer) -> Go {
+    fn read_events(&mut self, framer: &mut Framer) -> Go {
         let now = Instant::now();
         loop {
-            match framer.next_line() {
+            match framer.next_event() {
                 Ok(Some(line)) => {
                     if self.machine.line(line, now, &mut self.out) == Go::Reconnect {
                         return Go::Reconnect;
                     }
                 }
                 Ok(None) => break,
-                Err(error) => return self.machine.stumble(error.to_string(), now),
+                Err(error) => return self.machine.unreadable(error.to_string(), now),
             }
         }
         // During a list, batches fill up: the agent waits for the complete list.

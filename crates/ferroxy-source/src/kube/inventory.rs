@@ -141,6 +141,7 @@ mod tests {
     use ferroxy_core::ObjectKind;
 
     use super::super::decode::{Line, line};
+    use super::super::encoding::Encoding;
     use super::*;
 
     fn slice(number: usize, annotation: &str) -> Item {
@@ -148,7 +149,7 @@ mod tests {
             r#"{{"type":"ADDED","object":{{"metadata":{{"name":"s{number}","annotations":
             {{"endpoints.kubernetes.io/last-change-trigger-time":"{annotation}"}}}},"addressType":"IPv4"}}}}"#
         );
-        match line(Kind::Slice, text.as_bytes()) {
+        match line(Encoding::Json, Kind::Slice, text.as_bytes()) {
             Ok(Line::Changed(item)) => item,
             other => panic!("{other:?}"),
         }

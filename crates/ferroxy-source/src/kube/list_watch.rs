@@ -14,8 +14,10 @@ use std::time::{Duration, Instant};
 
 use ferroxy_core::{Cause, Diagnostic, Object as Subject, ObjectKind};
 
+use super::ask::{Ask, Go, Wait};
 use super::backoff::Backoff;
 use super::decode::{self, Item, Line, Status};
+use super::encoding::{Accept, Encoding};
 use super::inventory::Inventory;
 use super::outlet::Outlet;
 use crate::object::Kind;
@@ -45,9 +47,13 @@ pub(super) struct ListWatch {
     streaming: bool,
     unfinished: u32,
     page_limit: u32,
+    /// The encodings to request.
+    pub(super) accept: Accept,
     inventory: Inventory,
     /// When the current response started.
     answered: Option<Instant>,
+    /// Of the current response.
+    encoding: Encoding,
     /// Whether that response brought data.
     heard: bool,
     listed: bool,
@@ -75,32 +81,9 @@ struct Stuck {
     times: u32,
 }
 
-/// What to send.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) enum Ask {
-    StreamingList,
-    Page { limit: u32, token: Option<String> },
-    Watch { version: String },
-}
-
-/// When to send it.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Wait {
-    pub(super) until: Instant,
-    /// May end early when the server answers other requests.
-    pub(super) until_recovery: bool,
-}
-
-/// What to do after a line.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Go {
-    On,
-    Reconnect,
-}
-
 /// Queries.
 impl ListWatch {
-    pub(super) fn new(kind: Kind, server: &str, random: fn() -> f64) -> ListWatch {
+    pub(super) fn new(kind: Kind, server: &str, accept: Accept, random: fn() -> f64) -> ListWatch {
         ListWatch {
             kind,
             server: Subject { kind: ObjectKind::ApiServer, name: server.to_owned() },
@@ -109,8 +92,10 @@ impl ListWatch {
             streaming: true,
             unfinished: 0,
             page_limit: PAGE,
+            accept,
             inventory: Inventory::new(kind),
             answered: None,
+            encoding: Encoding::default(),
             heard: false,
             listed: false,
             settled: false,
@@ -190,9 +175,10 @@ impl ListWatch {
 
 /// What happened.
 impl ListWatch {
-    /// The server answered 200; the body follows.
-    pub(super) fn answered(&mut self, now: Instant) {
+    /// The server answered 200; the body follows, in this encoding.
+    pub(super) fn answered(&mut self, encoding: Encoding, now: Instant) {
         self.answered = Some(now);
+        self.encoding = encoding;
         self.heard = false;
         self.wait = None;
         if self.stuck.is_none() {
@@ -203,15 +189,17 @@ impl ListWatch {
         }
     }
 
-    /// A line of a watch or of a streaming list.
+    /// A line or a frame of a watch or of a streaming list.
     pub(super) fn line(&mut self, bytes: &[u8], now: Instant, out: &mut Outlet) -> Go {
         self.heard = true;
-        let line = match decode::line(self.kind, bytes) {
+        let line = match decode::line(self.encoding, self.kind, bytes) {
             Ok(line) => line,
             Err(error) => {
-                return self.stumble(format!("sent a line that is not a watch event: {error}"), now);
+                let unit = self.encoding.unit();
+                return self.unreadable(format!("sent a {unit} that is not a watch event: {error}"), now);
             }
         };
+        self.accept.readable();
         match line {
             Line::Changed(item) => self.take_in(item, Inventory::change, out),
             Line::Deleted(item) => self.take_in(item, Inventory::delete, out),
@@ -229,11 +217,16 @@ impl ListWatch {
 
     /// A whole page of a list.
     pub(super) fn page(&mut self, body: &[u8], now: Instant, out: &mut Outlet) {
-        let end = match decode::page(self.kind, body, &mut |item| self.inventory.change(item, out)) {
+        let mut each = |item| self.inventory.change(item, out);
+        let end = match decode::page(self.encoding, self.kind, body, &mut each) {
             Ok(end) if !end.resource_version.is_empty() => end,
             Ok(_) => return self.lose_list("sent a list without a resourceVersion".to_owned(), now),
-            Err(error) => return self.lose_list(format!("sent a list that cannot be read: {error}"), now),
+            Err(error) => {
+                self.accept.unreadable(self.encoding);
+                return self.lose_list(format!("sent a list that cannot be read: {error}"), now);
+            }
         };
+        self.accept.readable();
         self.answered = None;
         if end.r#continue.is_empty() {
             self.finish_list(end.resource_version, out);
@@ -263,6 +256,7 @@ impl ListWatch {
         let streaming_list = self.ask() == Ask::StreamingList;
         self.settled |= matches!(status.code, 403 | 404);
         match status.code {
+            406 | 415 if self.accept.refused() => self.wait = None,
             // 422: the feature is off. 400, 405, 501: the server, or a proxy before it, is too old to support it.
             // 403: allowed to list, but not to watch; if it is neither, requesting a page shows it.
             400 | 403 | 405 | 422 | 501 if streaming_list => {
@@ -297,7 +291,12 @@ impl ListWatch {
     }
 
     /// The response is too long, or is not a watch event.
-    pub(super) fn stumble(&mut self, reason: String, now: Instant) -> Go {
+    pub(super) fn unreadable(&mut self, reason: String, now: Instant) -> Go {
+        self.accept.unreadable(self.encoding);
+        self.stumble(reason, now)
+    }
+
+    fn stumble(&mut self, reason: String, now: Instant) -> Go {
         self.fail(reason, now);
         self.count_stumble();
         Go::Reconnect
@@ -327,6 +326,7 @@ impl ListWatch {
             server.clone_into(&mut self.server.name);
             self.phase = Phase::Start;
             self.stuck = None;
+            self.accept.reset();
             self.streaming = true;
             self.unfinished = 0;
         }

@@ -9,9 +9,11 @@
 //! While the server is unreachable no object counts as gone; afterwards the watches continue at their versions.
 
 mod access;
+mod ask;
 mod backoff;
 mod credentials;
 mod decode;
+mod encoding;
 mod follow;
 mod framer;
 mod hub;
@@ -53,10 +55,13 @@ pub struct Options {
     pub qps: f32,
     /// Burst of requests; 0 means 10.
     pub burst: u32,
+    /// The encodings of answers, as in the header `Accept`. Empty: that of `content_type`, or JSON.
+    pub accept_content_types: String,
+    pub content_type: String,
 }
 
 impl Options {
-    /// The service account of the pod, and kube-proxy's limits.
+    /// The service account of the pod, kube-proxy's limits, and protobuf.
     pub fn for_node(name: impl Into<String>) -> Options {
         Options {
             kubeconfig: None,
@@ -66,6 +71,8 @@ impl Options {
             user_agent: concat!("ferroxy/", env!("CARGO_PKG_VERSION")).to_owned(),
             qps: 5.0,
             burst: 10,
+            accept_content_types: String::new(),
+            content_type: "application/vnd.kubernetes.protobuf".to_owned(),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::list_watch::Ask;
+use super::ask::Ask;
 use crate::object::Kind;
 
 /// One kind of object at the API server.

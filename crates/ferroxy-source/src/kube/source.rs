@@ -19,6 +19,7 @@ use tracing::warn;
 
 use super::access::{Access, OpenError};
 use super::credentials::keep;
+use super::encoding::Accept;
 use super::follow::follow;
 use super::hub::Hub;
 use super::link::Link;
@@ -221,8 +222,9 @@ impl Work {
         let KubeSource { options, access, observer, held_back } = source;
         let hub = Rc::new(Hub::new(resources.iter().map(|it| it.kind), on_update, held_back));
         let link = Link::new(&options, pulses.clone(), observer.clone());
+        let accept = Accept::new(&options);
         let followers = resources.into_iter().zip(pulses).map(|(resource, pulse)| {
-            follow(resource, wait_for_all, Rc::clone(&link), Rc::clone(&hub), pulse)
+            follow(resource, wait_for_all, accept.clone(), Rc::clone(&link), Rc::clone(&hub), pulse)
         });
         let followers = join_all(followers.collect::<Vec<_>>());
         let node_name = options.node_name.clone();

@@ -8,10 +8,10 @@ use super::metadata::{Identity, Metadata};
 use super::{Decoded, Wire};
 use crate::object::{Key, Kind, Object};
 
-const SERVICE_NAME: &str = "kubernetes.io/service-name";
+pub(crate) const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
 /// kube-proxy does not watch slices with this label, whatever its value.
-const HEADLESS: &str = "service.kubernetes.io/headless";
+pub(crate) const HEADLESS: &str = "service.kubernetes.io/headless";
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]

@@ -109,6 +109,17 @@ impl Shape for String {
     }
 }
 
+/// Text of the API server itself, as it is: a resource version that was cut would be another one.
+#[derive(Debug, Default)]
+pub(crate) struct Whole(pub(crate) String);
+
+impl Shape for Whole {
+    const WANTED: &'static str = "text";
+    fn from_text(text: &str) -> Option<Whole> {
+        Some(Whole(text.to_owned()))
+    }
+}
+
 impl Shape for i64 {
     const WANTED: &'static str = "a whole number";
     fn from_integer(number: i64) -> Option<i64> {

@@ -7,7 +7,7 @@ use ferroxy_core::policy::ANNOTATION_PREFIX;
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use super::field::{Field, Labels, Notes, mappings};
+use super::field::{Field, Labels, Notes, Whole, mappings};
 use super::time;
 
 #[derive(Debug, Default, Deserialize)]
@@ -18,7 +18,7 @@ pub(super) struct Metadata {
     labels: Field<Labels>,
     creation_timestamp: Field<String>,
     deletion_timestamp: Field<String>,
-    resource_version: Field<String>,
+    resource_version: Field<Whole>,
     annotations: Field<Annotations>,
 }
 
@@ -30,10 +30,12 @@ struct Annotations {
     ours: Vec<(String, Field<String>)>,
 }
 
-const LAST_CHANGE: &str = "endpoints.kubernetes.io/last-change-trigger-time";
+pub(crate) const LAST_CHANGE: &str = "endpoints.kubernetes.io/last-change-trigger-time";
+pub(crate) const LAST_CHANGE_FIELD: &str =
+    "metadata.annotations[endpoints.kubernetes.io/last-change-trigger-time]";
 
 /// Tenants write annotations: so many of ours are read.
-const MOST: usize = 16;
+pub(crate) const MOST: usize = 16;
 
 impl<'de> Deserialize<'de> for Annotations {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Annotations, D::Error> {
@@ -74,7 +76,7 @@ mappings!(Metadata, Annotations);
 pub(super) fn take_version(metadata: &mut Field<Metadata>) -> Option<String> {
     let Field::Is(metadata) = metadata else { return None };
     match std::mem::take(&mut metadata.resource_version) {
-        Field::Is(version) if !version.is_empty() => Some(version),
+        Field::Is(Whole(version)) if !version.is_empty() => Some(version),
         _ => None,
     }
 }
@@ -126,11 +128,10 @@ impl Identity {
 
     /// When the change happened that led to this state of a slice, in nanoseconds since 1970.
     pub(super) fn last_change(&mut self, notes: &mut Notes) -> Option<i64> {
-        const FIELD: &str = "metadata.annotations[endpoints.kubernetes.io/last-change-trigger-time]";
         let annotations =
             std::mem::take(&mut self.annotations).take(format_args!("metadata.annotations"), notes)?;
-        let text = annotations.last_change.take(format_args!("{FIELD}"), notes)?;
-        time::nanoseconds(&text, FIELD, notes)
+        let text = annotations.last_change.take(format_args!("{LAST_CHANGE_FIELD}"), notes)?;
+        time::nanoseconds(&text, LAST_CHANGE_FIELD, notes)
     }
 
     /// The value of a label. A value of the wrong type is noted and counts as absent.

@@ -3,11 +3,11 @@
 //! Decoding never fails because of one field: a field of the wrong type is noted and counts as absent, and the rest
 //! of the object is used. See [`field::Field`].
 
-mod endpoint_slice;
+pub(crate) mod endpoint_slice;
 pub(crate) mod field;
-mod metadata;
-mod node;
-mod service;
+pub(crate) mod metadata;
+pub(crate) mod node;
+pub(crate) mod service;
 mod service_cidr;
 pub(crate) mod time;
 

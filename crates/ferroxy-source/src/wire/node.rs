@@ -8,7 +8,7 @@ use super::metadata::{Identity, Metadata};
 use super::{Decoded, Wire};
 use crate::object::Object;
 
-const ZONE: &str = "topology.kubernetes.io/zone";
+pub(crate) const ZONE: &str = "topology.kubernetes.io/zone";
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]

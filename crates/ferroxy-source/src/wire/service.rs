@@ -9,7 +9,7 @@ use super::{Decoded, Wire};
 use crate::object::Object;
 
 /// A Service with this label belongs to another proxy.
-const PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
+pub(crate) const PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]

@@ -8,6 +8,9 @@ use jiff::Timestamp;
 
 use super::field::Notes;
 
+/// The beginning of the year 0, in seconds since 1970.
+const YEAR_0: i64 = -62_167_219_200;
+
 /// What is finer than a nanosecond is cut off.
 const MOST_DIGITS: usize = 9;
 
@@ -17,9 +20,15 @@ pub(super) fn seconds(text: &str, field: &str, notes: &mut Notes) -> Option<i64>
 }
 
 /// The same in nanoseconds. Years that do not fit (before 1678, after 2261) cannot be read.
-pub(super) fn nanoseconds(text: &str, field: &str, notes: &mut Notes) -> Option<i64> {
+pub(crate) fn nanoseconds(text: &str, field: &str, notes: &mut Notes) -> Option<i64> {
     let time = parse(text).and_then(|time| i64::try_from(time.as_nanosecond()).ok());
     noted(time, text, field, notes)
+}
+
+/// Seconds since 1970 as they are, if they are a moment of the years 0 to 9999: JSON can write no others.
+pub(crate) fn in_range(seconds: i64, field: &str, notes: &mut Notes) -> Option<i64> {
+    let known = seconds >= YEAR_0 && Timestamp::from_second(seconds).is_ok();
+    noted(known.then_some(seconds), &format!("{seconds} s"), field, notes)
 }
 
 /// `2024-02-29T12:00:00.123456Z`, as the API writes the times of events.

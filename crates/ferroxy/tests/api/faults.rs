@@ -165,6 +165,7 @@ fn scenes() -> Vec<Scene> {
             times_of_another_clock(),
         ]),
         plain(vec![garbage(), truncated_event(), cut_in_an_event(), error_event()]),
+        plain(vec![absurd_length(), no_protobuf()]),
         plain(vec![expired_in_mid_stream(), expired_at_the_start_of_a_watch(), compacted_while_away()]),
         plain(vec![away_at_start(), half_listed()]),
         plain(vec![refused_lists(), a_list_that_is_cut(), no_streaming_lists(), trickling_lists()]),

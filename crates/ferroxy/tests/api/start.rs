@@ -4,7 +4,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use ferroxy_lab::api::{Access, Fault, Kind, Login};
+use ferroxy_lab::api::{Access, Fault, Kind, Login, Request};
 use ferroxy_lab::conformance::{Mode, RecordedProbe, case};
 use ferroxy_lab::{Answer, Effort, Probe, Protocol};
 use serde_json::{Value, json};
@@ -76,6 +76,22 @@ fn it_asks_as_the_original_does() {
     assert_eq!(parameter(Kind::EndpointSlice, "labelSelector"), "!service.kubernetes.io/headless");
     assert_eq!(parameter(Kind::Node, "fieldSelector"), "metadata.name=ka");
     assert_eq!(stage.lists(), 2, "one of each");
+    let accepted = |stage: &Stage| -> Vec<String> {
+        // What is written (Events) stays JSON.
+        let reads = |it: &Request| it.kind.is_some_and(|kind| kind != Kind::Event);
+        stage.server.requests().into_iter().filter(reads).map(|it| it.accept).collect()
+    };
+    let protobuf = "application/vnd.kubernetes.protobuf, application/json";
+    assert!(accepted(&stage).iter().all(|it| it == protobuf), "{:?}", accepted(&stage));
+    agent.terminate();
+
+    stage.server.forget_requests();
+    let config = fs::read_to_string(stage.config()).unwrap();
+    // Its last lines are those of clientConnection.
+    fs::write(stage.config(), format!("{config}  contentType: application/json\n")).unwrap();
+    let agent = stage.start();
+    assert!(accepted(&stage).iter().all(|it| it == "application/json"), "{:?}", accepted(&stage));
+    assert_eq!(stage.lists(), 2, "the same in JSON");
     agent.terminate();
 }
 

@@ -63,7 +63,7 @@ fn the_commands_that_look_say_which_permission_is_missing() {
 fn the_commands_that_look_say_that_their_credentials_are_refused() {
     let setting = Setting { access: Access::Token, login: Login::TokenFile, ..Setting::default() };
     let Some(stage) = Stage::new(setting) else { return };
-    std::fs::write(stage.folder().join("token"), "of-somebody-else").unwrap();
+    std::fs::write(stage.folder().join("token"), "of-another-user").unwrap();
     let refused = ask(&stage, &["diff"]);
     assert_eq!((refused.code, refused.stdout.as_str()), (1, ""), "{refused:?}");
     let expected = "http://127.0.0.1:6443 does not accept the credentials";

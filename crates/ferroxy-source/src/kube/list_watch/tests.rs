@@ -6,6 +6,7 @@ use std::rc::Rc;
 use ferroxy_core::Event;
 
 use super::*;
+use crate::kube::Options;
 
 const SERVER: &str = "https://192.0.2.1:6443";
 
@@ -21,7 +22,11 @@ fn bench(kind: Kind) -> Bench {
     let told = Rc::new(RefCell::new(Vec::new()));
     let sink = Rc::clone(&told);
     let out = Outlet::new(move |events| sink.borrow_mut().extend(events.iter().map(shown)));
-    Bench { machine: ListWatch::new(kind, SERVER, || 1.0), now: Instant::now(), out, told }
+    Bench { machine: ListWatch::new(kind, SERVER, accept(), || 1.0), now: Instant::now(), out, told }
+}
+
+fn accept() -> Accept {
+    Accept::new(&Options::for_node("ka"))
 }
 
 fn shown(event: &Event) -> String {
@@ -83,7 +88,7 @@ impl Bench {
     }
 
     fn answered(&mut self) {
-        self.machine.answered(self.now);
+        self.machine.answered(Encoding::Json, self.now);
     }
 
     fn refused(&mut self, code: u16, message: &str, retry_after: Option<u64>) {
@@ -124,6 +129,46 @@ impl Bench {
     fn troubles(&self) -> Vec<String> {
         self.machine.troubles().iter().map(ToString::to_string).collect()
     }
+}
+
+#[test]
+fn a_server_that_refuses_the_encoding_is_asked_for_json_at_once() {
+    for code in [406, 415] {
+        let mut bench = bench(Kind::Service);
+        assert_ne!(bench.machine.accept.header(), "application/json");
+        bench.refused(code, "only JSON", None);
+        assert_eq!(bench.machine.accept.header(), "application/json");
+        assert_eq!((bench.machine.ask(), bench.machine.wait()), (Ask::StreamingList, None));
+        assert_eq!(bench.troubles(), Vec::<String>::new());
+        bench.refused(code, "not even JSON", None);
+        assert_eq!(bench.troubles().len(), 1);
+        assert!(bench.wait_seconds() > 0.0);
+        bench.machine.change_server("https://192.0.2.2:6443");
+        assert_ne!(bench.machine.accept.header(), "application/json", "another server may have it");
+    }
+}
+
+#[test]
+fn protobuf_that_cannot_be_read_leads_to_json() {
+    let mut watching = bench(Kind::Service);
+    watching.listed(&["a"], 100);
+    let mut paging = bench(Kind::Service);
+    paging.refused(422, "", None);
+    for attempt in 1..=3 {
+        watching.machine.answered(Encoding::Protobuf, watching.now);
+        let go = watching.machine.line(b"garbage", watching.now, &mut watching.out);
+        assert_eq!(go, Go::Reconnect);
+        paging.machine.answered(Encoding::Protobuf, paging.now);
+        paging.machine.page(b"garbage", paging.now, &mut paging.out);
+        for machine in [&watching.machine, &paging.machine] {
+            assert_eq!(machine.accept.header() == "application/json", attempt == 3, "{attempt}");
+        }
+        let stuck =
+            watching.troubles().iter().any(|it| it.contains("sent a frame that is not a watch event"));
+        assert_eq!(stuck, attempt == 2, "{attempt}");
+    }
+    let reason = "sent a list that cannot be read: it does not begin with the API's four bytes";
+    assert!(paging.troubles()[0].contains(reason), "{:?}", paging.troubles());
 }
 
 #[test]
@@ -519,9 +564,9 @@ fn a_list_comes_out_in_batches() {
     let sizes = Rc::new(RefCell::new(Vec::new()));
     let sink = Rc::clone(&sizes);
     let mut out = Outlet::new(move |events: Vec<Event>| sink.borrow_mut().push(events.len()));
-    let mut machine = ListWatch::new(Kind::Service, SERVER, || 1.0);
+    let mut machine = ListWatch::new(Kind::Service, SERVER, accept(), || 1.0);
     let now = Instant::now();
-    machine.answered(now);
+    machine.answered(Encoding::Json, now);
     for i in 0..2_500 {
         let line = format!(r#"{{"type":"ADDED","object":{}}}"#, object(&format!("s{i}"), 1));
         machine.line(line.as_bytes(), now, &mut out);

@@ -77,6 +77,8 @@ fn options(settings: &Settings, master: Option<&str>) -> Options {
         master: master.and_then(text),
         qps: client.qps as f32,
         burst: client.burst,
+        accept_content_types: client.accept_content_types.clone(),
+        content_type: client.content_type.clone(),
         ..Options::for_node(&settings.node_name)
     }
 }

@@ -197,7 +197,22 @@ pub(super) fn times_of_another_clock() -> Trouble {
 }
 
 pub(super) fn garbage() -> Trouble {
-    Trouble::new("a line is no JSON", |stage| inject(stage, Injection::Garbage)).until(watched_again)
+    Trouble::new("bytes are no event", |stage| inject(stage, Injection::Garbage)).until(watched_again)
+}
+
+/// In protobuf, where a frame comes after its length.
+pub(super) fn absurd_length() -> Trouble {
+    Trouble::new("an event is 4 GiB long", |stage| inject(stage, Injection::AbsurdLength))
+        .until(watched_again)
+}
+
+/// The server has lost its protobuf, after an upgrade say, and goes on in JSON.
+pub(super) fn no_protobuf() -> Trouble {
+    Trouble::new("answers are in JSON", |stage| {
+        stage.server.fault(Fault::NoProtobuf).unwrap();
+        stage.server.cut();
+    })
+    .until(watched_again)
 }
 
 pub(super) fn truncated_event() -> Trouble {
@@ -285,7 +300,7 @@ pub(super) fn refused_lists() -> Trouble {
 pub(super) fn a_list_that_is_cut() -> Trouble {
     Trouble::at_start("a list is cut", |stage| {
         let lists = On::from(Kind::EndpointSlice).times(1);
-        stage.server.fault_on(lists, Fault::CutAfter { bytes: 700 }).unwrap();
+        stage.server.fault_on(lists, Fault::CutAfter { bytes: 200 }).unwrap();
     })
     .until(|stage, _| stage.lists() == 3)
     .costs_lists(3)
