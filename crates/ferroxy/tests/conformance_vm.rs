@@ -20,7 +20,7 @@ use ferroxy_lab::{Answer, Namespace, Network, Seen, ask};
 use tempfile::TempDir;
 
 use support::corpus::command;
-use support::{Agent, Done, Iptables, configured, ferroxy_with, nft, run_arguments};
+use support::{Agent, DEADLINE, Done, Iptables, configured, ferroxy_with, nft, run_arguments, wait_until};
 
 #[test]
 #[ignore = "the kernel at hand plays it in conformance.rs: make test-vm"]
@@ -132,6 +132,8 @@ impl<'a> Node<'a> {
         let log = agent.terminate();
         assert!(log.contains("the rules stay in place") && !log.contains("drift"), "{log}");
         let agent = Agent::start_using(self.ka, self.tools, self.arguments());
+        // What the last case left unused is removed a second after the start.
+        wait_until("nothing is left to tidy", DEADLINE, || agent.differences(self.ka).is_empty());
         let diff = ferroxy_with(self.ka, self.tools, &command("diff", &self.arguments()));
         assert_eq!(
             (diff.code, diff.stdout.as_str()),
