@@ -78,7 +78,8 @@ fn play(
 ) {
     let faults = (0..).zip(scenarios).map(|(seed, scenario)| {
         // A sign of progress in the virtual machine. Not eprintln!, whose output the test harness captures.
-        writeln!(std::io::stderr(), "{} mode: {}", mode.name, scenario.name()).unwrap();
+        let line = format!("{} mode: {}\n", mode.name, scenario.name());
+        std::io::stderr().write_all(line.as_bytes()).unwrap();
         let namespace = Namespace::new("scenario").unwrap();
         namespace.run(|| Stage { mode, open: &|| agent::open(mode), tamper, seed }.play(&scenario)).unwrap()
     });
