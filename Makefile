@@ -61,7 +61,7 @@ bench-agent: ## Benchmark complete proxies at scale: ours, and PEER=/path/to/kub
 		--folder="$(CURDIR)/target/bench-agent" $(if $(SIZES),--sizes="$(SIZES)") $(if $(PEER),--peer="$(abspath $(PEER))") \
 		$(if $(KUBEBUILDER_ASSETS),--assets="$(abspath $(KUBEBUILDER_ASSETS))")
 
-soak: ## An hour of churn, faults, hostile objects and restarts (SOAK_SECONDS=3600; docs/limits.md has the last result)
+soak: ## An hour of churn, faults, hostile objects and restarts (SOAK_SECONDS=3600)
 	FERROXY_SOAK_SECONDS=$(or $(SOAK_SECONDS),3600) FERROXY_SOAK_SERVICES=5000 FERROXY_SOAK_PACE=2 \
 		cargo test --locked --release --package ferroxy --test soak -- --ignored --nocapture
 
