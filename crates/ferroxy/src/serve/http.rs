@@ -53,13 +53,25 @@ pub struct Service {
 }
 
 struct Shared {
+    /// Connections that have sent nothing yet.
+    silent: Room<AbortHandle>,
+    /// The others.
     room: Room<AbortHandle>,
+    last_id: u64,
     warned: Option<Instant>,
+}
+
+impl Shared {
+    fn new_id(&mut self) -> u64 {
+        self.last_id += 1;
+        self.last_id
+    }
 }
 
 impl Service {
     pub fn new(name: &'static str, limits: Limits, status: &Arc<Status>) -> Service {
-        let shared = Shared { room: Room::new(limits), warned: None };
+        let silent = Room::new(limits.of_silent());
+        let shared = Shared { silent, room: Room::new(limits), last_id: 0, warned: None };
         status.connections(name, |counts| counts.open = 0);
         Service { name, limits, shared: Arc::new(Mutex::new(shared)), status: Arc::clone(status) }
     }
@@ -96,7 +108,7 @@ impl Service {
     /// Serves until it is dropped, which also closes its connections.
     pub async fn serve(self, listener: TcpListener, handler: Handler) {
         let mut connections = JoinSet::new();
-        let socket = self.shared().room.new_id();
+        let socket = self.shared().new_id();
         loop {
             while connections.try_join_next().is_some() {}
             let (stream, peer) = match listener.accept().await {
@@ -106,14 +118,17 @@ impl Service {
                     continue;
                 }
             };
-            self.make_way(socket, peer);
-            let seat = Seat { service: self.clone(), id: self.shared().room.new_id() };
+            let closed = self.shared().silent.make_way(socket, peer);
+            self.close(closed);
+            let seat = Seat { service: self.clone(), id: self.shared().new_id(), socket, peer };
             let id = seat.id;
             let handler = Arc::clone(&handler);
             // It does not run before the next `await` below: this runtime has one thread.
             let close = connections.spawn(async move {
-                // Errors of single connections are caused by the client and are not logged.
-                let _ = timeout(LONGEST_CONNECTION, converse(stream, handler, &seat)).await;
+                if seat.first_byte(&stream).await {
+                    // Errors of single connections are caused by the client and are not logged.
+                    let _ = timeout(LONGEST_CONNECTION, converse(stream, handler, &seat)).await;
+                }
             });
             self.enter(id, socket, peer, close);
             // Requests that have arrived are answered before the next connection could take their place.
@@ -123,18 +138,18 @@ impl Service {
 
     fn enter(&self, id: Id, socket: Socket, peer: Peer, close: AbortHandle) {
         let mut shared = self.shared();
-        shared.room.enter(id, socket, peer, close);
+        shared.silent.enter(id, socket, peer, close);
         self.count_open(&shared);
     }
 
-    /// Closes an idle connection if there are too many with the next one.
-    fn make_way(&self, socket: Socket, peer: Peer) {
-        let Some(close) = self.shared().room.make_way(socket, peer) else { return };
+    /// Closes a connection that had to make way for another, if any.
+    fn close(&self, closed: Option<AbortHandle>) {
+        let Some(close) = closed else { return };
         close.abort();
         self.status.connections(self.name, |counts| counts.evicted += 1);
-        let Limits { service, socket, peer } = self.limits;
+        let Limits { service, socket, peer, silent } = self.limits;
         self.warn(&format_args!(
-            "many connections to {}: closing idle ones (limits: {peer} from an address, {socket} to a socket, {service} in all)",
+            "many connections to {}: closing idle ones (limits: {peer} from an address, {socket} to a socket, {service} in all; {silent} that have sent nothing)",
             self.name,
         ));
     }
@@ -145,7 +160,10 @@ impl Service {
             return yield_now().await;
         }
         self.warn(&format_args!("cannot accept a connection to {}: {error}; trying again", self.name));
-        let closed = self.shared().room.shrink();
+        let closed = {
+            let mut shared = self.shared();
+            shared.silent.shrink().or_else(|| shared.room.shrink())
+        };
         self.status.connections(self.name, |counts| {
             counts.accept_errors += 1;
             counts.evicted += u64::from(closed.is_some());
@@ -171,7 +189,7 @@ impl Service {
     }
 
     fn count_open(&self, shared: &Shared) {
-        self.status.connections(self.name, |counts| counts.open = shared.room.len());
+        self.status.connections(self.name, |counts| counts.open = shared.silent.len() + shared.room.len());
     }
 
     fn shared(&self) -> MutexGuard<'_, Shared> {
@@ -179,13 +197,28 @@ impl Service {
     }
 }
 
-/// A connection's place in the room, free again when it is dropped.
+/// A connection's place in one of the rooms, free again when it is dropped.
 struct Seat {
     service: Service,
     id: Id,
+    socket: Socket,
+    peer: Peer,
 }
 
 impl Seat {
+    /// Waits for the first byte and takes a place among those that are served. False if the connection ends before.
+    async fn first_byte(&self, stream: &TcpStream) -> bool {
+        // `readable` alone may return without a byte.
+        let Ok(Ok(1)) = timeout(SLOWEST_HEAD, stream.peek(&mut [0])).await else { return false };
+        let mut shared = self.service.shared();
+        let Some(close) = shared.silent.leave(self.id) else { return false };
+        let closed = shared.room.make_way(self.socket, self.peer);
+        shared.room.enter(self.id, self.socket, self.peer, close);
+        drop(shared);
+        self.service.close(closed);
+        true
+    }
+
     fn used(&self, is_busy: bool) {
         self.service.shared().room.used(self.id, is_busy);
     }
@@ -194,6 +227,7 @@ impl Seat {
 impl Drop for Seat {
     fn drop(&mut self) {
         let mut shared = self.service.shared();
+        shared.silent.leave(self.id);
         shared.room.leave(self.id);
         self.service.count_open(&shared);
     }

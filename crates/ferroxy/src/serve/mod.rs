@@ -46,12 +46,12 @@ pub use moment::Moment;
 use room::Limits;
 pub use status::Status;
 
-/// Connections at a time. One takes up to 16 KiB, for the head of a request, and an open file. Where few files may be
+/// Connections at a time. One takes an open file and, after its first byte, up to 16 KiB for the head of a request. Where few files may be
 /// open, health-check node ports and all connections together leave some for the work itself: tenants decide how many
 /// such ports there are, and anyone may connect.
-const METRICS: Limits = Limits { service: 64, socket: 64, peer: 32 };
-const HEALTHZ: Limits = Limits { service: 128, socket: 128, peer: 32 };
-const NODE_PORTS: Limits = Limits { service: 1024, socket: 128, peer: 32 };
+const METRICS: Limits = Limits { service: 64, socket: 64, peer: 32, silent: 256 };
+const HEALTHZ: Limits = Limits { service: 128, socket: 128, peer: 32, silent: 1024 };
+const NODE_PORTS: Limits = Limits { service: 1024, socket: 128, peer: 32, silent: 1024 };
 
 /// Starts the servers that the configuration asks for. An address that cannot be bound is retried, or is an
 /// error when `bindAddressHardFail` is set.

@@ -3,6 +3,9 @@
 //! A new connection always gets in, because it may be the kubelet's probe; an old one is closed for it. That is the one
 //! that was idle for longest: what counts is a whole request, not bytes, so a client that sends its head one byte at a
 //! time is idle. It is taken from the peer with the most connections, so that a peer with many closes its own.
+//!
+//! A connection that has sent nothing yet costs little more than its descriptor. There is room for many of these, apart
+//! from the others: in a flood of silent connections a client that is slow to send its first byte is not closed at once.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -17,13 +20,22 @@ pub struct Limits {
     pub socket: usize,
     /// Of one peer at one socket. The rest of a socket's room is for others.
     pub peer: usize,
+    /// Of all sockets of a service together, without a first byte. These are not counted above.
+    pub silent: usize,
 }
 
 impl Limits {
-    /// Lower ones, if fewer connections are possible.
-    pub fn at_most(self, service: usize) -> Limits {
-        let service = self.service.min(service).max(1);
-        Limits { service, socket: self.socket.min(service), peer: self.peer.min(service) }
+    /// Lower ones, if fewer connections are possible: half for those that have sent something.
+    pub fn at_most(self, connections: usize) -> Limits {
+        let service = self.service.min(connections.div_ceil(2)).max(1);
+        let silent = self.silent.min(connections / 2).max(1);
+        Limits { service, socket: self.socket.min(service), peer: self.peer.min(service), silent }
+    }
+
+    /// Those of a room for silent connections. One peer may fill it: its own are the first to go.
+    pub fn of_silent(self) -> Limits {
+        let silent = self.silent;
+        Limits { service: silent, socket: silent, peer: silent, silent }
     }
 }
 
@@ -39,7 +51,9 @@ pub struct Room<T> {
     order: u64,
 }
 
+/// Of a connection.
 pub type Id = u64;
+/// Of a listening socket.
 pub type Socket = u64;
 
 /// Whoever has one address. Whoever has an IPv6 address usually has its whole /64.
@@ -104,11 +118,6 @@ impl<T> Room<T> {
         self.idlest(|_| true).and_then(|id| self.leave(id))
     }
 
-    /// A number that no connection and no socket has.
-    pub fn new_id(&mut self) -> Id {
-        self.next()
-    }
-
     pub fn enter(&mut self, id: Id, socket: Socket, peer: Peer, close: T) {
         let last_used = self.next();
         *self.of_socket.entry(socket).or_default() += 1;
@@ -163,7 +172,7 @@ fn decrease<K: Hash + Eq>(counts: &mut HashMap<K, usize>, key: K) {
 mod tests {
     use super::*;
 
-    const LIMITS: Limits = Limits { service: 6, socket: 4, peer: 2 };
+    const LIMITS: Limits = Limits { service: 6, socket: 4, peer: 2, silent: 3 };
 
     /// Closing a connection tells its number.
     struct Hall {
@@ -236,10 +245,22 @@ mod tests {
 
     #[test]
     fn limits_can_be_lowered_but_not_to_nothing() {
-        let Limits { service, socket, peer } = LIMITS.at_most(3);
-        assert_eq!((service, socket, peer), (3, 3, 2));
-        assert_eq!(LIMITS.at_most(0).service, 1);
-        assert_eq!(LIMITS.at_most(1000).service, LIMITS.service);
+        let Limits { service, socket, peer, silent } = LIMITS.at_most(5);
+        assert_eq!((service, socket, peer, silent), (3, 3, 2, 2));
+        let Limits { service, silent, .. } = LIMITS.at_most(0);
+        assert_eq!((service, silent), (1, 1));
+        let Limits { service, silent, .. } = LIMITS.at_most(1000);
+        assert_eq!((service, silent), (LIMITS.service, LIMITS.silent));
+    }
+
+    #[test]
+    fn the_silent_make_way_for_each_other_only_when_they_are_very_many() {
+        let mut hall = Hall { room: Room::new(LIMITS.of_silent()), next: 0 };
+        for address in ["10.0.0.1", "10.0.0.2", "10.0.0.2"] {
+            assert_eq!(hall.connect(1, address), None);
+        }
+        assert_eq!(hall.connect(1, "10.0.0.3"), Some(1), "of the peer with the most");
+        assert_eq!(hall.connect(1, "10.0.0.3"), Some(0), "the one that came first");
     }
 
     #[test]
