@@ -16,6 +16,7 @@ mod finding;
 mod header;
 mod hosts;
 mod length;
+mod modes;
 mod names;
 mod paths;
 mod phrases;
@@ -78,6 +79,14 @@ fn only_the_binary_uses_anyhow() {
 #[test]
 fn the_contract_knows_no_dataplane() {
     judge("contract", each(Tree::read().rust(), dependencies::contract));
+}
+
+#[test]
+fn the_binary_knows_no_mode_by_name() {
+    let tree = Tree::read();
+    judge("mode", each(tree.rust(), modes::findings));
+    let files = tree.rust().map(|file| (file.path.as_str(), file.text.as_str()));
+    assert_eq!(modes::unused(files), Vec::<&str>::new(), "remove these from tests/tidy/modes.rs");
 }
 
 #[test]

@@ -20,11 +20,20 @@ impl Block {
 
 impl Code {
     pub fn of(text: &str) -> Code {
+        Code::without(text, |_| true)
+    }
+
+    /// With its literals.
+    pub fn with_literals(text: &str) -> Code {
+        Code::without(text, |token| token.starts_with('/'))
+    }
+
+    fn without(text: &str, is_blanked: impl Fn(&str) -> bool) -> Code {
         let mut blanked = Vec::with_capacity(text.len());
         let mut rest = text;
         while let Some(first) = rest.chars().next() {
             let (length, blank) = match token(rest) {
-                Some(length) => (length, true),
+                Some(length) => (length, is_blanked(rest)),
                 None => (first.len_utf8(), false),
             };
             let (bytes, after) = rest.as_bytes().split_at(length);
@@ -185,6 +194,8 @@ mod tests {
         let text = "a // b\n\"c \\\" {\" d r#\"e \" }\"# '{' '\\'' f<'g> /* h /* i */ j */ k";
         let code: Vec<String> = Code::of(text).0.split_whitespace().map(str::to_owned).collect();
         assert_eq!(code, ["a", "d", "f<'g>", "k"]);
+        let with_literals = Code::with_literals("a /* b */ \"c // d\" // e\n");
+        assert_eq!(with_literals.0, "a         \"c // d\"     \n");
     }
 
     #[test]
