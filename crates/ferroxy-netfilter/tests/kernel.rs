@@ -9,20 +9,22 @@
     reason = "a test that cannot go on has failed"
 )]
 
+use std::fs::OpenOptions;
 use std::net::{SocketAddr, UdpSocket};
 use std::process::Command;
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ferroxy_core::{Family, Protocol};
 use ferroxy_dataplane::SweepsConnections;
 use ferroxy_dataplane::capability::connections::{Connection, Selection};
 use ferroxy_dataplane::capability::leftovers::{Established, Leftovers};
-use ferroxy_lab::{Capability, Namespace, require};
+use ferroxy_lab::{Capability, Namespace, PATIENCE, require};
 use ferroxy_netfilter::connections::Conntrack;
 use ferroxy_netfilter::leftovers::{self, Own};
 use ferroxy_netfilter::watch::watch;
 use ferroxy_netlink::nftables::Notice;
+use rustix::fs::{FlockOperation, flock};
 
 /// For a test that hangs.
 const FOREVER: Duration = Duration::from_secs(600);
@@ -157,6 +159,42 @@ fn leftovers_depend_on_the_mode_in_force() {
         assert_eq!(left.removed, ["2 chains of ip nat"]);
         assert_eq!(leftovers::remove(None, Established::End), Leftovers::default(), "nothing is left");
         assert!(nft("list tables").contains("table ip6 kube-proxy"), "a table with only the name stays");
+    };
+    namespace.run(work).unwrap();
+}
+
+/// Runs `iptables-legacy` in the network namespace of this thread.
+fn iptables(arguments: &str) -> String {
+    let done =
+        Command::new("iptables-legacy").args(["-w", "600"]).args(arguments.split(' ')).output().unwrap();
+    assert!(done.status.success(), "{arguments}: {done:?}");
+    String::from_utf8(done.stdout).unwrap()
+}
+
+#[test]
+fn legacy_leftovers_stay_while_another_program_holds_the_lock() {
+    let Some(namespace) = namespace("lock") else { return };
+    let work = || {
+        iptables("-t nat -N KUBE-SERVICES");
+        let lock = OpenOptions::new().append(true).create(true).open("/run/xtables.lock").unwrap();
+        flock(&lock, FlockOperation::LockExclusive).unwrap();
+        let left = leftovers::remove(None, Established::End);
+        drop(lock);
+        let why = "1 chains of legacy ip nat stay until the next attempt: \
+                   another program holds /run/xtables.lock (waited 5s)";
+        assert_eq!(left, Leftovers { failed: vec![why.to_owned()], ..Leftovers::default() });
+        assert!(iptables("-t nat -S").contains("KUBE-SERVICES"));
+
+        // A test in another process may hold the lock for a while: the next attempt removes them.
+        let deadline = Instant::now() + PATIENCE;
+        let left = loop {
+            let left = leftovers::remove(None, Established::End);
+            if left.failed.is_empty() || Instant::now() >= deadline {
+                break left;
+            }
+        };
+        assert_eq!(left.removed, ["1 chains of legacy ip nat"], "{left:?}");
+        assert!(!iptables("-t nat -S").contains("KUBE-SERVICES"));
     };
     namespace.run(work).unwrap();
 }

@@ -3,31 +3,31 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
-use std::fs::{self, File, OpenOptions};
+use std::fs;
 use std::iter;
-use std::os::unix::fs::OpenOptionsExt;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::path::Path;
 
 use ferroxy_dataplane::capability::leftovers::Leftovers;
 use ferroxy_netlink::error::Error;
 use ferroxy_netlink::xtables::{self, Connection, Family, Table};
-use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
 use super::failed;
 use super::names::{self, Spared, TABLES};
 use super::removal::{Jump, Removal, plan};
+use super::xtables_lock::{self, Lock, State};
 
 /// How often to try when another program changes the table between reading and replacing.
 const ATTEMPTS: usize = 5;
 
 pub(super) fn remove(spared: Spared, report: &mut Leftovers) {
+    // One for all tables: if another program holds it, the wait is the same for six tables as for one.
+    let mut lock = Lock::new(Path::new(xtables_lock::PATH), xtables_lock::PATIENCE);
     for (family, word) in [(Family::Ip, "ip"), (Family::Ip6, "ip6")] {
         match xtables::tables(family) {
             Ok(present) => {
                 for table in TABLES.into_iter().filter(|table| present.iter().any(|it| it == table)) {
-                    if let Err(error) = remove_from(family, word, table, spared, report) {
+                    if let Err(error) = remove_from(family, word, table, spared, &mut lock, report) {
                         failed(report, &error);
                     }
                 }
@@ -53,16 +53,16 @@ fn remove_from(
     word: &str,
     table: &str,
     spared: Spared,
+    lock: &mut Lock,
     report: &mut Leftovers,
 ) -> Result<(), Error> {
     let connection = Connection::open(family)?;
-    let mut lock = None;
     for attempt in 1.. {
         let read = connection.read(table)?;
         let removal = look(&read, table, spared);
-        if !removal.is_empty() && lock.is_none() {
+        if !removal.is_empty() && !lock.was_tried() {
             // The lock is taken only when there is something to remove. Read the table again while holding it.
-            lock = Some(take_iptables_lock());
+            lock.take();
             continue;
         }
         for (chain, by) in &removal.kept {
@@ -71,10 +71,19 @@ fn remove_from(
         if removal.is_empty() {
             break;
         }
+        let chains = format!("{} chains of legacy {word} {table}", removal.chains.len());
+        let note = match lock.state() {
+            State::Held => String::new(),
+            State::Absent(why) => format!(" (without the lock: {why})"),
+            State::Busy(why) => {
+                report.failed.push(format!("{chains} stay until the next attempt: {why}"));
+                break;
+            }
+        };
         let rules: BTreeSet<u64> = removal.rules.iter().map(|(_, rule)| *rule).collect();
         match connection.replace(&read.without(&removal.chains, &rules)) {
             Ok(()) => {
-                report.removed.push(format!("{} chains of legacy {word} {table}", removal.chains.len()));
+                report.removed.push(format!("{chains}{note}"));
                 break;
             }
             Err(error) if error.errno == Errno::AGAIN && attempt < ATTEMPTS => {}
@@ -96,21 +105,4 @@ fn look(read: &Table, table: &str, spared: Spared) -> Removal {
     let jumps_of = |chain: &str| Ok(jumps.get(chain).cloned().unwrap_or_default());
     let Ok(removal) = plan::<Infallible>(table, &chains, spared, jumps_of);
     removal
-}
-
-/// The lock that `iptables-legacy` holds while it replaces a table. A container may not see the file; without the lock the
-/// kernel still notices most changes between reading and replacing.
-fn take_iptables_lock() -> Option<File> {
-    const PATH: &str = "/run/xtables.lock";
-    const PATIENCE: Duration = Duration::from_secs(5);
-    let file =
-        OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(PATH).ok()?;
-    let deadline = Instant::now() + PATIENCE;
-    while flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
-        if Instant::now() > deadline {
-            return None;
-        }
-        thread::sleep(Duration::from_millis(20));
-    }
-    Some(file)
 }

@@ -5,7 +5,7 @@
 //! ```text
 //! nftables.rs         kube-proxy's nftables tables that come back after ours replaced them; our own table, in another mode
 //! iptables_nft.rs     kube-proxy's chains of the nft variant of iptables, over netlink
-//! iptables_legacy.rs  the same of the legacy variant, through socket options
+//! iptables_legacy.rs  the same of the legacy variant, through socket options, holding its lock (xtables_lock.rs)
 //! ipvs.rs             kube-proxy's virtual servers, after the chains, with their device and the sets that chains match against;
 //!                     what established connections need stays until they end
 //! ```
@@ -18,6 +18,7 @@ mod ipvs;
 mod names;
 mod nftables;
 mod removal;
+mod xtables_lock;
 
 use std::fmt::Display;
 
