@@ -124,3 +124,49 @@ impl Doors {
         Ok(addresses.into_iter().filter(|it| Some(it.link) != device).map(|it| it.ip).collect())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kernel(errno: Errno) -> ferroxy_netlink::Error {
+        ferroxy_netlink::Error::refused("list", "virtual servers", errno)
+    }
+
+    fn tool(said: &str) -> Error {
+        tool::Error::Failed { tool: "iptables-restore".into(), status: 4, said: said.into() }.into()
+    }
+
+    #[test]
+    fn every_error_has_a_kind_that_says_what_to_do() {
+        let setting = Error::Setting {
+            key: "net/ipv4/vs/conntrack".into(),
+            value: "1",
+            source: std::io::Error::from_raw_os_error(Errno::ROFS.raw_os_error()),
+        };
+        let missing = tool::Error::Missing { tool: "iptables-save".into(), searched: "/sbin".into() };
+        for (error, kind) in [
+            (Error::NoBalancer(kernel(Errno::NOENT)), FailureKind::Unsupported),
+            (Error::NoSets(kernel(Errno::NOENT)), FailureKind::Unsupported),
+            (Error::NoDummies(kernel(Errno::OPNOTSUPP)), FailureKind::Unsupported),
+            (Error::NoScheduler("mh".into()), FailureKind::Unsupported),
+            (missing.into(), FailureKind::Unsupported),
+            (Error::NoBalancer(kernel(Errno::PERM)), FailureKind::NotPermitted),
+            (Error::NoSets(kernel(Errno::ACCESS)), FailureKind::NotPermitted),
+            (Error::NoDummies(kernel(Errno::PERM)), FailureKind::NotPermitted),
+            (Error::Kernel(kernel(Errno::PERM)), FailureKind::NotPermitted),
+            (tool("Permission denied (you must be root)"), FailureKind::NotPermitted),
+            (Error::Kernel(kernel(Errno::NOBUFS)), FailureKind::Other),
+            (tool("Resource temporarily unavailable"), FailureKind::Other),
+            (Error::Refused("File exists".into()), FailureKind::Other),
+            (setting, FailureKind::Other),
+        ] {
+            let text = error.to_string();
+            let failure = Failure::from(error);
+            assert_eq!(failure.kind, kind, "{text}");
+            let advice = failure.to_string().contains("CAP_NET_ADMIN");
+            assert!(failure.to_string().starts_with(&text), "{failure}");
+            assert_eq!(advice, kind == FailureKind::NotPermitted, "{failure}");
+        }
+    }
+}

@@ -251,3 +251,49 @@ impl<'a> Run<'a> {
         self.steps.push(Step { place: place.into(), rule: rule.into(), effect, is_sticky: false });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use ferroxy_core::Protocol;
+
+    use super::*;
+    use crate::state::{Treatment, VirtualServer, WEIGHT};
+
+    /// The effect of each step to a virtual server with these endpoints, and whether the step is sticky.
+    fn steps(persistence: Option<u32>, weights: &[u32]) -> Vec<(String, bool)> {
+        let address = Address { ip: [10, 96, 0, 80].into(), protocol: Protocol::Tcp, port: 80 };
+        let endpoint = |(number, weight): (usize, &u32)| {
+            (SocketAddr::from(([10, 244, 0, 1 + number as u8], 8080)), *weight)
+        };
+        let server = VirtualServer {
+            treatment: Treatment::new(&"rr".into(), persistence),
+            endpoints: weights.iter().enumerate().map(endpoint).collect(),
+        };
+        let state = State {
+            servers: BTreeMap::from([(address, server)]),
+            device: Some(BTreeSet::from([address.ip])),
+            ..State::default()
+        };
+        let packet = Packet {
+            source: [192, 0, 2, 1].into(),
+            origin: Origin::Interface("eth0".into()),
+            destination: address.ip,
+            port: address.port,
+            protocol: address.protocol,
+            to_this_host: false,
+        };
+        trace(&state, &packet).steps.into_iter().map(|step| (step.effect, step.is_sticky)).collect()
+    }
+
+    #[test]
+    fn a_step_is_sticky_where_a_persistent_server_picks_an_endpoint() {
+        let picked = || "to 10.244.0.2:8080".to_owned();
+        assert_eq!(steps(Some(10_800), &[0, WEIGHT]), [(picked(), true)]);
+        assert_eq!(steps(None, &[0, WEIGHT]), [(picked(), false)]);
+        // No endpoint is picked: there is nothing to remember.
+        let rejected = "rejected: it has no endpoint".to_owned();
+        assert_eq!(steps(Some(10_800), &[0]), [(rejected, false)]);
+    }
+}
