@@ -144,6 +144,10 @@ mod tests {
         let (_server, applier) = ours();
         let error = applier.apply("/api/v1/nodes/ka", &node()).unwrap_err().to_string();
         assert!(error.contains(": 500 ") && error.contains("duplicate entries"), "{error}");
+        let mut same_twice = node();
+        same_twice["status"]["addresses"][1] = same_twice["status"]["addresses"][0].clone();
+        let error = applier.put(&same_twice).unwrap_err().to_string();
+        assert!(error.contains(": 422 ") && error.contains("status.addresses"), "{error}");
         let mut service = json!({"kind": "Service", "metadata": {"name": "web"}});
         service["spec"] = json!({"clusterIPs": ["10.96.0.80", "fd00:10:96::80"]});
         let error = applier.put(&service).unwrap_err().to_string();

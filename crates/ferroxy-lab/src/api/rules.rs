@@ -22,7 +22,8 @@ pub(super) fn check(kind: Kind, object: &Value) -> Result<(), Status> {
     let causes = match kind {
         Kind::Service => check_service(&object["spec"]),
         Kind::Event => check_event(object),
-        Kind::EndpointSlice | Kind::Node | Kind::ServiceCidr => Vec::new(),
+        Kind::Node => check_node(&object["status"]),
+        Kind::EndpointSlice | Kind::ServiceCidr => Vec::new(),
     };
     if causes.is_empty() {
         return Ok(());
@@ -45,6 +46,13 @@ pub(super) fn check_apply(kind: Kind, object: &Value) -> Result<(), Status> {
         ))),
         None => Ok(()),
     }
+}
+
+/// Two addresses of one type are fine, the same address twice is not.
+fn check_node(status: &Value) -> Vec<Cause> {
+    let addresses = status["addresses"].as_array().map_or(&[][..], Vec::as_slice);
+    let repeated = addresses.iter().enumerate().filter(|(index, it)| addresses[..*index].contains(it));
+    repeated.map(|(_, it)| ("status.addresses", format!("{it} is a duplicate"))).collect()
 }
 
 fn check_service(spec: &Value) -> Vec<Cause> {
@@ -172,6 +180,20 @@ mod tests {
             check_apply(Kind::Node, &node(vec![address("172.18.0.2"), address("fd00::2")])).unwrap_err();
         assert_eq!(status.code, 500);
         assert!(status.message().ends_with(r#"duplicate entries for key [type="InternalIP"]"#));
+    }
+
+    #[test]
+    fn a_node_has_an_address_once() {
+        let node = |second: Value| {
+            let first = json!({"type": "InternalIP", "address": "172.18.0.2"});
+            json!({"metadata": {"name": "ka"}, "status": {"addresses": [first, second]}})
+        };
+        for (kind, address) in [("InternalIP", "fd00::2"), ("ExternalIP", "172.18.0.2")] {
+            assert_eq!(refused(Kind::Node, &node(json!({"type": kind, "address": address}))), None);
+        }
+        let message =
+            refused(Kind::Node, &node(json!({"type": "InternalIP", "address": "172.18.0.2"}))).unwrap();
+        assert!(message.starts_with("Node \"ka\" is invalid: status.addresses: "), "{message}");
     }
 
     fn event() -> Value {

@@ -60,6 +60,7 @@ pub(super) async fn patch(
     if place.status {
         let mut whole = before.ok_or_else(|| Status::not_found(place.kind, name))?;
         merge(&mut whole["status"], &object["status"]);
+        rules::check(place.kind, &whole)?;
         object = whole;
     } else {
         rules::check_apply(place.kind, &object)?;

@@ -52,6 +52,15 @@ fn objects_that_are_refused(host: &dyn ApiHost) {
     });
     let error = host.put(&service).unwrap_err().to_string();
     assert!(error.contains("422 ") && error.contains("spec.ipFamilyPolicy"), "{error}");
+
+    let address = json!({"type": "InternalIP", "address": "172.18.0.9"});
+    let node = json!({
+        "apiVersion": "v1", "kind": "Node", "metadata": {"name": "refused"},
+        "status": {"addresses": [address, address]},
+    });
+    // The real server creates the Node and refuses its status.
+    let error = host.put(&node).unwrap_err().to_string();
+    assert!(error.contains("422 ") && error.contains("status.addresses"), "{error}");
 }
 
 fn pages_and_objects(client: &Client) {
