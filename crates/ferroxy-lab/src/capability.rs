@@ -80,8 +80,8 @@ pub(crate) fn tell_skipped(missing: &str) {
     let test = thread.name().unwrap_or("a test");
     let line = format!("SKIPPED: {test} (number {count} in this process): {missing}\n");
     // Not eprintln!, whose output the test harness captures if a test passes.
-    let told = io::stderr().write_all(line.as_bytes());
-    assert!(told.is_ok(), "cannot print that a test is skipped");
+    let written = io::stderr().write_all(line.as_bytes());
+    assert!(written.is_ok(), "cannot print that a test is skipped");
 }
 
 fn find_bridge_netfilter(namespace: &Namespace) -> Result<()> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ferroxy_dataplane::Failure;
 use ferroxy_dataplane::capability::Notify;
-use ferroxy_netlink::nftables::{Ear, Ignorer, Monitor, Notice};
+use ferroxy_netlink::nftables::{Ignorer, Monitor, Notice, Subscription};
 use tracing::warn;
 
 use crate::failure;
@@ -20,7 +20,7 @@ pub struct Watch {
     /// Names the sender whose notifications are left out: ourselves, or a tool that we run.
     pub ignorer: Ignorer,
     /// Switches all notifications off for the time of a large commit.
-    pub ear: Ear,
+    pub subscription: Subscription,
 }
 
 /// Starts a thread that reads notifications until the process ends or the receiver is gone. `report` sees each change and
@@ -31,10 +31,10 @@ pub fn watch(
 ) -> Result<Watch, Failure> {
     let monitor = Monitor::open().map_err(failure::of)?;
     let ignorer = monitor.ignorer().map_err(failure::of)?;
-    let ear = monitor.ear().map_err(failure::of)?;
+    let subscription = monitor.subscription().map_err(failure::of)?;
     let thread = thread::Builder::new().name("rules".into());
     thread.spawn(move || follow(monitor, report, &notify)).map_err(Failure::other)?;
-    Ok(Watch { ignorer, ear })
+    Ok(Watch { ignorer, subscription })
 }
 
 fn follow(mut monitor: Monitor, mut report: impl FnMut(&Notice) -> Option<&'static str>, notify: &Notify) {

@@ -196,9 +196,9 @@ fn servers_and_destinations_change_and_refusals_are_reported() {
             Change::AddServer(server("10.96.0.81:80", TCP, "nosuch")),
         ];
         let refused = connection.change(&changes).unwrap();
-        let told: Vec<_> = refused.iter().map(|it| (it.index, it.error.errno)).collect();
+        let shown: Vec<_> = refused.iter().map(|it| (it.index, it.error.errno)).collect();
         assert_eq!(
-            told,
+            shown,
             [
                 (0, Errno::EXIST),
                 (2, Errno::EXIST),
@@ -249,8 +249,8 @@ fn timeouts_are_set_and_nought_leaves_them() {
         connection.set_timeouts(Timeouts { tcp: 901, tcp_fin: 121, udp: 301 }).unwrap();
         connection.set_timeouts(Timeouts { udp: 302, ..Timeouts::default() }).unwrap();
         assert_eq!(connection.timeouts().unwrap(), Timeouts { tcp: 901, tcp_fin: 121, udp: 302 });
-        let told = ipvsadm(&["-L", "--timeout"], "");
-        assert!(told.contains("901 121 302"), "{told}");
+        let shown = ipvsadm(&["-L", "--timeout"], "");
+        assert!(shown.contains("901 121 302"), "{shown}");
     });
 }
 

@@ -836,7 +836,7 @@ fn a_flood_of_failures_neither_hangs_nor_passes_for_success() {
         let error = connection.commit(&batch).unwrap_err();
         assert!(!error.failures.is_empty());
         if error.failures.len() < 50_000 {
-            assert!(error.cause.is_some(), "lost answers must be told");
+            assert!(error.cause.is_some(), "lost answers must be reported");
         }
         let mut batch = Batch::new();
         batch.add_element(0, Family::Ip, TABLE, "s", key(&[9, 9, 9, 9]));

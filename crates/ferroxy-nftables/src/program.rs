@@ -36,7 +36,7 @@
 //! instead of three, one of which misses, and one element instead of two.
 //!
 //! **A commit can happen between two lookups.** A commit is atomic, but each lookup sees the elements of its own moment: a
-//! packet can find a frontend with three endpoints and then only two of them. Hence the rules with a comment "by now". And
+//! packet can find a frontend with three endpoints and then only two of them. Hence the rules whose comment says so. And
 //! pods that are no longer endpoints stay in `hairpins` until the next tidying, for packets that are already on their way.
 //!
 //! **Translated packets skip the checks.** The checks after translation are for packets that found no endpoint. For all others
@@ -233,7 +233,8 @@ impl Program<'_> {
         };
         rules.push(treat(self.rule(), by_address, Scope::Address).done());
         rules.push(self.sole_endpoint_rule().done());
-        rules.push(treat(self.rule(), by_address, Scope::Address).done_with("several by now"));
+        rules
+            .push(treat(self.rule(), by_address, Scope::Address).done_with("endpoints were added meanwhile"));
         rules.push(treat(self.node_port_rule(), frontend_fields(Scope::NodePort), Scope::NodePort).done());
         Chain::plain(rules)
     }

@@ -28,18 +28,18 @@ fn options(server: &Server) -> Options {
     Options { master: Some(server.url()), qps: -1.0, ..Options::for_node("ka") }
 }
 
-/// A watch, and what it told.
+/// A watch, and what it has reported.
 struct Watched {
     watch: KubeWatch,
     updates: Receiver<Update>,
-    told: Vec<String>,
+    received: Vec<String>,
 }
 
 fn watch(options: Options) -> Watched {
     let (sender, updates) = mpsc::channel();
     let source = KubeSource::open(options).unwrap();
     let watch = source.watch(move |update| drop(sender.send(update))).unwrap();
-    Watched { watch, updates, told: Vec::new() }
+    Watched { watch, updates, received: Vec::new() }
 }
 
 fn shown(event: &Event) -> String {
@@ -54,9 +54,11 @@ fn shown(event: &Event) -> String {
 impl Watched {
     /// Takes updates in until one of them is this.
     fn until(&mut self, wanted: &str) -> &mut Watched {
-        while self.told.last().is_none_or(|last| last != wanted) {
+        while self.received.last().is_none_or(|last| last != wanted) {
             let update = self.updates.recv_timeout(PATIENCE);
-            let Ok(update) = update else { panic!("timed out waiting for {wanted:?} after {:?}", self.told) };
+            let Ok(update) = update else {
+                panic!("timed out waiting for {wanted:?} after {:?}", self.received)
+            };
             self.take(update, wanted);
         }
         self
@@ -66,22 +68,22 @@ impl Watched {
         match update {
             Update::Events(events) => {
                 for event in &events {
-                    self.told.push(shown(event));
+                    self.received.push(shown(event));
                     if shown(event) == wanted {
                         // What comes in the same batch after it would hide it.
                         assert_eq!(Some(event), events.last(), "{events:?}");
                     }
                 }
             }
-            Update::Listed => self.told.push("listed".to_owned()),
+            Update::Listed => self.received.push("listed".to_owned()),
             Update::Denied(denial) => panic!("a watch waits for its permissions: {denial:?}"),
-            Update::Troubles(troubles) if troubles.is_empty() => self.told.push("well".to_owned()),
+            Update::Troubles(troubles) if troubles.is_empty() => self.received.push("well".to_owned()),
             Update::Troubles(troubles) => {
                 let mut troubles: Vec<String> =
                     troubles.iter().map(|it| format!("{}: {}", it.field, it.reason)).collect();
                 // Which of several resources is refused last is chance.
                 troubles.sort_by_key(|trouble| trouble == wanted);
-                self.told.extend(troubles);
+                self.received.extend(troubles);
             }
         }
     }
@@ -100,10 +102,10 @@ impl Watched {
         }
     }
 
-    /// Everything told about Services so far.
+    /// Everything received about Services so far.
     fn services(&self) -> Vec<&str> {
         let about = |it: &&str| it.starts_with(['+', '-']) && !it.contains("node");
-        self.told.iter().map(String::as_str).filter(about).collect()
+        self.received.iter().map(String::as_str).filter(about).collect()
     }
 }
 
@@ -119,17 +121,17 @@ fn a_streaming_list_and_the_watch_it_becomes() {
     let mut watched = watch(options(&server));
     watched.until("listed");
     assert_eq!(watched.services(), ["+a", "+b"]);
-    assert!(watched.told.contains(&"+node ka".to_owned()));
+    assert!(watched.received.contains(&"+node ka".to_owned()));
     server.say("services", Say::Line(added("c", 10)));
     watched.until("+c");
-    assert_eq!(watched.told.iter().filter(|it| *it == "listed").count(), 1);
+    assert_eq!(watched.received.iter().filter(|it| *it == "listed").count(), 1);
     let target = &server.asked("services")[0].target;
     assert!(
         target.starts_with("/api/v1/services?watch=1&allowWatchBookmarks=true&timeoutSeconds="),
         "{target}"
     );
     watched.wait_until_services(|it| it.version.as_deref() == Some("10"));
-    watched.wait_until_services(|it| it.listed && it.connected && it.last_heard.is_some());
+    watched.wait_until_services(|it| it.listed && it.connected && it.last_activity.is_some());
     watched.wait_until_services(|it| (it.relists, it.errors) == (0, 0));
 }
 
@@ -193,7 +195,7 @@ fn a_cut_watch_continues_after_the_last_bookmark() {
     server.say("services", Say::Line(added("b", 89)));
     watched.until("+b");
     assert_eq!(watched.services(), ["+a", "+b"]);
-    assert!(!watched.told.iter().any(|it| it.contains("Services: ")), "{:?}", watched.told);
+    assert!(!watched.received.iter().any(|it| it.contains("Services: ")), "{:?}", watched.received);
 }
 
 #[test]
@@ -212,7 +214,7 @@ fn too_old_at_the_start_of_a_watch_lists_again_and_then_tells_what_is_gone() {
     while let Ok(update) = watched.updates.try_recv() {
         watched.take(update, "");
     }
-    assert!(!watched.told.iter().any(|it| it.starts_with('-')), "the new list is not complete");
+    assert!(!watched.received.iter().any(|it| it.starts_with('-')), "the new list is not complete");
     server.say("services", Say::Line(bookmark(20, END_OF_LIST)));
     watched.until("-n/a");
     assert_eq!(watched.services(), ["+a", "+b", "+b", "+c", "-n/a"]);
@@ -259,7 +261,9 @@ fn garbage_that_stays_is_listed_around() {
     server.say("services", Say::Cut);
     watched.until("+b");
     assert!(server.asked("services")[4].target.contains("sendInitialEvents"));
-    assert!(watched.told.iter().any(|it| it.starts_with("Services: sent a line that is not a watch event")));
+    assert!(
+        watched.received.iter().any(|it| it.starts_with("Services: sent a line that is not a watch event"))
+    );
 }
 
 #[test]
@@ -270,7 +274,7 @@ fn an_object_that_cannot_be_used_stops_no_other() {
     let mut watched = watch(options(&server));
     watched.until("listed");
     assert_eq!(watched.services(), ["+a"]);
-    assert!(watched.told.contains(&"Services: one object cannot be used: it has no name".to_owned()));
+    assert!(watched.received.contains(&"Services: one object cannot be used: it has no name".to_owned()));
 }
 
 /// In a directory of its own, with these credentials.
@@ -342,7 +346,7 @@ fn a_new_token_moves_the_watches_without_listing_again() {
     // A configuration that cannot be read changes nothing but this.
     let good = fs::read_to_string(&kubeconfig).unwrap();
     fs::write(&kubeconfig, "clusters: [").unwrap();
-    while !watched.told.last().is_some_and(|it| it.starts_with("credentials: kubeconfig ")) {
+    while !watched.received.last().is_some_and(|it| it.starts_with("credentials: kubeconfig ")) {
         let update = watched.updates.recv_timeout(PATIENCE).unwrap();
         watched.take(update, "");
     }

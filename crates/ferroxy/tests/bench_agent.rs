@@ -17,7 +17,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use agent::{Ear, Figure, Options, bench};
+use agent::{Figure, Listener, Options, bench};
 use ferroxy_lab::{Capability, Namespace, PATIENCE, require};
 use serde_json::Value;
 
@@ -72,7 +72,7 @@ fn an_address_is_noticed_wherever_it_is_written() {
         assert!(status.success(), "{command}");
     };
     nft("add table ip t; add chain ip t service; add set ip t s { type ipv4_addr; }");
-    let ear = Ear::open(&node).unwrap();
+    let listener = Listener::open(&node).unwrap();
     for (address, command) in [
         ("10.192.0.1", "add rule ip t service meta l4proto tcp dnat to 10.192.0.1:8080"),
         (
@@ -83,16 +83,16 @@ fn an_address_is_noticed_wherever_it_is_written() {
         ("10.192.0.3", "add element ip t s { 10.192.0.3 }"),
     ] {
         nft(command);
-        let heard = ear.wait_for(address.parse().unwrap(), PATIENCE);
-        assert!(heard.is_some(), "{command}");
+        let arrival = listener.wait_for(address.parse().unwrap(), PATIENCE);
+        assert!(arrival.is_some(), "{command}");
     }
-    assert_eq!(ear.arrival("10.192.0.4".parse().unwrap()), None);
+    assert_eq!(listener.arrival("10.192.0.4".parse().unwrap()), None);
     // The end of a transaction is announced after what is in it.
     let end = Instant::now() + PATIENCE;
-    while ear.announced().transactions < 3 && Instant::now() < end {
+    while listener.announced().transactions < 3 && Instant::now() < end {
         thread::sleep(Duration::from_millis(1));
     }
-    assert_eq!(ear.announced().transactions, 3);
+    assert_eq!(listener.announced().transactions, 3);
 }
 
 #[test]

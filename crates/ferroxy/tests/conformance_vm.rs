@@ -77,9 +77,9 @@ fn play(mode: &str, recorded_as: Mode, tools: &Iptables, is_left: impl Fn(&Names
     assert_eq!(cleanup.code, 0, "{cleanup:?}");
     assert_eq!(tools.rules(ka), before);
     is_left(ka);
-    let told = format!("{mode}: {} cases and {probes} probes as recorded\n", trials.len());
+    let summary = format!("{mode}: {} cases and {probes} probes as recorded\n", trials.len());
     // Not println!, whose output the test harness keeps to itself.
-    std::io::stderr().write_all(told.as_bytes()).unwrap();
+    std::io::stderr().write_all(summary.as_bytes()).unwrap();
 }
 
 /// The node under test: an agent, and the files it follows.

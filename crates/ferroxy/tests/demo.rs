@@ -21,8 +21,8 @@ use tempfile::TempDir;
 fn every_row_is_as_it_should_be() {
     let Some(folder) = folder() else { return };
     let output = demo(FERROXY, &folder).args(["--output", "json"]).output().unwrap();
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{told}");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
     let found: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(found["wrong"], Value::Array(Vec::new()));
 
@@ -57,9 +57,9 @@ fn every_row_is_as_it_should_be() {
 fn without_a_terminal_it_is_plain_text() {
     let Some(folder) = folder() else { return };
     let output = demo(FERROXY, &folder).output().unwrap();
-    let (text, told) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{text}\n{told}");
-    assert!(!text.contains('\x1b') && told.is_empty(), "{text}\n{told}");
+    let (text, errors) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{text}\n{errors}");
+    assert!(!text.contains('\x1b') && errors.is_empty(), "{text}\n{errors}");
     for part in ["node-2 172.18.0.12", "source kept: policy Local", " 0 failed", "Try next"] {
         assert!(text.contains(part), "no {part:?} in:\n{text}");
     }
@@ -99,9 +99,9 @@ fn an_ordinary_user_can_run_it_or_learns_that_root_can() {
         .current_dir("/")
         .output()
         .unwrap();
-    let told = String::from_utf8_lossy(&output.stderr);
-    let forbidden = told.starts_with("ferroxy: this system lets only root") && told.lines().count() == 1;
-    assert!(output.status.success() || forbidden, "{told}");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let forbidden = errors.starts_with("ferroxy: this system lets only root") && errors.lines().count() == 1;
+    assert!(output.status.success() || forbidden, "{errors}");
     assert_eq!(entries(&own), Vec::<PathBuf>::new());
 }
 

@@ -1,4 +1,4 @@
-//! What the running agent does to its host and to itself: privileges given up, settings made, systemd told.
+//! What the running agent does to its host and to itself: privileges given up, settings made, systemd notified.
 
 #![allow(
     clippy::unwrap_used,
@@ -135,7 +135,7 @@ fn the_score_for_running_out_of_memory_is_as_configured() {
     assert_eq!(score.trim(), "321");
 }
 
-/// Runs the agent under a service manager that listens: until a message, and then until its end. Says what it heard.
+/// Runs the agent under a service manager that listens: until a message, and then until its end. Returns what it received.
 fn under_a_manager(watchdog_pid: Option<&str>, until: &str) -> Option<Vec<String>> {
     let node = support::lonely_node()?;
     let cluster = Cluster::new();
@@ -150,32 +150,33 @@ fn under_a_manager(watchdog_pid: Option<&str>, until: &str) -> Option<Vec<String
         command.env("WATCHDOG_PID", pid);
     }
     let mut child = node.run(|| command.spawn()).unwrap().unwrap();
-    let mut heard = Vec::new();
+    let mut messages = Vec::new();
     let mut hear_until = |words: &str, times: usize| {
         let mut buffer = [0; 256];
-        while heard.iter().filter(|message: &&String| message.starts_with(words)).count() < times {
-            let length = manager.recv(&mut buffer).unwrap_or_else(|error| panic!("{error} after {heard:?}"));
-            heard.push(String::from_utf8(buffer[..length].to_vec()).unwrap());
+        while messages.iter().filter(|message: &&String| message.starts_with(words)).count() < times {
+            let length =
+                manager.recv(&mut buffer).unwrap_or_else(|error| panic!("{error} after {messages:?}"));
+            messages.push(String::from_utf8(buffer[..length].to_vec()).unwrap());
         }
     };
     hear_until(until, if until == "WATCHDOG" { 4 } else { 1 });
     kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
     hear_until("STOPPING", 1);
     wait_until("the agent has ended", DEADLINE, || child.try_wait().unwrap().is_some());
-    Some(heard)
+    Some(messages)
 }
 
 #[test]
 fn the_service_manager_is_notified_of_start_watchdog_and_end() {
-    let Some(heard) = under_a_manager(None, "WATCHDOG") else { return };
-    assert_eq!(heard[0], "READY=1\nSTATUS=in sync");
-    let (last, beats) = heard[1..].split_last().unwrap();
-    assert!(beats.iter().all(|message| message == "WATCHDOG=1"), "{heard:?}");
-    assert!(last.starts_with("STOPPING=1\nSTATUS="), "{heard:?}");
+    let Some(messages) = under_a_manager(None, "WATCHDOG") else { return };
+    assert_eq!(messages[0], "READY=1\nSTATUS=in sync");
+    let (last, beats) = messages[1..].split_last().unwrap();
+    assert!(beats.iter().all(|message| message == "WATCHDOG=1"), "{messages:?}");
+    assert!(last.starts_with("STOPPING=1\nSTATUS="), "{messages:?}");
 }
 
 #[test]
 fn a_watchdog_for_another_program_is_not_fed() {
-    let Some(heard) = under_a_manager(Some("1"), "READY") else { return };
-    assert!(!heard.iter().any(|message| message.contains("WATCHDOG")), "{heard:?}");
+    let Some(messages) = under_a_manager(Some("1"), "READY") else { return };
+    assert!(!messages.iter().any(|message| message.contains("WATCHDOG")), "{messages:?}");
 }

@@ -24,7 +24,8 @@ const NO_METRICS: [&str; 5] =
     ["__rate_interval", "histogram_quantile", "ip_family", "label_values", "traffic_policy"];
 
 /// What an agent that reads manifests does not expose; the names are held by the unit tests of `serve/metrics.rs`.
-const WITH_AN_API_SERVER: [&str; 2] = ["ferroxy_watch_alive", "ferroxy_watch_last_heard_timestamp_seconds"];
+const WITH_AN_API_SERVER: [&str; 2] =
+    ["ferroxy_watch_alive", "ferroxy_watch_last_activity_timestamp_seconds"];
 
 fn alerts() -> Vec<Value> {
     let file = documents(&text("deploy/prometheus/alerts.yaml")).remove(0);

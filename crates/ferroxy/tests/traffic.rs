@@ -167,14 +167,14 @@ fn the_number_of_series_is_bounded() {
     let few = ["--traffic-metrics", "--traffic-metrics-max-series=10"];
     let _agent = Agent::start_with(ka, arguments(&cluster, &few));
     used.iter().for_each(|way| way.ask(&network, Protocol::Udp));
-    let told = |metrics: &Metrics| {
+    let shown = |metrics: &Metrics| {
         let of_traffic =
             |name: &&String| name.starts_with("ferroxy_service_") || name.starts_with("ferroxy_endpoint_");
         metrics.keys().filter(of_traffic).count()
     };
     // Three Services, and an endpoint in each family for each of them: five series for every one of these.
     wait_until("all of it is counted", DEADLINE, || metrics(ka)["ferroxy_traffic_left_out_series"] == 35.0);
-    assert_eq!(told(&metrics(ka)), 10);
+    assert_eq!(shown(&metrics(ka)), 10);
 }
 
 #[test]

@@ -145,9 +145,9 @@ fn kubernetes_chain(line: &str) -> Option<&str> {
 
 /// The same tools are logged once; a change is logged again.
 fn log_once(tools: &Tools) {
-    static TOLD: Mutex<Option<HashMap<Family, Tools>>> = Mutex::new(None);
-    let mut told = TOLD.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let before = told.get_or_insert_default().insert(tools.family, tools.clone());
+    static LOGGED: Mutex<Option<HashMap<Family, Tools>>> = Mutex::new(None);
+    let mut logged = LOGGED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let before = logged.get_or_insert_default().insert(tools.family, tools.clone());
     if before.as_ref() != Some(tools) {
         let Tools { variant, version, save, restore, .. } = tools;
         tracing::info!(%variant, %version, save = %save.display(), restore = %restore.display(), "iptables tools");

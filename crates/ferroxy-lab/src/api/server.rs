@@ -199,8 +199,8 @@ impl Shared {
     /// How many watches it reached.
     pub fn nudge(&self, kind: Kind, nudge: &Nudge) -> usize {
         let watchers = lock(&self.watchers);
-        let told = |watcher: &&Watcher| watcher.kind == kind && watcher.nudge.send(nudge.clone()).is_ok();
-        watchers.iter().filter(told).count()
+        let reached = |watcher: &&Watcher| watcher.kind == kind && watcher.nudge.send(nudge.clone()).is_ok();
+        watchers.iter().filter(reached).count()
     }
 }
 

@@ -1,4 +1,4 @@
-//! What the server does wrong when told to, and that it is well again afterwards.
+//! What the server does wrong on demand, and that it is well again afterwards.
 
 use std::time::Duration;
 

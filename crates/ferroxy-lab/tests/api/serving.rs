@@ -175,7 +175,7 @@ fn objects_enter_and_leave_a_selection() {
     assert_eq!(watch.seen(), "DELETED a 5");
     server.put(&other("a")).unwrap();
     server.put(&service("b")).unwrap();
-    assert_eq!(watch.seen(), "ADDED b 7", "what happens outside of the selection is not told");
+    assert_eq!(watch.seen(), "ADDED b 7", "what happens outside of the selection is not reported");
     server.put(&service("b")).unwrap();
     assert_eq!(watch.seen(), "MODIFIED b 8");
 

@@ -25,7 +25,7 @@ pub use connection::Connection;
 pub use decode::read_everything;
 pub use expr::{Base, CmpOp, CtDirection, CtKey, DynsetOp, Expr, FibAddress, MetaKey, register};
 #[cfg(target_os = "linux")]
-pub use monitor::{Ear, Ignorer, Monitor};
+pub use monitor::{Ignorer, Monitor, Subscription};
 pub use notice::Notice;
 pub use types::{
     Chain, ChainType, Counter, Data, DataRef, Datatype, Element, ElementRef, Family, Hook, HookPoint,

@@ -40,9 +40,9 @@ impl Monitor {
     }
 
     /// For unsubscribing for a while, from another thread.
-    pub fn ear(&self) -> Result<Ear, Error> {
+    pub fn subscription(&self) -> Result<Subscription, Error> {
         let failed = |errno| Error::refused("duplicate the socket to", OPERATION, errno);
-        self.socket.duplicate().map(Ear).map_err(failed)
+        self.socket.duplicate().map(Subscription).map_err(failed)
     }
 
     /// The next notice; `None` after the timeout. Equal notices in a row are returned once.
@@ -87,14 +87,14 @@ impl Ignorer {
 /// unsubscribed are not reported later; compare [`Connection::generation`](super::Connection::generation) to find out whether
 /// there were any.
 #[derive(Debug)]
-pub struct Ear(OwnedFd);
+pub struct Subscription(OwnedFd);
 
-impl Ear {
-    pub fn close(&self) -> Result<(), Error> {
+impl Subscription {
+    pub fn pause(&self) -> Result<(), Error> {
         leave(&self.0, NOTIFICATION_GROUP)
     }
 
-    pub fn open(&self) -> Result<(), Error> {
+    pub fn resume(&self) -> Result<(), Error> {
         join(&self.0, NOTIFICATION_GROUP)
     }
 }

@@ -68,7 +68,7 @@ pub(super) struct Listener {
 
 impl Listener {
     /// What to report of a notice: changes of our tables.
-    pub(super) fn hear(&mut self, notice: &Notice) -> Option<&'static str> {
+    pub(super) fn receive(&mut self, notice: &Notice) -> Option<&'static str> {
         match notice {
             Notice::Changed { table, .. } if table == TABLE => {
                 self.is_ours = true;
@@ -110,15 +110,15 @@ mod tests {
         generation.committed(2);
         assert_eq!(generation.compare(12), Changed::Nothing);
 
-        assert_eq!(listener.hear(&changed("other")), None);
-        assert_eq!(listener.hear(&COMMITTED), None);
+        assert_eq!(listener.receive(&changed("other")), None);
+        assert_eq!(listener.receive(&COMMITTED), None);
         assert_eq!(generation.compare(13), Changed::Elsewhere);
         assert_eq!(generation.compare(13), Changed::Nothing, "it was reported");
         assert_eq!(generation.compare(14), Changed::Ours, "its notification was lost, or is on its way");
 
-        assert!(listener.hear(&changed(TABLE)).is_some());
-        listener.hear(&changed("other"));
-        listener.hear(&COMMITTED);
+        assert!(listener.receive(&changed(TABLE)).is_some());
+        listener.receive(&changed("other"));
+        listener.receive(&COMMITTED);
         assert_eq!(generation.compare(14), Changed::Ours);
         generation.expect(14, generation.elsewhere());
         assert_eq!(generation.compare(14), Changed::Nothing);

@@ -1,11 +1,11 @@
 //! The running dataplane, on Linux: keeps nf_tables at what it was last given.
 //!
 //! The [`Ledger`] has what the kernel acknowledged. A failed change is not entered, so the next attempt plans it again from what
-//! is in force. `attempt.rs` carries Plans out, `capabilities.rs` has the optional traits of the contract.
+//! is in force. `attempt.rs` carries Plans out, `capability.rs` has the capabilities.
 
 pub mod apply;
 mod attempt;
-mod capabilities;
+mod capability;
 mod generation;
 pub mod observe;
 pub mod traffic;
@@ -20,7 +20,7 @@ use ferroxy_netfilter::failure::{self, PERMISSION_HINT};
 use ferroxy_netfilter::tables;
 use ferroxy_netfilter::watch::Watch;
 use ferroxy_netlink::error::Error;
-use ferroxy_netlink::nftables::{Connection, Ear};
+use ferroxy_netlink::nftables::{Connection, Subscription};
 use tracing::warn;
 
 use crate::diff::{Unknown, diff};
@@ -35,7 +35,7 @@ use attempt::placed;
 use generation::Generation;
 use observe::observe;
 
-/// A change of so many Services is committed without notifications: see [`Ear`].
+/// A change of so many Services is committed without notifications: see [`Subscription`].
 const MANY: usize = 100;
 
 #[derive(Debug)]
@@ -98,9 +98,9 @@ impl Nftables {
         commit: impl FnOnce(&mut Nftables) -> Result<Outcome, ApplyError>,
     ) -> Result<Outcome, Failure> {
         let (elsewhere, before) = (self.generation.elsewhere(), self.generation()?);
-        self.listen(Ear::close);
+        self.listen(Subscription::pause);
         let outcome = commit(self);
-        self.listen(Ear::open);
+        self.listen(Subscription::resume);
         let mut outcome = outcome?;
         let now = self.generation()?;
         outcome.drift |= now != before.wrapping_add(outcome.receipt.commits as u32);
@@ -108,8 +108,8 @@ impl Nftables {
         Ok(outcome)
     }
 
-    fn listen(&self, switch: impl FnOnce(&Ear) -> Result<(), Error>) {
-        if let Some(Err(error)) = self.watch.as_ref().map(|watch| switch(&watch.ear)) {
+    fn listen(&self, switch: impl FnOnce(&Subscription) -> Result<(), Error>) {
+        if let Some(Err(error)) = self.watch.as_ref().map(|watch| switch(&watch.subscription)) {
             // The generation is still compared every period.
             warn!("changes by other programs are detected only every syncPeriod: {error}");
         }

@@ -35,10 +35,10 @@ impl Program<'_> {
     fn pick(&self, count: u16, pool: Pool, scope: Scope) -> Vec<Rule> {
         let mut rules = vec![self.rule().clear_priority().pick(count, pool, scope).done()];
         if count > 1 {
-            rules.push(self.rule().pick(1, pool, scope).done_with("fewer by now"));
+            rules.push(self.rule().pick(1, pool, scope).done_with("endpoints were removed meanwhile"));
         }
         if (pool, scope) == (Pool::Main, Scope::Address) {
-            rules.push(self.sole_endpoint_rule().done_with("one by now"));
+            rules.push(self.sole_endpoint_rule().done_with("only one endpoint is left"));
         }
         rules
     }

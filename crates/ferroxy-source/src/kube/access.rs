@@ -119,8 +119,8 @@ impl Access {
         let http: legacy::Client<C, Body> = legacy::Client::builder(TokioExecutor::new()).build(connector);
         let service = ServiceBuilder::new()
             .layer(self.config.base_uri_layer())
-            .option_layer(self.config.auth_layer().map_err(|it| told(&it))?)
-            .layer(self.config.extra_headers_layer().map_err(|it| told(&it))?)
+            .option_layer(self.config.auth_layer().map_err(|it| with_causes(&it))?)
+            .layer(self.config.extra_headers_layer().map_err(|it| with_causes(&it))?)
             .map_err(BoxError::from)
             .service(http);
         Ok(Client::new(service, self.config.default_namespace.clone()))
@@ -132,7 +132,7 @@ impl Access {
             fs::read(path).map_err(|reason| OpenError::Credentials { path: path.clone(), reason })?;
         }
         if self.config.cluster_url.scheme() == Some(&Scheme::HTTPS) && !self.runs_a_program() {
-            let unusable = |it| OpenError::Unusable { server: self.server(), reason: told(&it) };
+            let unusable = |it| OpenError::Unusable { server: self.server(), reason: with_causes(&it) };
             self.config.rustls_client_config().map_err(unusable)?;
         }
         Ok(())
@@ -142,13 +142,13 @@ impl Access {
 /// Why a request failed, without the names of library layers.
 pub(super) fn failure(error: &::kube::Error) -> String {
     match error {
-        ::kube::Error::Service(cause) => told(cause.as_ref()),
-        other => told(other),
+        ::kube::Error::Service(cause) => with_causes(cause.as_ref()),
+        other => with_causes(other),
     }
 }
 
 /// An error and its causes in one line.
-pub(super) fn told(error: &dyn std::error::Error) -> String {
+pub(super) fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
@@ -185,7 +185,7 @@ fn in_cluster(environment: impl Fn(&str) -> Option<OsString>) -> Result<Config, 
             return Err(OpenError::Nowhere { variable });
         }
     }
-    Config::incluster().map_err(|error| OpenError::ServiceAccount { reason: told(&error) })
+    Config::incluster().map_err(|error| OpenError::ServiceAccount { reason: with_causes(&error) })
 }
 
 fn from_kubeconfig(path: &Path, master: Option<&str>) -> Result<(Config, BTreeSet<PathBuf>), OpenError> {
@@ -266,11 +266,15 @@ fn field(error: &KubeconfigError) -> String {
         KubeconfigError::ParseClusterUrl(error) => format!("the current context's cluster: server: {error}"),
         KubeconfigError::ReadConfig(error, _) => format!("cannot be read: {error}"),
         KubeconfigError::Parse(error) => format!("is not valid: {}", one_line(&error.to_string())),
-        KubeconfigError::LoadCertificateAuthority(error) => format!("certificate-authority: {}", told(error)),
-        KubeconfigError::LoadClientCertificate(error) => format!("client-certificate: {}", told(error)),
-        KubeconfigError::LoadClientKey(error) => format!("client-key: {}", told(error)),
+        KubeconfigError::LoadCertificateAuthority(error) => {
+            format!("certificate-authority: {}", with_causes(error))
+        }
+        KubeconfigError::LoadClientCertificate(error) => {
+            format!("client-certificate: {}", with_causes(error))
+        }
+        KubeconfigError::LoadClientKey(error) => format!("client-key: {}", with_causes(error)),
         KubeconfigError::ParseCertificates(error) => format!("certificate-authority: {error}"),
-        other => told(other),
+        other => with_causes(other),
     }
 }
 

@@ -17,7 +17,7 @@ use tokio::time::{sleep_until, timeout};
 use tracing::debug;
 
 use super::Denial;
-use super::access::told;
+use super::access::with_causes;
 use super::ask::{Ask, Go};
 use super::backoff::random;
 use super::decode;
@@ -125,7 +125,7 @@ impl Follower {
         if std::mem::take(&mut self.cut_off) {
             self.link.recovered.notify_waiters();
         }
-        self.hear();
+        self.mark_activity();
         let encoding = Encoding::of(response.headers());
         match (response.status().as_u16(), ask) {
             (200, Ask::Page { .. }) => self.read_page(encoding, response.into_body()).await,
@@ -189,7 +189,7 @@ impl Follower {
                 Next::Bytes(bytes) => page.extend_from_slice(&bytes),
                 Next::End => {
                     // A large page takes long: its end is the last sign of life, and not its beginning.
-                    self.hear();
+                    self.mark_activity();
                     break;
                 }
                 Next::Silence(length) => return self.machine.broken(silent(length), Instant::now()),
@@ -252,8 +252,8 @@ impl Follower {
         Go::On
     }
 
-    fn hear(&self) {
-        self.pulse.state().heard = Some(Instant::now());
+    fn mark_activity(&self) {
+        self.pulse.state().last_activity = Some(Instant::now());
     }
 
     /// Publishes the state of this resource.
@@ -265,7 +265,7 @@ impl Follower {
         state.version = self.machine.version().map(str::to_owned);
         (state.relists, state.errors) = (self.machine.relists(), self.machine.errors());
         if connected {
-            state.heard = Some(Instant::now());
+            state.last_activity = Some(Instant::now());
         }
         drop(state);
         if self.machine.is_listed() || self.does_without() {
@@ -291,7 +291,7 @@ where
         match timeout(silence, body.frame()).await {
             Err(_) => return Next::Silence(silence),
             Ok(None) => return Next::End,
-            Ok(Some(Err(error))) => return Next::Broken(told(&error)),
+            Ok(Some(Err(error))) => return Next::Broken(with_causes(&error)),
             Ok(Some(Ok(frame))) => {
                 if let Ok(bytes) = frame.into_data() {
                     return Next::Bytes(bytes);
@@ -337,7 +337,7 @@ mod tests {
 
     use super::*;
 
-    fn heard(body: impl BodyExt<Data = Bytes, Error = Infallible> + Unpin) -> Next {
+    fn answer_of(body: impl BodyExt<Data = Bytes, Error = Infallible> + Unpin) -> Next {
         let mut body = body;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async { next(&mut body, Duration::from_millis(5)).await })
@@ -345,8 +345,8 @@ mod tests {
 
     #[test]
     fn silence_differs_from_the_end() {
-        assert!(matches!(heard(StreamBody::new(stream::pending())), Next::Silence(_)));
-        assert!(matches!(heard(Empty::new()), Next::End));
-        assert!(matches!(heard(Full::from("line")), Next::Bytes(bytes) if bytes == "line"));
+        assert!(matches!(answer_of(StreamBody::new(stream::pending())), Next::Silence(_)));
+        assert!(matches!(answer_of(Empty::new()), Next::End));
+        assert!(matches!(answer_of(Full::from("line")), Next::Bytes(bytes) if bytes == "line"));
     }
 }

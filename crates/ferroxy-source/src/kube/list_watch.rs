@@ -55,7 +55,7 @@ pub(super) struct ListWatch {
     /// Of the current response.
     encoding: Encoding,
     /// Whether that response brought data.
-    heard: bool,
+    has_data: bool,
     listed: bool,
     settled: bool,
     stuck: Option<Stuck>,
@@ -96,7 +96,7 @@ impl ListWatch {
             inventory: Inventory::new(kind),
             answered: None,
             encoding: Encoding::default(),
-            heard: false,
+            has_data: false,
             listed: false,
             settled: false,
             stuck: None,
@@ -179,7 +179,7 @@ impl ListWatch {
     pub(super) fn answered(&mut self, encoding: Encoding, now: Instant) {
         self.answered = Some(now);
         self.encoding = encoding;
-        self.heard = false;
+        self.has_data = false;
         self.wait = None;
         if self.stuck.is_none() {
             self.failure = None;
@@ -191,7 +191,7 @@ impl ListWatch {
 
     /// A line or a frame of a watch or of a streaming list.
     pub(super) fn line(&mut self, bytes: &[u8], now: Instant, out: &mut Outlet) -> Go {
-        self.heard = true;
+        self.has_data = true;
         let line = match decode::line(self.encoding, self.kind, bytes) {
             Ok(line) => line,
             Err(error) => {
@@ -308,7 +308,7 @@ impl ListWatch {
         if !self.is_watching() {
             self.count_unfinished();
             self.fail("ended a list before it was complete".to_owned(), now);
-        } else if short && !self.heard {
+        } else if short && !self.has_data {
             self.fail("ends every watch at once".to_owned(), now);
         }
         self.answered = None;
@@ -409,12 +409,12 @@ impl ListWatch {
     fn fail(&mut self, reason: String, now: Instant) {
         // A proxy in between may accept connections only to cut them.
         let lasted = self.answered.take().is_some_and(|since| now.saturating_duration_since(since) >= WELL);
-        self.failures = if self.heard || lasted { 1 } else { self.failures + 1 };
+        self.failures = if self.has_data || lasted { 1 } else { self.failures + 1 };
         if lasted {
             // Earlier failures are over: after a restart of the server, reconnect at once.
             self.backoff = Backoff::default();
         }
-        self.heard = false;
+        self.has_data = false;
         self.errors += 1;
         self.failure = Some(reason);
         let until = now + self.backoff.next(now, (self.random)());

@@ -20,7 +20,7 @@ pub struct ResourceLiveness {
     pub connected: bool,
     /// Time since the last sign of life of the server: data on this stream, or an answer to the probe while the
     /// stream was open. `None`: never.
-    pub last_heard: Option<Duration>,
+    pub last_activity: Option<Duration>,
     /// The `resourceVersion` of the watch.
     pub version: Option<String>,
     /// Lists after the first.
@@ -33,7 +33,7 @@ impl Liveness {
     /// The longest time since a sign of life among the required watches. `None`: one has had none yet.
     pub fn oldest(&self) -> Option<Duration> {
         let needed = self.resources.iter().filter(|it| it.kind != Kind::ServiceCidr);
-        needed.map(|it| it.last_heard).try_fold(Duration::ZERO, |oldest, heard| Some(oldest.max(heard?)))
+        needed.map(|it| it.last_activity).try_fold(Duration::ZERO, |oldest, age| Some(oldest.max(age?)))
     }
 }
 
@@ -48,7 +48,7 @@ pub(super) struct Pulse {
 pub(super) struct State {
     pub(super) listed: bool,
     pub(super) connected: bool,
-    pub(super) heard: Option<Instant>,
+    pub(super) last_activity: Option<Instant>,
     pub(super) version: Option<String>,
     pub(super) relists: u64,
     pub(super) errors: u64,
@@ -65,9 +65,9 @@ impl Pulse {
     }
 
     pub(super) fn at(&self, now: Instant) -> ResourceLiveness {
-        let State { listed, connected, heard, version, relists, errors } = self.state().clone();
-        let last_heard = heard.map(|at| now.saturating_duration_since(at));
-        ResourceLiveness { kind: self.kind, listed, connected, last_heard, version, relists, errors }
+        let State { listed, connected, last_activity, version, relists, errors } = self.state().clone();
+        let last_activity = last_activity.map(|at| now.saturating_duration_since(at));
+        ResourceLiveness { kind: self.kind, listed, connected, last_activity, version, relists, errors }
     }
 }
 
@@ -82,9 +82,9 @@ mod tests {
         let liveness =
             || Liveness { resources: pulses.iter().map(|it| it.at(now + Duration::from_secs(9))).collect() };
         assert_eq!(liveness().oldest(), None);
-        pulses[0].state().heard = Some(now);
+        pulses[0].state().last_activity = Some(now);
         assert_eq!(liveness().oldest(), None);
-        pulses[1].state().heard = Some(now + Duration::from_secs(5));
+        pulses[1].state().last_activity = Some(now + Duration::from_secs(5));
         assert_eq!(liveness().oldest(), Some(Duration::from_secs(9)));
     }
 }

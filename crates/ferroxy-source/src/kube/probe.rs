@@ -29,7 +29,7 @@ pub(super) async fn probe(link: Rc<Link>) {
             continue;
         }
         match sign_of_life(&lease).await {
-            Ok(()) => heard(&link, Instant::now()),
+            Ok(()) => mark_activity(&link, Instant::now()),
             Err(reason) => {
                 warn!(
                     server = &*lease.server,
@@ -45,7 +45,7 @@ pub(super) async fn probe(link: Rc<Link>) {
 /// A stream is open, and none has had data for a while.
 fn is_quiet(link: &Link, now: Instant) -> bool {
     let open = link.pulses.iter().map(|it| it.state()).filter(|it| it.connected);
-    let last = open.filter_map(|it| it.heard).max();
+    let last = open.filter_map(|it| it.last_activity).max();
     last.is_some_and(|last| now.saturating_duration_since(last) >= QUIET)
 }
 
@@ -63,11 +63,11 @@ async fn sign_of_life(lease: &Lease) -> Result<(), String> {
     }
 }
 
-fn heard(link: &Link, now: Instant) {
+fn mark_activity(link: &Link, now: Instant) {
     for pulse in &link.pulses {
         let mut state = pulse.state();
         if state.connected {
-            state.heard = Some(now);
+            state.last_activity = Some(now);
         }
     }
 }

@@ -73,9 +73,9 @@ impl ManifestSource {
         let path = path.into();
         let tree = tree::find(&path).map_err(|reason| OpenError { path: path.clone(), reason })?;
         // Files are read in path order: of two objects with one name, the first that is read counts.
-        let mut told = HashSet::new();
+        let mut seen = HashSet::new();
         let (files, _) = next_files(BTreeMap::new(), &tree, &mut |held, object| {
-            if told.len() < MAX_OBJECTS && told.insert(Arc::clone(&held.key)) {
+            if seen.len() < MAX_OBJECTS && seen.insert(Arc::clone(&held.key)) {
                 on_event(object.into());
             }
         });

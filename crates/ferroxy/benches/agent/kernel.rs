@@ -30,8 +30,8 @@ const MOVED: (u32, u32) = (0x0ac0_0000, 0xffc0_0000);
 
 /// Listens until dropped.
 #[derive(Debug)]
-pub struct Ear {
-    heard: Arc<Heard>,
+pub struct Listener {
+    received: Arc<Received>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<ferroxy_lab::Result<Result<()>>>>,
 }
@@ -47,7 +47,7 @@ pub struct Announced {
 }
 
 #[derive(Debug, Default)]
-struct Heard {
+struct Received {
     state: Mutex<State>,
     grew: Condvar,
 }
@@ -59,8 +59,8 @@ struct State {
     arrivals: HashMap<Ipv4Addr, Instant>,
 }
 
-impl Ear {
-    pub fn open(node: &Namespace) -> Result<Ear> {
+impl Listener {
+    pub fn open(node: &Namespace) -> Result<Listener> {
         let socket = node.run(|| Socket::open(Protocol::Netfilter))??;
         match set_socket_recv_buffer_size_force(&socket, QUEUE) {
             // Not permitted in a user namespace: the queue stays at its default size, and losses are reported.
@@ -68,32 +68,32 @@ impl Ear {
             Err(errno) => return Err(format!("a queue for announcements: {errno}").into()),
         }
         socket.join(GROUP)?;
-        let (heard, stop) = (Arc::new(Heard::default()), Arc::new(AtomicBool::new(false)));
-        let (its_heard, its_stop) = (Arc::clone(&heard), Arc::clone(&stop));
-        let thread = Some(node.spawn(move || listen(socket, &its_heard, &its_stop))?);
-        Ok(Ear { heard, stop, thread })
+        let (received, stop) = (Arc::new(Received::default()), Arc::new(AtomicBool::new(false)));
+        let (its_received, its_stop) = (Arc::clone(&received), Arc::clone(&stop));
+        let thread = Some(node.spawn(move || listen(socket, &its_received, &its_stop))?);
+        Ok(Listener { received, stop, thread })
     }
 
     /// Since it was opened.
     pub fn announced(&self) -> Announced {
-        self.heard.lock().announced
+        self.received.lock().announced
     }
 
     /// When this address was announced, or None if the wait timed out.
     pub fn wait_for(&self, address: Ipv4Addr, patience: Duration) -> Option<Instant> {
-        let state = self.heard.lock();
-        let unheard = |state: &mut State| !state.arrivals.contains_key(&address);
-        let waited = self.heard.grew.wait_timeout_while(state, patience, unheard);
+        let state = self.received.lock();
+        let missing = |state: &mut State| !state.arrivals.contains_key(&address);
+        let waited = self.received.grew.wait_timeout_while(state, patience, missing);
         let state = waited.unwrap_or_else(PoisonError::into_inner).0;
         state.arrivals.get(&address).copied()
     }
 
     pub fn arrival(&self, address: Ipv4Addr) -> Option<Instant> {
-        self.heard.lock().arrivals.get(&address).copied()
+        self.received.lock().arrivals.get(&address).copied()
     }
 }
 
-impl Drop for Ear {
+impl Drop for Listener {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         match self.thread.take().map(JoinHandle::join) {
@@ -116,27 +116,27 @@ impl Announced {
     }
 }
 
-impl Heard {
+impl Received {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn listen(mut socket: Socket, heard: &Heard, stop: &AtomicBool) -> Result<()> {
+fn listen(mut socket: Socket, received: &Received, stop: &AtomicBool) -> Result<()> {
     while !stop.load(Ordering::Relaxed) {
         if !socket.wait(Some(PAUSE))? {
             continue;
         }
-        let received = socket.receive();
+        let message = socket.receive();
         let now = Instant::now();
-        let mut state = heard.lock();
-        match received {
+        let mut state = received.lock();
+        match message {
             Ok(Some(bytes)) => state.take_in(bytes, now)?,
             Ok(None) => {}
             Err(Errno::NOBUFS | Errno::MSGSIZE) => state.announced.lost = true,
             Err(errno) => return Err(errno.into()),
         }
-        heard.grew.notify_all();
+        received.grew.notify_all();
     }
     Ok(())
 }

@@ -24,7 +24,7 @@ use ferroxy_lab::Capability;
 
 pub use figures::Figure;
 #[allow(unused_imports, reason = "for the test of this harness")]
-pub use kernel::Ear;
+pub use kernel::Listener;
 pub use options::Options;
 
 pub type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;

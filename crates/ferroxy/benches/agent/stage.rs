@@ -162,9 +162,9 @@ impl Stage {
     pub fn make(&self, change: &Change) -> Result<Instant> {
         match &self.api {
             Api::Test(server) => {
-                let told = Instant::now();
+                let made = Instant::now();
                 server.put_raw(change.slice.as_bytes())?;
-                Ok(told)
+                Ok(made)
             }
             Api::Real(real) => {
                 real.put(&serde_json::from_str(&change.slice)?)?;

@@ -19,7 +19,7 @@ impl Latency {
         Latency { began: now, waiting: HashMap::new() }
     }
 
-    pub(super) fn heard(&mut self, event: &Event) {
+    pub(super) fn received(&mut self, event: &Event) {
         let slice = match event {
             Event::Slice(slice) => slice,
             // It will not be programmed any more.
@@ -87,7 +87,7 @@ mod tests {
             slice("IPv4", Some(3 * SECOND)),
             slice("IPv6", Some(5 * SECOND)),
         ] {
-            latency.heard(&event);
+            latency.received(&event);
         }
         assert_eq!(programmed(&mut latency, 6 * SECOND), [(Family::V4, 3.0), (Family::V6, 1.0)]);
         assert_eq!(programmed(&mut latency, 6 * SECOND), []);
@@ -96,24 +96,24 @@ mod tests {
     #[test]
     fn what_changed_before_we_began_or_does_not_say_when_is_not_measured() {
         let mut latency = Latency::new(10 * SECOND);
-        latency.heard(&slice("IPv4", Some(9 * SECOND)));
-        latency.heard(&slice("IPv6", None));
-        latency.heard(&slice("FQDN", Some(11 * SECOND)));
+        latency.received(&slice("IPv4", Some(9 * SECOND)));
+        latency.received(&slice("IPv6", None));
+        latency.received(&slice("FQDN", Some(11 * SECOND)));
         assert_eq!(programmed(&mut latency, 12 * SECOND), []);
     }
 
     #[test]
     fn a_clock_that_is_ahead_makes_no_negative_time() {
         let mut latency = Latency::new(0);
-        latency.heard(&slice("IPv4", Some(9 * SECOND)));
+        latency.received(&slice("IPv4", Some(9 * SECOND)));
         assert_eq!(programmed(&mut latency, 8 * SECOND), [(Family::V4, 0.0)]);
     }
 
     #[test]
     fn a_service_that_is_gone_is_not_measured() {
         let mut latency = Latency::new(0);
-        latency.heard(&slice("IPv4", Some(SECOND)));
-        latency.heard(&Event::ServiceGone { namespace: "default".into(), name: "web".into() });
+        latency.received(&slice("IPv4", Some(SECOND)));
+        latency.received(&Event::ServiceGone { namespace: "default".into(), name: "web".into() });
         assert_eq!(programmed(&mut latency, 2 * SECOND), []);
     }
 }

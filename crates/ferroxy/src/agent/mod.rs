@@ -157,7 +157,7 @@ impl Agent {
     }
 
     /// The heart beats as long as the agent, or a long call of the dataplane, makes progress.
-    pub fn live_by(&mut self, heart: Heart) {
+    pub fn set_heart(&mut self, heart: Heart) {
         if let Some(signs) = self.dataplane.signs_of_life() {
             let heart = Mutex::new(heart.clone());
             signs.show_life(Box::new(move || {
@@ -259,7 +259,7 @@ impl Agent {
 
     fn apply(&mut self, events: Vec<Event>) -> Touched {
         let (mut touched, mut reported) = (Touched::default(), Reported::default());
-        events.iter().for_each(|event| self.latency.heard(event));
+        events.iter().for_each(|event| self.latency.received(event));
         for event in events {
             let kind = ChangeKind::of(&event);
             let by_this = self.facts.apply(event);

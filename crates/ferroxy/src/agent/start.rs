@@ -90,7 +90,7 @@ impl Agent {
                 say_at = now + REMINDER;
             }
             let until = patience.map_or(say_at, |patience| say_at.min(began + patience));
-            if let Some(why) = self.hear(inputs, until) {
+            if let Some(why) = self.receive(inputs, until) {
                 return Waited::Stopped(why);
             }
         }
@@ -98,7 +98,7 @@ impl Agent {
     }
 
     /// Takes one input, if one arrives before the deadline. Programs nothing.
-    fn hear(&mut self, inputs: &Receiver, deadline: Instant) -> Option<&'static str> {
+    fn receive(&mut self, inputs: &Receiver, deadline: Instant) -> Option<&'static str> {
         match inputs.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             Ok(Input::Stop(why)) => return Some(why),
             Ok(Input::Events(events)) => drop(self.apply(events)),
@@ -126,7 +126,7 @@ impl Agent {
                     error!("first sync failed: {error}; retrying in {wait:?}");
                     let deadline = Instant::now() + wait;
                     while Instant::now() < deadline {
-                        if let Some(why) = self.hear(inputs, deadline) {
+                        if let Some(why) = self.receive(inputs, deadline) {
                             return Some(why);
                         }
                     }

@@ -105,7 +105,7 @@ fn serve(settings: Settings, cluster: Cluster, source: Source, flags: &Flags) ->
     let _reload = follow_config(&settings, flags, &manager, sender, &status)?;
 
     let mut agent = Agent::new(settings.mode, facts, dataplane, periods(&settings.periods), status);
-    agent.live_by(manager.heart());
+    agent.set_heart(manager.heart());
     if !source_is_whole {
         agent.distrust_source();
     }
@@ -157,7 +157,7 @@ fn periods(configured: &Periods) -> agent::Periods {
 /// Reports the start as an Event of the Node, as the original does.
 fn announce(settings: &Settings, status: &Status) {
     let tell = |reason: &str, note: &str, warning| {
-        status.tell_people(Occurrence {
+        status.record_event(Occurrence {
             regarding: Regarding::Node(settings.node_name.clone()),
             reason: reason.into(),
             action: "StartKubeProxy".into(),
@@ -206,15 +206,15 @@ fn follow_config(
 
 /// Waits until no other agent runs in this network namespace: two would undo each other's work. `None`: asked to stop.
 fn claim(inputs: &agent::Receiver) -> anyhow::Result<Option<host::Claim>> {
-    let mut told = false;
+    let mut warned = false;
     loop {
         let claim = host::Claim::take().context("cannot check whether another Ferroxy agent runs here")?;
         if claim.is_some() {
             return Ok(claim);
         }
-        if !told {
+        if !warned {
             warn!("another Ferroxy agent runs in this network namespace: waiting for it to end");
-            told = true;
+            warned = true;
         }
         if let Ok(agent::Input::Stop(why)) = inputs.recv_timeout(Duration::from_millis(200)) {
             info!("{why} while waiting: nothing was changed");

@@ -149,7 +149,7 @@ fn sender(packet: &Packet, detector: Option<&LocalDetector>) -> String {
             format!("from a pod (of {net})")
         }
         (Origin::Interface(_), Some(_)) => "from outside the cluster".to_owned(),
-        (Origin::Interface(_), None) => "from somewhere (pods are not told apart: no detector)".to_owned(),
+        (Origin::Interface(_), None) => "from somewhere (pods are not distinguished: no detector)".to_owned(),
     }
 }
 

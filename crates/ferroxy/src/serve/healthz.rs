@@ -164,7 +164,7 @@ fn more(now: &Now, moment: Moment) -> More {
     let watch = |watch: &Watch| WatchBody {
         resource: watch.resource,
         alive: watch.alive,
-        age_seconds: watch.last_heard.map(seconds),
+        age_seconds: watch.last_activity.map(seconds),
     };
     More {
         ready: now.is_ready(moment),
@@ -330,10 +330,10 @@ mod tests {
     fn readiness_needs_every_watch_and_the_body_names_them() {
         let proxy = Proxy::new();
         proxy.status.now().health.done(Step::Start, proxy.at(1));
-        let watch = |resource, alive, heard: Option<u64>| Watch {
+        let watch = |resource, alive, last: Option<u64>| Watch {
             resource,
             alive,
-            last_heard: heard.map(|seconds| proxy.at(seconds)),
+            last_activity: last.map(|seconds| proxy.at(seconds)),
         };
         let watches = vec![watch("services", true, Some(5)), watch("endpointslices", false, None)];
         proxy.status.now().source.state = SourceState::of_watches(watches);

@@ -197,7 +197,7 @@ fn ours(page: &mut Exposition, now: &Now) {
     page.single(Kind::Gauge, "ferroxy_ready", help, u8::from(now.is_ready(Moment::now())));
     let last_sign = now.source.state.last_sign.as_ref().map_or(0.0, Moment::unix_seconds);
     let help = "Last sign of life of the source, as Unix time.";
-    page.single(Kind::Gauge, "ferroxy_source_last_word_timestamp_seconds", help, last_sign);
+    page.single(Kind::Gauge, "ferroxy_source_last_activity_timestamp_seconds", help, last_sign);
     page.begin(Kind::Gauge, "ferroxy_build_info", "The version of Ferroxy; always 1.");
     page.sample("ferroxy_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
 }
@@ -234,11 +234,11 @@ fn watches(page: &mut Exposition, now: &Now) {
     for watch in watches {
         page.sample(name, &[("resource", watch.resource)], u8::from(watch.alive));
     }
-    let name = "ferroxy_watch_last_heard_timestamp_seconds";
+    let name = "ferroxy_watch_last_activity_timestamp_seconds";
     page.begin(Kind::Gauge, name, "Last event or sign of life on the watch of this resource, as Unix time.");
     for watch in watches {
-        let heard = watch.last_heard.as_ref().map_or(0.0, Moment::unix_seconds);
-        page.sample(name, &[("resource", watch.resource)], heard);
+        let last = watch.last_activity.as_ref().map_or(0.0, Moment::unix_seconds);
+        page.sample(name, &[("resource", watch.resource)], last);
     }
 }
 
@@ -299,7 +299,7 @@ mod tests {
         status.packets(&keys.zip([5, 2]).collect::<Vec<_>>());
         let took = Duration::from_millis(3);
         status.requested(Request { method: "GET", host: "10.0.0.1:6443", code: Some(200), took });
-        let watch = Watch { resource: "services", alive: true, last_heard: Some(Moment::now()) };
+        let watch = Watch { resource: "services", alive: true, last_activity: Some(Moment::now()) };
         status.now().source.state = SourceState::of_watches(vec![watch]);
         status.cluster_version("v1.33.2");
         status
@@ -357,10 +357,10 @@ mod tests {
     fn the_version_is_the_clusters_and_appears_when_it_is_known() {
         let silent = Status::new(&Family::ALL, Duration::from_secs(30));
         assert!(!page_of(&silent, &ferroxy_nftables::MODE).contains("kubernetes_build_info"));
-        let told = lines(&page_of(&busy(), &ferroxy_nftables::MODE), "kubernetes_build_info{");
+        let shown = lines(&page_of(&busy(), &ferroxy_nftables::MODE), "kubernetes_build_info{");
         assert!(
-            told[0].contains("git_version=\"v1.33.2\",go_version=\"\",major=\"1\",minor=\"33\""),
-            "{told:?}"
+            shown[0].contains("git_version=\"v1.33.2\",go_version=\"\",major=\"1\",minor=\"33\""),
+            "{shown:?}"
         );
     }
 
@@ -385,7 +385,7 @@ mod tests {
     fn each_watch_has_its_own_series() {
         let text = page_of(&busy(), &ferroxy_nftables::MODE);
         assert_eq!(lines(&text, "ferroxy_watch_alive"), ["ferroxy_watch_alive{resource=\"services\"} 1"]);
-        assert_eq!(lines(&text, "ferroxy_watch_last_heard_timestamp_seconds{").len(), 1);
+        assert_eq!(lines(&text, "ferroxy_watch_last_activity_timestamp_seconds{").len(), 1);
     }
 
     #[test]

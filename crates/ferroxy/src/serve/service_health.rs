@@ -96,7 +96,7 @@ impl Open {
 
     fn report(&self, address: SocketAddr, name: &ServiceName, error: &io::Error) {
         warn!("cannot open health-check node port {address} of Service {name}: {error}; trying again");
-        self.status.tell_people(Occurrence {
+        self.status.record_event(Occurrence {
             regarding: Regarding::Service {
                 namespace: name.namespace().to_owned(),
                 name: name.name().to_owned(),

@@ -110,7 +110,7 @@ pub struct Watch {
     /// Listed completely at least once, and a watch is open.
     pub alive: bool,
     /// The last event or sign of life on this watch.
-    pub last_heard: Option<Moment>,
+    pub last_activity: Option<Moment>,
 }
 
 /// For the servers.
@@ -188,12 +188,12 @@ impl Status {
 /// For the source.
 impl Status {
     /// Sends events through this function from now on. The first call counts.
-    pub fn tell_people_by(&self, emit: impl Fn(Occurrence) + Send + Sync + 'static) {
+    pub fn record_events_with(&self, emit: impl Fn(Occurrence) + Send + Sync + 'static) {
         let _ = self.recorder.set(Recorder(Box::new(emit)));
     }
 
     /// Sends an event to the API server, if there is one.
-    pub fn tell_people(&self, occurrence: Occurrence) {
+    pub fn record_event(&self, occurrence: Occurrence) {
         if let Some(recorder) = self.recorder.get() {
             (recorder.0)(occurrence);
         }
@@ -392,7 +392,8 @@ impl Source {
 impl SourceState {
     /// An API server: all watches must be open, and one of them must show that the server is there.
     pub fn of_watches(watches: Vec<Watch>) -> SourceState {
-        let last_sign = watches.iter().filter_map(|watch| watch.last_heard).max_by_key(|heard| heard.instant);
+        let last_sign =
+            watches.iter().filter_map(|watch| watch.last_activity).max_by_key(|last| last.instant);
         let is_following = !watches.is_empty() && watches.iter().all(|watch| watch.alive);
         SourceState { last_sign, is_following, watches }
     }
@@ -401,7 +402,7 @@ impl SourceState {
     fn is_busy(&mut self, now: Moment) {
         self.last_sign = self.last_sign.map(|_| now);
         for watch in &mut self.watches {
-            watch.last_heard = watch.last_heard.map(|_| now);
+            watch.last_activity = watch.last_activity.map(|_| now);
         }
     }
 }
@@ -449,7 +450,7 @@ mod tests {
         let status = status();
         status.done(Step::Start, Instant::now(), &Receipt::default());
         let long_ago = Moment::ago(2 * LONGEST_SILENCE).unwrap();
-        let watch = Watch { resource: "services", alive: true, last_heard: Some(long_ago) };
+        let watch = Watch { resource: "services", alive: true, last_activity: Some(long_ago) };
         status.probe_source(move || SourceState::of_watches(vec![watch.clone()]));
         let (sender, inputs) = crate::agent::inbox();
         let gauge = sender.gauge();
@@ -554,7 +555,7 @@ mod tests {
 
     #[test]
     fn the_source_is_alive_while_every_watch_is_and_one_had_a_recent_sign_of_life() {
-        let watch = |resource, alive, last_heard| Watch { resource, alive, last_heard };
+        let watch = |resource, alive, last_activity| Watch { resource, alive, last_activity };
         let of = |watches| Source { state: SourceState::of_watches(watches), ended: None };
         let (early, late) = (Moment::now(), Moment::now());
         let one = of(vec![watch("services", true, Some(late)), watch("endpointslices", false, Some(early))]);

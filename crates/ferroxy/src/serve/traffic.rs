@@ -328,9 +328,9 @@ mod tests {
         let mut page = Exposition::default();
         tally.write(&mut page, 65_536);
         let text = page.finish();
-        let told =
+        let shown =
             |line: &&str| line.starts_with("ferroxy_service_") || line.starts_with("ferroxy_endpoint_");
-        assert_eq!(text.lines().filter(told).count(), 3 * SERIES_OF_ONE);
+        assert_eq!(text.lines().filter(shown).count(), 3 * SERIES_OF_ONE);
         assert!(text.contains("\nferroxy_traffic_left_out_series 10\n"), "{text}");
         tally.take(vec![counted("b", 2, 7, 1)], |port| port.service.name() == "b", 3);
         assert_eq!((tally.services.len(), tally.endpoints.len(), tally.left_out), (1, 1, 0));

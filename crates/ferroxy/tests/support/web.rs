@@ -38,7 +38,7 @@ pub fn request(from: &Namespace, address: &str, text: &str) -> Option<Reply> {
         .run(|| {
             let mut stream = TcpStream::connect_timeout(&address, DEADLINE).ok()?;
             stream.set_read_timeout(Some(DEADLINE)).unwrap();
-            // A server that has heard enough may have closed already.
+            // A server that has read enough may have closed already.
             let _ = stream.write_all(text.as_bytes());
             let mut said = Vec::new();
             let _ = stream.read_to_end(&mut said);
@@ -50,8 +50,9 @@ pub fn request(from: &Namespace, address: &str, text: &str) -> Option<Reply> {
     let (head, body) = said.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no HTTP: {said:?}"));
     let mut lines = head.split("\r\n");
     let code = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
-    let told_by_our_request = |line: &&str| !line.starts_with("Date: ") && !line.starts_with("Connection: ");
-    let mut headers: Vec<String> = lines.filter(told_by_our_request).map(str::to_owned).collect();
+    let is_the_same_each_time =
+        |line: &&str| !line.starts_with("Date: ") && !line.starts_with("Connection: ");
+    let mut headers: Vec<String> = lines.filter(is_the_same_each_time).map(str::to_owned).collect();
     headers.sort();
     Some(Reply { code, headers, body: body.to_owned() })
 }

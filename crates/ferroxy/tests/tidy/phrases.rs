@@ -28,6 +28,7 @@ const PHRASES: &[(&str, &str)] = &[
     ("this went wrong", "\"internal error\", or what failed"),
     ("the log says more", "\"see the log\""),
     ("told from", "\"distinguished from\""),
+    ("told apart", "\"distinguished\""),
     ("somebody", "\"another program\", \"a user\": say who"),
     ("in vain", "\"without success\", or what timed out"),
     ("all is well", "\"success\" or \"no problem found\""),

@@ -140,5 +140,5 @@ struct Eof;
 fn error_messages_leave_out_the_names_of_library_layers() {
     let expected =
         "error reading a body from connection: peer closed connection without sending TLS close_notify";
-    assert_eq!(told(&Unread(Eof)), expected);
+    assert_eq!(with_causes(&Unread(Eof)), expected);
 }

@@ -15,14 +15,14 @@ struct Bench {
     machine: ListWatch,
     now: Instant,
     out: Outlet,
-    told: Rc<RefCell<Vec<String>>>,
+    events: Rc<RefCell<Vec<String>>>,
 }
 
 fn bench(kind: Kind) -> Bench {
-    let told = Rc::new(RefCell::new(Vec::new()));
-    let sink = Rc::clone(&told);
+    let events = Rc::new(RefCell::new(Vec::new()));
+    let sink = Rc::clone(&events);
     let out = Outlet::new(move |events| sink.borrow_mut().extend(events.iter().map(shown)));
-    Bench { machine: ListWatch::new(kind, SERVER, accept(), || 1.0), now: Instant::now(), out, told }
+    Bench { machine: ListWatch::new(kind, SERVER, accept(), || 1.0), now: Instant::now(), out, events }
 }
 
 fn accept() -> Accept {
@@ -118,8 +118,8 @@ impl Bench {
         self.lines(&[list_end(version)]);
     }
 
-    fn told(&mut self) -> Vec<String> {
-        std::mem::take(&mut *self.told.borrow_mut())
+    fn events(&mut self) -> Vec<String> {
+        std::mem::take(&mut *self.events.borrow_mut())
     }
 
     fn wait_seconds(&self) -> f64 {
@@ -185,7 +185,7 @@ fn a_streaming_list_is_complete_at_its_bookmark_and_goes_on_as_a_watch() {
     assert_eq!(bench.machine.ask(), watch("100"));
     bench.added("b", 101);
     assert_eq!(bench.machine.ask(), watch("101"));
-    assert_eq!(bench.told(), ["+a", "+b"]);
+    assert_eq!(bench.events(), ["+a", "+b"]);
 }
 
 #[test]
@@ -199,22 +199,22 @@ fn bookmarks_and_deletions_move_the_version_and_it_never_goes_back() {
     bench.added("c", 120);
     bench.lines(&[bookmark(140)]);
     assert_eq!(bench.machine.ask(), watch("151"));
-    assert_eq!(bench.told(), ["+a", "+b", "-n/a"]);
+    assert_eq!(bench.events(), ["+a", "+b", "-n/a"]);
 }
 
 #[test]
-fn what_is_older_than_the_watch_is_not_told() {
+fn what_is_older_than_the_watch_is_not_reported() {
     let mut bench = bench(Kind::Service);
     bench.listed(&["a"], 100);
     bench.added("a", 105);
-    bench.told();
+    bench.events();
     bench.added("a", 104);
     bench.deleted("a", 103);
-    assert_eq!(bench.told(), Vec::<String>::new());
+    assert_eq!(bench.events(), Vec::<String>::new());
     bench.added("a", 105);
     bench.deleted("a", 107);
     bench.added("a", 108);
-    assert_eq!(bench.told(), ["+a", "-n/a", "+a"]);
+    assert_eq!(bench.events(), ["+a", "-n/a", "+a"]);
 }
 
 #[test]
@@ -223,11 +223,11 @@ fn what_is_gone_does_not_come_back_from_the_past() {
     bench.listed(&["a"], 100);
     bench.deleted("a", 101);
     bench.deleted("never-seen", 106);
-    bench.told();
+    bench.events();
     bench.added("a", 99);
     bench.added("a", 105);
     bench.lines(&[bookmark(50)]);
-    assert_eq!((bench.told(), bench.machine.ask()), (Vec::new(), watch("106")));
+    assert_eq!((bench.events(), bench.machine.ask()), (Vec::new(), watch("106")));
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn versions_that_are_no_numbers_are_taken_as_they_come() {
             .to_owned(),
     ]);
     assert_eq!(bench.machine.ask(), watch("x-7"));
-    assert_eq!(bench.told(), ["+a", "+a"]);
+    assert_eq!(bench.events(), ["+a", "+a"]);
 }
 
 #[test]
@@ -258,7 +258,7 @@ fn servers_without_streaming_lists_are_asked_for_pages_from_then_on() {
         bench.answered();
         bench.lines(&[error(410, "too old")]);
         assert_eq!(bench.machine.ask(), first_page(), "it is remembered");
-        assert_eq!(bench.told(), ["+a", "+b", "+c"]);
+        assert_eq!(bench.events(), ["+a", "+b", "+c"]);
     }
 }
 
@@ -301,7 +301,7 @@ fn a_page_that_is_too_old_begins_the_list_again() {
     bench.refused(410, "The provided continue parameter is too old", None);
     assert_eq!(bench.machine.ask(), first_page());
     bench.page(&["b"], "60", "");
-    assert_eq!(bench.told(), ["+a", "+b", "+b", "-n/a"]);
+    assert_eq!(bench.events(), ["+a", "+b", "+b", "-n/a"]);
     assert_eq!(bench.machine.ask(), watch("60"));
 }
 
@@ -325,7 +325,7 @@ fn removals_are_reported_when_the_new_list_is_complete_and_not_before() {
     for at_start in [true, false] {
         let mut bench = bench(Kind::Service);
         bench.listed(&["a", "b", "c"], 100);
-        bench.told();
+        bench.events();
         if at_start {
             bench.refused(410, "too old resource version", None);
         } else {
@@ -336,12 +336,12 @@ fn removals_are_reported_when_the_new_list_is_complete_and_not_before() {
         assert_eq!(bench.troubles(), Vec::<String>::new());
         bench.answered();
         bench.added("b", 1);
-        // The list breaks off; one object that it had told is gone when it is tried again.
+        // The list breaks off; one object that it had reported is gone when it is tried again.
         bench.added("new", 150);
         bench.machine.broken("connection reset".to_owned(), bench.now);
-        assert_eq!(bench.told(), ["+b", "+new"]);
+        assert_eq!(bench.events(), ["+b", "+new"]);
         bench.listed(&["b"], 200);
-        assert_eq!(bench.told(), ["+b", "-n/a", "-n/c", "-n/new"]);
+        assert_eq!(bench.events(), ["+b", "-n/a", "-n/c", "-n/new"]);
         assert_eq!((bench.machine.relists(), bench.machine.ask()), (1, watch("200")));
     }
 }
@@ -352,9 +352,9 @@ fn after_a_restored_backup_versions_may_be_lower() {
     bench.listed(&["a"], 1000);
     bench.added("a", 1001);
     bench.refused(504, "Too large resource version: 1001, current: 10", None);
-    bench.told();
+    bench.events();
     bench.listed(&["a"], 10);
-    assert_eq!((bench.told(), bench.machine.ask()), (vec!["+a".to_owned()], watch("10")));
+    assert_eq!((bench.events(), bench.machine.ask()), (vec!["+a".to_owned()], watch("10")));
 }
 
 #[test]
@@ -434,7 +434,7 @@ fn before_the_first_list_every_failure_is_a_trouble() {
 fn garbage_is_tried_again_and_then_listed_around() {
     let mut bench = bench(Kind::Service);
     bench.listed(&["a"], 100);
-    bench.told();
+    bench.events();
     let garbage = "{\"type\":\"ADDED\",\"obj".to_owned();
     for _ in 1..STUCK {
         assert_eq!(bench.lines(std::slice::from_ref(&garbage)), Go::Reconnect);
@@ -445,7 +445,7 @@ fn garbage_is_tried_again_and_then_listed_around() {
     bench.lines(std::slice::from_ref(&garbage));
     assert_eq!(bench.machine.ask(), Ask::StreamingList);
     bench.listed(&["a", "b"], 200);
-    assert_eq!((bench.told(), bench.troubles()), (vec!["+a".to_owned(), "+b".to_owned()], vec![]));
+    assert_eq!((bench.events(), bench.troubles()), (vec!["+a".to_owned(), "+b".to_owned()], vec![]));
 }
 
 #[test]
@@ -505,7 +505,7 @@ fn a_server_without_service_cidrs_is_no_trouble() {
     assert!(bench.machine.is_settled() && !bench.machine.is_listed());
     bench.listed(&["kubernetes"], 5);
     bench.refused(404, "gone after a downgrade", None);
-    assert_eq!(bench.told(), ["+kubernetes", "-kubernetes"]);
+    assert_eq!(bench.events(), ["+kubernetes", "-kubernetes"]);
     let mut services = self::bench(Kind::Service);
     services.refused(404, "", None);
     assert_eq!(services.troubles().len(), 1);
@@ -538,7 +538,7 @@ fn an_object_that_cannot_be_used_is_one_trouble_and_stops_nothing() {
     bench.lines(&[list_end(100)]);
     let trouble =
         format!("API server {SERVER}: Services: one object cannot be used: it has no name; it is ignored");
-    assert_eq!((bench.told(), bench.troubles()), (vec!["+a".to_owned()], vec![trouble]));
+    assert_eq!((bench.events(), bench.troubles()), (vec!["+a".to_owned()], vec![trouble]));
     assert_eq!(bench.machine.troubles()[0].cause, Cause::SourceIncomplete, "it may be any object");
 }
 
@@ -548,7 +548,7 @@ fn a_slice_that_becomes_headless_is_gone() {
     bench.listed(&["s"], 100);
     let headless = r#"{"type":"MODIFIED","object":{"metadata":{"name":"s","namespace":"n","resourceVersion":"101","labels":{"service.kubernetes.io/headless":""}}}}"#;
     bench.lines(&[headless.to_owned()]);
-    assert_eq!(bench.told(), ["+s", "-n/s"]);
+    assert_eq!(bench.events(), ["+s", "-n/s"]);
 }
 
 #[test]
@@ -556,7 +556,7 @@ fn cluster_wide_kinds_go_by_their_bare_name() {
     let mut bench = bench(Kind::Node);
     bench.listed(&["ka"], 100);
     bench.deleted("ka", 101);
-    assert_eq!(bench.told(), ["+ka", "-ka"]);
+    assert_eq!(bench.events(), ["+ka", "-ka"]);
 }
 
 #[test]

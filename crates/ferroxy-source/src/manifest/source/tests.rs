@@ -19,7 +19,7 @@ impl Bench {
         let (source, events, diagnostics) = open(dir.path());
         let bench = Bench { dir, source };
         let diagnostics = bench.shown(&diagnostics);
-        (bench, told(&events), diagnostics)
+        (bench, described(&events), diagnostics)
     }
 
     fn write(&self, name: &str, text: &str) {
@@ -33,7 +33,7 @@ impl Bench {
     /// Events and diagnostics of a look at the files; `None` when it brought nothing.
     fn refresh(&mut self) -> Option<(Vec<String>, Vec<String>)> {
         let batch = self.source.refresh()?;
-        Some((told(&batch.events), self.shown(&batch.diagnostics)))
+        Some((described(&batch.events), self.shown(&batch.diagnostics)))
     }
 
     /// As if nobody had touched the files for a while: what has not changed since is not read.
@@ -53,14 +53,14 @@ fn open(path: &Path) -> (ManifestSource, Vec<Event>, Vec<Diagnostic>) {
     (source, events, diagnostics)
 }
 
-fn told(events: &[Event]) -> Vec<String> {
-    let told = |event: &Event| match event {
+fn described(events: &[Event]) -> Vec<String> {
+    let described = |event: &Event| match event {
         Event::Service(it) => format!("{} {}", it.name, it.cluster_ip),
         Event::ServiceGone { name, .. } => format!("{name} gone"),
         Event::Node(it) => format!("node {}", it.name),
         other => panic!("{other:?}"),
     };
-    events.iter().map(told).collect()
+    events.iter().map(described).collect()
 }
 
 fn service(name: &str, ip: &str) -> String {
@@ -253,7 +253,7 @@ fn a_path_taken_away_while_it_is_looked_at_removes_nothing() {
     while_walking.files.clear();
     fs::rename(&path, parent.path().join("elsewhere")).unwrap();
     for tree in [while_walking, before_reading] {
-        assert_eq!(told(&source.take_in(tree).events), nothing());
+        assert_eq!(described(&source.take_in(tree).events), nothing());
         assert_eq!(source.in_force.len(), 1);
     }
 }

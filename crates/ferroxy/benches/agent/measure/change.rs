@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{Change, Ear, Figure, Figures, Proxy, Result, Subject, quantile};
+use super::{Change, Figure, Figures, Listener, Proxy, Result, Subject, quantile};
 
 /// Longer than kube-proxy keeps changes back after a sync (a second), so that each is met by a proxy at rest.
 const REST: Duration = Duration::from_millis(1_200);
@@ -18,23 +18,24 @@ pub(super) const FIRST_RESTART: usize = 9_000;
 
 pub(super) fn alone(
     subject: &Subject<'_>,
-    ear: &Ear,
+    listener: &Listener,
     proxy: &mut Proxy,
     figures: &mut Figures,
 ) -> Result<()> {
     let count = subject.options.changes as usize;
     let mut times = Vec::new();
-    let before = ear.announced();
+    let before = listener.announced();
     for number in FIRST_ALONE..FIRST_ALONE + count {
         let change = subject.change(number);
-        let told = subject.stage.make(&change)?;
-        let arrived =
-            ear.wait_for(change.address, PATIENCE).ok_or("a change was never announced by the kernel")?;
-        times.push(arrived.saturating_duration_since(told));
+        let made = subject.stage.make(&change)?;
+        let arrived = listener
+            .wait_for(change.address, PATIENCE)
+            .ok_or("a change was never announced by the kernel")?;
+        times.push(arrived.saturating_duration_since(made));
         thread::sleep(REST);
         proxy.check()?;
     }
-    let announced = ear.announced().since(before);
+    let announced = listener.announced().since(before);
     figures.set_time(Figure::Change50, quantile(&mut times, 0.5));
     figures.set_time(Figure::Change99, quantile(&mut times, 0.99));
     figures.set(Figure::ChangeMessages, announced.messages as f64 / count as f64);
@@ -47,7 +48,7 @@ pub(super) fn alone(
 
 pub(super) fn churn(
     subject: &Subject<'_>,
-    ear: &Ear,
+    listener: &Listener,
     proxy: &mut Proxy,
     figures: &mut Figures,
 ) -> Result<()> {
@@ -57,11 +58,11 @@ pub(super) fn churn(
     let changes: Vec<Change> = numbers.map(|number| subject.change(number)).collect();
     let (cpu_before, server_before) = (proxy.cpu()?, subject.stage.api_cpu());
     let begun = Instant::now();
-    let told = make_all(subject, &changes, Duration::from_secs(1) / rate)?;
+    let made = make_all(subject, &changes, Duration::from_secs(1) / rate)?;
     figures.set(Figure::ChurnRate, changes.len() as f64 / begun.elapsed().as_secs_f64());
     // What it takes to catch up counts as well. Who never does has changes that are not seen.
     if let Some(last) = changes.last() {
-        ear.wait_for(last.address, PATIENCE);
+        listener.wait_for(last.address, PATIENCE);
     }
     let took = begun.elapsed().as_secs_f64();
     proxy.check()?;
@@ -71,7 +72,7 @@ pub(super) fn churn(
     }
     // The last need not be the last to arrive.
     thread::sleep(REST);
-    let (mut times, unseen) = delays(&changes, &told, ear);
+    let (mut times, unseen) = delays(&changes, &made, listener);
     if !times.is_empty() {
         figures.set_time(Figure::Churn50, quantile(&mut times, 0.5));
         figures.set_time(Figure::Churn99, quantile(&mut times, 0.99));
@@ -93,14 +94,14 @@ fn make_all(subject: &Subject<'_>, changes: &[Change], pace: Duration) -> Result
 
 /// From each answer until the kernel had that change, or a later one of the same Service: when several come close
 /// together a proxy may leave out all but the last. And how many neither came nor were overtaken.
-fn delays(changes: &[Change], told: &[Instant], ear: &Ear) -> (Vec<Duration>, usize) {
+fn delays(changes: &[Change], made: &[Instant], listener: &Listener) -> (Vec<Duration>, usize) {
     let (mut later, mut times, mut unseen) = (HashMap::new(), Vec::new(), 0);
-    for (change, told) in changes.iter().zip(told).rev() {
-        let own = ear.arrival(change.address);
+    for (change, made) in changes.iter().zip(made).rev() {
+        let own = listener.arrival(change.address);
         let arrived = own.into_iter().chain(later.get(&change.service).copied()).min();
         match arrived {
             Some(arrived) => {
-                times.push(arrived.saturating_duration_since(*told));
+                times.push(arrived.saturating_duration_since(*made));
                 later.insert(change.service, arrived);
             }
             None => unseen += 1,

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::figures::{Figure, Figures, Results, Run};
-use super::kernel::Ear;
+use super::kernel::Listener;
 use super::options::{MOST_CHURN, Options, Size};
 use super::proxy::Proxy;
 use super::stage::{Change, POD_RANGE, Stage};
@@ -76,13 +76,13 @@ impl Subject<'_> {
         connect::measure(self, figures)?;
         if size != Size::ONE {
             // Not earlier: a listener costs whoever changes something.
-            let ear = Ear::open(self.stage.node(self.name)?)?;
+            let listener = Listener::open(self.stage.node(self.name)?)?;
             self.announce(size, "changing one endpoint at a time");
-            change::alone(self, &ear, &mut proxy, figures)?;
+            change::alone(self, &listener, &mut proxy, figures)?;
             self.announce(size, "churning");
-            change::churn(self, &ear, &mut proxy, figures)?;
+            change::churn(self, &listener, &mut proxy, figures)?;
             self.announce(size, "restarting");
-            proxy = restart::measure(self, &ear, proxy, figures)?;
+            proxy = restart::measure(self, &listener, proxy, figures)?;
         }
         proxy.stop()
     }

@@ -9,19 +9,19 @@ use ferroxy_lab::Protocol;
 use ferroxy_lab::load::{Load, LoadPlan};
 
 use super::change::FIRST_RESTART;
-use super::{Ear, Figure, Figures, Proxy, Result, Subject};
+use super::{Figure, Figures, Listener, Proxy, Result, Subject};
 
 const PACE: Duration = Duration::from_millis(5);
 
 pub(super) fn measure(
     subject: &Subject<'_>,
-    ear: &Ear,
+    listener: &Listener,
     mut proxy: Proxy,
     figures: &mut Figures,
 ) -> Result<Proxy> {
     let patience = subject.patience();
     // What is left to tidy up after the churn must not be taken for the restart's.
-    wait_for_silence(ear, &mut proxy, patience)?;
+    wait_for_silence(listener, &mut proxy, patience)?;
     let plan = LoadPlan {
         interval: PACE,
         max_time: patience * 2,
@@ -29,11 +29,11 @@ pub(super) fn measure(
     };
     let load = Load::start(subject.stage.client(subject.name)?, plan)?;
 
-    let before = ear.announced();
+    let before = listener.announced();
     proxy.stop()?;
     let mut proxy = subject.start()?;
-    wait_for_silence(ear, &mut proxy, patience)?;
-    let announced = ear.announced().since(before);
+    wait_for_silence(listener, &mut proxy, patience)?;
+    let announced = listener.announced().since(before);
     figures.set(Figure::RestartMessages, announced.messages as f64);
     if announced.lost {
         figures.at_least.push(Figure::RestartMessages);
@@ -43,7 +43,8 @@ pub(super) fn measure(
     proxy.stop()?;
     subject.stage.make(&change)?;
     let mut proxy = subject.start()?;
-    let arrived = ear.wait_for(change.address, patience).ok_or("what changed meanwhile never arrived")?;
+    let arrived =
+        listener.wait_for(change.address, patience).ok_or("what changed meanwhile never arrived")?;
     figures.set_time(Figure::RestartCurrent, arrived - proxy.started());
     proxy.check()?;
     let report = load.stop()?;
@@ -55,13 +56,13 @@ pub(super) fn measure(
 }
 
 /// Idle, and the kernel has announced nothing for some seconds.
-fn wait_for_silence(ear: &Ear, proxy: &mut Proxy, patience: Duration) -> Result<()> {
+fn wait_for_silence(listener: &Listener, proxy: &mut Proxy, patience: Duration) -> Result<()> {
     let deadline = Instant::now() + patience;
     while Instant::now() < deadline {
-        let before = ear.announced();
+        let before = listener.announced();
         proxy.settle(patience)?;
         thread::sleep(Duration::from_secs(2));
-        if ear.announced() == before {
+        if listener.announced() == before {
             return Ok(());
         }
     }

@@ -53,14 +53,14 @@ impl Demo {
         let manifests = isolation::leave_host()?.join("shop");
         let screen = Screen::new(self.output);
         let mut stage = Stage::set_up(screen, manifests)?;
-        let told = stage.tell();
-        let wrong = told.as_ref().map(Found::wrong).unwrap_or_default();
-        let failed = told.as_ref().is_err_and(|error| !is_broken_pipe(error));
+        let result = stage.tell();
+        let wrong = result.as_ref().map(Found::wrong).unwrap_or_default();
+        let failed = result.as_ref().is_err_and(|error| !is_broken_pipe(error));
         if failed || !wrong.is_empty() {
             stage.proxies.iter_mut().for_each(|proxy| eprint!("{}", proxy.said()));
         }
         drop(stage);
-        let found = told?;
+        let found = result?;
         match self.output {
             Output::Text => screen.print(closing(screen, wrong.len(), began))?,
             Output::Json => {
@@ -129,10 +129,10 @@ impl Stage {
         let mut table = Table::indented(2);
         for (node, proxy) in NODES.iter().zip(&mut self.proxies) {
             let waiting = self.screen.waiting(&format!("waiting for {}", node.name));
-            let told = proxy.wait_until_in_sync()?;
+            let message = proxy.wait_until_in_sync()?;
             drop(waiting);
-            table.row([node.name, &told]);
-            in_sync.push((node.name, told));
+            table.row([node.name, &message]);
+            in_sync.push((node.name, message));
         }
         self.screen.print(table)?;
         Ok(in_sync)
@@ -197,7 +197,7 @@ impl Found {
 
     fn to_json(&self, wrong: &[String], seconds: f64) -> Value {
         json!({
-            "inSync": self.in_sync.iter().map(|(node, told)| json!({ "node": node, "said": told })).collect::<Vec<_>>(),
+            "inSync": self.in_sync.iter().map(|(node, message)| json!({ "node": node, "said": message })).collect::<Vec<_>>(),
             "inside": self.inside,
             "outside": self.outside,
             "affinity": self.affinity,

@@ -59,10 +59,10 @@ impl Proxy {
         loop {
             match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                 Ok(line) => {
-                    let told = line.find(IN_SYNC).map(|at| line[at..].to_owned());
+                    let message = line.find(IN_SYNC).map(|at| line[at..].to_owned());
                     self.said.push(line);
-                    if let Some(told) = told {
-                        return Ok(told);
+                    if let Some(message) = message {
+                        return Ok(message);
                     }
                 }
                 Err(_) => bail!("the proxy of {} did not come into sync", self.node),

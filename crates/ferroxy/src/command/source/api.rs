@@ -62,7 +62,7 @@ impl ApiSource {
         });
         let watch = Arc::new(watch.context("cannot watch the API server")?);
         let recorder = watch.recorder();
-        status.tell_people_by(move |occurrence| recorder.emit(occurrence));
+        status.record_events_with(move |occurrence| recorder.emit(occurrence));
         let weak = Arc::downgrade(&watch);
         status.probe_source(move || state_of_watches(&weak));
         Ok(ApiWatch { _watch: watch })
@@ -101,13 +101,13 @@ pub(super) fn state_of_watches(watch: &Weak<KubeWatch>) -> SourceState {
 /// A watch that is being reopened counts as alive for a while: that happens every few minutes. ServiceCIDRs are left
 /// out: not every cluster has them, and the rules are right without them.
 fn watch_of(liveness: ResourceLiveness) -> Option<Watch> {
-    let ResourceLiveness { kind, listed, connected, last_heard, .. } = liveness;
+    let ResourceLiveness { kind, listed, connected, last_activity, .. } = liveness;
     let resource = match kind {
         Kind::Node => "nodes",
         Kind::Service => "services",
         Kind::Slice => "endpointslices",
         Kind::ServiceCidr => return None,
     };
-    let alive = listed && (connected || last_heard.is_some_and(|age| age < REOPENING));
-    Some(Watch { resource, alive, last_heard: last_heard.and_then(Moment::ago) })
+    let alive = listed && (connected || last_activity.is_some_and(|age| age < REOPENING));
+    Some(Watch { resource, alive, last_activity: last_activity.and_then(Moment::ago) })
 }

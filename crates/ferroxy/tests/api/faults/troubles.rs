@@ -116,7 +116,7 @@ pub(super) fn repeated_events() -> Trouble {
     Trouble::new("events come again", |stage| inject(stage, Injection::Repeated(5)))
 }
 
-/// Told once more what was, a Service stays where it is, and one that is gone stays gone.
+/// When old events are sent again, a Service stays where it is, and one that is gone stays gone.
 pub(super) fn stale_events() -> Trouble {
     fn third(endpoint: &str) -> Service {
         Service::new("third", &["10.96.0.82"]).port(Protocol::Tcp, 80, 80).endpoints(&[endpoint])

@@ -1,4 +1,4 @@
-//! The optional traits of the contract that nftables mode implements.
+//! The capabilities of nftables mode.
 
 use std::sync::Arc;
 
@@ -78,7 +78,7 @@ impl Verifies for Nftables {
 impl Watches for Nftables {
     fn watch(&mut self, notify: Notify) -> Result<(), Failure> {
         let mut listener = self.generation.listener();
-        let watch = watch::watch(move |notice| listener.hear(notice), notify)?;
+        let watch = watch::watch(move |notice| listener.receive(notice), notify)?;
         watch.ignorer.ignore(self.connection.port_id()).map_err(failure::of)?;
         self.watch = Some(watch);
         Ok(())
