@@ -5,13 +5,11 @@
 //! people know: [`text`] reads the output of `iptables-save`, and a Plan prints as input of `iptables-restore`.
 //! `program.rs` has the constant chains, `render.rs` those of a Service.
 //!
-//! Linux only: `observe` reads the kernel, `apply` applies a Plan, both with the host's `iptables-save` and
+//! Linux only: in `dataplane/`, `observe` reads the kernel and `apply` applies a Plan, both with the host's `iptables-save` and
 //! `iptables-restore`, which `tool/` runs. [`Iptables`] is the dataplane, [`MODE`] describes it.
 
 #![forbid(unsafe_code)]
 
-#[cfg(target_os = "linux")]
-pub mod apply;
 mod comparison;
 #[cfg(target_os = "linux")]
 pub mod counters;
@@ -23,8 +21,6 @@ pub mod ledger;
 pub mod matching;
 mod mode;
 pub mod name;
-#[cfg(target_os = "linux")]
-pub mod observe;
 pub mod plan;
 pub mod program;
 pub mod render;

@@ -12,7 +12,7 @@ use std::fs;
 
 use ferroxy_core::{Family, Intent, Packet};
 use ferroxy_dataplane::Dataplane;
-use ferroxy_iptables::observe::observe;
+use ferroxy_iptables::dataplane::observe::observe;
 use ferroxy_iptables::state::Rules;
 use ferroxy_iptables::text::parse;
 use ferroxy_iptables::tool::{Limits, Tools, Variant};

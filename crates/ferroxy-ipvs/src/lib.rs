@@ -5,13 +5,11 @@
 //! [`Drains`](drain::Drains), which knows when a draining endpoint can be removed. The rules do not depend on Services
 //! (`program.rs`); a Service consists of virtual servers, members of sets (`set.rs`) and addresses of the device `kube-ipvs0`.
 //!
-//! Linux only: `observe` reads the kernel, `apply` applies a Plan, over netlink and, for the rules, with the host's iptables
-//! tools. [`Ipvs`] is the dataplane, [`MODE`] describes it.
+//! Linux only: in `dataplane/`, `observe` reads the kernel and `apply` applies a Plan, over netlink and, for the rules, with
+//! the host's iptables tools. [`Ipvs`] is the dataplane, [`MODE`] describes it.
 
 #![forbid(unsafe_code)]
 
-#[cfg(target_os = "linux")]
-pub mod apply;
 #[cfg(target_os = "linux")]
 pub mod dataplane;
 pub mod diff;
@@ -23,8 +21,6 @@ mod expected;
 pub mod interpret;
 pub mod ledger;
 mod mode;
-#[cfg(target_os = "linux")]
-pub mod observe;
 pub mod options;
 pub mod ownership;
 pub mod plan;

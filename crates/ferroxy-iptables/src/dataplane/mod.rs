@@ -4,8 +4,10 @@
 //! and the next not. After a failure the ledger is therefore not trusted: the next attempt, whatever it is, reads the kernel
 //! and sends the difference. `change.rs` applies changes, `capability.rs` has the capabilities.
 
+pub mod apply;
 mod capability;
 mod change;
+pub mod observe;
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -20,11 +22,11 @@ use ferroxy_dataplane::{
 use ferroxy_netfilter::connections::Conntrack;
 use tracing::{info, warn};
 
-use crate::apply::{self, apply, rules_written};
+use self::apply::{apply, rules_written};
+use self::observe::observe;
 use crate::counters::{self, Counters};
 use crate::diff::{diff, keeping_the_unknown};
 use crate::ledger::Ledger;
-use crate::observe::observe;
 use crate::plan::{Op, Plan};
 use crate::program::Parameters;
 use crate::render::render;

@@ -19,10 +19,10 @@ use ferroxy_iptables::tool::Variant;
 use ferroxy_iptables::watch::watch_chains;
 use ferroxy_netfilter::leftovers::{self, Own};
 
+use super::apply::place;
+use super::observe::observe;
 use super::{Ipvs, examples, receipt};
-use crate::apply::place;
 use crate::doors::Error;
-use crate::observe::observe;
 use crate::plan::Plan;
 use crate::program::owns;
 use crate::render::{Surroundings, fragment};

@@ -4,7 +4,9 @@
 //! trusted, and the next attempt, whatever it is, reads the kernel and sends the difference. `capability.rs` has the
 //! capabilities.
 
+pub mod apply;
 mod capability;
+pub mod observe;
 
 use std::time::{Duration, Instant};
 
@@ -18,13 +20,13 @@ use ferroxy_netlink::ipvs;
 use rustix::io::Errno;
 use tracing::warn;
 
-use crate::apply::{Applied, apply, place, server};
+use self::apply::{Applied, apply, place, server};
+use self::observe::observe;
 use crate::diff::{diff, keeping_the_unknown};
 use crate::doors::{Doors, Error};
 use crate::drain::{self, Drains};
 use crate::expected::Expected;
 use crate::ledger::{Ledger, Settlement};
-use crate::observe::observe;
 use crate::options::{Options, Timeouts};
 use crate::plan::{Op, Plan};
 use crate::render::{Parameters, render};

@@ -10,8 +10,8 @@ use ferroxy_netlink::route::Address as LinkAddress;
 use ferroxy_netlink::{ipset, ipvs};
 use rustix::io::Errno;
 
+use super::observe::kind_of;
 use crate::doors::{Doors, Error};
-use crate::observe::kind_of;
 use crate::plan::{Op, Plan};
 use crate::program::{OUT_FILTER, guard};
 use crate::set::{CAPACITY, Member, SetName};
@@ -228,7 +228,7 @@ fn guards(ops: &[Op]) -> RulePlan {
 }
 
 fn write_rules(doors: &Doors, plan: &RulePlan) -> Result<(), Error> {
-    ferroxy_iptables::apply::apply(&doors.tools, &doors.limits, plan, &doors.bystander)?;
+    ferroxy_iptables::dataplane::apply::apply(&doors.tools, &doors.limits, plan, &doors.bystander)?;
     Ok(())
 }
 
