@@ -279,5 +279,6 @@ fn without_a_mode_the_hosts_tools_decide() {
     let done = ferroxy(&node, &cluster.command(&["render"]));
     assert_eq!(done.code, 0, "{done:?}");
     assert_eq!(done.stderr.matches("no proxy mode is set: using iptables").count(), 1, "{done:?}");
+    assert_eq!(done.stderr.matches("nodePortAddresses is not set").count(), 1, "{done:?}");
     assert!(done.stdout.contains("KUBE-SERVICES"));
 }

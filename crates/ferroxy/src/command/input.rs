@@ -107,6 +107,7 @@ impl Input {
             None => {
                 let (mode, why) = default_mode(modes)?;
                 warn(format!("no proxy mode is set: using {}, {why}", mode.name));
+                config.doubts_about_default(mode).into_iter().for_each(&mut *warn);
                 mode
             }
         };

@@ -1,6 +1,7 @@
 //! Warnings: settings that are ignored, and settings that are probably a mistake. Errors are in `validate.rs`.
 
 use ferroxy_core::policy::NodePortAddress;
+use ferroxy_dataplane::Mode;
 use ipnet::IpNet;
 use serde_json::Value;
 
@@ -20,8 +21,20 @@ pub(super) fn warnings(flags: &Flags, written: &File, origin: Origin, config: &C
         warnings.push(format!("--version={version} has no effect: the real version is reported"));
     }
     warnings.extend(config.feature_gates.doubts());
-    warnings.extend(node_port_addresses(config));
+    warnings.extend(config.mode.and_then(|mode| open_node_ports(config, mode)));
+    warnings.extend(one_sided_node_ports(config));
     warnings
+}
+
+/// A warning about the mode: the configured one, or the one chosen for an unset mode.
+pub(super) fn open_node_ports(config: &Config, mode: &Mode) -> Option<String> {
+    let unset = config.node_port_addresses.is_empty();
+    let all = || config.policy(mode, String::new()).node_port_addresses == [NodePortAddress::All];
+    (unset && all()).then(|| {
+        "nodePortAddresses is not set: node ports accept connections on all addresses of this node; \
+         set it to `primary` to limit them"
+            .to_owned()
+    })
 }
 
 /// Whether this flag is ignored when `--config` is given.
@@ -126,15 +139,7 @@ fn deprecated(flags: &Flags) -> impl Iterator<Item = String> {
     ports.into_iter().filter(|(port, _)| port.is_some()).map(|(_, warning)| warning.to_owned())
 }
 
-fn node_port_addresses(config: &Config) -> Option<String> {
-    let all = |mode| config.policy(mode, String::new()).node_port_addresses == [NodePortAddress::All];
-    if config.node_port_addresses.is_empty() && config.mode.is_some_and(all) {
-        return Some(
-            "nodePortAddresses is not set: node ports accept connections on all addresses of this node; \
-             set it to `primary` to limit them"
-                .to_owned(),
-        );
-    }
+fn one_sided_node_ports(config: &Config) -> Option<String> {
     let family = |address: &NodePortAddress| match address {
         NodePortAddress::Cidr(IpNet::V4(_)) => Some("IPv4"),
         NodePortAddress::Cidr(IpNet::V6(_)) => Some("IPv6"),

@@ -178,6 +178,11 @@ impl Config {
         Ok(name.to_lowercase())
     }
 
+    /// What is probably a mistake in the mode that is chosen because none is configured. [`Config::load`] warns about the rest.
+    pub fn doubts_about_default(&self, mode: &Mode) -> Option<String> {
+        doubts::open_node_ports(self, mode)
+    }
+
     /// The part that decides what happens to packets, in a mode: the configured one, or the one chosen for an unset mode.
     pub fn policy(&self, mode: &Mode, node_name: String) -> Policy {
         let mut policy = Policy {

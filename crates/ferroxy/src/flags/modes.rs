@@ -35,12 +35,12 @@ impl ModeFlags {
     /// Adds the flags of these modes to a command that has `--proxy-mode`, and adapts the help of those it has already.
     pub(super) fn add_to(mut command: Command, modes: Modes) -> Command {
         let names = modes.sentence("or");
-        command = command.mut_arg("proxy_mode", |arg| arg.help(names)).after_help(table(modes));
+        command = set_help(command, "proxy_mode", &names).after_help(table(modes));
         for flag in modes.flags() {
             let help = help(&flag, modes);
             let known = command.get_arguments().find(|arg| arg.get_long() == Some(flag.flag.name));
-            command = match known.map(|arg| arg.get_id().clone()) {
-                Some(id) => command.mut_arg(id, |arg| arg.help(help)),
+            command = match known.map(|arg| arg.get_id().to_string()) {
+                Some(id) => set_help(command, &id, &help),
                 None => command.arg(arg(&flag).help(help)),
             };
         }
@@ -90,6 +90,11 @@ fn joined<'a>(given: impl Iterator<Item = &'a Given>) -> Value {
         }
     }
     Value::Array(entries)
+}
+
+/// Not with `mut_arg`, which moves the flag to the end of the list, and so its heading to the end of `--help`.
+fn set_help(command: Command, id: &str, help: &str) -> Command {
+    command.mut_args(|arg| if arg.get_id() == id { arg.help(help.to_owned()) } else { arg })
 }
 
 /// The modes, a line each.

@@ -99,6 +99,30 @@ fn names_of_given_flags_are_the_names_on_the_command_line() {
 }
 
 #[test]
+fn headings_of_the_help_are_in_the_order_in_which_flags_are_declared() {
+    // The modes' flags are added twice: by clap, and for the list of modes in use.
+    let help = Flags::add_to(Command::new("test"), MODES).render_help().to_string();
+    let is_heading = |line: &&str| line.ends_with(':') && !line.starts_with(' ');
+    let headings: Vec<&str> = help.lines().filter(is_heading).collect();
+    let expected = [
+        "Options:",
+        "Configuration:",
+        "One-shot actions:",
+        "API server:",
+        "Addresses and node HTTP services:",
+        "Dataplane:",
+        "Cluster network:",
+        "Node settings:",
+        "Logging:",
+        "Ferroxy only:",
+        "Modes:",
+    ];
+    assert_eq!(headings, expected);
+    let dataplane = &help[help.find("Dataplane:").unwrap()..];
+    assert!(dataplane.lines().nth(1).unwrap().trim_start().starts_with("--proxy-mode <MODE>"), "{help}");
+}
+
+#[test]
 fn windows_flags_are_taken() {
     let flags = parse(&["--windows-service", "--source-vip=10.0.0.1", "--enable-dsr=true"]);
     assert_eq!(flags.given().len(), 3);

@@ -31,6 +31,18 @@ const UNSET_NODE_PORT_ADDRESSES: &str = "nodePortAddresses is not set: node port
                                          addresses of this node; set it to `primary` to limit them";
 
 #[test]
+fn open_node_ports_are_reported_for_the_mode_that_is_used() {
+    let doubts = |lines: &str, mode| {
+        let (config, warnings) = from_file(lines).unwrap();
+        assert_eq!((config.mode, warnings), (None, vec![]), "the mode is not chosen yet");
+        config.doubts_about_default(MODES.find(mode).unwrap())
+    };
+    assert_eq!(doubts("", "iptables").as_deref(), Some(UNSET_NODE_PORT_ADDRESSES));
+    assert_eq!(doubts("", "nftables"), None, "its default is `primary`");
+    assert_eq!(doubts("nodePortAddresses: [primary]", "iptables"), None);
+}
+
+#[test]
 fn flags_of_our_own_count_beside_a_file() {
     let args = ["--traffic-metrics", "--traffic-metrics-max-series=5"];
     for (config, warnings) in [from_file_and("", &args).unwrap(), from_flags(&args).unwrap()] {
