@@ -9,7 +9,6 @@
 
 mod support;
 
-use std::fs;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
 use std::os::fd::OwnedFd;
@@ -21,10 +20,9 @@ use std::time::Duration;
 
 use ferroxy_lab::Namespace;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
-use serde_json::{Value, json};
 
 use support::web::{HEALTHZ, METRICS, code, metrics};
-use support::{Agent, Cluster, DEADLINE, FERROXY, run_arguments, wait_until};
+use support::{Agent, Cluster, DEADLINE, FERROXY, balanced, run_arguments, wait_until};
 
 const MANY: usize = 500;
 const HEALTH_PORT: &str = "127.0.0.1:32000";
@@ -154,39 +152,13 @@ impl Steady {
     }
 }
 
-/// A load balancer's Service with a health-check node port, and an endpoint on this node.
-fn balanced(number: usize) -> Vec<Value> {
-    let name = format!("web{number}");
-    let service = json!({
-        "apiVersion": "v1", "kind": "Service", "metadata": { "name": name, "namespace": "default" },
-        "spec": {
-            "type": "LoadBalancer", "clusterIP": format!("10.96.1.{}", number + 1), "ipFamilies": ["IPv4"],
-            "externalTrafficPolicy": "Local", "healthCheckNodePort": 32000 + number,
-            "ports": [{ "protocol": "TCP", "port": 80, "targetPort": 80 }],
-        },
-    });
-    let slice = json!({
-        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
-        "metadata": {
-            "name": format!("{name}-1"), "namespace": "default",
-            "labels": { "kubernetes.io/service-name": name },
-        },
-        "addressType": "IPv4",
-        "endpoints": [{ "addresses": ["10.244.1.5"], "conditions": { "ready": true }, "nodeName": "ka" }],
-        "ports": [{ "name": "", "protocol": "TCP", "port": 80 }],
-    });
-    vec![service, slice]
-}
-
 /// So many Services with health-check node ports on every address.
-fn cluster(services: usize) -> Cluster {
+fn cluster(services: u16) -> Cluster {
     let cluster = Cluster::new();
-    let text = fs::read_to_string(cluster.config()).unwrap();
-    let everywhere = text.replace("nodePortAddresses: []", "nodePortAddresses: [0.0.0.0/0]");
-    assert_ne!(text, everywhere);
-    fs::write(cluster.config(), everywhere).unwrap();
+    cluster.answer_everywhere();
     for number in 0..services {
-        cluster.write(&format!("web{number}.yaml"), &balanced(number));
+        let name = format!("web{number}");
+        cluster.write(&format!("{name}.yaml"), &balanced(&name, number, 32000 + number, Some("ka")));
     }
     cluster
 }

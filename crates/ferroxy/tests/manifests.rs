@@ -5,15 +5,15 @@
 mod support;
 
 use std::fs;
-use std::io::Write;
 use std::os::unix::fs::symlink;
-use std::process::{Command, Stdio};
 
 use ferroxy_lab::{Namespace, Protocol};
 use ferroxy_netlink::route::Address;
 use serde_json::{Value, json};
 
-use support::{Agent, Cluster, DEADLINE, Service, ask_from, nft, pod_from, run_arguments, wait_until};
+use support::{
+    Agent, Cluster, DEADLINE, OwnedTable, Service, ask_from, nft, pod_from, run_arguments, wait_until,
+};
 
 fn service(name: &str, cluster_ip: &str, endpoint: &str) -> Service {
     Service::new(name, &[cluster_ip]).port(Protocol::Tcp, 80, 8080).endpoints(&[endpoint])
@@ -135,21 +135,14 @@ fn a_file_that_is_mended_before_the_first_sync_counts_as_read() {
     let Some(node) = support::lonely_node() else { return };
     let cluster = Cluster::new();
     cluster.write_text("web.yaml", "kind: [");
-    // A table that belongs to a process is nobody else's to change: the first sync fails for as long as it lives.
-    let mut owner =
-        node.run(|| Command::new("nft").arg("-i").stdin(Stdio::piped()).spawn()).unwrap().unwrap();
-    let mut orders = owner.stdin.take().unwrap();
-    orders.write_all(b"add table ip ferroxy { flags owner; }\n").unwrap();
-    orders.flush().unwrap();
-    wait_until("the table is there", DEADLINE, || nft(&node, &["list", "tables"]).contains("ferroxy"));
+    let owned = OwnedTable::of_ferroxy(&node);
     let agent = Agent::spawn(&node, run_arguments(&cluster.manifests(), &cluster.config()));
     agent.wait_for("first sync failed");
     cluster.write_service(&service("web", "10.96.0.80", "a1"));
     agent.wait_for("all objects can be read now");
     assert_eq!(agent.said("in sync"), 0, "{}", agent.log());
 
-    drop(orders);
-    owner.wait().unwrap();
+    drop(owned);
     agent.wait_for("in sync");
     becomes(&node, "10.96.0.80", A1);
     agent.settle(&node);
@@ -187,8 +180,8 @@ fn objects_with_mistakes_stop_no_others() {
     assert_eq!(pod_from(&network, "a1", Protocol::Tcp, "10.96.0.81:80"), "b1");
     assert_eq!(pod_from(&network, "a1", Protocol::Tcp, "10.96.0.82:80"), "b1");
     for (name, _, words) in mistakes() {
-        let told = |line: &str| line.starts_with('W') && words.iter().all(|word| line.contains(word));
-        assert!(agent.log().lines().any(told), "{name}: no warning with {words:?} in\n{}", agent.log());
+        let warned = |line: &str| line.starts_with('W') && words.iter().all(|word| line.contains(word));
+        assert!(agent.log().lines().any(warned), "{name}: no warning with {words:?} in\n{}", agent.log());
     }
     // They do not become stuck either: later changes arrive.
     cluster.write_service(&service("late", "10.96.0.99", "b2"));

@@ -3,13 +3,13 @@
 
 #![allow(clippy::unwrap_used, reason = "the functions that tests share are tests too")]
 
+mod support;
+
 use std::ffi::OsString;
 use std::fs;
-use std::io::Write;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::ExitCode;
 use std::sync::Arc;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ferroxy::agent::{Agent, Input, Periods, inbox};
 use ferroxy::config::Config;
@@ -19,8 +19,10 @@ use ferroxy::serve::Status;
 use ferroxy_core::{Event, Facts, Family, Origin, Packet, Protocol, ServiceName, Verdict, resolve};
 use ferroxy_dataplane::testing::{GREETING, Kernel, MEMORY, Memory};
 use ferroxy_dataplane::{Lifetime, Mode, Opening, Platform, Rendering, Settings};
-use ferroxy_lab::{Capability, Namespace, PATIENCE, require};
+use ferroxy_lab::{Capability, Namespace, require};
 use ferroxy_source::manifest::read_str;
+
+use support::OwnedTable;
 
 static LIST: [&Mode; 4] = [&ferroxy_iptables::MODE, &ferroxy_ipvs::MODE, &ferroxy_nftables::MODE, &MEMORY];
 
@@ -140,20 +142,9 @@ fn cleanup_reports_what_other_modes_could_not_remove() {
         return;
     }
     let namespace = Namespace::new("memory").unwrap();
-    let mut command = Command::new("nft");
-    command.arg("-i").stdin(Stdio::piped()).stdout(Stdio::null());
-    let mut owner = namespace.run(|| command.spawn()).unwrap().unwrap();
-    let table = "add table ip kube-proxy { flags owner; comment \"rules for kube-proxy\"; }\n";
-    owner.stdin.as_mut().unwrap().write_all(table.as_bytes()).unwrap();
-    let tables = || namespace.run(|| Command::new("nft").args(["list", "tables"]).output()).unwrap().unwrap();
-    let end = Instant::now() + PATIENCE;
-    while !String::from_utf8(tables().stdout).unwrap().contains("kube-proxy") {
-        assert!(Instant::now() < end, "nft creates no table");
-        thread::sleep(Duration::from_millis(10));
-    }
+    let owned = OwnedTable::of_kube_proxy(&namespace);
     assert_eq!(namespace.run(|| run(&["cleanup"])).unwrap(), ExitCode::FAILURE);
-    owner.kill().unwrap();
-    owner.wait().unwrap();
+    drop(owned);
     assert_eq!(namespace.run(|| run(&["cleanup"])).unwrap(), ExitCode::SUCCESS);
 }
 

@@ -13,7 +13,6 @@ use std::ffi::OsString;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -22,44 +21,11 @@ use ferroxy_lab::conformance::case;
 use serde_json::{Value, json};
 
 use support::web::{HEALTHZ, METRICS, Reply, code, get, metrics, request};
-use support::{Agent, Cluster, DEADLINE, run_arguments, wait_until};
+use support::{Agent, Cluster, DEADLINE, OwnedTable, balanced, run_arguments, wait_until};
 
 fn wait_for_code(from: &Namespace, address: &str, path: &str, expected: Option<u16>) {
     let what = format!("{address}{path} answers {expected:?}");
     wait_until(&what, DEADLINE, || code(from, address, path) == expected);
-}
-
-/// A load balancer's Service with a health-check node port, and one slice.
-fn balanced(name: &str, number: u16, health_port: u16, endpoint_node: Option<&str>) -> Vec<Value> {
-    let (high, low) = (number / 250 + 1, number % 250 + 1);
-    let endpoint =
-        |node| json!({ "addresses": ["10.244.1.5"], "conditions": { "ready": true }, "nodeName": node });
-    let service = json!({
-        "apiVersion": "v1", "kind": "Service", "metadata": { "name": name, "namespace": "default" },
-        "spec": {
-            "type": "LoadBalancer", "clusterIP": format!("10.96.{high}.{low}"), "ipFamilies": ["IPv4"],
-            "externalTrafficPolicy": "Local", "healthCheckNodePort": health_port,
-            "ports": [{ "protocol": "TCP", "port": 80, "targetPort": 80 }],
-        },
-    });
-    let slice = json!({
-        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
-        "metadata": {
-            "name": format!("{name}-1"), "namespace": "default",
-            "labels": { "kubernetes.io/service-name": name },
-        },
-        "addressType": "IPv4", "endpoints": endpoint_node.map(endpoint).as_slice(),
-        "ports": [{ "name": "", "protocol": "TCP", "port": 80 }],
-    });
-    vec![service, slice]
-}
-
-/// Node ports, and health-check node ports with them, on every address.
-fn answer_everywhere(cluster: &Cluster) {
-    let text = fs::read_to_string(cluster.config()).unwrap();
-    let (from, to) = ("nodePortAddresses: []", "nodePortAddresses: [0.0.0.0/0]");
-    assert!(text.contains(from), "{text}");
-    fs::write(cluster.config(), text.replace(from, to)).unwrap();
 }
 
 fn node(taints: Value) -> Value {
@@ -137,7 +103,7 @@ fn health_check_node_ports_follow_their_service() {
 fn a_health_check_node_port_that_is_taken_is_opened_later() {
     let Some(ka) = support::lonely_node() else { return };
     let cluster = Cluster::new();
-    answer_everywhere(&cluster);
+    cluster.answer_everywhere();
     cluster.write("web.yaml", &balanced("web", 0, 32000, Some("ka")));
     let squatter = ka.run(|| TcpListener::bind("0.0.0.0:32000").unwrap()).unwrap();
     let agent = Agent::start(&ka, &cluster);
@@ -152,7 +118,7 @@ fn thousands_of_health_check_node_ports_are_cheap() {
     const MANY: u16 = 2000;
     let Some(ka) = support::lonely_node() else { return };
     let cluster = Cluster::new();
-    answer_everywhere(&cluster);
+    cluster.answer_everywhere();
     let agent = Agent::start(&ka, &cluster);
     let before = metrics(&ka);
     let all: Vec<Value> =
@@ -231,12 +197,7 @@ fn health_follows_the_node_and_the_first_sync() {
 fn nothing_is_ready_before_the_first_sync() {
     let Some(ka) = support::lonely_node() else { return };
     let cluster = Cluster::new();
-    // A table that belongs to a process is nobody else's to change: the first sync fails for as long as it lives.
-    let mut owner = ka.run(|| Command::new("nft").arg("-i").stdin(Stdio::piped()).spawn()).unwrap().unwrap();
-    let mut orders = owner.stdin.take().unwrap();
-    orders.write_all(b"add table ip ferroxy { flags owner; }\n").unwrap();
-    orders.flush().unwrap();
-    wait_until("the table is there", DEADLINE, || support::nft(&ka, &["list", "tables"]).contains("ferroxy"));
+    let owned = OwnedTable::of_ferroxy(&ka);
     let agent = Agent::spawn(&ka, run_arguments(&cluster.manifests(), &cluster.config()));
     agent.wait_for("first sync failed");
     let codes = || ["/healthz", "/livez", "/readyz"].map(|path| code(&ka, HEALTHZ, path).unwrap());
@@ -246,8 +207,7 @@ fn nothing_is_ready_before_the_first_sync() {
     assert_eq!(body["ferroxy"]["lastApplyAgeSeconds"], Value::Null);
     assert_eq!(body["ferroxy"]["failing"][0]["object"], "first sync");
 
-    drop(orders);
-    owner.wait().unwrap();
+    drop(owned);
     wait_until("it is ready", DEADLINE, || codes() == [200, 200, 200]);
     assert_eq!(get(&ka, HEALTHZ, "/readyz").unwrap().json()["ferroxy"]["failingCount"], 0);
 }
@@ -413,7 +373,7 @@ fn an_address_that_is_taken_is_fatal_when_asked_for() {
 fn profiles_are_there_for_those_who_ask_for_them() {
     let Some(ka) = support::lonely_node() else { return };
     let cluster = Cluster::new();
-    answer_everywhere(&cluster);
+    cluster.answer_everywhere();
     let config = fs::read_to_string(cluster.config()).unwrap().replace("enableProfiling: false\n", "");
     fs::write(cluster.config(), format!("{config}enableProfiling: true\n")).unwrap();
     let agent = Agent::start(&ka, &cluster);

@@ -10,9 +10,8 @@
 mod support;
 
 use std::fs;
-use std::io::Write;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use ferroxy_dataplane::capability::leftovers::{Established, Leftovers};
@@ -23,7 +22,8 @@ use ferroxy_netfilter::leftovers::{Own, remove};
 use tempfile::TempDir;
 
 use support::{
-    Agent, DEADLINE, Done, Iptables, RecordedIpvs, ferroxy, nft, restore, run_arguments, wait_until,
+    Agent, DEADLINE, Done, Iptables, OwnedTable, RecordedIpvs, ferroxy, nft, restore, run_arguments,
+    wait_until,
 };
 
 /// The variants of iptables: where their rules are, in which family, and the name of their tools.
@@ -600,8 +600,7 @@ fn what_cannot_be_removed_is_logged_and_stops_nothing_else() {
     let Some(node) = support::lonely_node() else { return };
     let cluster = Cluster::new();
     cluster.install_iptables(&node, NFT_VARIANT);
-    let mut owner = own_a_table(&node);
-    wait_until("the table is there", DEADLINE, || nft(&node, &["list tables"]).contains("kube-proxy"));
+    let _owned = OwnedTable::of_kube_proxy(&node);
 
     let log = Agent::start_with(&node, cluster.arguments()).terminate();
     assert!(
@@ -613,17 +612,6 @@ fn what_cannot_be_removed_is_logged_and_stops_nothing_else() {
     assert_eq!(cleanup.code, 1, "{cleanup:?}");
     assert!(cleanup.stdout.contains("removed: table ip ferroxy (nftables mode)"), "{cleanup:?}");
     assert!(cleanup.stderr.contains("cannot delete table ip kube-proxy"), "{cleanup:?}");
-    owner.kill().unwrap();
-    owner.wait().unwrap();
-}
-
-fn own_a_table(node: &Namespace) -> Child {
-    let mut command = Command::new("nft");
-    command.arg("-i").stdin(Stdio::piped()).stdout(Stdio::null());
-    let mut child = node.run(|| command.spawn()).unwrap().unwrap();
-    let table = "add table ip kube-proxy { flags owner; comment \"rules for kube-proxy\"; }\n";
-    child.stdin.as_mut().unwrap().write_all(table.as_bytes()).unwrap();
-    child
 }
 
 #[test]

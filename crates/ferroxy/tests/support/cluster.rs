@@ -17,7 +17,7 @@ pub fn configured(case: &str, mode: &str) -> String {
 }
 
 /// Nodes ka and kb and the ServiceCIDRs to begin with; the configuration is that of the corpus, in nftables mode unless
-/// told otherwise.
+/// specified otherwise.
 #[derive(Debug)]
 pub struct Cluster {
     directory: TempDir,
@@ -53,6 +53,11 @@ impl Cluster {
         let text = fs::read_to_string(self.config()).unwrap();
         assert!(text.contains(from), "{from:?} in {text}");
         fs::write(self.config(), text.replace(from, to)).unwrap();
+    }
+
+    /// Node ports, and health-check node ports with them, on every address.
+    pub fn answer_everywhere(&self) {
+        self.configure("nodePortAddresses: []", "nodePortAddresses: [0.0.0.0/0]");
     }
 
     /// A command with this cluster: `diff`, `explain` and so on.
@@ -102,6 +107,31 @@ pub fn node(name: &str, number: u8) -> Value {
         "spec": { "podCIDR": pod_cidrs[0], "podCIDRs": pod_cidrs },
         "status": { "addresses": addresses.map(|ip| json!({ "type": "InternalIP", "address": ip })) },
     })
+}
+
+/// A load balancer's Service with a health-check node port, and one slice.
+pub fn balanced(name: &str, number: u16, health_port: u16, endpoint_node: Option<&str>) -> Vec<Value> {
+    let (high, low) = (number / 250 + 1, number % 250 + 1);
+    let endpoint =
+        |node| json!({ "addresses": ["10.244.1.5"], "conditions": { "ready": true }, "nodeName": node });
+    let service = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": { "name": name, "namespace": "default" },
+        "spec": {
+            "type": "LoadBalancer", "clusterIP": format!("10.96.{high}.{low}"), "ipFamilies": ["IPv4"],
+            "externalTrafficPolicy": "Local", "healthCheckNodePort": health_port,
+            "ports": [{ "protocol": "TCP", "port": 80, "targetPort": 80 }],
+        },
+    });
+    let slice = json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+        "metadata": {
+            "name": format!("{name}-1"), "namespace": "default",
+            "labels": { "kubernetes.io/service-name": name },
+        },
+        "addressType": "IPv4", "endpoints": endpoint_node.map(endpoint).as_slice(),
+        "ports": [{ "name": "", "protocol": "TCP", "port": 80 }],
+    });
+    vec![service, slice]
 }
 
 /// A Service with its EndpointSlices, in the families of its cluster IPs.

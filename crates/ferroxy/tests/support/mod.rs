@@ -15,6 +15,7 @@ mod cluster;
 pub mod corpus;
 pub mod hostile;
 mod iptables;
+mod owner;
 mod recorded;
 pub mod repository;
 mod stage;
@@ -28,8 +29,9 @@ use std::time::{Duration, Instant};
 use ferroxy_lab::{ANSWER, Answer, Capability, Namespace, Network, Protocol, ask, require};
 
 pub use agent::{Agent, arguments as run_arguments};
-pub use cluster::{Cluster, Service, configuration, configured, node, service_cidr};
+pub use cluster::{Cluster, Service, balanced, configuration, configured, node, service_cidr};
 pub use iptables::Iptables;
+pub use owner::OwnedTable;
 pub use recorded::{RecordedIpvs, restore};
 pub use stage::{Setting, Stage};
 pub use traffic::{Traffic, web_service};
