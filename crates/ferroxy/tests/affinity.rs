@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use ferroxy_lab::load::LoadPlan;
 use ferroxy_lab::{Load, Network, Protocol, prefixes};
 
-use support::{Agent, Cluster, Service, pod_from, pod_of};
+use support::{Agent, Cluster, DEADLINE, Service, pod_from, pod_of, wait_until};
 
 const PODS: [&str; 4] = ["a1", "a2", "b1", "b2"];
 
@@ -122,6 +122,9 @@ fn a_client_leaves_with_its_endpoint_at_once_and_sticks_again() {
         cluster.write_service(&sticky(LONG).endpoints(&without(&first)));
         agent.settle(ka);
         let second = pod_from(&network, from, protocol, target);
+        // One was on its way perhaps; the next ones begin after the change.
+        let made = load.done();
+        wait_until("the load makes connections after the change", DEADLINE, || load.done() >= made + 2);
         let report = load.stop().unwrap();
         assert_eq!(report.failures, [], "{from} -> {protocol} {target}");
 

@@ -45,11 +45,13 @@ fn churn_and_faults_leave_no_trace() {
     let (began, length) = (Instant::now(), Duration::from_secs(seconds));
     let mut weather = Weather::new(began);
     let mut trouble = Trouble::new(&stage, began, length);
+    let mut delays = Delays::new(&stage, began);
     let mut warm = None;
     while began.elapsed() < length {
         churn.change();
         weather.turn(&stage.server, &mut churn.dice);
         agent = trouble.turn(agent, &mut churn.dice);
+        delays.turn(weather.faults + trouble.restarts, weather.bad);
         // Restarts and hostile objects end half-way: then everything has been used, and memory must stay.
         if warm.is_none() && began.elapsed() >= length * 2 / 3 {
             warm = Some((agent.resident(), agent.descriptors()));
@@ -73,12 +75,67 @@ fn churn_and_faults_leave_no_trace() {
     assert_eq!(differences, Vec::<String>::new(), "the kernel has not what the server says");
     let ((warm, open), end) = (warm.unwrap(), agent.resident());
     println!("soak: {} changes, {} faults, {}", churn.changes, weather.faults, trouble.summary());
+    println!("soak: from API to packet: {}", delays.summary());
     println!("soak: memory {warm} KiB, then {end} KiB; descriptors {open}, then {}", agent.descriptors());
     assert!(end as f64 <= warm as f64 * GROWTH, "memory grew from {warm} to {end} KiB");
     assert!(agent.descriptors() <= open + DESCRIPTORS, "{} descriptors, {open} before", agent.descriptors());
     traffic.was_undisturbed();
     let log = agent.terminate();
     assert!(!log.contains("panicked"), "{log}");
+}
+
+/// How long one Service's change takes until a packet follows it, over and over, beside everything else.
+struct Delays<'a> {
+    stage: &'a Stage,
+    moved: Option<Moved>,
+    next_look: Instant,
+    /// While API server and agent were up all the time.
+    quiet: Vec<Duration>,
+    disturbed: Vec<Duration>,
+}
+
+struct Moved {
+    at: Instant,
+    /// How many faults and restarts there had been; whether there was a fault at that moment.
+    troubles: usize,
+    in_trouble: bool,
+}
+
+impl Delays<'_> {
+    /// From one look at where packets arrive to the next.
+    const RESOLUTION: Duration = Duration::from_millis(10);
+
+    fn new(stage: &Stage, now: Instant) -> Delays<'_> {
+        Delays { stage, moved: None, next_look: now, quiet: Vec::new(), disturbed: Vec::new() }
+    }
+
+    fn turn(&mut self, troubles: usize, in_trouble: bool) {
+        if Instant::now() < self.next_look {
+            return;
+        }
+        match self.moved.take() {
+            None => {
+                self.stage.move_other();
+                self.moved = Some(Moved { at: Instant::now(), troubles, in_trouble });
+            }
+            Some(moved) if self.stage.other_has_arrived() => {
+                let was_quiet = !moved.in_trouble && moved.troubles == troubles;
+                let delays = if was_quiet { &mut self.quiet } else { &mut self.disturbed };
+                delays.push(moved.at.elapsed());
+            }
+            moved => self.moved = moved,
+        }
+        self.next_look = Instant::now() + Delays::RESOLUTION;
+    }
+
+    fn summary(&mut self) -> String {
+        let of = |delays: &mut Vec<Duration>| {
+            delays.sort_unstable();
+            let quantile = |percent| delays.get(delays.len() * percent / 100).copied().unwrap_or_default();
+            format!("p50 {:.0?}, p99 {:.0?} of {}", quantile(50), quantile(99), delays.len())
+        };
+        format!("{}; across faults and restarts {}", of(&mut self.quiet), of(&mut self.disturbed))
+    }
 }
 
 /// What a busy node does to the agent.

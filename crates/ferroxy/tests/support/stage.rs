@@ -163,13 +163,16 @@ impl Stage {
         assert_eq!(pod_from(&self.network, "a1", Protocol::Tcp, OTHER), before);
     }
 
-    /// Waits until packets to `other` arrive where its endpoint is now. On the way there none may be lost.
-    pub fn wait_for_other(&self) {
-        let arrives = || match ask_from(&self.network, "a1", Protocol::Tcp, OTHER) {
+    /// Packets to `other` arrive where its endpoint is now. On the way there none may be lost.
+    pub fn other_has_arrived(&self) -> bool {
+        match ask_from(&self.network, "a1", Protocol::Tcp, OTHER) {
             Answer::Reply(line) => pod_of(&line) == self.home(),
             lost => panic!("a request to {OTHER}: {lost}"),
-        };
-        wait_until(&format!("{OTHER} leads to {}", self.home()), DEADLINE, arrives);
+        }
+    }
+
+    pub fn wait_for_other(&self) {
+        wait_until(&format!("{OTHER} leads to {}", self.home()), DEADLINE, || self.other_has_arrived());
     }
 }
 
