@@ -20,6 +20,8 @@ pub(crate) use claims::{Claimed, Claims, Rank};
 use interner::Interner;
 pub use node::{Node, ServiceCidr};
 pub use service::{Listed, LoadBalancerIp, Service, ServiceKind, ServicePort};
+#[cfg(test)]
+pub(crate) use slice::MOST_PORTS;
 pub use slice::{Conditions, Place, Slice, SlicePort};
 
 use crate::diagnostic::{Cause, Diagnostic, Object, ObjectKind, at_most};

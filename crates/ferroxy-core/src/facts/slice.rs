@@ -19,8 +19,10 @@ pub struct Slice {
     pub name: Arc<str>,
     /// `None`: the slice belongs to no Service; then no endpoints are stored.
     pub service: Option<ServiceName>,
-    /// Sorted by name and protocol.
+    /// Sorted by name and protocol; not more than [`MOST_PORTS`].
     pub ports: Box<[SlicePort]>,
+    /// How many ports it lists beyond those.
+    pub ports_beyond: u32,
     pub diagnostics: Box<[Diagnostic]>,
     addresses: Addresses,
     conditions: Box<[Conditions]>,
@@ -82,6 +84,9 @@ enum Addresses {
     V6(Box<[Ipv6Addr]>),
 }
 
+/// The most ports of a slice: as many as the API accepts. More in a list are not read.
+pub(crate) const MOST_PORTS: usize = 20_000;
+
 /// Longest port name that the API accepts.
 const LONGEST_PORT_NAME: usize = 63;
 
@@ -91,8 +96,9 @@ impl Slice {
         let service = read_service(&object, &mut notes);
         let family = read_family(&object.address_type, &mut notes);
         let mut reader = Reader::default();
-        let mut ports = Box::default();
+        let (mut ports, mut ports_beyond) = (Box::default(), 0);
         if let (Some(_), Some(family)) = (&service, family) {
+            ports_beyond = u32::try_from(object.ports.len().saturating_sub(MOST_PORTS)).unwrap_or(u32::MAX);
             ports = read_ports(object.ports, &mut notes);
             reader.read(object.endpoints, family, places, &mut notes);
         }
@@ -100,6 +106,7 @@ impl Slice {
             name,
             service,
             ports,
+            ports_beyond,
             addresses: match family {
                 Some(Family::V6) => Addresses::V6(reader.v6.into()),
                 _ => Addresses::V4(reader.v4.into()),
@@ -183,7 +190,11 @@ fn read_family(text: &str, notes: &mut Notes) -> Option<Family> {
 fn read_ports(ports: Vec<event::SlicePort>, notes: &mut Notes) -> Box<[SlicePort]> {
     let mut seen = HashSet::new();
     let mut kept = Vec::new();
-    for (i, port) in ports.into_iter().enumerate() {
+    if ports.len() > MOST_PORTS {
+        let reason = format!("there are {} ports, more than {MOST_PORTS}", ports.len());
+        notes.add("ports", reason, "the endpoints get no traffic for the last of them");
+    }
+    for (i, port) in ports.into_iter().take(MOST_PORTS).enumerate() {
         let Some(port) = read_port(i, port, notes) else { continue };
         if seen.insert((port.name.clone(), port.protocol)) {
             kept.push(port);
@@ -237,6 +248,7 @@ impl Reader {
             // Without line breaks, as it is printable.
             self.targets.push_str(&foreign::kept(endpoint.target.as_deref().unwrap_or("")));
             self.targets.push('\n');
+            note_hints_beyond(i, &endpoint, notes);
             self.places.push(places.intern(place_of(endpoint)));
         }
     }
@@ -260,6 +272,16 @@ fn read_address(i: usize, addresses: &[String], family: Family, notes: &mut Note
 
 /// The most hints of an endpoint that are kept. The API accepts eight.
 const MOST_HINTS: usize = 16;
+
+fn note_hints_beyond(i: usize, endpoint: &event::SliceEndpoint, notes: &mut Notes) {
+    for (field, hints) in [("forZones", &endpoint.hint_zones), ("forNodes", &endpoint.hint_nodes)] {
+        if hints.len() > MOST_HINTS {
+            let reason = format!("there are {} hints, more than {MOST_HINTS}", hints.len());
+            let effect = "traffic follows the first of them only";
+            notes.add(format_args!("endpoints[{i}].hints.{field}"), reason, effect);
+        }
+    }
+}
 
 fn place_of(endpoint: event::SliceEndpoint) -> Place {
     let some = |text: Option<String>| text.filter(|text| !text.is_empty()).map(|text| foreign::kept(&text));
@@ -349,6 +371,37 @@ mod tests {
         assert_eq!(kept, [80, 85]);
         assert_eq!(slice.diagnostics.len(), 5);
         assert_eq!(slice.family(), Family::V6);
+    }
+
+    #[test]
+    fn ports_beyond_the_limit_are_not_read() {
+        let ports = |count: usize| {
+            let port = |n: usize| event::SlicePort {
+                name: Some(format!("p{n}")),
+                port: Some(80),
+                ..Default::default()
+            };
+            event::EndpointSlice { ports: (0..count).map(port).collect(), ..slice("IPv4", &["10.0.0.1"]) }
+        };
+        let full = read(ports(MOST_PORTS));
+        assert_eq!((full.ports.len(), full.ports_beyond, full.diagnostics.len()), (MOST_PORTS, 0, 0));
+        let more = read(ports(MOST_PORTS + 3));
+        assert_eq!((more.ports.len(), more.ports_beyond), (MOST_PORTS, 3));
+        assert_eq!(fields(&more), ["ports"]);
+        assert_eq!(more.diagnostics[0].reason, "there are 20003 ports, more than 20000");
+    }
+
+    #[test]
+    fn hints_beyond_the_limit_are_ignored_and_noted() {
+        let mut places = Interner::new();
+        let mut object = slice("IPv4", &["10.0.0.1", "10.0.0.2"]);
+        let zones = |count: usize| (0..count).map(|n| format!("zone-{n}")).collect();
+        object.endpoints[0].hint_zones = zones(MOST_HINTS);
+        object.endpoints[1].hint_zones = zones(MOST_HINTS + 1);
+        object.endpoints[1].hint_nodes = zones(40);
+        let slice = Slice::read("default/web-1".into(), object, &mut places);
+        assert_eq!(fields(&slice), ["endpoints[1].hints.forZones", "endpoints[1].hints.forNodes"]);
+        assert_eq!(slice.diagnostics[0].reason, "there are 17 hints, more than 16");
     }
 
     #[test]

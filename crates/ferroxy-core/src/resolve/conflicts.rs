@@ -45,7 +45,7 @@ pub(crate) enum OwnedAs {
     NodePort,
 }
 
-pub(crate) fn settle<'f>(facts: &'f Facts, service: &Service) -> Settled<'f> {
+pub(crate) fn settle<'f>(facts: &'f Facts, service: &'f Service) -> Settled<'f> {
     let mut settled = Settled { sizes: Sizes::of(facts, service), ..Settled::default() };
     let mut taken = HashSet::new();
     for wanted in frontends::wanted(service, facts.policy()) {

@@ -3,7 +3,7 @@
 //! Tenants write Services and slices: a small object with thousands of ports and addresses makes millions of frontends, and
 //! each has all endpoints. So nothing beyond a limit is even enumerated.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::conflicts::{Settled, diagnostic};
 use super::frontends::Wanted;
@@ -19,11 +19,20 @@ use crate::policy::Limits;
 pub(crate) struct Sizes<'f>(HashMap<(Family, &'f str, Protocol), usize>);
 
 impl<'f> Sizes<'f> {
-    pub(crate) fn of(facts: &'f Facts, service: &Service) -> Sizes<'f> {
+    pub(crate) fn of(facts: &'f Facts, service: &'f Service) -> Sizes<'f> {
+        let name = |port: &'f ServicePort| (&*port.name, port.protocol);
+        let names: HashSet<(&str, Protocol)> = service.ports.iter().map(name).collect();
         let mut sizes = HashMap::new();
         for slice in facts.slices_of(&service.name).filter(|slice| !slice.is_empty()) {
-            for port in &slice.ports {
-                *sizes.entry((slice.family(), &*port.name, port.protocol)).or_default() += slice.len();
+            let mut add = |name, protocol| {
+                *sizes.entry((slice.family(), name, protocol)).or_default() += slice.len();
+            };
+            // Many slices may list thousands of ports that the Service does not have.
+            if slice.ports.len() <= names.len() {
+                slice.ports.iter().for_each(|port| add(&*port.name, port.protocol));
+            } else {
+                let listed = names.iter().filter(|(name, protocol)| slice.port(name, *protocol).is_some());
+                listed.for_each(|(name, protocol)| add(name, *protocol));
             }
         }
         Sizes(sizes)
@@ -65,9 +74,12 @@ pub(crate) fn left_out(
     ports: &[ResolvedPort<'_>],
 ) -> LeftOut {
     let beyond = frontends::count(service, facts.policy()).saturating_sub(facts.policy().limits.frontends);
+    // Of ports that a slice lists beyond its limit.
+    let unread =
+        facts.slices_of(&service.name).map(|slice| u64::from(slice.ports_beyond) * slice.len() as u64);
     LeftOut {
         frontends: (beyond + settled.without_room) as u64,
-        endpoints: ports.iter().map(|port| port.candidates.beyond as u64).sum(),
+        endpoints: ports.iter().map(|port| port.candidates.beyond as u64).chain(unread).sum(),
     }
 }
 
@@ -111,6 +123,7 @@ pub(crate) fn diagnostics(
 mod tests {
     use super::*;
     use crate::event::{self, EndpointSlice, Event, ServicePort as Port, SliceEndpoint, SlicePort};
+    use crate::facts::MOST_PORTS;
     use crate::intent::ServiceIntent;
     use crate::name::ServiceName;
     use crate::policy::Policy;
@@ -221,6 +234,16 @@ mod tests {
         let limits = Limits { entries: 1_000, ..Limits::default() };
         let (intent, _) = resolved(limits, [Event::Service(many)]);
         assert_eq!(kinds(&intent), [10, 4, 0]);
+    }
+
+    /// The Diagnostic is that of the slice.
+    #[test]
+    fn endpoints_of_ports_beyond_the_limit_of_a_slice_are_counted() {
+        let ports = MOST_PORTS as i64;
+        for (ports, expected) in [(ports, 0), (ports + 2, 2 * 5)] {
+            let events = [Event::Service(service(1, 0)), slice(0, ports, 5, |_| true)];
+            assert_eq!(resolved(Limits::default(), events).0.left_out.endpoints, expected);
+        }
     }
 
     #[test]

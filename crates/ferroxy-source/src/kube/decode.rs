@@ -46,6 +46,9 @@ pub(super) enum Content {
     Unusable(&'static str),
 }
 
+/// Why an object with more entries than an object may have is unusable.
+const TOO_LONG: &str = "its lists are too long";
+
 #[derive(Debug)]
 pub(super) struct Bookmark {
     pub(super) version: Option<String>,

@@ -9,6 +9,7 @@ use super::list::{EachItem, Outline};
 use super::{MAX_DEPTH, MAX_OBJECTS};
 use crate::object::{Kind, Object};
 use crate::wire::field::{Field, Note, Notes};
+use crate::wire::room::MOST_ENTRIES;
 use crate::wire::{self, Decoded};
 
 /// Reads a manifest. The name is where it came from: diagnostics show it, and `.json` at its end makes it JSON.
@@ -184,6 +185,11 @@ impl Reader<'_> {
                 self.name,
                 format!("{}, metadata.name", item.place),
                 format!("this {} has no name", kind.as_str()),
+            ),
+            Ok(Decoded::TooManyEntries) => self.reading.lost(
+                self.name,
+                item.place.clone(),
+                format!("the lists of this {} have more than {MOST_ENTRIES} entries", kind.as_str()),
             ),
             Err(error) => self.reading.lost(self.name, item.place.clone(), error.to_string()),
         }

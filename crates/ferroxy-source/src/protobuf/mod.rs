@@ -18,14 +18,11 @@ use ferroxy_core::Event;
 use crate::object::Kind;
 use crate::wire::Decoded;
 use crate::wire::field::Notes;
+use crate::wire::room::MOST_ENTRIES;
 use message::{Envelope, WatchEvent, list};
 use metadata::Metadata;
 pub use reader::Malformed;
 use reader::{Value, fields};
-
-/// Of all lists of one object together. The API allows 1,000 endpoints with 100 addresses each. An empty entry takes two
-/// bytes of a message, and a hundred times as many of memory.
-const MOST_ENTRIES: usize = 200_000;
 
 /// How many entries the lists of an object may still have.
 struct Room(usize);
@@ -89,6 +86,6 @@ pub fn event_of_frame(kind: Kind, frame: &[u8]) -> Result<Option<Event>, Malform
 fn event_of(kind: Kind, message: &[u8]) -> Result<Option<Event>, Malformed> {
     match object(kind, message, &mut Notes::default())?.0 {
         Decoded::Object(object) => Ok(Some(object.into())),
-        Decoded::LeftOut(_) | Decoded::Nameless => Ok(None),
+        Decoded::LeftOut(_) | Decoded::Nameless | Decoded::TooManyEntries => Ok(None),
     }
 }

@@ -7,6 +7,8 @@ use std::marker::PhantomData;
 use ferroxy_core::foreign;
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
+use super::room;
+
 /// A field as it was found. `null` is absent, as in the API.
 #[derive(Debug, Default)]
 pub(crate) enum Field<T> {
@@ -153,6 +155,11 @@ impl<T: Shape> Shape for Vec<Field<T>> {
     fn from_list<'de, A: SeqAccess<'de>>(mut list: A) -> Result<Option<Self>, A::Error> {
         let mut entries = Vec::new();
         while let Some(entry) = list.next_element()? {
+            if !room::take() {
+                // The object will not be used. The rest is skipped, as an error would end the connection.
+                while list.next_element::<IgnoredAny>()?.is_some() {}
+                break;
+            }
             entries.push(entry);
         }
         Ok(Some(entries))
@@ -166,6 +173,10 @@ impl Shape for Labels {
     fn from_map<'de, A: MapAccess<'de>>(mut map: A) -> Result<Option<Self>, A::Error> {
         let mut labels = BTreeMap::new();
         while let Some((key, value)) = map.next_entry()? {
+            if !room::take() {
+                while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+                break;
+            }
             labels.insert(key, value);
         }
         Ok(Some(labels))

@@ -7,6 +7,7 @@ pub(crate) mod endpoint_slice;
 pub(crate) mod field;
 pub(crate) mod metadata;
 pub(crate) mod node;
+pub(crate) mod room;
 pub(crate) mod service;
 mod service_cidr;
 pub(crate) mod time;
@@ -27,6 +28,8 @@ pub(crate) enum Decoded {
     LeftOut(Key),
     /// It has no usable `metadata.name`.
     Nameless,
+    /// Its lists have more than [`room::MOST_ENTRIES`] entries.
+    TooManyEntries,
 }
 
 /// The kind with this name, in the group and version that a proxy reads. (Other API groups use the name
@@ -83,7 +86,9 @@ fn read<'de, T: Wire, D: Deserializer<'de>>(
     from: D,
     notes: &mut Notes,
 ) -> Result<(Decoded, Option<String>), D::Error> {
-    let mut object = T::deserialize(from)?;
+    let (object, fits) = room::with_room(|| T::deserialize(from));
+    let mut object = object?;
     let version = metadata::take_version(object.metadata());
-    Ok((object.read(notes), version))
+    let decoded = if fits { object.read(notes) } else { Decoded::TooManyEntries };
+    Ok((decoded, version))
 }

@@ -2,9 +2,11 @@
 //!
 //! Events have a size. Beyond [`MOST_BYTES`] whoever sends them waits until the agent has taken some, or reads no further; so
 //! a source is no faster than the agent. Everything else gets through at once: a request to stop, a new configuration, drift and the
-//! host's addresses have a place each, where the newest is enough, and come before events.
+//! host's addresses have a place each, where the newest is enough, and come before events. Of events the newest of each object
+//! is enough: `inbox/waiting.rs`.
 
-use std::collections::VecDeque;
+mod waiting;
+
 use std::net::IpAddr;
 use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -13,6 +15,7 @@ use std::time::{Duration, Instant};
 use ferroxy_core::Event;
 
 use super::{Input, Reconfiguration};
+use waiting::Waiting;
 
 /// Once events take so much memory, no more are accepted. The source sends batches of up to the same size.
 const MOST_BYTES: usize = 4 << 20;
@@ -71,8 +74,7 @@ struct State {
     drift: Option<&'static str>,
     addresses: Option<Vec<IpAddr>>,
     /// The rest, in the order in which it came.
-    ordered: VecDeque<Input>,
-    depth: Depth,
+    ordered: Waiting,
     senders: usize,
     is_closed: bool,
 }
@@ -156,8 +158,9 @@ impl Drop for Closing {
 
 impl Gauge {
     pub fn depth(&self) -> Depth {
-        let depth = self.shared.state().depth;
-        Depth { is_full: depth.bytes >= MOST_BYTES, ..depth }
+        let waiting = &self.shared.state().ordered;
+        let bytes = waiting.bytes();
+        Depth { events: waiting.events(), bytes, is_full: bytes >= MOST_BYTES }
     }
 }
 
@@ -167,7 +170,7 @@ impl Shared {
     }
 
     fn wait_for_room<'s>(&'s self, mut state: MutexGuard<'s, State>) -> MutexGuard<'s, State> {
-        while state.depth.bytes >= MOST_BYTES && !state.is_closed {
+        while state.ordered.bytes() >= MOST_BYTES && !state.is_closed {
             state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         state
@@ -184,7 +187,7 @@ impl Shared {
 
     fn take(&self, state: &mut State) -> Option<Input> {
         let input = state.take()?;
-        if state.depth.bytes < MOST_BYTES {
+        if state.ordered.bytes() < MOST_BYTES {
             self.room.notify_all();
         }
         Some(input)
@@ -193,8 +196,7 @@ impl Shared {
     fn close(&self) {
         let mut state = self.state();
         state.is_closed = true;
-        state.ordered.clear();
-        state.depth = Depth::default();
+        state.ordered = Waiting::default();
         self.room.notify_all();
     }
 }
@@ -220,18 +222,7 @@ impl State {
                     self.addresses = Some(addresses);
                 }
             }
-            Input::SourceDiagnostics(_)
-                if matches!(self.ordered.back(), Some(Input::SourceDiagnostics(_))) =>
-            {
-                self.ordered.pop_back();
-                self.ordered.push_back(input);
-            }
-            Input::Events(_) | Input::Listed | Input::SourceDiagnostics(_) => {
-                let (events, bytes) = size(&input);
-                self.depth.events += events;
-                self.depth.bytes += bytes;
-                self.ordered.push_back(input);
-            }
+            Input::Events(_) | Input::Listed | Input::SourceDiagnostics(_) => self.ordered.put(input),
         }
     }
 
@@ -240,13 +231,7 @@ impl State {
         let first = first.or_else(|| self.reconfigured.take().map(Input::Reconfigured));
         let first = first.or_else(|| self.drift.take().map(Input::Drift));
         let addresses = |addresses| Input::Events(vec![Event::HostAddresses(addresses)]);
-        first.or_else(|| self.addresses.take().map(addresses)).or_else(|| {
-            let input = self.ordered.pop_front()?;
-            let (events, bytes) = size(&input);
-            self.depth.events -= events;
-            self.depth.bytes -= bytes;
-            Some(input)
-        })
+        first.or_else(|| self.addresses.take().map(addresses)).or_else(|| self.ordered.take())
     }
 }
 
@@ -255,33 +240,6 @@ fn host_addresses(events: &[Event]) -> Option<&[IpAddr]> {
         [Event::HostAddresses(addresses)] => Some(addresses),
         _ => None,
     }
-}
-
-/// How many events, and about how much memory they take.
-fn size(input: &Input) -> (usize, usize) {
-    match input {
-        Input::Events(events) => (events.len(), events.iter().map(bytes).sum()),
-        _ => (0, 0),
-    }
-}
-
-fn bytes(event: &Event) -> usize {
-    const TEXT: usize = 40;
-    let parts = match event {
-        Event::Slice(slice) => {
-            let addresses = slice.endpoints.iter().map(|it| it.addresses.len()).sum::<usize>();
-            slice.ports.len() * 2 * TEXT + slice.endpoints.len() * 6 * TEXT + addresses * TEXT
-        }
-        Event::Service(service) => {
-            let lists = service.external_ips.len()
-                + service.load_balancer_source_ranges.len()
-                + service.annotations.len() * 2
-                + service.ingress.len() * 2;
-            service.ports.len() * 4 * TEXT + lists * TEXT
-        }
-        _ => 0,
-    };
-    size_of::<Event>() + parts
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::kube::framer::Framer;
+use crate::wire::room::MOST_ENTRIES;
 
 const KINDS: [(Kind, lab::Kind); 4] = [
     (Kind::Node, lab::Kind::Node),
@@ -174,7 +175,30 @@ fn lists_in_an_object_are_bounded() {
     message.extend_from_slice(&b"\x12\x00".repeat(200_001));
     let frame = frame("ADDED", lab::Kind::EndpointSlice, &message);
     let Ok(Line::Changed(item)) = line(Encoding::Protobuf, Kind::Slice, &frame) else { panic!() };
-    assert!(matches!(item.content, Content::Unusable("its lists are too long")));
+    assert!(matches!(item.content, Content::Unusable(TOO_LONG)));
+}
+
+/// In lists of lists and in labels, too. The next object has its own room.
+#[test]
+fn lists_in_an_object_are_bounded_in_json() {
+    let object = |metadata: String, endpoints: String| {
+        let text =
+            format!(r#"{{"type":"ADDED","object":{{"metadata":{metadata},"endpoints":{endpoints}}}}}"#);
+        let Ok(Line::Changed(item)) = line(Encoding::Json, Kind::Slice, text.as_bytes()) else { panic!() };
+        item.content
+    };
+    let list = |entry: &str, count: usize| format!("[{}]", vec![entry; count].join(","));
+    let name = || r#"{"name":"a"}"#.to_owned();
+    let labels: Vec<String> = (0..=MOST_ENTRIES).map(|number| format!(r#""l{number}":"""#)).collect();
+    let many_labels = format!(r#"{{"name":"a","labels":{{{}}}}}"#, labels.join(","));
+    let nested = |addresses| list(&format!(r#"{{"addresses":{}}}"#, list(r#""""#, addresses)), 1_000);
+    for (metadata, endpoints) in
+        [(name(), list("{}", MOST_ENTRIES + 1)), (name(), nested(200)), (many_labels, list("{}", 0))]
+    {
+        assert!(matches!(object(metadata, endpoints), Content::Unusable(TOO_LONG)));
+        // 1,000 endpoints, and 199 entries in each.
+        assert!(matches!(object(name(), nested(199)), Content::Object(_, _)), "as many as fit");
+    }
 }
 
 /// Text as tenants write it.

@@ -135,7 +135,9 @@ fn what_arrives_while_inputs_are_taken_is_for_the_next_time() {
     let (sender, receiver) = inbox();
     sender.send(Input::Events(vec![slice(1, 1)])).unwrap();
     sender.send(Input::Listed).unwrap();
-    let taken = receiver.try_iter().inspect(|_| sender.send(Input::Events(vec![slice(2, 1)])).unwrap());
+    let mut number = 2..;
+    let arrives = |_: &Input| sender.send(Input::Events(vec![slice(number.next().unwrap(), 1)])).unwrap();
+    let taken = receiver.try_iter().inspect(arrives);
     assert_eq!(taken.count(), 2);
     assert_eq!(receiver.try_iter().count(), 2);
 }
@@ -150,4 +152,73 @@ fn it_ends_when_all_senders_have_ended() {
     drop(other);
     assert_eq!(take(&receiver), "listed");
     assert_eq!(receiver.recv_timeout(PATIENCE).unwrap_err(), RecvTimeoutError::Disconnected);
+}
+
+fn gone(number: usize) -> Event {
+    Event::SliceGone { namespace: String::new(), name: format!("s{number}") }
+}
+
+/// What waits, batch by batch: `s1:3` is slice 1 with three endpoints.
+fn batches(receiver: &Receiver) -> Vec<String> {
+    let show = |event: &Event| match event {
+        Event::Slice(slice) => format!("{}:{}", slice.name, slice.endpoints.len()),
+        Event::SliceGone { name, .. } => format!("{name} gone"),
+        other => panic!("{other:?}"),
+    };
+    let inputs = receiver.try_iter().map(|input| match input {
+        Input::Events(events) => events.iter().map(show).collect::<Vec<_>>().join(" "),
+        Input::Listed => "listed".to_owned(),
+        other => panic!("{other:?}"),
+    });
+    inputs.collect()
+}
+
+/// Each object changes a thousand times while the agent takes nothing: the queue is as large as its last states.
+#[test]
+fn of_an_object_only_the_last_state_waits() {
+    const OBJECTS: usize = 10;
+    let (sender, receiver) = inbox();
+    for round in 1..=1_000 {
+        for number in 0..OBJECTS {
+            sender.send_now(Input::Events(vec![slice(number, round)])).unwrap();
+        }
+        assert_eq!(sender.gauge().depth().events, OBJECTS);
+    }
+    let one = {
+        let (sender, _receiver) = inbox();
+        sender.send_now(Input::Events((0..OBJECTS).map(|number| slice(number, 1_000)).collect())).unwrap();
+        sender.gauge().depth().bytes
+    };
+    assert_eq!(sender.gauge().depth().bytes, one);
+    let expected: Vec<String> = (0..OBJECTS).map(|number| format!("s{number}:1000")).collect();
+    assert_eq!(batches(&receiver), expected);
+    assert_eq!(sender.gauge().depth(), Depth::default());
+}
+
+/// An object of the first list that changes or goes before the agent looks is still part of that list.
+#[test]
+fn the_last_state_is_where_the_first_one_waited() {
+    let (sender, receiver) = inbox();
+    for input in [
+        Input::Events(vec![slice(1, 1), slice(2, 1), slice(1, 2), slice(3, 1)]),
+        Input::Listed,
+        Input::Events(vec![gone(2), slice(4, 1), slice(3, 7)]),
+        Input::Events(vec![slice(3, 8)]),
+    ] {
+        sender.send(input).unwrap();
+    }
+    assert_eq!(batches(&receiver), ["s1:2 s2 gone s3:8", "listed", "s4:1"]);
+    // What was taken does not wait any more.
+    sender.send(Input::Events(vec![slice(1, 3), gone(3)])).unwrap();
+    assert_eq!(batches(&receiver), ["s1:3 s3 gone"]);
+    assert_eq!(sender.gauge().depth(), Depth::default());
+}
+
+#[test]
+fn the_time_of_the_first_change_that_waits_is_kept() {
+    let (sender, receiver) = inbox();
+    let changed = |last_change| Event::Slice(EndpointSlice { last_change, ..EndpointSlice::default() });
+    sender.send(Input::Events(vec![changed(None), changed(Some(5)), changed(Some(7))])).unwrap();
+    let Ok(Input::Events(events)) = receiver.recv_timeout(PATIENCE) else { panic!() };
+    assert_eq!(events, [changed(Some(5))]);
 }

@@ -1,0 +1,156 @@
+//! Inputs that wait in the order in which they came. Of an object only the last state waits: an event replaces the one of the
+//! same object, in its place. So the first list of a source is never less than complete, and an object that changes all the
+//! time takes no more room than any other.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, RandomState};
+
+use ferroxy_core::Event;
+
+use super::super::Input;
+
+#[derive(Debug, Default)]
+pub(super) struct Waiting {
+    inputs: VecDeque<Input>,
+    /// How many inputs have been taken: the number of the first one that waits.
+    taken: usize,
+    /// By the hash of its name, where the event of an object waits: the number of its input, and its place there.
+    places: HashMap<u64, (usize, usize)>,
+    hasher: RandomState,
+    events: usize,
+    bytes: usize,
+}
+
+impl Waiting {
+    pub(super) fn len(&self) -> usize {
+        self.inputs.len()
+    }
+
+    pub(super) fn events(&self) -> usize {
+        self.events
+    }
+
+    /// About how much memory the events take.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(super) fn put(&mut self, input: Input) {
+        match input {
+            Input::Events(events) => self.put_events(events),
+            Input::SourceDiagnostics(_)
+                if matches!(self.inputs.back(), Some(Input::SourceDiagnostics(_))) =>
+            {
+                self.inputs.pop_back();
+                self.inputs.push_back(input);
+            }
+            _ => self.inputs.push_back(input),
+        }
+    }
+
+    pub(super) fn take(&mut self) -> Option<Input> {
+        let input = self.inputs.pop_front()?;
+        if let Input::Events(events) = &input {
+            for (place, event) in events.iter().enumerate() {
+                self.events -= 1;
+                self.bytes -= bytes(event);
+                let key = self.key(event);
+                if self.places.get(&key) == Some(&(self.taken, place)) {
+                    self.places.remove(&key);
+                }
+            }
+        }
+        self.taken += 1;
+        Some(input)
+    }
+
+    fn put_events(&mut self, events: Vec<Event>) {
+        let mut new = Vec::with_capacity(events.len());
+        for event in events {
+            self.bytes += bytes(&event);
+            let key = self.key(&event);
+            let before = match self.places.get(&key) {
+                Some(place) => waiting(&mut self.inputs, self.taken, *place, &mut new),
+                None => None,
+            };
+            match before {
+                Some(before) if object(before) == object(&event) => {
+                    self.bytes -= bytes(before);
+                    *before = newer(before, event);
+                }
+                _ => {
+                    self.places.insert(key, (self.taken + self.inputs.len(), new.len()));
+                    self.events += 1;
+                    new.push(event);
+                }
+            }
+        }
+        if !new.is_empty() {
+            self.inputs.push_back(Input::Events(new));
+        }
+    }
+
+    fn key(&self, event: &Event) -> u64 {
+        self.hasher.hash_one(object(event))
+    }
+}
+
+/// The event at a place: in an input that waits, or in the one that is being put.
+fn waiting<'e>(
+    inputs: &'e mut VecDeque<Input>,
+    taken: usize,
+    (input, place): (usize, usize),
+    new: &'e mut [Event],
+) -> Option<&'e mut Event> {
+    let input = input.checked_sub(taken)?;
+    if input == inputs.len() {
+        return new.get_mut(place);
+    }
+    match inputs.get_mut(input)? {
+        Input::Events(events) => events.get_mut(place),
+        _ => None,
+    }
+}
+
+/// The last state of an object, and since when it waits to be programmed.
+fn newer(before: &Event, mut event: Event) -> Event {
+    if let (Event::Slice(before), Event::Slice(event)) = (before, &mut event) {
+        event.last_change = before.last_change.or(event.last_change);
+    }
+    event
+}
+
+/// The object that an event is about: its kind, its namespace and its name.
+fn object(event: &Event) -> (u8, &str, &str) {
+    match event {
+        Event::Service(service) => (0, &service.namespace, &service.name),
+        Event::ServiceGone { namespace, name } => (0, namespace, name),
+        Event::Slice(slice) => (1, &slice.namespace, &slice.name),
+        Event::SliceGone { namespace, name } => (1, namespace, name),
+        Event::Node(node) => (2, "", &node.name),
+        Event::NodeGone { name } => (2, "", name),
+        Event::ServiceCidr(range) => (3, "", &range.name),
+        Event::ServiceCidrGone { name } => (3, "", name),
+        Event::HostAddresses(_) => (4, "", ""),
+    }
+}
+
+/// About how much memory an event takes.
+fn bytes(event: &Event) -> usize {
+    const TEXT: usize = 40;
+    let parts = match event {
+        Event::Slice(slice) => {
+            let addresses = slice.endpoints.iter().map(|it| it.addresses.len()).sum::<usize>();
+            slice.ports.len() * 2 * TEXT + slice.endpoints.len() * 6 * TEXT + addresses * TEXT
+        }
+        Event::Service(service) => {
+            let lists = service.external_ips.len()
+                + service.load_balancer_source_ranges.len()
+                + service.annotations.len() * 2
+                + service.ingress.len() * 2;
+            service.ports.len() * 4 * TEXT + lists * TEXT
+        }
+        _ => 0,
+    };
+    size_of::<Event>() + parts
+}
