@@ -347,6 +347,13 @@ impl Facts {
         names.filter_map(|name| self.slices.get(name).map(Box::as_ref))
     }
 
+    /// About how much work it is to resolve a Service: its frontends and its endpoints.
+    pub fn size_of(&self, name: &ServiceName) -> usize {
+        let frontends = self.service(name).map_or(0, |service| resolve::frontends_of(service, &self.policy));
+        let endpoints = self.slices_of(name).map(Slice::len).sum::<usize>();
+        frontends + endpoints
+    }
+
     /// The location of the endpoint with this index.
     pub fn place(&self, slice: &Slice, index: usize) -> Option<&Place> {
         self.places.get(slice.place(index)?)

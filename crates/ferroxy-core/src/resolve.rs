@@ -141,23 +141,20 @@ pub fn update(facts: &Facts, touched: &Touched, intent: &mut Intent) {
 
 /// The frontends that a Service claims, before conflicts are settled.
 pub(crate) fn claims(service: &Service, policy: &Policy) -> Claimed {
-    let mut claimed = Claimed::new();
     if ownership::check(service).is_err() {
-        return claimed;
+        return Claimed::default();
     }
-    let mut claim = |claim, rank: Rank| {
-        claimed.entry(claim).and_modify(|known| *known = rank.min(*known)).or_insert(rank);
+    let of_frontend = |wanted: frontends::Wanted| {
+        let whole = wanted.address.map(|address| (Claim::WholeAddress { address }, wanted.rank()));
+        std::iter::once((wanted.claim(service), wanted.rank())).chain(whole)
     };
-    for wanted in frontends::wanted(service, policy) {
-        claim(wanted.claim(service), wanted.rank());
-        if let Some(address) = wanted.address {
-            claim(Claim::WholeAddress { address }, wanted.rank());
-        }
-    }
-    if let Some(port) = health_check::port(service) {
-        claim(Claim::HealthCheck { port }, Rank::Allocated);
-    }
-    claimed
+    let health_check = health_check::port(service).map(|port| (Claim::HealthCheck { port }, Rank::Allocated));
+    frontends::wanted(service, policy).into_iter().flat_map(of_frontend).chain(health_check).collect()
+}
+
+/// How many frontends of a Service are looked at.
+pub(crate) fn frontends_of(service: &Service, policy: &Policy) -> usize {
+    frontends::count(service, policy).min(policy.limits.frontends)
 }
 
 /// One Service port in one family with everything that led to its Intent; `explain` shows the steps.

@@ -5,7 +5,7 @@
 //! a random key in each process: nobody can choose a hundred thousand addresses that collide. Nothing may depend on the
 //! order of such a map; where the order shows, it is a `BTreeMap` or it is sorted.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 
 use smallvec::SmallVec;
@@ -47,8 +47,30 @@ pub(crate) enum Rank {
     ExternalIp,
 }
 
-/// The claims of one Service. One that it has for two reasons has the stronger rank.
-pub(crate) type Claimed = BTreeMap<Claim, Rank>;
+/// The claims of one Service, sorted. One that it has for two reasons has the stronger rank.
+#[derive(Debug, Default)]
+pub(crate) struct Claimed(Vec<(Claim, Rank)>);
+
+impl FromIterator<(Claim, Rank)> for Claimed {
+    fn from_iter<T: IntoIterator<Item = (Claim, Rank)>>(claims: T) -> Claimed {
+        let mut claims: Vec<_> = claims.into_iter().collect();
+        claims.sort_unstable();
+        claims.dedup_by_key(|(claim, _)| *claim);
+        Claimed(claims)
+    }
+}
+
+impl Claimed {
+    /// Those that the other one does not have with the same rank.
+    fn without(&self, other: &Claimed) -> Claimed {
+        let mut others = other.0.iter().peekable();
+        let is_new = |claim: &&(Claim, Rank)| {
+            while others.next_if(|it| it < claim).is_some() {}
+            others.peek() != Some(claim)
+        };
+        Claimed(self.0.iter().filter(is_new).copied().collect())
+    }
+}
 
 #[derive(Debug, Default)]
 pub(crate) struct Claims {
@@ -85,17 +107,20 @@ impl Claims {
         node_addresses: impl Fn() -> BTreeSet<IpAddr>,
         touched: &mut BTreeSet<ServiceName>,
     ) {
-        let concerned: BTreeSet<Claim> =
-            [&old, &new].into_iter().flatten().flat_map(|(_, claims)| claims.keys()).copied().collect();
+        // What stays is left alone: one small change of a Service with thousands of addresses costs little.
+        let (gone, come) = difference(old.as_ref(), new.as_ref());
+        let mut concerned: Vec<Claim> = gone.0.iter().chain(&come.0).map(|(claim, _)| *claim).collect();
+        concerned.sort_unstable();
+        concerned.dedup();
         let owners = |claims: &Claims| -> Vec<_> {
             concerned.iter().map(|claim| claims.owner(claim).cloned()).collect()
         };
         let before = owners(self);
-        if let Some((service, claims)) = old {
-            self.withdraw(service, &claims);
+        if let Some((service, _)) = old {
+            self.withdraw(service, &gone);
         }
-        if let Some((service, claims)) = new {
-            self.enter(service, &claims);
+        if let Some((service, _)) = new {
+            self.enter(service, &come);
         }
         for ((claim, before), after) in concerned.iter().zip(before).zip(owners(self)) {
             if before != after {
@@ -131,7 +156,7 @@ impl Claims {
     }
 
     fn enter(&mut self, service: &Service, claims: &Claimed) {
-        for (claim, rank) in claims {
+        for (claim, rank) in &claims.0 {
             let holder = Holder {
                 rank: *rank,
                 created: service.created.unwrap_or(i64::MIN),
@@ -145,7 +170,7 @@ impl Claims {
     }
 
     fn withdraw(&mut self, service: &Service, claims: &Claimed) {
-        for claim in claims.keys() {
+        for (claim, _) in &claims.0 {
             let Some(holders) = self.holders.get_mut(claim) else { continue };
             holders.retain(|holder| holder.name != service.name);
             if holders.is_empty() {
@@ -156,6 +181,18 @@ impl Claims {
         if self.holders.len() < self.holders.capacity() / 4 {
             self.holders.shrink_to(self.holders.len() * 2);
         }
+    }
+}
+
+/// The claims that one Service gives up, and those that it gets. Its age is a part of every claim.
+fn difference(old: Option<&(&Service, Claimed)>, new: Option<&(&Service, Claimed)>) -> (Claimed, Claimed) {
+    let none = Claimed::default();
+    let of = |side: Option<&(&Service, Claimed)>| side.map(|(service, _)| service.created);
+    let (before, after) = (old.map_or(&none, |(_, it)| it), new.map_or(&none, |(_, it)| it));
+    if of(old) == of(new) {
+        (before.without(after), after.without(before))
+    } else {
+        (before.without(&none), after.without(&none))
     }
 }
 
@@ -172,6 +209,35 @@ mod tests {
     fn colliding(number: u16) -> Claim {
         let address = Ipv6Addr::new(0xd308, 0xa385, 0x886a, 0x3f24, 0, 0, 0, number).into();
         Claim::Address { address, port: 80, protocol: Protocol::Tcp }
+    }
+
+    fn port(number: u16, rank: Rank) -> (Claim, Rank) {
+        (Claim::NodePort { family: Family::V4, port: number, protocol: Protocol::Tcp }, rank)
+    }
+
+    #[test]
+    fn a_claim_for_two_reasons_has_the_stronger_one() {
+        let claimed: Claimed = [
+            port(2, Rank::ExternalIp),
+            port(1, Rank::ExternalIp),
+            port(2, Rank::Allocated),
+            port(2, Rank::LoadBalancerIp),
+        ]
+        .into_iter()
+        .collect();
+        assert_eq!(claimed.0, [port(1, Rank::ExternalIp), port(2, Rank::Allocated)]);
+    }
+
+    #[test]
+    fn the_difference_has_what_only_one_side_has() {
+        let of = |claims: &[(Claim, Rank)]| claims.iter().copied().collect::<Claimed>();
+        let [one, two, three] = [1, 2, 3].map(|number| port(number, Rank::ExternalIp));
+        let stronger = port(2, Rank::Allocated);
+        assert_eq!(of(&[one, two, three]).without(&of(&[one, three])).0, [two]);
+        assert_eq!(of(&[one, two]).without(&of(&[one, stronger])).0, [two]);
+        assert_eq!(of(&[one, stronger]).without(&of(&[one, two])).0, [stronger]);
+        assert_eq!(of(&[one, two]).without(&of(&[one, two, three])).0, []);
+        assert_eq!(of(&[one]).without(&Claimed::default()).0, [one]);
     }
 
     #[test]
