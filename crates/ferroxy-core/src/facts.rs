@@ -7,6 +7,7 @@ mod interner;
 mod node;
 mod service;
 mod slice;
+mod touched;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -23,6 +24,7 @@ pub use service::{Listed, LoadBalancerIp, Service, ServiceKind, ServicePort};
 #[cfg(test)]
 pub(crate) use slice::MOST_PORTS;
 pub use slice::{Conditions, Place, Slice, SlicePort};
+pub use touched::Touched;
 
 use crate::diagnostic::{Cause, Diagnostic, Object, ObjectKind, at_most};
 use crate::event::Event;
@@ -55,33 +57,6 @@ pub struct Facts {
     claims: Claims,
     /// Objects with an unusable name.
     nameless: BTreeMap<Object, Diagnostic>,
-}
-
-/// What an event may have changed; everything else resolves to the same result as before.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Touched {
-    /// Resolve these again.
-    pub services: BTreeSet<ServiceName>,
-    /// Resolve every Service again.
-    pub everything: bool,
-    /// Resolve the node again.
-    pub node: bool,
-}
-
-impl Touched {
-    pub fn all() -> Touched {
-        Touched { services: BTreeSet::new(), everything: true, node: true }
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.services.is_empty() && !self.everything && !self.node
-    }
-
-    pub fn merge(&mut self, other: Touched) {
-        self.services.extend(other.services);
-        self.everything |= other.everything;
-        self.node |= other.node;
-    }
 }
 
 /// Numbers of objects, for logs and metrics.
@@ -178,9 +153,11 @@ impl Facts {
         // Not inside the call, which borrows the claims.
         let mut claims = std::mem::take(&mut self.claims);
         let node_addresses = || resolve::known_addresses(self);
-        claims.replace(old.as_deref().map(with_claims), new, node_addresses, &mut touched);
+        let is_handed_over =
+            claims.replace(old.as_deref().map(with_claims), new, node_addresses, &mut touched);
         self.claims = claims;
-        Touched { services: touched, ..Touched::default() }
+        let handed_over = if is_handed_over { touched.clone() } else { BTreeSet::new() };
+        Touched { services: touched, handed_over, ..Touched::default() }
     }
 
     fn replace_slice(&mut self, name: &Arc<str>, new: Option<Box<Slice>>) -> Touched {
@@ -238,7 +215,8 @@ impl Facts {
             return Touched::default();
         }
         let services = self.on_addresses_that_changed(&addresses);
-        Touched { services, everything: before != self.seen_by_services(), node: true }
+        let everything = before != self.seen_by_services();
+        Touched { services, everything, node: true, ..Touched::default() }
     }
 
     /// The fields of the node that the rules for Services read: its zone (topology) and its addresses (source ranges).

@@ -99,14 +99,14 @@ impl Claims {
     }
 
     /// One Service was replaced. Adds every Service that gains or loses a frontend because of it, or whose Diagnostics name a
-    /// former owner. `node_addresses` are those where node ports may answer.
+    /// former owner. `node_addresses` are those where node ports may answer. Returns whether any frontend lost its owner.
     pub(super) fn replace(
         &mut self,
         old: Option<(&Service, Claimed)>,
         new: Option<(&Service, Claimed)>,
         node_addresses: impl Fn() -> BTreeSet<IpAddr>,
         touched: &mut BTreeSet<ServiceName>,
-    ) {
+    ) -> bool {
         // What stays is left alone: one small change of a Service with thousands of addresses costs little.
         let (gone, come) = difference(old.as_ref(), new.as_ref());
         let mut concerned: Vec<Claim> = gone.0.iter().chain(&come.0).map(|(claim, _)| *claim).collect();
@@ -122,13 +122,16 @@ impl Claims {
         if let Some((service, _)) = new {
             self.enter(service, &come);
         }
+        let mut is_handed_over = false;
         for ((claim, before), after) in concerned.iter().zip(before).zip(owners(self)) {
             if before != after {
+                is_handed_over |= before.is_some();
                 touched.extend(before);
                 touched.extend(self.holders(*claim).cloned());
                 self.touch_neighbours(claim, &node_addresses, touched);
             }
         }
+        is_handed_over
     }
 
     fn touch_neighbours(

@@ -6,6 +6,7 @@
 //! removes what kube-proxy left, `sweep.rs` removes stale connections. The agent knows a dataplane only by its contract:
 //! it asks for capabilities and never looks at the mode's name.
 
+mod courtesy;
 mod inbox;
 pub mod inputs;
 mod latency;
@@ -32,6 +33,7 @@ use ferroxy_dataplane::{Dataplane, Mode, Settings};
 use crate::host::notify::{Heart, Notifier};
 use crate::serve::Status;
 use crate::serve::changes::{ChangeKind, Reported};
+use courtesy::{Courtesy, LARGE};
 pub use inbox::{Closed, Closing, Depth, Gauge, Receiver, Sender, inbox};
 use latency::Latency;
 use queue::Queue;
@@ -99,6 +101,7 @@ pub struct Agent {
     queue: Queue,
     /// What the Services in the queue must become, as far as that is known.
     waiting: Waiting,
+    courtesy: Courtesy,
     /// When to program the node's own settings, and how often that failed.
     node_due: Option<(Instant, u32)>,
     verify_due: Option<Instant>,
@@ -138,6 +141,7 @@ impl Agent {
             periods,
             queue,
             waiting: Waiting::default(),
+            courtesy: Courtesy::default(),
             node_due: None,
             verify_due: None,
             tidy_due: None,
@@ -281,7 +285,11 @@ impl Agent {
                 self.dataplane.acknowledged().services().map(|(name, _)| name.clone()).collect();
             known.into_iter().chain(programmed).for_each(|name| self.enqueue(name, now));
         }
-        touched.services.into_iter().for_each(|name| self.enqueue(name, now));
+        for name in touched.services {
+            let can_wait = !touched.handed_over.contains(&name) && !touched.everything;
+            self.enqueue(name.clone(), now);
+            self.let_others_go_first(&name, can_wait, now);
+        }
         if is_news && (self.node_due.is_some() || !self.queue.is_empty()) {
             self.status.queued();
         }
@@ -291,6 +299,14 @@ impl Agent {
     fn enqueue(&mut self, name: ServiceName, now: Instant) {
         self.waiting.forget(&name);
         self.queue.add(name, now);
+    }
+
+    /// A large Service may wait, unless the changes of others are parts of its own.
+    fn let_others_go_first(&mut self, name: &ServiceName, can_wait: bool, now: Instant) {
+        let can_wait = can_wait && self.queue.is_cut() && self.facts.size_of(name) > LARGE;
+        if let Some(until) = self.courtesy.changed(name, can_wait, now) {
+            self.queue.postpone(name, until);
+        }
     }
 
     fn next_deadline(&self) -> Instant {
@@ -332,7 +348,8 @@ impl Agent {
         }
         self.change_services(now);
         self.plan_to_drain(now);
-        self.status.queue_length(self.queue.len(), self.waiting.large());
+        let large = self.waiting.large().count() + self.courtesy.unresolved().count();
+        self.status.queue_length(self.queue.len(), large);
     }
 }
 

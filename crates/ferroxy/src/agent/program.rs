@@ -15,17 +15,46 @@ use crate::memory::give_memory_back;
 use crate::serve::health::Step;
 
 impl Agent {
-    /// One round: small changes, then a portion of a large one. What does not fit stays due.
+    /// One round: small changes, then some work on large ones. What does not fit stays due.
     pub(super) fn change_services(&mut self, now: Instant) {
         let due = self.queue.due(now);
         if due.is_empty() {
             return;
         }
-        self.resolve(&due, now);
-        let small = self.waiting.small(&due, self.dataplane.acknowledged());
+        let (later, at_once): (Vec<_>, Vec<_>) =
+            due.into_iter().partition(|name| self.courtesy.is_unresolved(name));
+        self.resolve(&at_once, now);
+        let small = self.waiting.small(&at_once, self.dataplane.acknowledged());
+        if !small.changes.is_empty() {
+            self.courtesy.small_changed(now);
+        }
         self.change(small, now);
+        self.change_large(&at_once, &later, now);
+    }
+
+    /// One Service is resolved, and a portion of one is programmed. Then the others go first for a while.
+    fn change_large(&mut self, resolved: &[ServiceName], unresolved: &[ServiceName], now: Instant) {
+        let began = Instant::now();
+        let next = self.courtesy.take_next(unresolved);
+        let next = next.as_slice();
+        self.resolve(next, now);
+        // Most changes of large Services are small.
+        let whole = self.waiting.small(next, self.dataplane.acknowledged());
+        let mut worked = !whole.changes.is_empty();
+        self.change(whole, now);
+        let mut due = [resolved, next].concat();
+        due.sort();
         let portion = self.waiting.portion(&due, self.dataplane.acknowledged());
+        worked |= !portion.changes.is_empty();
         self.change(portion, now);
+        if !worked {
+            return;
+        }
+        let took = began.elapsed();
+        if let Some(until) = self.courtesy.worked(took, now + took) {
+            let all = self.waiting.large().chain(self.courtesy.unresolved());
+            all.for_each(|name| self.queue.postpone(name, until));
+        }
     }
 
     fn resolve(&mut self, due: &[ServiceName], now: Instant) {

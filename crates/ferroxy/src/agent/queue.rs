@@ -53,6 +53,13 @@ impl Queue {
             .or_insert(Attempt { due, failures: 0 });
     }
 
+    /// It waits until then at least.
+    pub fn postpone(&mut self, name: &ServiceName, until: Instant) {
+        if let Some(attempt) = self.waiting.get_mut(name) {
+            attempt.due = attempt.due.max(until);
+        }
+    }
+
     pub fn due(&self, now: Instant) -> Vec<ServiceName> {
         if self.rest_until.is_some_and(|until| now < until) {
             return Vec::new();
@@ -163,6 +170,19 @@ mod tests {
     fn a_new_change_is_tried_at_once() {
         let (mut queue, start) = (Queue::default(), Instant::now());
         queue.failed(name("a"), start);
+        queue.add(name("a"), start);
+        assert_eq!(queue.due(start), [name("a")]);
+    }
+
+    #[test]
+    fn what_is_postponed_waits_unless_it_changes() {
+        let (mut queue, start) = (Queue::default(), Instant::now());
+        let later = start + Duration::from_secs(1);
+        queue.add(name("a"), start);
+        queue.postpone(&name("a"), later);
+        queue.postpone(&name("a"), start);
+        queue.postpone(&name("unknown"), later);
+        assert_eq!((queue.due(start), queue.next_due()), (vec![], Some(later)));
         queue.add(name("a"), start);
         assert_eq!(queue.due(start), [name("a")]);
     }

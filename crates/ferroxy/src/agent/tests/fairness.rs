@@ -49,6 +49,7 @@ impl Started {
     fn new() -> Started {
         let kernel = Kernel::warm();
         let mut agent = agent(&kernel);
+        agent.courtesy.never_rest();
         assert_eq!(agent.start(&inbox().1), None);
         kernel.take_journal();
         Started { kernel, agent, now: Instant::now() }
@@ -82,7 +83,7 @@ fn small_services_go_before_and_between_the_portions_of_a_huge_one() {
     assert_eq!(first, ["change apps/a", "change apps/huge"]);
     let mut frontends = vec![it.frontends("huge")];
     for last in 3.. {
-        assert_eq!(it.agent.waiting.large(), 1);
+        assert_eq!(it.agent.waiting.large().count(), 1);
         let name = format!("s{last}");
         let journal = it.round(service("apps", &name, last, 80));
         assert_eq!(journal, [format!("change apps/{name}"), "change apps/huge".into()]);
@@ -92,7 +93,7 @@ fn small_services_go_before_and_between_the_portions_of_a_huge_one() {
         }
     }
     assert_eq!(frontends, [409, 818, 1227, 30 * 41]);
-    assert!(it.is_in_sync() && it.agent.waiting.large() == 0);
+    assert!(it.is_in_sync() && it.agent.waiting.large().count() == 0);
 }
 
 #[test]
@@ -200,6 +201,41 @@ fn a_round_of_small_services_has_a_bound_and_the_smallest_come_first() {
         it.round([]);
     }
     assert!(it.is_in_sync());
+}
+
+#[test]
+fn small_services_have_the_agent_to_themselves_after_a_portion() {
+    let mut it = Started::new();
+    it.agent.courtesy = Courtesy::default();
+    let first = it.round([huge("huge", 1), service("apps", "a", 2, 80)].concat());
+    assert_eq!(first, ["change apps/a", "change apps/huge"]);
+    // The portion took some time: many times as long it rests, even if the Service changes.
+    assert_eq!(it.round(service("apps", "b", 3, 80)), ["change apps/b"]);
+    let [_, slice] = huge("huge", 4);
+    assert_eq!(it.round([slice]), [""; 0]);
+    assert!(it.agent.courtesy.is_unresolved(&name("apps", "huge")));
+    // A frontend that it gives up is another matter: another Service may wait for it.
+    let events = [vec![gone("huge")], service("apps", "heir", 1, 30).into()].concat();
+    assert_eq!(it.round(events), ["change apps/heir apps/huge"]);
+    while !it.agent.queue.is_empty() {
+        it.now += Duration::from_secs(5);
+        it.round([]);
+    }
+    assert!(it.is_in_sync());
+}
+
+#[test]
+fn a_small_change_of_a_large_service_is_whole() {
+    let mut it = Started::new();
+    it.round(huge("huge", 1));
+    while !it.agent.queue.is_empty() {
+        it.round([]);
+    }
+    let [Event::Service(mut service), _] = huge("huge", 1) else { unreachable!() };
+    service.external_ips.pop();
+    service.external_ips.push("192.0.3.1".into());
+    it.round([Event::Service(service)]);
+    assert!(it.agent.queue.is_empty() && it.is_in_sync());
 }
 
 #[test]
