@@ -100,7 +100,7 @@ fn wrong_input_is_one_line() {
     for (words, says) in [
         (&["--sizes=many"][..], "such as 1000x10"),
         (&["--sizes=0x1"], "some of each"),
-        (&["--sizes=61000x1"], "at most 60000 Services"),
+        (&["--sizes=101000x1"], "at most 100000 Services"),
         (&["--sizes=50000x50"], "at most 1000000 endpoints"),
         (&["--peer=/no/such/kube-proxy"], "/no/such/kube-proxy: no such program"),
         (&["--mode=userspace"], "userspace"),

@@ -93,7 +93,7 @@ impl Size {
     pub const ONE: Size = Size { services: 1, endpoints: 1 };
 
     /// The addresses of Services and of endpoints are counted up in ranges of this size, and moved endpoints in another.
-    const MOST_SERVICES: usize = 60_000;
+    const MOST_SERVICES: usize = 100_000;
     const MOST_ENDPOINTS: usize = 1_000_000;
 
     pub fn cluster(self) -> Cluster {
