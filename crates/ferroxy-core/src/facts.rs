@@ -325,11 +325,20 @@ impl Facts {
         names.filter_map(|name| self.slices.get(name).map(Box::as_ref))
     }
 
-    /// About how much work it is to resolve a Service: its frontends and its endpoints.
-    pub fn size_of(&self, name: &ServiceName) -> usize {
-        let frontends = self.service(name).map_or(0, |service| resolve::frontends_of(service, &self.policy));
-        let endpoints = self.slices_of(name).map(Slice::len).sum::<usize>();
-        frontends + endpoints
+    /// Whether a Service has more frontends and endpoints than this, about. It looks at no more than so many slices.
+    pub fn is_larger_than(&self, name: &ServiceName, most: usize) -> bool {
+        let frontends = |service: &Service| {
+            let addresses = service.external_ips.len() + service.load_balancer_ips.len();
+            service.ports.len().saturating_mul(addresses)
+        };
+        let mut size = self.service(name).map_or(0, frontends);
+        let mut slices = self.slices_of(name);
+        while size <= most
+            && let Some(slice) = slices.next()
+        {
+            size += 1 + slice.len();
+        }
+        size > most
     }
 
     /// The location of the endpoint with this index.

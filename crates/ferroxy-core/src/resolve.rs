@@ -152,11 +152,6 @@ pub(crate) fn claims(service: &Service, policy: &Policy) -> Claimed {
     frontends::wanted(service, policy).into_iter().flat_map(of_frontend).chain(health_check).collect()
 }
 
-/// How many frontends of a Service are looked at.
-pub(crate) fn frontends_of(service: &Service, policy: &Policy) -> usize {
-    frontends::count(service, policy).min(policy.limits.frontends)
-}
-
 /// One Service port in one family with everything that led to its Intent; `explain` shows the steps.
 #[derive(Debug)]
 pub(crate) struct ResolvedPort<'f> {

@@ -288,7 +288,9 @@ impl Agent {
         for name in touched.services {
             let can_wait = !touched.handed_over.contains(&name) && !touched.everything;
             self.enqueue(name.clone(), now);
-            self.let_others_go_first(&name, can_wait, now);
+            if can_wait {
+                self.let_others_go_first(&name, now);
+            }
         }
         if is_news && (self.node_due.is_some() || !self.queue.is_empty()) {
             self.status.queued();
@@ -298,13 +300,16 @@ impl Agent {
     /// The Service changed: whatever was to become of it does not count any more.
     fn enqueue(&mut self, name: ServiceName, now: Instant) {
         self.waiting.forget(&name);
+        self.courtesy.forget(&name);
         self.queue.add(name, now);
     }
 
-    /// A large Service may wait, unless the changes of others are parts of its own.
-    fn let_others_go_first(&mut self, name: &ServiceName, can_wait: bool, now: Instant) {
-        let can_wait = can_wait && self.queue.is_cut() && self.facts.size_of(name) > LARGE;
-        if let Some(until) = self.courtesy.changed(name, can_wait, now) {
+    /// For a change that concerns no other Service: a large one is resolved after the small ones.
+    fn let_others_go_first(&mut self, name: &ServiceName, now: Instant) {
+        if self.queue.is_cut()
+            && self.facts.is_larger_than(name, LARGE)
+            && let Some(until) = self.courtesy.changed(name, now)
+        {
             self.queue.postpone(name, until);
         }
     }
@@ -348,7 +353,7 @@ impl Agent {
         }
         self.change_services(now);
         self.plan_to_drain(now);
-        let large = self.waiting.large().count() + self.courtesy.unresolved().count();
+        let large = self.waiting.large() + self.courtesy.unresolved();
         self.status.queue_length(self.queue.len(), large);
     }
 }

@@ -32,7 +32,7 @@ impl Agent {
         self.change_large(&at_once, &later, now);
     }
 
-    /// One Service is resolved, and a portion of one is programmed. Then the others go first for a while.
+    /// One Service is resolved, and a portion of one is programmed. Then these rest.
     fn change_large(&mut self, resolved: &[ServiceName], unresolved: &[ServiceName], now: Instant) {
         let began = Instant::now();
         let next = self.courtesy.take_next(unresolved);
@@ -40,20 +40,17 @@ impl Agent {
         self.resolve(next, now);
         // Most changes of large Services are small.
         let whole = self.waiting.small(next, self.dataplane.acknowledged());
-        let mut worked = !whole.changes.is_empty();
         self.change(whole, now);
         let mut due = [resolved, next].concat();
         due.sort();
         let portion = self.waiting.portion(&due, self.dataplane.acknowledged());
-        worked |= !portion.changes.is_empty();
+        let worked: BTreeSet<ServiceName> = portion.tried.all().chain(next).cloned().collect();
         self.change(portion, now);
-        if !worked {
-            return;
-        }
         let took = began.elapsed();
-        if let Some(until) = self.courtesy.worked(took, now + took) {
-            let all = self.waiting.large().chain(self.courtesy.unresolved());
-            all.for_each(|name| self.queue.postpone(name, until));
+        for name in worked {
+            if let Some(until) = self.courtesy.worked(&name, took, now + took) {
+                self.queue.postpone(&name, until);
+            }
         }
     }
 

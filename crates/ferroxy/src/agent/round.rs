@@ -94,8 +94,8 @@ impl Waiting {
         self.services.remove(name);
     }
 
-    pub(super) fn large(&self) -> impl Iterator<Item = &ServiceName> {
-        self.services.iter().filter(|(_, it)| it.is_large()).map(|(name, _)| name)
+    pub(super) fn large(&self) -> usize {
+        self.services.values().filter(|it| it.is_large()).count()
     }
 
     /// As many of the small changes as fit into a round, the smallest first.
