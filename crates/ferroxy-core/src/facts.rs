@@ -474,6 +474,59 @@ mod tests {
     }
 
     #[test]
+    fn a_frontend_that_changes_its_owner_is_handed_over() {
+        let mut facts = Facts::new(Policy::default());
+        let external = |name: &str, address: &str, created, external: &[&str]| {
+            let external_ips = external.iter().map(|&it| it.into()).collect();
+            Event::Service(event::Service { external_ips, ..service(name, address, created) })
+        };
+        let touched = facts.apply(external("old", "10.96.0.1", 1, &["192.0.2.1"]));
+        assert!(touched.handed_over.is_empty(), "no Service had any of it");
+        // A newer Service gets nothing, and an endpoint moves nothing.
+        assert!(facts.apply(external("new", "10.96.0.2", 2, &["192.0.2.1"])).handed_over.is_empty());
+        assert!(facts.apply(Event::Slice(slice("old-1", "old", "10.244.1.5"))).handed_over.is_empty());
+        let touched = facts.apply(external("old", "10.96.0.1", 1, &[]));
+        assert_eq!((names(&touched), &touched.handed_over), (vec!["new", "old"], &touched.services));
+    }
+
+    #[test]
+    fn many_addresses_ports_or_endpoints_make_a_service_large() {
+        let mut facts = Facts::new(Policy::default());
+        let name = ServiceName::new("default", "web");
+        let ports = |count| vec![EventPort { port: 80, ..Default::default() }; count];
+        let external_ips = |count| (0..count).map(|it| format!("192.0.2.{it}")).collect();
+        for (service, expected) in [
+            (service("web", "10.96.0.80", 1), false),
+            (
+                event::Service {
+                    ports: ports(2),
+                    external_ips: external_ips(5),
+                    ..service("web", "10.96.0.80", 1)
+                },
+                false,
+            ),
+            (
+                event::Service {
+                    ports: ports(2),
+                    external_ips: external_ips(6),
+                    ..service("web", "10.96.0.80", 1)
+                },
+                true,
+            ),
+        ] {
+            facts.apply(Event::Service(service));
+            assert_eq!(facts.is_larger_than(&name, 10), expected);
+        }
+        facts.apply(Event::Service(service("web", "10.96.0.80", 1)));
+        for number in 0..6 {
+            assert!(!facts.is_larger_than(&name, 10));
+            facts.apply(Event::Slice(slice(&format!("web-{number}"), "web", "10.244.1.5")));
+        }
+        assert!(facts.is_larger_than(&name, 10));
+        assert!(!facts.is_larger_than(&ServiceName::new("default", "unknown"), 0));
+    }
+
+    #[test]
     fn saying_the_same_again_touches_nothing() {
         let mut facts = Facts::new(Policy::default());
         let node = event::Node { name: String::new(), zone: Some("z1".into()), ..Default::default() };
