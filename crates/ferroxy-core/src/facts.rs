@@ -493,7 +493,8 @@ mod tests {
     fn many_addresses_ports_or_endpoints_make_a_service_large() {
         let mut facts = Facts::new(Policy::default());
         let name = ServiceName::new("default", "web");
-        let ports = |count| vec![EventPort { port: 80, ..Default::default() }; count];
+        let port = |port: i64| EventPort { name: format!("p{port}"), port, ..Default::default() };
+        let ports = |count| (1..=count).map(port).collect();
         let external_ips = |count| (0..count).map(|it| format!("192.0.2.{it}")).collect();
         for (service, expected) in [
             (service("web", "10.96.0.80", 1), false),
