@@ -1,7 +1,10 @@
-//! Arbitrary bytes as netlink messages, through every decoder of `ferroxy-netlink`.
+//! Arbitrary bytes as netlink messages, through every decoder of `ferroxy-netlink`; and as a rule of iptables.
 
 #![no_main]
 
+use ferroxy_core::Family;
+use ferroxy_iptables::xt::expression::{Found, read, write};
+use ferroxy_iptables::xt::{Sets, Terms};
 use ferroxy_netlink::codec::{Attributes, Messages};
 use ferroxy_netlink::socket::Ack;
 use ferroxy_netlink::{conntrack, ipset, ipvs, nftables, route};
@@ -17,7 +20,20 @@ fuzz_target!(|bytes: &[u8]| {
     conntrack::read_everything(bytes);
     ipset::read_everything(bytes);
     ipvs::read_everything(bytes);
+    rule_of_iptables(bytes);
 });
+
+/// As the expressions of a rule of iptables: what is read as a rule that we write is written as the same rule.
+fn rule_of_iptables(bytes: &[u8]) {
+    // No number of a set is known, except one.
+    let sets: Sets = [(1, "set".to_owned())].into_iter().collect();
+    for family in Family::ALL {
+        let terms = Terms { family, sets: &sets };
+        let Ok(Found::Known(spec)) = read(terms, nftables::decode_expressions(bytes)) else { continue };
+        let written = nftables::encode_expressions(|out| write(&spec, family, out));
+        assert_eq!(read(terms, nftables::decode_expressions(&written)), Ok(Found::Known(spec)));
+    }
+}
 
 /// Follows every attribute as if it were a nest. What is inside is always smaller than what it is in: this ends.
 fn walk(attributes: Attributes<'_>, limit: usize) {

@@ -1,5 +1,7 @@
 //! What is wrong with an object, which field says so, and what it means for traffic.
 
+use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::fmt;
 
 use crate::foreign::printable;
@@ -34,6 +36,8 @@ pub enum Cause {
     Endpoint,
     /// Another field or another object already owns what this one claims.
     Conflict,
+    /// Probes fail that cannot all be right.
+    Probes,
     /// The source cannot read everything: objects may exist that it does not report. What the kernel has must not be
     /// removed on the ground that the source does not show it.
     SourceIncomplete,
@@ -101,21 +105,40 @@ impl fmt::Display for Diagnostic {
     }
 }
 
-/// Sorted, each once, and not more than `most`; the rest is counted in one Diagnostic about `object`.
-pub(crate) fn at_most(
+/// The first Diagnostics, in their order, and the number of all others. Others cost nothing, not even a copy: tenants decide how
+/// many there are.
+#[derive(Debug)]
+pub(crate) struct Limited {
     most: usize,
-    mut diagnostics: Vec<Diagnostic>,
-    object: impl Fn() -> Object,
-) -> Vec<Diagnostic> {
-    diagnostics.sort();
-    diagnostics.dedup();
-    let left_out = diagnostics.len().saturating_sub(most);
-    if left_out > 0 {
-        diagnostics.truncate(most);
-        diagnostics.push(more(object(), left_out));
-        diagnostics.sort();
+    first: BTreeSet<Diagnostic>,
+    /// One that is added twice, and is not among the first, counts twice.
+    left_out: usize,
+}
+
+impl Limited {
+    pub(crate) fn to(most: usize) -> Limited {
+        Limited { most, first: BTreeSet::new(), left_out: 0 }
     }
-    diagnostics
+
+    pub(crate) fn add(&mut self, diagnostic: Cow<'_, Diagnostic>) {
+        let is_full = self.first.len() >= self.most;
+        if is_full && self.first.last().is_none_or(|last| *last < *diagnostic) {
+            self.left_out += 1;
+        } else if self.first.insert(diagnostic.into_owned()) && is_full {
+            self.first.pop_last();
+            self.left_out += 1;
+        }
+    }
+
+    /// Sorted. The others are counted in one Diagnostic about `object`.
+    pub(crate) fn finish(self, object: impl FnOnce() -> Object) -> Vec<Diagnostic> {
+        let mut all: Vec<Diagnostic> = self.first.into_iter().collect();
+        if self.left_out > 0 {
+            all.push(more(object(), self.left_out));
+            all.sort();
+        }
+        all
+    }
 }
 
 /// Stands for the Diagnostics that are only counted.
@@ -165,11 +188,18 @@ mod tests {
     #[test]
     fn the_rest_is_counted() {
         let one = |number: usize| Diagnostic { field: number.to_string(), ..more(Object::node("n"), 1) };
-        let few = at_most(10, (0..60).chain(0..60).map(one).collect(), || Object::service("a/b"));
+        let limited = |most: usize, numbers: &mut dyn Iterator<Item = usize>| {
+            let mut limited = Limited::to(most);
+            numbers.for_each(|number| limited.add(Cow::Owned(one(number))));
+            limited.finish(|| Object::service("a/b"))
+        };
+        let few = limited(10, &mut (0..60).rev());
         assert_eq!(few.len(), 11);
         assert!(few.is_sorted());
         assert_eq!(few[10].to_string(), "Service a/b: (more): and 50 more; they are not listed");
-        assert_eq!(at_most(60, (0..60).map(one).collect(), || Object::service("a/b")).len(), 60);
+        assert_eq!(few, limited(10, &mut (0..60)), "in whatever order they come");
+        assert_eq!(limited(60, &mut (0..60).chain(0..60)).len(), 60, "each once");
+        assert_eq!(limited(0, &mut (0..60)).len(), 1);
     }
 
     #[test]

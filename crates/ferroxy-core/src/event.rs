@@ -3,7 +3,12 @@
 //! Addresses, protocols and ports are text or wide numbers here on purpose: `facts` validates them, so every source
 //! gets the same Diagnostics for the same mistake.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
+
+use crate::diagnostic::ObjectKind;
+use crate::name::ServiceName;
+use crate::probe::{Down, Life, Target};
 
 /// One change of the cluster or of this host, from any source.
 #[derive(Debug, Clone, PartialEq, Hash)]
@@ -30,6 +35,25 @@ pub enum Event {
     },
     /// All current addresses of this host, including loopback.
     HostAddresses(Vec<IpAddr>),
+    /// A list of all objects of a kind is complete, and has these: `namespace/name`, or the bare name of a cluster-wide kind.
+    /// All others are gone.
+    Listed {
+        kind: ObjectKind,
+        names: BTreeSet<Box<str>>,
+    },
+    /// Probes of this node say that an endpoint is down, or up again.
+    Verdict(Verdict),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Verdict {
+    /// The Service that asks for the probes.
+    pub service: ServiceName,
+    pub target: Target,
+    /// The verdict is about this life of the endpoint; `None`: about whoever is there now.
+    pub life: Option<Life>,
+    /// `None`: it is up.
+    pub down: Option<Down>,
 }
 
 #[derive(Debug, Clone, PartialEq, Hash, Default)]

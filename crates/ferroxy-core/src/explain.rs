@@ -12,12 +12,15 @@ use crate::diagnostic::Diagnostic;
 use crate::facts::{Facts, Service};
 use crate::intent::{Frontend, FrontendKind, PortIntent, Route};
 use crate::name::{Family, Protocol, ServiceName};
+use crate::probe::{Down, Probe};
 use crate::resolve::{self, NotOurs, ResolvedPort, conflicts, ownership};
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Explanation {
     pub service: ServiceName,
     pub standing: Standing,
+    /// How its endpoints are probed.
+    pub probe: Option<Arc<Probe>>,
     /// One for each (port, family) that has a frontend, in the order of the Intent.
     pub ports: Vec<PortExplanation>,
     /// Problems and unexpected effects, most important first.
@@ -74,6 +77,8 @@ pub struct EndpointExplanation {
     pub used_for_local: bool,
     /// Why it gets no traffic at all; `None` when it gets some.
     pub reason: Option<String>,
+    /// It fails its probes; it may be used all the same.
+    pub down: Option<Down>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -84,15 +89,41 @@ pub struct Finding {
     pub fix: String,
 }
 
+/// As much of an explanation as fits into a line of a list.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Brief {
+    pub standing: Standing,
+    pub is_probed: bool,
+    /// How many findings and Diagnostics there are.
+    pub problems: usize,
+    /// The most important one.
+    pub problem: Option<String>,
+}
+
+/// Does not look at single endpoints.
+pub fn brief(facts: &Facts, name: &ServiceName) -> Brief {
+    let Explanation { standing, probe, findings, diagnostics, .. } = assess(facts, name, false);
+    let problems = findings.len() + diagnostics.len();
+    let finding = findings.into_iter().next().map(|finding| finding.problem);
+    let problem = finding.or_else(|| diagnostics.first().map(ToString::to_string));
+    Brief { standing, is_probed: probe.is_some(), problems, problem }
+}
+
 pub fn explain(facts: &Facts, name: &ServiceName) -> Explanation {
+    assess(facts, name, true)
+}
+
+fn assess(facts: &Facts, name: &ServiceName, with_ports: bool) -> Explanation {
     let mut explanation = Explanation {
         service: name.clone(),
         standing: Standing::Ours,
+        probe: None,
         ports: Vec::new(),
         findings: Vec::new(),
         diagnostics: resolve::service(facts, name).diagnostics,
     };
-    let Some(service) = facts.service(name) else {
+    let service = facts.service(name);
+    let Some(service) = &service else {
         let (elsewhere, similar) = similar::services(facts, name);
         explanation.findings = findings::of_unknown(facts, name, &elsewhere, &similar);
         explanation.standing = Standing::Unknown { elsewhere, similar };
@@ -103,10 +134,13 @@ pub fn explain(facts: &Facts, name: &ServiceName) -> Explanation {
         explanation.standing = Standing::NotOurs(not_ours);
         return explanation;
     }
+    explanation.probe = service.probe.clone().filter(|_| facts.policy().probes);
     let settled = conflicts::settle(facts, service);
     let ports = resolve::ports(facts, service, &settled);
     explanation.findings = findings::of_service(facts, service, &settled, &ports);
-    explanation.ports = ports.iter().map(|port| explain_port(facts, service, port)).collect();
+    if with_ports {
+        explanation.ports = ports.iter().map(|port| explain_port(facts, service, port)).collect();
+    }
     explanation
 }
 

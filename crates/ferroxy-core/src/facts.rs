@@ -2,14 +2,23 @@
 //! address?); the rules that use them are in `resolve`.
 
 mod claims;
+mod contest;
 pub(crate) mod field;
+mod identity;
 mod interner;
+mod lives;
+mod names;
 mod node;
+mod packed_service;
+mod pages;
+mod probe;
 mod service;
+mod shares;
 mod slice;
 mod touched;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -19,14 +28,20 @@ use smallvec::SmallVec;
 pub use claims::Claim;
 pub(crate) use claims::{Claimed, Claims, Rank};
 use interner::Interner;
+use lives::Lives;
+pub(crate) use lives::MOST_PROBED;
+pub use lives::Probed;
+use names::Names;
 pub use node::{Node, ServiceCidr};
+use packed_service::PackedService;
 pub use service::{Listed, LoadBalancerIp, Service, ServiceKind, ServicePort};
+use shares::Shares;
 #[cfg(test)]
 pub(crate) use slice::MOST_PORTS;
 pub use slice::{Conditions, Place, Slice, SlicePort};
 pub use touched::Touched;
 
-use crate::diagnostic::{Cause, Diagnostic, Object, ObjectKind, at_most};
+use crate::diagnostic::{Cause, Diagnostic, Limited, Object, ObjectKind};
 use crate::event::Event;
 use crate::name::ServiceName;
 use crate::policy::Policy;
@@ -38,23 +53,23 @@ pub(crate) const MOST_DIAGNOSTICS: usize = 1_000;
 /// The most slices of a Service that are used. Those of the slice controller have a hundred endpoints each.
 pub(crate) const MOST_SLICES: usize = 10_000;
 
-/// Longest object name that the API accepts.
-const LONGEST_NAME: usize = 253;
-
 #[derive(Debug)]
 pub struct Facts {
     policy: Policy,
-    /// Boxed, like the slices: a `BTreeMap` node has room for eleven values and stays half empty if keys arrive in order.
-    services: BTreeMap<ServiceName, Box<Service>>,
-    /// By `namespace/name` of the slice.
+    services: BTreeMap<ServiceName, PackedService>,
+    /// By `namespace/name` of the slice. Boxed: a `BTreeMap` node has room for eleven values and stays half empty if keys arrive
+    /// in order.
     slices: BTreeMap<Arc<str>, Box<Slice>>,
     /// The slices of each Service, even if the Service does not exist. Sorted; most Services have one.
-    slices_of: HashMap<ServiceName, SmallVec<[Arc<str>; 1]>>,
+    slices_of: BTreeMap<ServiceName, SmallVec<[Arc<str>; 1]>>,
     places: Interner<Place>,
+    port_names: Names,
     nodes: BTreeMap<String, Node>,
     service_cidrs: BTreeMap<String, ServiceCidr>,
     host_addresses: Option<BTreeSet<IpAddr>>,
     claims: Claims,
+    shares: Shares,
+    lives: Lives,
     /// Objects with an unusable name.
     nameless: BTreeMap<Object, Diagnostic>,
 }
@@ -74,12 +89,15 @@ impl Facts {
             policy,
             services: BTreeMap::new(),
             slices: BTreeMap::new(),
-            slices_of: HashMap::new(),
+            slices_of: BTreeMap::new(),
             places: Interner::new(),
+            port_names: Names::default(),
             nodes: BTreeMap::new(),
             service_cidrs: BTreeMap::new(),
             host_addresses: None,
             claims: Claims::default(),
+            shares: Shares::default(),
+            lives: Lives::default(),
             nameless: BTreeMap::new(),
         }
     }
@@ -89,8 +107,8 @@ impl Facts {
         match event {
             Event::Service(object) => match self.name(ObjectKind::Service, &object.namespace, &object.name) {
                 Some(name) => {
-                    let name = ServiceName::from_shared(name);
-                    self.replace_service(&name, Some(Box::new(Service::read(name.clone(), object))))
+                    let name = self.known(ServiceName::from_shared(name));
+                    self.replace_service(&name, Some(Service::read(name.clone(), object)))
                 }
                 None => Touched::default(),
             },
@@ -103,7 +121,9 @@ impl Facts {
             Event::Slice(object) => {
                 match self.name(ObjectKind::EndpointSlice, &object.namespace, &object.name) {
                     Some(name) => {
-                        let slice = Slice::read(name.clone(), object, &mut self.places);
+                        let (places, port_names) = (&mut self.places, &mut self.port_names);
+                        let mut slice = Slice::read(name.clone(), object, places, port_names);
+                        slice.service = slice.service.map(|service| self.known(service));
                         self.replace_slice(&name, Some(Box::new(slice)))
                     }
                     None => Touched::default(),
@@ -122,6 +142,11 @@ impl Facts {
             }
             Event::ServiceCidrGone { name } => self.replace_service_cidr(name, None),
             Event::HostAddresses(addresses) => self.replace_host_addresses(addresses),
+            Event::Listed { kind, names } => self.keep_only(kind, &names),
+            Event::Verdict(verdict) => match self.lives.judge(&verdict) {
+                true => Touched { services: [verdict.service].into(), ..Touched::default() },
+                false => Touched::default(),
+            },
         }
     }
 
@@ -131,33 +156,39 @@ impl Facts {
         }
         self.policy = policy;
         // Which frontends a Service wants depends on the policy.
-        self.claims = Claims::default();
-        for service in self.services.values() {
-            let claims = resolve::claims(service, &self.policy);
-            self.claims.replace(None, Some((service, claims)), BTreeSet::new, &mut BTreeSet::new());
-        }
+        self.contest_again();
         Touched::all()
     }
 
-    fn replace_service(&mut self, name: &ServiceName, new: Option<Box<Service>>) -> Touched {
-        if self.services.get(name) == new.as_ref() {
+    /// Takes as little memory as possible. For when many objects have arrived.
+    pub fn shrink(&mut self) {
+        // Keys that arrive in order leave the nodes of such a map half empty.
+        self.services = std::mem::take(&mut self.services).into_iter().collect();
+        self.slices = std::mem::take(&mut self.slices).into_iter().collect();
+        self.slices_of = std::mem::take(&mut self.slices_of).into_iter().collect();
+    }
+
+    /// The same name, in the memory that other objects have it in already.
+    fn known(&self, name: ServiceName) -> ServiceName {
+        let of_service = self.services.get_key_value(&name).map(|(known, _)| known);
+        let of_slices = || self.slices_of.get_key_value(&name).map(|(known, _)| known);
+        of_service.or_else(of_slices).cloned().unwrap_or(name)
+    }
+
+    fn replace_service(&mut self, name: &ServiceName, new: Option<(Service, Box<[Diagnostic]>)>) -> Touched {
+        let (new, faults) = new.unzip();
+        let packed = new.as_ref().map(|new| PackedService::new(new, faults.unwrap_or_default()));
+        if self.services.get(name) == packed.as_ref() {
             return Touched::default();
         }
-        let old = match new {
-            Some(new) => self.services.insert(name.clone(), new),
+        let old = match packed {
+            Some(packed) => self.services.insert(name.clone(), packed),
             None => self.services.remove(name),
         };
-        let mut touched = BTreeSet::from([name.clone()]);
-        let with_claims = |service| (service, resolve::claims(service, &self.policy));
-        let new = self.services.get(name).map(Box::as_ref).map(with_claims);
-        // Not inside the call, which borrows the claims.
-        let mut claims = std::mem::take(&mut self.claims);
-        let node_addresses = || resolve::known_addresses(self);
-        let is_handed_over =
-            claims.replace(old.as_deref().map(with_claims), new, node_addresses, &mut touched);
-        self.claims = claims;
-        let handed_over = if is_handed_over { touched.clone() } else { BTreeSet::new() };
-        Touched { services: touched, handed_over, ..Touched::default() }
+        let old = old.map(|old| old.unpack(name));
+        let touched = self.contest(name, old.as_ref(), new.as_ref());
+        self.follow_probe(name, old.as_ref().and_then(|old| old.probe.as_deref()));
+        touched
     }
 
     fn replace_slice(&mut self, name: &Arc<str>, new: Option<Box<Slice>>) -> Touched {
@@ -186,6 +217,7 @@ impl Facts {
             self.slices.insert(name.clone(), new);
         }
         concerned.retain(|service| self.services.contains_key(service));
+        concerned.iter().for_each(|service| self.follow_endpoints(service));
         Touched { services: concerned, ..Touched::default() }
     }
 
@@ -242,11 +274,11 @@ impl Facts {
     /// hardly ever change.
     fn with_outside_addresses_in(&self, cidrs: &[IpNet]) -> BTreeSet<ServiceName> {
         let is_inside = |ip: IpAddr| cidrs.iter().any(|cidr| cidr.contains(&ip));
-        let is_concerned = |service: &&Service| {
+        let is_concerned = |service: &Service| {
             service.external_ips.iter().any(|listed| is_inside(listed.value))
                 || service.load_balancer_ips.iter().any(|listed| is_inside(listed.value.ip))
         };
-        self.services().filter(is_concerned).map(|service| service.name.clone()).collect()
+        self.services().filter(is_concerned).map(|service| service.name).collect()
     }
 
     /// The Services that claim an address which this host got or lost.
@@ -265,35 +297,6 @@ impl Facts {
         self.host_addresses = new;
         Touched { node: true, services: self.on_addresses_that_changed(&before), ..Touched::default() }
     }
-
-    /// `namespace/name` if both are valid; otherwise a Diagnostic is kept until the object is deleted.
-    fn name(&mut self, kind: ObjectKind, namespace: &str, name: &str) -> Option<Arc<str>> {
-        match read_name(namespace, name) {
-            Ok(full) => Some(full),
-            Err((field, reason)) => {
-                let object = nameless_object(kind, namespace, name);
-                let diagnostic = Diagnostic {
-                    object: object.clone(),
-                    field: field.to_owned(),
-                    reason,
-                    effect: "the object is skipped".to_owned(),
-                    cause: Cause::Field,
-                };
-                if self.nameless.len() < MOST_DIAGNOSTICS {
-                    self.nameless.insert(object, diagnostic);
-                }
-                None
-            }
-        }
-    }
-
-    fn name_gone(&mut self, kind: ObjectKind, namespace: &str, name: &str) -> Option<Arc<str>> {
-        let full = read_name(namespace, name).ok();
-        if full.is_none() {
-            self.nameless.remove(&nameless_object(kind, namespace, name));
-        }
-        full
-    }
 }
 
 /// Asking.
@@ -302,13 +305,13 @@ impl Facts {
         &self.policy
     }
 
-    pub fn service(&self, name: &ServiceName) -> Option<&Service> {
-        self.services.get(name).map(Box::as_ref)
+    pub fn service(&self, name: &ServiceName) -> Option<Service> {
+        self.services.get(name).map(|service| service.unpack(name))
     }
 
     /// Sorted by name.
-    pub fn services(&self) -> impl Iterator<Item = &Service> {
-        self.services.values().map(Box::as_ref)
+    pub fn services(&self) -> impl Iterator<Item = Service> {
+        self.services.iter().map(|(name, service)| service.unpack(name))
     }
 
     pub fn service_names(&self) -> impl Iterator<Item = &ServiceName> {
@@ -327,7 +330,7 @@ impl Facts {
 
     /// Whether a Service has more frontends and endpoints than this, about. It looks at no more than so many slices.
     pub fn is_larger_than(&self, name: &ServiceName, most: usize) -> bool {
-        let frontends = |service: &Service| {
+        let frontends = |service: Service| {
             let addresses = service.external_ips.len() + service.load_balancer_ips.len();
             service.ports.len().saturating_mul(addresses)
         };
@@ -377,31 +380,30 @@ impl Facts {
         }
     }
 
-    /// What is wrong with the fields of all objects, and slices whose Service is missing. Sorted. What is wrong
-    /// *between* objects (conflicts) comes from `resolve`.
-    pub fn diagnostics(&self) -> Vec<Diagnostic> {
-        let all = self.field_diagnostics().cloned().chain(self.orphans()).collect();
-        at_most(MOST_DIAGNOSTICS, all, || Object::node(&self.policy.node_name))
-    }
-
-    /// The slices whose Service is missing.
-    pub fn orphans(&self) -> impl Iterator<Item = Diagnostic> {
-        self.slices.values().filter_map(|slice| self.orphan(slice))
-    }
-
-    pub(crate) fn field_diagnostics(&self) -> impl Iterator<Item = &Diagnostic> {
-        let services = self.services.values().flat_map(|service| &service.diagnostics);
-        let slices = self.slices.values().flat_map(|slice| &slice.diagnostics);
-        let nodes = self.nodes.values().flat_map(|node| &node.diagnostics);
-        let service_cidrs = self.service_cidrs.values().flat_map(|cidr| &cidr.diagnostics);
-        self.nameless.values().chain(services).chain(slices).chain(nodes).chain(service_cidrs)
+    /// The slices whose Service is missing. Sorted, up to a limit.
+    pub fn orphans(&self) -> Vec<Diagnostic> {
+        let mut limited = Limited::to(MOST_DIAGNOSTICS);
+        let orphans = self.slices.values().filter_map(|slice| self.orphan(slice));
+        orphans.for_each(|diagnostic| limited.add(Cow::Owned(diagnostic)));
+        limited.finish(|| Object::node(&self.policy.node_name))
     }
 
     /// What is wrong with the fields of one Service and of its slices.
-    pub fn diagnostics_of(&self, service: &ServiceName) -> Vec<Diagnostic> {
-        let own = self.services.get(service).into_iter().flat_map(|service| &service.diagnostics);
-        let slices = self.slices_of(service).flat_map(|slice| &slice.diagnostics);
-        own.chain(slices).cloned().collect()
+    pub(crate) fn diagnostics_of(&self, service: &ServiceName) -> impl Iterator<Item = &Diagnostic> {
+        let own = self.services.get(service).into_iter().flat_map(|service| service.diagnostics());
+        own.chain(self.slices_of(service).flat_map(|slice| slice.diagnostics()))
+    }
+
+    /// What is wrong with the fields of objects that belong neither to a Service nor to this node.
+    pub(crate) fn other_diagnostics(&self) -> impl Iterator<Item = &Diagnostic> {
+        let is_of_service =
+            |slice: &Slice| slice.service.as_ref().is_some_and(|service| self.services.contains_key(service));
+        let slices = self.slices.values().filter(move |slice| !is_of_service(slice));
+        let nodes = self.nodes.iter().filter(|(name, _)| **name != self.policy.node_name);
+        self.nameless
+            .values()
+            .chain(slices.flat_map(|slice| slice.diagnostics()))
+            .chain(nodes.flat_map(|(_, node)| &node.diagnostics))
     }
 
     /// During the initial list any slice may lack its Service for a moment, and sources may filter out the Service. So this
@@ -416,20 +418,6 @@ impl Facts {
             cause: Cause::Field,
         })
     }
-}
-
-fn read_name(namespace: &str, name: &str) -> Result<Arc<str>, (&'static str, String)> {
-    for (field, text) in [("metadata.namespace", namespace), ("metadata.name", name)] {
-        if text.is_empty() {
-            return Err((field, "it is empty".to_owned()));
-        }
-        field::name(text, LONGEST_NAME).map_err(|reason| (field, reason))?;
-    }
-    Ok(format!("{namespace}/{name}").into())
-}
-
-fn nameless_object(kind: ObjectKind, namespace: &str, name: &str) -> Object {
-    Object { kind, name: format!("{}/{}", field::quoted(namespace), field::quoted(name)) }
 }
 
 #[cfg(test)]
@@ -485,8 +473,27 @@ mod tests {
         // A newer Service gets nothing, and an endpoint moves nothing.
         assert!(facts.apply(external("new", "10.96.0.2", 2, &["192.0.2.1"])).handed_over.is_empty());
         assert!(facts.apply(Event::Slice(slice("old-1", "old", "10.244.1.5"))).handed_over.is_empty());
+        // One that gets nothing now only needs another Diagnostic.
+        facts.apply(external("newest", "10.96.0.3", 3, &["192.0.2.1"]));
         let touched = facts.apply(external("old", "10.96.0.1", 1, &[]));
-        assert_eq!((names(&touched), &touched.handed_over), (vec!["new", "old"], &touched.services));
+        assert_eq!(names(&touched), ["new", "newest", "old"]);
+        let handed_over: Vec<&str> = touched.handed_over.iter().map(|name| name.name()).collect();
+        assert_eq!(handed_over, ["new", "old"]);
+    }
+
+    /// An external IP that is an address of this node: the node port of another Service had that port of it.
+    #[test]
+    fn a_node_port_is_handed_over_to_an_external_ip_of_the_node() {
+        let mut facts = Facts::new(Policy::default());
+        facts.apply(Event::HostAddresses(vec!["172.18.0.2".parse().unwrap()]));
+        facts.apply(with_node_port(service("port", "10.96.0.1", 1), 30080));
+        let mut external = service("external", "10.96.0.2", 2);
+        external.external_ips = vec!["172.18.0.2".into()];
+        external.ports[0].port = 30080;
+        facts.apply(Event::Service(external));
+        let touched = facts.apply(Event::Service(service("port", "10.96.0.1", 1)));
+        let handed_over: Vec<&str> = touched.handed_over.iter().map(|name| name.name()).collect();
+        assert_eq!(handed_over, ["external", "port"]);
     }
 
     #[test]
@@ -566,7 +573,7 @@ mod tests {
         assert_eq!(names(&facts.apply(Event::Slice(slice("s", "api", "10.244.1.5")))), ["api", "web"]);
         assert_eq!(names(&facts.apply(Event::Slice(slice("s", "ghost", "10.244.1.5")))), ["api"]);
         assert_eq!(facts.counts(), Counts { services: 2, slices: 1, endpoints: 1 });
-        let orphans = facts.diagnostics();
+        let orphans = facts.orphans();
         assert_eq!(orphans.len(), 1);
         assert_eq!(orphans[0].reason, "Service default/ghost does not exist");
         let gone = Event::SliceGone { namespace: "default".into(), name: "s".into() };
@@ -638,9 +645,9 @@ mod tests {
             assert!(facts.apply(Event::Service(service(name, "10.96.0.80", 1))).is_empty());
         }
         assert_eq!(facts.counts().services, 0);
-        assert_eq!(facts.diagnostics().len(), 3);
+        assert_eq!(facts.other_diagnostics().count(), 3);
         facts.apply(Event::ServiceGone { namespace: "default".into(), name: "a/b".into() });
-        assert_eq!(facts.diagnostics().len(), 2);
+        assert_eq!(facts.other_diagnostics().count(), 2);
     }
 
     #[test]

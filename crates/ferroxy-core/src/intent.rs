@@ -1,10 +1,14 @@
 //! What must happen to packets on this node: the one thing every dataplane renders.
 
+mod packed;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
+
+pub use packed::PackedIntent;
 
 use crate::name::{Family, Protocol, ServiceName};
 
@@ -22,19 +26,29 @@ pub struct NodeIntent {
     pub masquerade_all: bool,
     /// Connections, packets and bytes are counted for each Service and endpoint.
     pub count_traffic: bool,
+    /// The family of the node's first address, for dataplanes that have only one.
+    pub primary_family: Option<Family>,
+    /// The addresses that the host has on interfaces, except for loopback and link-local ones. Empty unless the policy asks.
+    pub host_addresses: BTreeSet<IpAddr>,
     pub v4: FamilyIntent,
     pub v6: FamilyIntent,
 }
 
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct FamilyIntent {
+    /// The address of the node.
+    pub node_ip: Option<IpAddr>,
     /// `None`: nothing is known about sources, so no off-cluster masquerade and no short cut for pods.
     pub local_detector: Option<LocalDetector>,
     pub node_port_addresses: NodePortAddresses,
     /// Node ports answer on loopback addresses, too.
     pub node_ports_on_loopback: bool,
+    /// A proxy serves node ports on the loopback address (127.0.0.1 or ::1). No packet rule concerns it.
+    pub listen_on_loopback: bool,
     /// Addresses inside that no Service has are dropped. Sorted, without overlaps.
     pub service_cidrs: Vec<IpNet>,
+    /// The one address that a proxy's own listeners use, if `bindAddress` names one of this family.
+    pub bind_address: Option<IpAddr>,
 }
 
 impl NodeIntent {

@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 pub mod diagnostic;
+pub mod duration;
 pub mod event;
 pub mod explain;
 pub mod facts;
@@ -17,8 +18,10 @@ pub mod foreign;
 pub mod intent;
 pub mod name;
 pub mod oracle;
+mod packed;
 pub mod packet;
 pub mod policy;
+pub mod probe;
 pub mod resolve;
 #[cfg(feature = "testing")]
 pub mod testing;

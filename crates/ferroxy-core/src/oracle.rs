@@ -4,6 +4,8 @@
 
 mod iptables;
 mod ipvs;
+mod kernelspace;
+mod userspace;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -16,6 +18,8 @@ use crate::packet::{Origin, Packet, Verdict};
 
 pub use iptables::iptables;
 pub use ipvs::ipvs;
+pub use kernelspace::{Host, kernelspace};
+pub use userspace::userspace;
 
 pub fn oracle(intent: &Intent, packet: &Packet) -> Verdict {
     let at_address = |frontend: &Frontend| frontend.address == Some(packet.destination);

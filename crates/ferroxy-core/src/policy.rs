@@ -14,11 +14,19 @@ pub struct Policy {
     pub node_port_addresses: Vec<NodePortAddress>,
     /// IPv4 node ports answer on 127.0.0.0/8 too, if `node_port_addresses` includes it.
     pub node_ports_on_loopback: bool,
+    /// A proxy serves node ports on loopback addresses, if `node_port_addresses` names them.
+    pub listen_on_loopback: bool,
     pub masquerade_all: bool,
     /// Feature gate `AllowServiceExternalIPs`.
     pub external_ips: bool,
+    /// EndpointSlices may prefer endpoints of the same zone or node.
+    pub topology_hints: bool,
     /// Count what Services and endpoints receive and send, where the dataplane can.
     pub count_traffic: bool,
+    /// The dataplane must know the addresses of the host.
+    pub know_host_addresses: bool,
+    /// Services may ask for probes of their endpoints.
+    pub probes: bool,
     pub limits: Limits,
     /// The annotations of Services that the mode reads.
     pub annotations: &'static [Annotation],
@@ -32,16 +40,20 @@ impl Default for Policy {
             detect_local: DetectLocal::ClusterCidr(Vec::new()),
             node_port_addresses: vec![NodePortAddress::Primary],
             node_ports_on_loopback: false,
+            listen_on_loopback: false,
             masquerade_all: false,
             external_ips: true,
+            topology_hints: true,
             count_traffic: false,
+            know_host_addresses: false,
+            probes: true,
             limits: Limits::default(),
             annotations: &[],
         }
     }
 }
 
-/// How much of a node one Service may take. The defaults are far beyond what Services have, and far below what hurts a node.
+/// How much of a node one Service may take, or a namespace, or all. The defaults are far beyond what Services have, and far below what hurts a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Frontends of a Service: its ports times its addresses.
@@ -50,12 +62,26 @@ pub struct Limits {
     pub endpoints: usize,
     /// Of all frontends of a Service together: the endpoints and source ranges of each.
     pub entries: usize,
+    /// So many frontends of each Service are served whatever its namespace and the node have. They do not count below.
+    pub always: usize,
+    /// Frontends of a namespace.
+    pub namespace_frontends: usize,
+    /// Frontends of all namespaces.
+    pub node_frontends: usize,
 }
 
 impl Default for Limits {
     fn default() -> Limits {
         // The largest clusters have 15,000 nodes, and some Services an endpoint on each.
-        Limits { frontends: 10_000, endpoints: 20_000, entries: 250_000 }
+        Limits {
+            frontends: 10_000,
+            endpoints: 20_000,
+            entries: 250_000,
+            // Four ports of both families, at a cluster IP and as node ports.
+            always: 16,
+            namespace_frontends: 200_000,
+            node_frontends: 1_000_000,
+        }
     }
 }
 
@@ -72,7 +98,7 @@ impl Limits {
 /// of it.
 #[derive(Debug, Clone, Copy)]
 pub struct Annotation {
-    /// Begins with [`ANNOTATION_PREFIX`].
+    /// One that [`is_kept_annotation`] knows.
     pub key: &'static str,
     /// Why a value is not valid.
     pub check: fn(&str) -> Result<(), String>,
@@ -80,8 +106,13 @@ pub struct Annotation {
     pub otherwise: &'static str,
 }
 
-/// All annotations of ours begin with it; the source keeps no others.
-pub const ANNOTATION_PREFIX: &str = "ferroxy.io/";
+/// Whether the source keeps an annotation: those of ours, and those that kube-proxy reads.
+pub fn is_kept_annotation(key: &str) -> bool {
+    key.starts_with("ferroxy.io/") || key == PRESERVE_DESTINATION
+}
+
+/// kube-proxy's, on Windows: packets to a load-balancer IP keep it as their destination.
+pub const PRESERVE_DESTINATION: &str = "preserve-destination";
 
 /// A key has one meaning.
 impl PartialEq for Annotation {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! ownership ─▶ cluster_ips ─▶ frontends ─▶ conflicts ──────────────┐
-//!                      slices ─▶ candidates ─▶ topology, selection ─┴▶ routes ─▶ ServiceIntent
+//!              slices ─▶ candidates ─▶ topology, selection, probes ─┴▶ routes ─▶ ServiceIntent
 //! ```
 
 pub(crate) mod affinity;
@@ -17,6 +17,7 @@ pub(crate) mod local_detection;
 pub(crate) mod node_ips;
 pub(crate) mod node_port_addresses;
 pub(crate) mod ownership;
+pub(crate) mod probes;
 pub(crate) mod routes;
 pub(crate) mod selection;
 pub(crate) mod service_cidrs;
@@ -24,7 +25,8 @@ pub(crate) mod serving;
 pub(crate) mod source_ranges;
 pub(crate) mod topology;
 
-use std::collections::BTreeMap;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -34,10 +36,14 @@ use frontends::Wanted;
 pub(crate) use node_ips::node_ips;
 pub use node_port_addresses::known as known_addresses;
 pub use ownership::NotOurs;
+pub use probes::Probing;
+use probes::{Judge, Judged};
 use selection::{Selection, Uses};
 pub use serving::serving;
+pub use topology::HINTS_WITHOUT_EFFECT;
 
-use crate::diagnostic::{Cause, Diagnostic, Object, at_most};
+use crate::diagnostic::{Cause, Diagnostic, Limited, Object};
+use crate::facts::field::is_link_local;
 use crate::facts::{Claim, Claimed, Facts, MOST_DIAGNOSTICS, Rank, Service, Touched};
 use crate::intent::{FamilyIntent, Frontend, FrontendKind, Intent, NodeIntent, PortIntent, ServiceIntent};
 use crate::name::{Family, ServiceName};
@@ -51,6 +57,8 @@ pub struct Resolution {
     pub intent: Option<ServiceIntent>,
     /// The Diagnostics of the Service and its slices, up to a limit. Sorted.
     pub diagnostics: Vec<Diagnostic>,
+    /// `None`: the Service asks for no probes.
+    pub probing: Option<Probing>,
 }
 
 /// The most Diagnostics of a Service and its slices; further ones are only counted.
@@ -61,10 +69,13 @@ const MOST_OF_A_RULE: usize = 1_000;
 
 pub fn service(facts: &Facts, name: &ServiceName) -> Resolution {
     let Some(service) = facts.service(name) else { return Resolution::default() };
-    let mut diagnostics = facts.diagnostics_of(name);
-    let intent = ownership::check(service).is_ok().then(|| ours(facts, service, &mut diagnostics)).flatten();
-    let diagnostics = at_most(MOST_PER_SERVICE, diagnostics, || Object::service(name));
-    Resolution { intent, diagnostics }
+    let mut of_rules = Vec::new();
+    let is_ours = ownership::check(&service).is_ok();
+    let (intent, probing) = if is_ours { ours(facts, &service, &mut of_rules) } else { (None, None) };
+    let mut diagnostics = Limited::to(MOST_PER_SERVICE);
+    facts.diagnostics_of(name).for_each(|diagnostic| diagnostics.add(Cow::Borrowed(diagnostic)));
+    of_rules.into_iter().for_each(|diagnostic| diagnostics.add(Cow::Owned(diagnostic)));
+    Resolution { intent, diagnostics: diagnostics.finish(|| Object::service(name)), probing }
 }
 
 pub fn node(facts: &Facts) -> (NodeIntent, Vec<Diagnostic>) {
@@ -73,21 +84,35 @@ pub fn node(facts: &Facts) -> (NodeIntent, Vec<Diagnostic>) {
     diagnostics.extend(missing_node(facts));
     diagnostics.extend(facts.own_node().iter().flat_map(|node| node.diagnostics.to_vec()));
     diagnostics.extend(facts.service_cidrs().flat_map(|cidr| cidr.diagnostics.to_vec()));
-    let mut family = |family| FamilyIntent {
+    let mut family = |family: Family| FamilyIntent {
+        node_ip: node_ips(facts)[family as usize],
         local_detector: local_detection::detector(facts, family, &mut diagnostics),
         node_port_addresses: node_port_addresses::addresses(facts, family, &mut diagnostics),
         node_ports_on_loopback: node_port_addresses::on_localhost(facts, family),
+        listen_on_loopback: node_port_addresses::listens_on_localhost(facts, family),
         service_cidrs: service_cidrs::merged(facts, family),
+        bind_address: policy.bind_address.filter(|address| Family::of(*address) == family),
     };
     let intent = NodeIntent {
         masquerade_all: policy.masquerade_all,
         count_traffic: policy.count_traffic,
+        primary_family: node_ips::primary_family(facts),
+        host_addresses: host_addresses(facts),
         v4: family(Family::V4),
         v6: family(Family::V6),
     };
     diagnostics.sort();
     diagnostics.dedup();
     (intent, diagnostics)
+}
+
+/// Addresses that frontends cannot have are left out: most link-local ones belong to pods that come and go.
+fn host_addresses(facts: &Facts) -> BTreeSet<IpAddr> {
+    if !facts.policy().know_host_addresses {
+        return BTreeSet::new();
+    }
+    let can_be_frontend = |ip: &IpAddr| !ip.is_loopback() && !is_link_local(*ip);
+    known_addresses(facts).into_iter().filter(can_be_frontend).collect()
 }
 
 fn missing_node(facts: &Facts) -> Option<Diagnostic> {
@@ -111,15 +136,17 @@ fn missing_node(facts: &Facts) -> Option<Diagnostic> {
 
 /// Everything, from scratch. The Diagnostics are sorted.
 pub fn all(facts: &Facts) -> (Intent, Vec<Diagnostic>) {
-    let (node, mut diagnostics) = node(facts);
+    let (node, of_node) = node(facts);
     let mut intent = Intent { node, ..Intent::default() };
+    let mut diagnostics = Limited::to(MOST_DIAGNOSTICS);
+    of_node.into_iter().for_each(|diagnostic| diagnostics.add(Cow::Owned(diagnostic)));
     for name in facts.service_names() {
         let resolution = service(facts, name);
-        diagnostics.extend(resolution.diagnostics);
+        resolution.diagnostics.into_iter().for_each(|diagnostic| diagnostics.add(Cow::Owned(diagnostic)));
         intent.services.extend(resolution.intent.map(|service| (name.clone(), Arc::new(service))));
     }
-    diagnostics.extend(facts.field_diagnostics().cloned());
-    (intent, at_most(MOST_DIAGNOSTICS, diagnostics, || Object::node(&facts.policy().node_name)))
+    facts.other_diagnostics().for_each(|diagnostic| diagnostics.add(Cow::Borrowed(diagnostic)));
+    (intent, diagnostics.finish(|| Object::node(&facts.policy().node_name)))
 }
 
 /// Updates an Intent after an event: the same result as [`all`], at the cost of what was touched.
@@ -139,8 +166,13 @@ pub fn update(facts: &Facts, touched: &Touched, intent: &mut Intent) {
     }
 }
 
-/// The frontends that a Service claims, before conflicts are settled.
-pub(crate) fn claims(service: &Service, policy: &Policy) -> Claimed {
+/// How many frontends a Service wants, without any limit.
+pub(crate) fn wanted_frontends(service: &Service, policy: &Policy) -> usize {
+    if ownership::check(service).is_ok() { frontends::count(service, policy) } else { 0 }
+}
+
+/// The frontends that a Service claims, at most so many, before conflicts are settled.
+pub(crate) fn claims(service: &Service, policy: &Policy, most: usize) -> Claimed {
     if ownership::check(service).is_err() {
         return Claimed::default();
     }
@@ -149,7 +181,7 @@ pub(crate) fn claims(service: &Service, policy: &Policy) -> Claimed {
         std::iter::once((wanted.claim(service), wanted.rank())).chain(whole)
     };
     let health_check = health_check::port(service).map(|port| (Claim::HealthCheck { port }, Rank::Allocated));
-    frontends::wanted(service, policy).into_iter().flat_map(of_frontend).chain(health_check).collect()
+    frontends::wanted(service, policy, most).into_iter().flat_map(of_frontend).chain(health_check).collect()
 }
 
 /// One Service port in one family with everything that led to its Intent; `explain` shows the steps.
@@ -160,9 +192,14 @@ pub(crate) struct ResolvedPort<'f> {
     pub(crate) intent: PortIntent,
     pub(crate) candidates: Candidates<'f>,
     pub(crate) selection: Selection,
+    pub(crate) judged: Judged,
 }
 
-fn ours(facts: &Facts, service: &Service, diagnostics: &mut Vec<Diagnostic>) -> Option<ServiceIntent> {
+fn ours(
+    facts: &Facts,
+    service: &Service,
+    diagnostics: &mut Vec<Diagnostic>,
+) -> (Option<ServiceIntent>, Option<Probing>) {
     let settled = conflicts::settle(facts, service);
     let ports = ports(facts, service, &settled);
     diagnostics.extend(cluster_ips::diagnostics(service));
@@ -170,6 +207,9 @@ fn ours(facts: &Facts, service: &Service, diagnostics: &mut Vec<Diagnostic>) -> 
     diagnostics.extend(frontends::provisional(facts, service).take(MOST_OF_A_RULE));
     diagnostics.extend(settled.diagnostics(service).take(MOST_OF_A_RULE));
     diagnostics.extend(limits::diagnostics(facts, service, &settled, &ports));
+    diagnostics.extend(probes::diagnostics(facts, service, &ports).take(MOST_OF_A_RULE));
+    diagnostics.extend(topology::without_effect(facts, service, &ports));
+    let probing = probes::probing(facts, service, &ports);
     let left_out = limits::left_out(facts, service, &settled, &ports);
     let health_check = health_check::resolve(facts, service, &ports, diagnostics);
     let annotations = annotations::chosen(service, facts.policy(), diagnostics);
@@ -177,14 +217,15 @@ fn ours(facts: &Facts, service: &Service, diagnostics: &mut Vec<Diagnostic>) -> 
     let mut intents = Vec::with_capacity(ports.len());
     intents.extend(ports.into_iter().map(|port| port.intent));
     let ports: Vec<PortIntent> = intents;
-    (!ports.is_empty()).then(|| ServiceIntent {
+    let intent = (!ports.is_empty()).then(|| ServiceIntent {
         name: service.name.clone(),
         cluster_ips: live_cluster_ips(service, &ports),
         ports,
         health_check,
         annotations,
         left_out,
-    })
+    });
+    (intent, probing)
 }
 
 /// A Service without any port on an address does not own the address: its unused ports are then not rejected.
@@ -218,8 +259,10 @@ fn resolve_port<'f>(
     wanted: &[&Wanted],
 ) -> ResolvedPort<'f> {
     let spec = &service.ports[port];
-    let uses = Uses::of(service, wanted);
-    let selection = selection::select(&candidates.usable, uses, &facts.policy().node_name, facts.zone());
+    let uses = Uses::of(service, wanted, facts.policy());
+    let mut selection = selection::select(&candidates.usable, uses, &facts.policy().node_name, facts.zone());
+    let judge = Judge::new(facts, service, spec.protocol);
+    let judged = judge.map(|judge| probes::subtract(&mut selection, judge)).unwrap_or_default();
     let allowed_sources = source_ranges::allowed(service, family, node_ips(facts)[family as usize]);
     let frontend = |wanted: &&Wanted| Frontend {
         kind: wanted.kind,
@@ -240,7 +283,7 @@ fn resolve_port<'f>(
         size: candidates.usable.len() as u32,
         frontends,
     };
-    ResolvedPort { port, intent, candidates, selection }
+    ResolvedPort { port, intent, candidates, selection, judged }
 }
 
 /// Small clusters for the tests of the rules.
@@ -258,7 +301,7 @@ pub(crate) mod tests {
         let mut facts = Facts::new(Policy::default());
         let object = event::Service { namespace: "default".into(), name: "web".into(), ..object };
         facts.apply(Event::Service(object));
-        facts.service(&ServiceName::new("default", "web")).unwrap().clone()
+        facts.service(&ServiceName::new("default", "web")).unwrap()
     }
 
     #[derive(Clone, Copy)]
@@ -339,6 +382,6 @@ pub(crate) mod tests {
             ..Default::default()
         }));
         assert_eq!(all(&facts).1, []);
-        assert_eq!(facts.diagnostics().len(), 1);
+        assert_eq!(facts.orphans().len(), 1);
     }
 }

@@ -7,10 +7,12 @@ mod garbage;
 mod packets;
 mod services;
 
+use std::net::{IpAddr, SocketAddr};
+
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
-use proptest::sample::{select, subsequence};
+use proptest::sample::{Index, select, subsequence};
 use proptest::test_runner::FileFailurePersistence;
 
 pub use garbage::garbage;
@@ -20,7 +22,9 @@ pub use services::{service, service_over};
 use crate::event::{self, Event};
 use crate::facts::Facts;
 use crate::intent::Intent;
+use crate::name::{Protocol, ServiceName};
 use crate::policy::{Annotation, DetectLocal, Limits, NodePortAddress, Policy};
+use crate::probe::{self, Down, Fault, Target};
 use crate::resolve;
 
 /// For the laws of a test file: how many random cases, and the file in the repository that keeps the seeds of counterexamples.
@@ -68,7 +72,58 @@ impl Cluster {
 
 /// Clusters of a few Services with their slices, about this node, often with something wrong or contested.
 pub fn clusters() -> impl Strategy<Value = Cluster> {
-    (policies(), vec(events(), 1..24)).prop_map(|(policy, events)| Cluster { policy, events })
+    let aims = option::weighted(0.8, any::<Index>());
+    let event = prop_oneof![4 => events().prop_map(|event| vec![event]), 2 => served()];
+    let history = vec((event, aims), 1..16);
+    (policies(), history).prop_map(|(policy, history)| Cluster { events: aimed(&policy, history), policy })
+}
+
+/// A Service together with a slice that has all of its ports, and perhaps verdicts. Separate draws seldom fit together.
+fn served() -> impl Strategy<Value = Vec<Event>> {
+    let verdicts = vec(verdicts().prop_map(Event::Verdict), 0..4);
+    (services(), slices(), verdicts).prop_map(|(service, slice, verdicts)| {
+        let port = |port: &event::ServicePort| event::SlicePort {
+            name: Some(port.name.clone()),
+            protocol: port.protocol.clone(),
+            port: Some(8080),
+        };
+        let slice = event::EndpointSlice {
+            namespace: service.namespace.clone(),
+            service: Some(service.name.clone()),
+            ports: service.ports.iter().map(port).collect(),
+            ..slice
+        };
+        [Event::Service(service), Event::Slice(slice)].into_iter().chain(verdicts).collect()
+    })
+}
+
+/// Most verdicts become those about an endpoint that is probed by then: two random draws hardly ever name the same one.
+fn aimed(policy: &Policy, history: Vec<(Vec<Event>, Option<Index>)>) -> Vec<Event> {
+    let mut facts = Facts::new(policy.clone());
+    let mut events = Vec::new();
+    for (mut event, aim) in
+        history.into_iter().flat_map(|(some, aim)| some.into_iter().map(move |it| (it, aim)))
+    {
+        if let (Event::Verdict(verdict), Some(aim)) = (&mut event, aim) {
+            let probed: Vec<_> = targets(&facts).collect();
+            if !probed.is_empty() {
+                // Not the same one for all verdicts that come together.
+                let place = (aim.index(probed.len()) + events.len()) % probed.len();
+                (verdict.service, verdict.target) = probed[place].clone();
+            }
+        }
+        facts.apply(event.clone());
+        events.push(event);
+    }
+    events
+}
+
+/// The endpoints that are probed.
+fn targets(facts: &Facts) -> impl Iterator<Item = (ServiceName, Target)> {
+    facts.probed_services().flat_map(|name| {
+        let probing = resolve::service(facts, name).probing.into_iter();
+        probing.flat_map(|it| it.targets.into_keys()).map(|target| (name.clone(), target))
+    })
 }
 
 /// Single events on the same small cluster.
@@ -81,6 +136,7 @@ pub fn events() -> impl Strategy<Value = Event> {
         2 => nodes().prop_map(Event::Node),
         1 => Just(Event::NodeGone { name: NODE.into() }),
         1 => service_cidrs().prop_map(Event::ServiceCidr),
+        6 => verdicts().prop_map(Event::Verdict),
         1 => Just(Event::HostAddresses(HOST_ADDRESSES.iter().filter_map(|text| text.parse().ok()).collect())),
     ]
 }
@@ -99,7 +155,7 @@ pub fn policies() -> impl Strategy<Value = Policy> {
     let mut entries = vec![NodePortAddress::Primary, NodePortAddress::Localhost, NodePortAddress::All];
     entries.extend(some_range.map(NodePortAddress::Cidr));
     let bind_address = option::weighted(0.2, select(vec![[172, 18, 0, 2], [192, 168, 7, 2]]));
-    let switches = (any::<bool>(), weighted(0.9), weighted(0.3), any::<bool>(), weighted(0.1));
+    let switches = (any::<bool>(), weighted(0.9), weighted(0.3), any::<bool>(), weighted(0.1), weighted(0.9));
     (detect_local, vec(select(entries), 1..3), bind_address, switches).prop_map(
         |(detect_local, node_port_addresses, bind_address, switches)| Policy {
             node_name: NODE.into(),
@@ -107,9 +163,13 @@ pub fn policies() -> impl Strategy<Value = Policy> {
             detect_local,
             node_port_addresses,
             node_ports_on_loopback: false,
+            listen_on_loopback: false,
             masquerade_all: switches.0,
             external_ips: switches.1,
+            topology_hints: true,
             count_traffic: switches.2,
+            know_host_addresses: false,
+            probes: switches.5,
             annotations: if switches.3 { &ANNOTATIONS } else { &[] },
             limits: if switches.4 { FEW } else { Limits::default() },
         },
@@ -117,7 +177,8 @@ pub fn policies() -> impl Strategy<Value = Policy> {
 }
 
 /// So little that clusters exceed it.
-const FEW: Limits = Limits { frontends: 3, endpoints: 2, entries: 8 };
+const FEW: Limits =
+    Limits { frontends: 3, endpoints: 2, entries: 8, always: 1, namespace_frontends: 3, node_frontends: 4 };
 
 /// One that some modes read: the scheduler of ipvs mode.
 static ANNOTATIONS: [Annotation; 1] = [Annotation {
@@ -128,8 +189,11 @@ static ANNOTATIONS: [Annotation; 1] = [Annotation {
 
 fn services() -> impl Strategy<Value = event::Service> {
     let scheduler = option::weighted(0.3, text(&["lc", "mh", "none such"]));
-    let annotations =
-        scheduler.prop_map(|it| it.map(|it| (ANNOTATIONS[0].key.to_owned(), it)).into_iter().collect());
+    let probe = option::weighted(0.4, text(&["tcp", "tcp", "http:/", "tcp:9999", "none such"]));
+    let annotations = (scheduler, probe).prop_map(|(scheduler, probe)| {
+        let scheduler = scheduler.map(|it| (ANNOTATIONS[0].key.to_owned(), it));
+        scheduler.into_iter().chain(probe.map(|it| (probe::ANNOTATION.to_owned(), it))).collect()
+    });
     let proxy_name = option::weighted(0.05, text(&["other"]));
     let identity = (namespaces(), names(), option::of(0..4_i64), proxy_name, annotations);
     let addresses = (
@@ -250,6 +314,22 @@ fn endpoints(family: u8) -> impl Strategy<Value = event::SliceEndpoint> {
                 target: Some(format!("pod-{v4}")),
             }
         })
+}
+
+/// Of probes, about any pod. [`clusters`] aim most of them at those that are probed.
+fn verdicts() -> impl Strategy<Value = event::Verdict> {
+    let pod = (select(PODS.to_vec()), weighted(0.6), select(vec![80, 8080, 9999]), weighted(0.8));
+    let down = option::weighted(0.7, select(vec![Fault::Refused, Fault::Status(503)]));
+    (namespaces(), names(), pod, down).prop_map(|(namespace, name, (pod, is_v4, port, is_tcp), fault)| {
+        let ip: Option<IpAddr> = if is_v4 { pod.0 } else { pod.1 }.parse().ok();
+        let address = SocketAddr::new(ip.unwrap_or([0; 4].into()), port);
+        event::Verdict {
+            service: ServiceName::new(&namespace, &name),
+            target: Target { address, protocol: if is_tcp { Protocol::Tcp } else { Protocol::Udp } },
+            life: None,
+            down: fault.map(|fault| Down { since: 1_700_000_000, fault }),
+        }
+    })
 }
 
 fn nodes() -> impl Strategy<Value = event::Node> {

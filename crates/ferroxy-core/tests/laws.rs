@@ -7,7 +7,8 @@ use ferroxy_core::event;
 use ferroxy_core::resolve::{self, Resolution};
 use ferroxy_core::testing::{Cluster, clusters, config, events, garbage, interesting_packets, policies};
 use ferroxy_core::{
-    Cause, Diagnostic, Event, Facts, Family, Intent, PortIntent, Route, ServiceName, Verdict, explain, oracle,
+    Cause, Diagnostic, Endpoint, Event, Facts, Family, Intent, PortIntent, Route, ServiceName, Verdict,
+    explain, oracle,
 };
 use proptest::prelude::*;
 
@@ -30,7 +31,25 @@ fn subject(event: &Event) -> String {
             format!("cidr {name}")
         }
         Event::HostAddresses(_) => "host".to_owned(),
+        Event::Listed { kind, .. } => format!("all of {}", kind.as_str()),
+        Event::Verdict(verdict) => format!("verdict {} {}", verdict.service, verdict.target),
     }
+}
+
+fn is_verdict(event: &Event) -> bool {
+    matches!(event, Event::Verdict(_))
+}
+
+/// The rule of probes once more, in its plainest words: who is left of a pool.
+fn without_failing(facts: &Facts, name: &ServiceName, port: &PortIntent, pool: &[Endpoint]) -> Vec<Endpoint> {
+    let probe = facts.service(name).and_then(|service| service.probe.clone());
+    let Some(probe) = probe.filter(|_| facts.policy().probes) else { return pool.to_vec() };
+    let is_down = |endpoint: &&Endpoint| {
+        let target = probe.target(endpoint.ip, endpoint.port, port.protocol);
+        target.is_some_and(|target| facts.probed(name).is_some_and(|it| it.down(&target).is_some()))
+    };
+    let left: Vec<Endpoint> = pool.iter().filter(|it| !is_down(it)).copied().collect();
+    if left.len() * 2 < pool.len() { pool.to_vec() } else { left }
 }
 
 fn ports(intent: &Intent) -> impl Iterator<Item = &PortIntent> {
@@ -108,7 +127,9 @@ proptest! {
     #[test]
     fn independent_events_commute(cluster in clusters(), seed in any::<u64>()) {
         // Only the last word about each thing, so that all that is left is independent.
-        let last: BTreeMap<String, Event> = cluster.events.iter().map(|e| (subject(e), e.clone())).collect();
+        // A verdict is about an endpoint that is there.
+        let objects = cluster.events.iter().filter(|event| !is_verdict(event));
+        let last: BTreeMap<String, Event> = objects.map(|event| (subject(event), event.clone())).collect();
         let ordered: Vec<Event> = last.into_values().collect();
         let mut shuffled = ordered.clone();
         let mut state = seed | 1;
@@ -118,6 +139,42 @@ proptest! {
         }
         let all = |events| resolve::all(&Cluster { policy: cluster.policy.clone(), events }.facts());
         prop_assert_eq!(&all(shuffled), &all(ordered));
+    }
+
+    #[test]
+    fn probes_subtract_from_pools_and_change_nothing_else(cluster in clusters()) {
+        let facts = cluster.facts();
+        let judged = resolve::all(&facts).0;
+        let objects = cluster.events.into_iter().filter(|event| !is_verdict(event)).collect();
+        let mut expected = Cluster { policy: cluster.policy, events: objects }.intent();
+        for (name, service) in &mut expected.services {
+            for port in &mut std::sync::Arc::make_mut(service).ports {
+                port.cluster = without_failing(&facts, name, port, &port.cluster);
+                port.local = without_failing(&facts, name, port, &port.local);
+            }
+        }
+        prop_assert_eq!(judged, expected);
+    }
+
+    /// Whoever is probed is ready and used, or would be used if it were up; and whoever is down is still probed.
+    #[test]
+    fn only_what_is_used_is_probed(cluster in clusters()) {
+        let facts = cluster.facts();
+        for (name, resolution) in resolutions(&facts) {
+            let Some(probing) = resolution.probing else { continue };
+            let intent = resolution.intent;
+            let pools = intent.iter().flat_map(|it| &it.ports).flat_map(|port| {
+                port.cluster.iter().chain(&port.local).map(|endpoint| (port.protocol, *endpoint))
+            });
+            let used: BTreeSet<_> = pools
+                .filter_map(|(protocol, it)| probing.probe.target(it.ip, it.port, protocol))
+                .collect();
+            let probed = facts.probed(&name).unwrap();
+            for (target, life) in &probing.targets {
+                prop_assert!(used.contains(target) || probed.down(target).is_some());
+                prop_assert_eq!(probed.life(target), Some(*life));
+            }
+        }
     }
 
     #[test]
@@ -237,10 +294,18 @@ fn random_clusters_have_variety() {
     let mut runner = proptest::test_runner::TestRunner::deterministic();
     let mut routes = BTreeMap::<Route, usize>::new();
     let mut verdicts = BTreeMap::<&str, usize>::new();
-    let mut conflicts = 0;
+    let (mut conflicts, mut subtracted, mut ignored) = (0, 0, 0);
     for _ in 0..300 {
         let cluster = clusters().new_tree(&mut runner).unwrap().current();
-        let (intent, diagnostics) = resolve::all(&cluster.facts());
+        let facts = cluster.facts();
+        let (intent, diagnostics) = resolve::all(&facts);
+        for (name, probing) in
+            resolutions(&facts).into_iter().filter_map(|(name, it)| Some((name, it.probing?)))
+        {
+            ignored += probing.ignored;
+            subtracted +=
+                probing.targets.keys().filter(|it| facts.probed(&name).unwrap().down(it).is_some()).count();
+        }
         conflicts += diagnostics.iter().filter(|d: &&Diagnostic| d.cause == Cause::Conflict).count();
         for frontend in ports(&intent).flat_map(|port| &port.frontends) {
             *routes.entry(frontend.route).or_default() += 1;
@@ -261,4 +326,8 @@ fn random_clusters_have_variety() {
     assert_eq!(routes.len(), 6, "{routes:?}");
     assert_eq!(verdicts.len(), 5, "{verdicts:?}");
     assert!(conflicts > 20, "{conflicts}");
+    assert!(
+        ignored > 20 && subtracted > ignored + 20,
+        "{subtracted} down, {ignored} ports where that is ignored"
+    );
 }

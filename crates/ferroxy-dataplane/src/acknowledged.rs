@@ -1,15 +1,17 @@
 //! What a dataplane has in force: the Intents that the kernel, or whatever it programs, has acknowledged.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
 
+use ferroxy_core::intent::PackedIntent;
 use ferroxy_core::{NodeIntent, ServiceIntent, ServiceName};
 
 /// Part of every dataplane's ledger. A change is entered after it succeeded, never before.
 #[derive(Debug, Clone, Default)]
 pub struct Acknowledged {
     node: NodeIntent,
-    services: BTreeMap<ServiceName, Arc<ServiceIntent>>,
+    services: BTreeMap<ServiceName, PackedIntent>,
 }
 
 impl Acknowledged {
@@ -25,13 +27,38 @@ impl Acknowledged {
         self.node = node;
     }
 
-    pub fn service(&self, name: &ServiceName) -> Option<&Arc<ServiceIntent>> {
-        self.services.get(name)
+    pub fn has_service(&self, name: &ServiceName) -> bool {
+        self.services.contains_key(name)
+    }
+
+    pub fn service(&self, name: &ServiceName) -> Option<Arc<ServiceIntent>> {
+        self.services.get(name).map(|packed| Arc::new(packed.unpack(name)))
     }
 
     /// In the order of their names.
-    pub fn services(&self) -> impl DoubleEndedIterator<Item = (&ServiceName, &Arc<ServiceIntent>)> {
-        self.services.iter()
+    pub fn services(&self) -> impl DoubleEndedIterator<Item = (&ServiceName, Arc<ServiceIntent>)> {
+        self.services.iter().map(|(name, packed)| (name, Arc::new(packed.unpack(name))))
+    }
+
+    /// Those that follow this one, in the order of their names; all of them for `None`.
+    pub fn services_after(
+        &self,
+        after: Option<&ServiceName>,
+    ) -> impl Iterator<Item = (&ServiceName, Arc<ServiceIntent>)> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let services = self.services.range::<ServiceName, _>((from, Bound::Unbounded));
+        services.map(|(name, packed)| (name, Arc::new(packed.unpack(name))))
+    }
+
+    /// In their order.
+    pub fn names(&self) -> impl DoubleEndedIterator<Item = &ServiceName> {
+        self.services.keys()
+    }
+
+    /// Takes as little memory as possible. For when many Services have been entered.
+    pub fn shrink(&mut self) {
+        // Keys that arrive in order leave the nodes of such a map half empty.
+        self.services = std::mem::take(&mut self.services).into_iter().collect();
     }
 
     pub fn len(&self) -> usize {
@@ -42,15 +69,11 @@ impl Acknowledged {
         self.services.is_empty()
     }
 
-    /// Enters a Service, or removes it; returns what was in force before.
-    pub fn set_service(
-        &mut self,
-        name: &ServiceName,
-        service: Option<Arc<ServiceIntent>>,
-    ) -> Option<Arc<ServiceIntent>> {
+    /// Enters a Service, or removes it.
+    pub fn set_service(&mut self, name: &ServiceName, service: Option<Arc<ServiceIntent>>) {
         match service {
-            Some(service) => self.services.insert(name.clone(), service),
-            None => self.services.remove(name),
+            Some(service) => drop(self.services.insert(name.clone(), PackedIntent::new(&service))),
+            None => drop(self.services.remove(name)),
         }
     }
 }
@@ -71,10 +94,14 @@ mod tests {
             left_out: Default::default(),
         });
         let mut acknowledged = Acknowledged::new(NodeIntent::default());
-        assert_eq!(acknowledged.set_service(&name, Some(service.clone())), None);
-        assert_eq!(acknowledged.set_service(&name, Some(service.clone())), Some(service.clone()));
-        assert_eq!(acknowledged.services().collect::<Vec<_>>(), [(&name, &service)]);
-        assert_eq!(acknowledged.set_service(&name, None), Some(service));
+        acknowledged.set_service(&name, Some(service.clone()));
+        acknowledged.set_service(&name, Some(service.clone()));
+        assert_eq!(acknowledged.services().collect::<Vec<_>>(), [(&name, service.clone())]);
+        assert_eq!((acknowledged.service(&name), acknowledged.len()), (Some(service), 1));
+        let after = |after: Option<&ServiceName>| acknowledged.services_after(after).count();
+        assert_eq!((after(None), after(Some(&name))), (1, 0));
+        assert_eq!(after(Some(&ServiceName::new("default", "a"))), 1);
+        acknowledged.set_service(&name, None);
         assert!(acknowledged.is_empty() && acknowledged.service(&name).is_none());
     }
 }

@@ -2,15 +2,15 @@
 
 use std::fmt::Debug;
 
-use ferroxy_core::{Intent, NodeIntent};
+use ferroxy_core::{Diagnostic, Intent, NodeIntent, ServiceIntent};
 
 use crate::acknowledged::Acknowledged;
 use crate::capability::{
-    CountsPackets, CountsRules, CountsTraffic, Drains, Persists, SignsOfLife, SweepsConnections, TakesOver,
-    Tidies, Verifies, Watches,
+    CountsPackets, CountsRefusals, CountsRules, CountsTraffic, Drains, Ejects, HandsOver, Persists,
+    SignsOfLife, SweepsConnections, TakesOver, Tidies, TranslatesSockets, Verifies, Watches,
 };
 use crate::failure::Failure;
-use crate::outcome::{Change, Outcome, Preview};
+use crate::outcome::{Change, ChoiceOfEndpoints, Outcome, Preview};
 use crate::settings::Settings;
 
 /// Keeps what it programs at what it was last given. It has no queue and no clock of its own: the agent decides when to
@@ -47,6 +47,17 @@ pub trait Dataplane: Debug + Send {
     /// Removes everything that this mode programs: a diff to nothing. Returns what was removed, in words.
     fn cleanup(&mut self) -> Result<Vec<String>, Failure>;
 
+    /// What a Service asks for and this dataplane cannot do.
+    fn shortcomings(&self, _: &ServiceIntent) -> Vec<Diagnostic> {
+        Vec::new()
+    }
+
+    /// How endpoints are chosen for clients on this node, if their sockets may just as well be connected to endpoints
+    /// directly, past this dataplane. `None`: they may not.
+    fn choice_of_endpoints(&self) -> Option<ChoiceOfEndpoints> {
+        None
+    }
+
     // Capabilities: `None` is "does not apply to this dataplane". The answer does not change while it runs.
 
     fn persists(&mut self) -> Option<&mut dyn Persists> {
@@ -73,7 +84,15 @@ pub trait Dataplane: Debug + Send {
         None
     }
 
+    fn hands_over(&mut self) -> Option<&mut dyn HandsOver> {
+        None
+    }
+
     fn counts_rules(&self) -> Option<&dyn CountsRules> {
+        None
+    }
+
+    fn counts_refusals(&self) -> Option<&dyn CountsRefusals> {
         None
     }
 
@@ -91,7 +110,15 @@ pub trait Dataplane: Debug + Send {
         None
     }
 
+    fn translates_sockets(&self) -> Option<Box<dyn TranslatesSockets>> {
+        None
+    }
+
     fn sweeps_connections(&self) -> Option<Box<dyn SweepsConnections>> {
+        None
+    }
+
+    fn ejects(&self) -> Option<Box<dyn Ejects>> {
         None
     }
 }

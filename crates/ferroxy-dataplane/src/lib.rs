@@ -19,6 +19,7 @@ mod dataplane;
 mod failure;
 mod mode;
 mod outcome;
+pub mod place;
 mod ruleset;
 mod settings;
 #[cfg(feature = "testing")]
@@ -26,13 +27,14 @@ pub mod testing;
 
 pub use acknowledged::Acknowledged;
 pub use capability::{
-    Changed, CountsPackets, CountsRules, CountsTraffic, Drains, Persists, SignsOfLife, SweepsConnections,
-    TakesOver, Tidies, Verifies, Watches,
+    Changed, ClientReport, CountsPackets, CountsRefusals, CountsRules, CountsTraffic, Drains, Ejects,
+    HandsOver, Persists, SignsOfLife, SocketReport, SweepsConnections, TakesOver, Tidies, TranslatesSockets,
+    Verifies, Watches,
 };
 pub use dataplane::Dataplane;
 pub use failure::{Failure, FailureKind};
 pub use ferroxy_platform::{Privilege, Privileges};
 pub use mode::{Counted, Lifetime, Metric, Mode, Opening, Pace, PeriodFields, Periods, Platform, Rendering};
-pub use outcome::{Change, Outcome, Preview, Programmed, Receipt, Refusal, Repair};
+pub use outcome::{Change, ChoiceOfEndpoints, Outcome, Preview, Programmed, Receipt, Refusal, Repair};
 pub use ruleset::{Ruleset, Step, Trace};
-pub use settings::{Field, Flag, Kind, Settings, Value, Zero};
+pub use settings::{Field, Flag, Kind, Settings, Value, Zero, ports};

@@ -160,6 +160,8 @@ pub enum Counted {
     },
     /// A counter of [`CountsPackets`](crate::CountsPackets), by its key.
     Packets(&'static str),
+    /// A counter of [`CountsRefusals`](crate::CountsRefusals), by its key.
+    Refusals(&'static str),
     /// Histogram: a search for stale connections.
     SweepSeconds,
     SweptConnections,

@@ -72,6 +72,16 @@ pub struct Preview {
     pub operations: Vec<String>,
 }
 
+/// How a dataplane chooses an endpoint, always at random.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ChoiceOfEndpoints {
+    /// As the Intent says: with policy `Local`, clients on this node reach others than those outside.
+    #[default]
+    ByClient,
+    /// A frontend has one list, whoever connects.
+    ByFrontend,
+}
+
 /// How much of a Service is in force.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Programmed {

@@ -5,6 +5,8 @@ use std::net::IpAddr;
 
 use ferroxy_core::{Packet, ServiceIntent, Verdict};
 
+use crate::outcome::ChoiceOfEndpoints;
+
 /// `Display` prints it as the mode's own tool does.
 pub trait Ruleset: Display + Debug {
     fn trace(&self, packet: &Packet) -> Trace;
@@ -14,6 +16,11 @@ pub trait Ruleset: Display + Debug {
     /// Whether this ruleset makes an address one of the host's own, as a device with the addresses of Services does.
     fn makes_local(&self, _: IpAddr) -> bool {
         false
+    }
+
+    /// As [`Dataplane::choice_of_endpoints`](crate::Dataplane::choice_of_endpoints).
+    fn choice_of_endpoints(&self) -> Option<ChoiceOfEndpoints> {
+        None
     }
 
     /// What this mode adds to a Service that other modes do not have: a name and a value each.
@@ -38,4 +45,36 @@ pub struct Step {
     pub effect: String,
     /// Session affinity: a client that returns gets the endpoint it had.
     pub is_sticky: bool,
+}
+
+impl Step {
+    /// Removes steps with the effect `jump PLACE` after which nothing happened in that place.
+    pub fn remove_idle_jumps(steps: &mut Vec<Step>) {
+        for index in (0..steps.len()).rev() {
+            let next = steps.get(index + 1).map(|step| step.place.as_str());
+            let target = steps[index].effect.strip_prefix("jump ");
+            if target.is_some_and(|target| next != Some(target)) {
+                steps.remove(index);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_jump_stays_if_something_happens_behind_it() {
+        let step = |place: &str, effect: &str| Step {
+            place: place.into(),
+            rule: String::new(),
+            effect: effect.into(),
+            is_sticky: false,
+        };
+        let mut steps =
+            vec![step("a", "jump b"), step("b", "jump c"), step("a", "jump d"), step("d", "dropped")];
+        Step::remove_idle_jumps(&mut steps);
+        assert_eq!(steps, [step("a", "jump d"), step("d", "dropped")]);
+    }
 }

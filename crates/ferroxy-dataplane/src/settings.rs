@@ -1,6 +1,7 @@
 //! The settings of a mode: which fields of the configuration file it reads, and their values. Reading files is not done here.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -15,6 +16,29 @@ pub struct Field {
     pub flag: Option<Flag>,
     /// A running agent applies a change; otherwise it needs a restart.
     pub is_live: bool,
+    /// The file of today's kube-proxy has it. Others are written only with a value that is not their default.
+    pub is_of_the_original: bool,
+}
+
+impl Field {
+    /// How often a mode verifies what is in force, as modes of kube-proxy have it.
+    pub const fn sync_period(name: &'static str, flag: &'static str) -> Field {
+        let default = Duration::from_secs(30);
+        let kind = Kind::Duration { default, default_in_file: None, zero: Zero::Refused };
+        Field::period(name, kind, flag, "Verify the rules at least this often")
+    }
+
+    /// How often a mode applies changes.
+    pub const fn min_sync_period(name: &'static str, flag: &'static str) -> Field {
+        let default = Duration::from_secs(1);
+        let kind = Kind::Duration { default, default_in_file: None, zero: Zero::DefaultInFile };
+        Field::period(name, kind, flag, "Apply changes at most this often")
+    }
+
+    const fn period(name: &'static str, kind: Kind, flag: &'static str, help: &'static str) -> Field {
+        let flag = Flag { name: flag, help, value_name: "DURATION" };
+        Field { name, kind, flag: Some(flag), is_live: true, is_of_the_original: true }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -48,6 +72,36 @@ pub enum Kind {
     },
     /// A list of IP ranges; empty by default.
     Cidrs,
+    /// One of these words.
+    Choice {
+        default: &'static str,
+        among: &'static [&'static str],
+    },
+    /// A range of ports, as text ([`ports`]); empty by default.
+    Ports,
+}
+
+/// `a-b`, `a` or `a+n`, ends included. `None` for what leaves the choice to the program: nothing, `0` and `0-0`.
+pub fn ports(text: &str) -> Result<Option<RangeInclusive<u16>>, String> {
+    let port = |text: &str| {
+        text.trim().parse::<u16>().map_err(|_| "is not a range of ports (`a-b`, `a`, `a+n`)".to_owned())
+    };
+    let text = text.trim();
+    let (first, last) = match (text.split_once('-'), text.split_once('+')) {
+        _ if text.is_empty() => return Ok(None),
+        (Some((first, last)), _) => (port(first)?, port(last)?),
+        (None, Some((first, more))) => {
+            let (first, more) = (port(first)?, port(more)?);
+            (first, first.checked_add(more).ok_or("ends beyond port 65535")?)
+        }
+        (None, None) => (port(text)?, port(text)?),
+    };
+    match (first, last) {
+        (0, 0) => Ok(None),
+        (0, _) => Err("begins with port 0".to_owned()),
+        _ if first > last => Err("ends before it begins".to_owned()),
+        _ => Ok(Some(first..=last)),
+    }
 }
 
 /// What a duration of zero means.
@@ -79,6 +133,8 @@ impl Kind {
             Kind::Text { default } => Value::Text(default.to_owned()),
             Kind::Duration { default, .. } => Value::Duration(default),
             Kind::Cidrs => Value::Cidrs(Vec::new()),
+            Kind::Choice { default, .. } => Value::Text(default.to_owned()),
+            Kind::Ports => Value::Text(String::new()),
         }
     }
 }
@@ -135,7 +191,22 @@ mod tests {
         kind: Kind::Number { default: 14, least: 0, most: 31 },
         flag: None,
         is_live: true,
+        is_of_the_original: true,
     };
+
+    #[test]
+    fn a_range_of_ports_is_read_as_the_original_does() {
+        for empty in ["", "0", "0-0", " "] {
+            assert_eq!(ports(empty), Ok(None), "{empty:?}");
+        }
+        let some = [("80-82", 80..=82), ("80", 80..=80), ("80+2", 80..=82), (" 1 - 65535 ", 1..=65535)];
+        for (text, range) in some {
+            assert_eq!(ports(text), Ok(Some(range)), "{text:?}");
+        }
+        for wrong in ["x", "2-1", "0-5", "65535+1", "1-65536", "-", "80-"] {
+            assert!(ports(wrong).is_err(), "{wrong:?}");
+        }
+    }
 
     #[test]
     fn a_field_without_a_value_has_its_default() {

@@ -1,6 +1,8 @@
 //! The nfacct packet counters that our rules use, where the kernel has them: created, read and removed. Which rules count is
 //! decided in `program.rs` and `render.rs`.
 
+use std::time::{Duration, Instant};
+
 use ferroxy_dataplane::{CountsPackets, Failure};
 use ferroxy_netfilter::failure;
 use ferroxy_netlink::error::Error;
@@ -8,6 +10,10 @@ use ferroxy_netlink::nfacct::{Connection, is_missing};
 use rustix::io::Errno;
 
 use crate::program::COUNTERS;
+
+/// How long to wait for the kernel to free the counters. Where rules of others use one, all of it.
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// Reads the counters of the network namespace of the calling thread.
 #[derive(Debug, Default)]
@@ -36,8 +42,9 @@ pub fn can_be_created() -> Result<bool, Error> {
 pub fn remove() -> Result<Vec<&'static str>, Error> {
     let mut connection = Connection::open()?;
     let mut removed = Vec::new();
+    let until = Instant::now() + LONGEST_WAIT;
     for name in COUNTERS {
-        match remove_one(&mut connection, name) {
+        match remove_patiently(&mut connection, name, until) {
             Ok(true) => removed.push(name),
             Ok(false) => {}
             Err(error) if error.errno == Errno::BUSY || is_missing(&error) => {}
@@ -45,6 +52,17 @@ pub fn remove() -> Result<Vec<&'static str>, Error> {
         }
     }
     Ok(removed)
+}
+
+/// The kernel frees deleted rules of nf_tables, and the counters they refer to, some milliseconds after the commit; on a busy
+/// machine that takes seconds.
+fn remove_patiently(connection: &mut Connection, name: &str, until: Instant) -> Result<bool, Error> {
+    loop {
+        match remove_one(connection, name) {
+            Err(error) if error.errno == Errno::BUSY && Instant::now() < until => std::thread::sleep(PAUSE),
+            result => return result,
+        }
+    }
 }
 
 fn remove_one(connection: &mut Connection, name: &str) -> Result<bool, Error> {

@@ -25,7 +25,7 @@ pub fn trace(state: &State, packet: &Packet) -> Trace {
         return Trace { verdict: Verdict::Pass, steps: Vec::new() };
     }
     let mut first = Run::new(state, packet, 0).through();
-    without_idle_jumps(&mut first.steps);
+    Step::remove_idle_jumps(&mut first.steps);
     let mut endpoints = BTreeMap::new();
     // Each outcome of the random choice is a run of its own.
     let mut choice = 0;
@@ -45,17 +45,6 @@ pub fn trace(state: &State, packet: &Packet) -> Trace {
     }
     let verdict = if endpoints.is_empty() { Verdict::Pass } else { Verdict::Endpoints(endpoints) };
     Trace { verdict, steps: first.steps }
-}
-
-/// Removes jumps into chains where no rule had an effect.
-fn without_idle_jumps(steps: &mut Vec<Step>) {
-    for index in (0..steps.len()).rev() {
-        let next = steps.get(index + 1).map(|step| step.place.as_str());
-        let target = steps[index].effect.strip_prefix("jump ");
-        if target.is_some_and(|target| next != Some(target)) {
-            steps.remove(index);
-        }
-    }
 }
 
 /// How a filter rule ended the packet.

@@ -71,7 +71,7 @@ impl Ledger {
         self.acknowledged.node()
     }
 
-    pub fn service(&self, name: &ServiceName) -> Option<&Arc<ServiceIntent>> {
+    pub fn service(&self, name: &ServiceName) -> Option<Arc<ServiceIntent>> {
         self.acknowledged.service(name)
     }
 
@@ -89,8 +89,7 @@ impl Ledger {
         changes: &[Change],
     ) -> (State, Settlement) {
         let known = self.acknowledged.services();
-        let mut services: BTreeMap<_, _> =
-            known.map(|(name, service)| (name.clone(), service.clone())).collect();
+        let mut services: BTreeMap<_, _> = known.map(|(name, service)| (name.clone(), service)).collect();
         let mut settlement = Settlement::default();
         for (name, wanted) in changes {
             match wanted {
@@ -144,9 +143,9 @@ impl Ledger {
             return;
         }
         // How many rules a Service has depends on the node: on masquerading, and on node ports on loopback addresses.
-        let rendered = |(name, service): (&ServiceName, &Arc<ServiceIntent>)| {
-            let extent = Extent::of(&self.fragment(service, self.size));
-            (name.clone(), Some((service.clone(), extent)))
+        let rendered = |(name, service): (&ServiceName, Arc<ServiceIntent>)| {
+            let extent = Extent::of(&self.fragment(&service, self.size));
+            (name.clone(), Some((service, extent)))
         };
         let services = self.acknowledged.services().map(rendered).collect();
         self.settle(Settlement { services, size: self.size });
@@ -181,7 +180,7 @@ impl Ledger {
         let mut settlement = Settlement { size, ..Settlement::default() };
         for (name, wanted) in &changes {
             let before =
-                self.service(name).map(|service| self.fragment(service, self.size)).unwrap_or_default();
+                self.service(name).map(|service| self.fragment(&service, self.size)).unwrap_or_default();
             let after = wanted.map(|service| self.fragment(service, size)).unwrap_or_default();
             let entry = wanted.map(|service| (service.clone(), Extent::of(&after)));
             settlement.services.push(((*name).clone(), entry));
@@ -225,8 +224,8 @@ impl Ledger {
                 || fragment.dispatch.values().any(|rules| rules.iter().any(|rule| about.ends_with(rule)))
         };
         let owner = changes.iter().find(|(name, wanted)| {
-            let involved = [wanted.as_ref(), self.service(name)];
-            involved.into_iter().flatten().any(|service| is_about(self.fragment(service, self.size)))
+            let involved = [wanted.clone(), self.service(name)];
+            involved.iter().flatten().any(|service| is_about(self.fragment(service, self.size)))
         });
         owner.map(|(name, _)| name)
     }
@@ -235,7 +234,7 @@ impl Ledger {
         let mut size = self.size;
         for (name, wanted) in changes {
             if let Some(previous) = self.service(name) {
-                size.subtract(previous);
+                size.subtract(&previous);
             }
             if let Some(wanted) = wanted {
                 size.add(wanted);
@@ -300,12 +299,12 @@ impl Ledger {
         let mut rules = Rules::new();
         for name in names {
             let (service, extent) = match changed.get(name) {
-                Some(entry) => (entry.map(|(service, _)| service), entry.map(|(_, extent)| extent)),
+                Some(entry) => (entry.map(|(service, _)| service.clone()), entry.map(|(_, extent)| extent)),
                 None => (self.service(name), self.extents.get(name)),
             };
             let has_rules = extent.is_some_and(|it| it.shared[family as usize][dispatch as usize] > 0);
             let Some(service) = service.filter(|_| has_rules) else { continue };
-            let fragment = self.fragment(service, settlement.size);
+            let fragment = self.fragment(&service, settlement.size);
             if let Some(own) = fragment.dispatch.get(&(family, dispatch)) {
                 rules.append(own);
             }

@@ -5,8 +5,10 @@
 //! people know: [`text`] reads the output of `iptables-save`, and a Plan prints as input of `iptables-restore`.
 //! `program.rs` has the constant chains, `render.rs` those of a Service.
 //!
-//! Linux only: in `dataplane/`, `observe` reads the kernel and `apply` applies a Plan, both with the host's `iptables-save` and
-//! `iptables-restore`, which `tool/` runs. [`Iptables`] is the dataplane, [`MODE`] describes it.
+//! [`xt`] is a rule as a value, between its text and the forms that the kernel takes.
+//!
+//! Linux only: a [`Door`](door::Door) reads the rules of one family and applies a Plan to them, over netlink or with the host's
+//! `iptables-save` and `iptables-restore`, which `tool/` runs. [`Iptables`] is the dataplane, [`MODE`] describes it.
 
 #![forbid(unsafe_code)]
 
@@ -16,6 +18,8 @@ pub mod counters;
 #[cfg(target_os = "linux")]
 pub mod dataplane;
 pub mod diff;
+#[cfg(target_os = "linux")]
+pub mod door;
 pub mod interpret;
 pub mod ledger;
 pub mod matching;
@@ -33,6 +37,7 @@ pub mod text;
 pub mod tool;
 #[cfg(target_os = "linux")]
 pub mod watch;
+pub mod xt;
 
 #[cfg(target_os = "linux")]
 pub use dataplane::Iptables;

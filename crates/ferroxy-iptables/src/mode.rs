@@ -12,21 +12,21 @@ use crate::{ruleset, settings};
 
 pub static MODE: Mode = Mode {
     name: "iptables",
-    help: "Rules of iptables, written with the host's tools",
+    help: "Rules of iptables",
     platforms: &[Platform::Linux],
     families: &Family::ALL,
     lifetime: Lifetime::OutlivesProcess,
-    // Each restore has a fixed cost: the tool starts, and legacy tables are replaced as a whole.
+    // Each change has a fixed cost: the kernel validates all rules of the table, and replaces legacy tables as a whole.
     pace: Pace::Whole,
     fields: settings::FIELDS,
     periods: PeriodFields { sync: &settings::SYNC_PERIOD, min_sync: &settings::MIN_SYNC_PERIOD },
     gate: None,
-    // The legacy tools, and our own look at legacy tables, open a raw socket.
+    // The legacy tools open a raw socket.
     privileges: Privileges {
         own: &[Privilege::NetAdmin, Privilege::NetRaw],
         programs: &[Privilege::NetAdmin, Privilege::NetRaw],
     },
-    needs: "Linux, with iptables-save and iptables-restore (nft or legacy variant)",
+    needs: "Linux, with nf_tables or legacy iptables in the kernel",
     devices: &[],
     shares_names: true,
     counts_traffic: false,
@@ -42,17 +42,17 @@ const METRICS: &[Metric] = &[
     metrics::PARTIAL_SYNC_SECONDS,
     Metric {
         name: "kubeproxy_sync_proxy_rules_iptables_restore_failures_total",
-        help: "Syncs that iptables-restore refused.",
+        help: "Failed full syncs of iptables rules.",
         counts: Counted::FullSyncFailures,
     },
     Metric {
         name: "kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total",
-        help: "Syncs of what changed that iptables-restore refused.",
+        help: "Failed partial syncs of iptables rules.",
         counts: Counted::PartialSyncFailures,
     },
     Metric {
         name: "kubeproxy_sync_proxy_rules_iptables_total",
-        help: "Rules that we own.",
+        help: "iptables rules that Ferroxy owns.",
         counts: Counted::Rules { label: "table" },
     },
     Metric {
@@ -74,6 +74,7 @@ const METRICS: &[Metric] = &[
     metrics::SWEPT_CONNECTIONS,
 ];
 
+/// Works without tools as well; a host that has none is not made to use this mode unless it is asked for.
 #[cfg(target_os = "linux")]
 fn available() -> Result<(), String> {
     match crate::tool::Tools::are_installed(Family::V4) {

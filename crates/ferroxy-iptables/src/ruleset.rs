@@ -1,7 +1,7 @@
 //! The rendered rules as the contract's Ruleset: text, JSON and traces.
 
 use ferroxy_core::{Family, Packet};
-use ferroxy_dataplane::{Rendering, Ruleset, Trace};
+use ferroxy_dataplane::{ChoiceOfEndpoints, Rendering, Ruleset, Trace};
 use serde_json::{Value, json};
 
 use crate::interpret;
@@ -23,6 +23,10 @@ impl Ruleset for State {
     }
 
     /// Built-in chains contain our jumps only.
+    fn choice_of_endpoints(&self) -> Option<ChoiceOfEndpoints> {
+        Some(ChoiceOfEndpoints::ByClient)
+    }
+
     fn to_json(&self) -> Value {
         let tables = self.tables.iter().map(|((family, name), table)| {
             let chains = table.jumps.iter().chain(&table.chains);

@@ -1,10 +1,8 @@
 //! The settings of iptables mode: the fields of the configuration file that it reads. ipvs mode reads some of them too.
 
-use std::time::Duration;
-
 use ferroxy_core::Policy;
 use ferroxy_core::policy::NodePortAddress;
-use ferroxy_dataplane::{self as contract, Field, Flag, Kind, Zero};
+use ferroxy_dataplane::{self as contract, Field, Flag, Kind};
 
 /// The bit of the packet mark, as a mask (`0x4000` for bit 14), that carries "masquerade this" to postrouting.
 pub fn masquerade_mark(values: &contract::Settings) -> u32 {
@@ -21,7 +19,7 @@ pub fn shape(values: &contract::Settings, policy: &mut Policy) {
 }
 
 pub static FIELDS: &[Field] =
-    &[LOCALHOST_NODE_PORTS, MASQUERADE_ALL, MASQUERADE_BIT, SYNC_PERIOD, MIN_SYNC_PERIOD];
+    &[LOCALHOST_NODE_PORTS, MASQUERADE_ALL, MASQUERADE_BIT, PROGRAM, SYNC_PERIOD, MIN_SYNC_PERIOD];
 
 pub static LOCALHOST_NODE_PORTS: Field = Field {
     name: "iptables.localhostNodePorts",
@@ -32,6 +30,7 @@ pub static LOCALHOST_NODE_PORTS: Field = Field {
         value_name: "BOOL",
     }),
     is_live: false,
+    is_of_the_original: true,
 };
 
 pub static MASQUERADE_ALL: Field = Field {
@@ -43,6 +42,7 @@ pub static MASQUERADE_ALL: Field = Field {
         value_name: "BOOL",
     }),
     is_live: true,
+    is_of_the_original: true,
 };
 
 pub static MASQUERADE_BIT: Field = Field {
@@ -54,30 +54,23 @@ pub static MASQUERADE_BIT: Field = Field {
         value_name: "BIT",
     }),
     is_live: true,
+    is_of_the_original: true,
 };
 
-pub static SYNC_PERIOD: Field = Field {
-    name: "iptables.syncPeriod",
-    kind: Kind::Duration { default: Duration::from_secs(30), default_in_file: None, zero: Zero::Refused },
+pub static PROGRAM: Field = Field {
+    name: "iptables.program",
+    kind: Kind::Text { default: "auto" },
     flag: Some(Flag {
-        name: "iptables-sync-period",
-        help: "Verify the rules at least this often",
-        value_name: "DURATION",
+        name: "iptables-program",
+        help: "Who writes the rules: auto, builtin (Ferroxy), tool (the host's iptables-restore), or a directory \
+               with the tools",
+        value_name: "WHO",
     }),
-    is_live: true,
+    is_live: false,
+    is_of_the_original: false,
 };
 
-pub static MIN_SYNC_PERIOD: Field = Field {
-    name: "iptables.minSyncPeriod",
-    kind: Kind::Duration {
-        default: Duration::from_secs(1),
-        default_in_file: None,
-        zero: Zero::DefaultInFile,
-    },
-    flag: Some(Flag {
-        name: "iptables-min-sync-period",
-        help: "Apply changes at most this often",
-        value_name: "DURATION",
-    }),
-    is_live: true,
-};
+pub static SYNC_PERIOD: Field = Field::sync_period("iptables.syncPeriod", "iptables-sync-period");
+
+pub static MIN_SYNC_PERIOD: Field =
+    Field::min_sync_period("iptables.minSyncPeriod", "iptables-min-sync-period");

@@ -8,17 +8,24 @@
     reason = "the functions that tests share are tests too; clippy does not know"
 )]
 
+#[allow(dead_code, reason = "the running dataplane is tested elsewhere")]
+#[path = "support/host.rs"]
+mod host;
+
 use std::fs;
 
 use ferroxy_core::{Family, Intent, Packet};
 use ferroxy_dataplane::Dataplane;
 use ferroxy_iptables::dataplane::observe::observe;
+use ferroxy_iptables::door::Door;
 use ferroxy_iptables::state::Rules;
 use ferroxy_iptables::text::parse;
-use ferroxy_iptables::tool::{Limits, Tools, Variant};
-use ferroxy_iptables::{Iptables, Parameters, State, interpret, render};
+use ferroxy_iptables::tool::Limits;
+use ferroxy_iptables::{Parameters, State, interpret, render};
 use ferroxy_lab::conformance::{self, Case, Mode, Trial};
 use ferroxy_lab::{Capability, Namespace, require};
+
+use host::{WRITERS, door_of, tools_of};
 
 /// The recordings were made where the kernel has nfacct counters.
 const PARAMETERS: Parameters = Parameters { masquerade_mark: 0x4000, nfacct: true, tcp_be_liberal: false };
@@ -72,22 +79,26 @@ fn every_recorded_ruleset_is_rendered_exactly() {
     }
 }
 
-/// What is written with the real tools is what they print, and that is what the original wrote.
+/// What is written, with the real tools and without them, is what the tools print, and that is what the original wrote. What
+/// the tools wrote, we read as they print it.
 #[test]
 fn every_recorded_ruleset_comes_back_from_the_kernel_exactly() {
     if !require(&[Capability::NetworkNamespaces, Capability::NfTables]) {
         return;
     }
-    for variant in [Variant::NfTables, Variant::Legacy] {
-        let tools: Vec<Tools> =
-            Family::ALL.map(|family| Tools::find_variant(family, variant).expect("it is installed")).into();
+    for writer in WRITERS {
         for trial in trials() {
             let started = || {
-                Iptables::with_tools(tools.clone(), Limits::default()).start(&trial.intent).unwrap();
-                observe(&tools, &Limits::default()).unwrap()
+                writer.dataplane(Limits::default()).start(&trial.intent).unwrap();
+                let doors = Family::ALL.map(|family| Door::tool(tools_of(family, writer.variant())));
+                let printed = observe(&mut { doors }, &Limits::default()).unwrap();
+                let doors = Family::ALL.map(|family| door_of(family, writer.variant()));
+                let read = observe(&mut { doors }, &Limits::default()).unwrap();
+                assert_eq!(read.to_string(), printed.to_string(), "{} {writer:?}", trial.case.name);
+                printed
             };
             let seen = Namespace::new("recorded").unwrap().run(started).unwrap();
-            are_equal(&in_one_order(seen), &trial.case, &variant.to_string());
+            are_equal(&in_one_order(seen), &trial.case, &format!("{writer:?}"));
         }
     }
 }

@@ -13,8 +13,11 @@ use ferroxy_core::oracle::iptables as oracle;
 use ferroxy_core::testing::{Cluster, clusters, config, interesting_packets};
 use ferroxy_core::{Facts, Family, resolve};
 use ferroxy_iptables::ledger::Ledger;
+use ferroxy_iptables::state::Rules;
 use ferroxy_iptables::text::parse;
-use ferroxy_iptables::{Parameters, Plan, State, TableName, diff, interpret, render};
+use ferroxy_iptables::xt::expression::Found;
+use ferroxy_iptables::{Parameters, Plan, State, TableName, diff, interpret, render, xt};
+use ferroxy_netlink::nftables::{decode_expressions, encode_expressions};
 use proptest::prelude::*;
 use support::{Kernel, changes, turned_into};
 
@@ -62,6 +65,29 @@ const COUNTEREXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/proptest-reg
 
 proptest! {
     #![proptest_config(config(128, COUNTEREXAMPLES))]
+
+    /// Every rule that we write has a form in the kernel, which is read as the same rule.
+    #[test]
+    fn every_rule_is_the_same_as_text_and_in_the_kernel(cluster in iptables_clusters(), parameters in parameters()) {
+        let state = rendered(&cluster, parameters);
+        let sets = xt::Sets::default();
+        for ((family, _), table) in &state.tables {
+            let terms = xt::Terms { family: *family, sets: &sets };
+            for rule in table.chains.values().chain(table.jumps.values()).flat_map(Rules::iter) {
+                // A detector of all addresses: "not from 0.0.0.0/0" has no form, and the tool refuses it, too.
+                if rule.contains("! -s 0.0.0.0/0") || rule.contains("! -s ::/0") {
+                    continue;
+                }
+                let Some(spec) = xt::parse(terms, rule) else {
+                    return Err(TestCaseError::fail(format!("not known: {rule}")));
+                };
+                prop_assert_eq!(spec.display(*family).to_string(), rule);
+                let bytes = encode_expressions(|out| xt::expression::write(&spec, *family, out));
+                let read = xt::expression::read(terms, decode_expressions(&bytes));
+                prop_assert_eq!(read, Ok(Found::Known(spec)));
+            }
+        }
+    }
 
     /// The same is done to bytes that nobody thought of in `fuzz/targets/iptables.rs`.
     #[test]

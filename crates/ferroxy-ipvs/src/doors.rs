@@ -4,8 +4,10 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ferroxy_core::Family;
-use ferroxy_dataplane::{Failure, FailureKind};
-use ferroxy_iptables::tool::{self, Bystander, Limits, Tools};
+use ferroxy_dataplane::{Failure, FailureKind, Settings};
+use ferroxy_iptables::door::Door;
+use ferroxy_iptables::tool::{self, Bystander, Limits};
+use ferroxy_iptables::xt::Sets;
 use ferroxy_netlink::{ipset, ipvs, route};
 use ipnet::IpNet;
 use rustix::io::Errno;
@@ -15,7 +17,7 @@ use crate::state::DEVICE;
 #[derive(Debug)]
 pub struct Doors {
     /// One for each family.
-    pub tools: Vec<Tools>,
+    pub rules: Vec<Door>,
     pub limits: Limits,
     pub bystander: Bystander,
     pub balancer: ipvs::Connection,
@@ -86,9 +88,12 @@ impl From<Error> for Failure {
 
 impl Doors {
     /// Loads the modules where the kernel has them as such.
-    pub fn open(families: &[Family]) -> Result<Doors, Error> {
+    pub fn open(families: &[Family], settings: &Settings) -> Result<Doors, Error> {
         Ok(Doors {
-            tools: families.iter().map(|family| Tools::find(*family)).collect::<Result<_, _>>()?,
+            rules: families
+                .iter()
+                .map(|family| Ok(Door::open(*family, settings)?))
+                .collect::<Result<_, Error>>()?,
             limits: Limits::default(),
             bystander: Bystander::default(),
             balancer: ipvs::Connection::open().map_err(|error| match ipvs::is_missing(&error) {
@@ -105,7 +110,16 @@ impl Doors {
     }
 
     pub fn families(&self) -> Vec<Family> {
-        self.tools.iter().map(|tools| tools.family).collect()
+        self.rules.iter().map(|door| door.family).collect()
+    }
+
+    /// Tells the rules which sets there are: they refer to them by numbers.
+    pub fn look_up_sets(&mut self) -> Result<(), Error> {
+        if self.rules.iter().any(Door::is_builtin) {
+            let sets: Sets = self.sets.numbers()?.into_iter().collect();
+            self.rules.iter_mut().for_each(|door| door.know(&sets));
+        }
+        Ok(())
     }
 
     /// The index of our device, if it is there.

@@ -1,7 +1,7 @@
 //! What the kernel has acknowledged, Service by Service, and the Plan for a change of some of them.
 //!
-//! Pure. The cost of a Plan is the size of the change: the changed Services are rendered twice (before and after) and
-//! compared; no other Service is rendered. Several Services can have the same member or address, so uses are counted. A
+//! Pure. The cost of a Plan is the size of the change: the changed Services are rendered twice (before and after; of
+//! large ones only what changes, `unchanged.rs`) and compared; no other Service is rendered. Several Services can have the same member or address, so uses are counted. A
 //! change is entered after the kernel accepted it.
 
 use std::collections::{BTreeMap, HashMap};
@@ -14,9 +14,10 @@ use ferroxy_dataplane::{Acknowledged, Change};
 
 use crate::diff::diff;
 use crate::plan::{Op, Plan};
-use crate::render::{Fragment, Parameters, Surroundings, add, empty, fragment, render};
+use crate::render::{Fragment, Parameters, Surroundings, add, empty, fragment, fragment_without, render};
 use crate::set::{Member, SetName};
 use crate::state::{Address, State};
+use crate::unchanged::{FEW, Unchanged};
 
 #[derive(Debug, Default)]
 pub struct Ledger {
@@ -24,6 +25,8 @@ pub struct Ledger {
     parameters: Parameters,
     acknowledged: Acknowledged,
     uses: Uses,
+    /// Services with more frontends than this are large.
+    few: usize,
 }
 
 /// What to enter after a Plan was applied.
@@ -35,10 +38,23 @@ pub struct Settlement {
     after: Vec<Fragment>,
 }
 
+impl Settlement {
+    /// How many virtual servers with their endpoints were rendered for the Plan, before and after: what the Plan cost.
+    pub fn rendered(&self) -> usize {
+        let servers = self.before.iter().chain(&self.after).flat_map(|fragment| fragment.servers.values());
+        servers.map(|server| 1 + server.endpoints.len()).sum()
+    }
+}
+
 impl Ledger {
     pub fn new(families: &[Family], parameters: Parameters, node: NodeIntent) -> Ledger {
         let acknowledged = Acknowledged::new(node);
-        Ledger { families: families.to_vec(), parameters, acknowledged, ..Ledger::default() }
+        Ledger { families: families.to_vec(), parameters, acknowledged, few: FEW, ..Ledger::default() }
+    }
+
+    /// For tests: every Service with a frontend is large.
+    pub fn treating_all_as_large(self) -> Ledger {
+        Ledger { few: 0, ..self }
     }
 
     pub fn families(&self) -> &[Family] {
@@ -57,7 +73,7 @@ impl Ledger {
         self.acknowledged.node()
     }
 
-    pub fn service(&self, name: &ServiceName) -> Option<&Arc<ServiceIntent>> {
+    pub fn service(&self, name: &ServiceName) -> Option<Arc<ServiceIntent>> {
         self.acknowledged.service(name)
     }
 
@@ -93,7 +109,7 @@ impl Ledger {
         self.parameters = parameters;
         let mut uses = Uses::default();
         for (_, service) in self.acknowledged.services() {
-            uses.add(&fragment(service, self.surroundings()));
+            uses.add(&fragment(&service, self.surroundings()));
         }
         self.uses = uses;
     }
@@ -123,10 +139,23 @@ impl Ledger {
     pub fn settlement(&self, changes: &[Change]) -> Settlement {
         let changes: BTreeMap<&ServiceName, Option<&Arc<ServiceIntent>>> =
             changes.iter().map(|(name, wanted)| (name, wanted.as_ref())).collect();
-        let rendered = |service: &Arc<ServiceIntent>| fragment(service, self.surroundings());
+        let (mut before, mut after) = (Vec::new(), Vec::new());
+        for (name, wanted) in &changes {
+            let previous = self.service(name);
+            let unchanged = match (&previous, wanted) {
+                (Some(previous), Some(wanted)) => {
+                    Unchanged::between(previous, wanted, &self.parameters.host_addresses, self.few)
+                }
+                _ => Unchanged::default(),
+            };
+            let rendered =
+                |service: &ServiceIntent| fragment_without(service, self.surroundings(), &unchanged);
+            before.extend(previous.as_deref().map(rendered));
+            after.extend(wanted.map(|wanted| rendered(wanted)));
+        }
         Settlement {
-            before: changes.keys().filter_map(|name| self.service(name)).map(rendered).collect(),
-            after: changes.values().flatten().map(|service| rendered(service)).collect(),
+            before,
+            after,
             services: changes.iter().map(|(name, wanted)| ((*name).clone(), wanted.cloned())).collect(),
         }
     }
@@ -159,8 +188,8 @@ impl Ledger {
     /// Which of the changed Services owns the object of an operation. For an operation that the kernel refused.
     pub fn owner<'c>(&self, changes: &'c [Change], op: &Op) -> Option<&'c ServiceName> {
         let owner = changes.iter().find(|(name, wanted)| {
-            let involved = [wanted.as_ref(), self.service(name)];
-            let mut fragments = involved.into_iter().flatten().map(|it| fragment(it, self.surroundings()));
+            let involved = [wanted.clone(), self.service(name)];
+            let mut fragments = involved.iter().flatten().map(|it| fragment(it, self.surroundings()));
             fragments.any(|fragment| is_about(op, &fragment))
         });
         owner.map(|(name, _)| name)
@@ -172,7 +201,7 @@ impl Ledger {
 
     fn intent(&self, node: &NodeIntent) -> Intent {
         let services = self.acknowledged.services();
-        let services = services.map(|(name, service)| (name.clone(), service.clone())).collect();
+        let services = services.map(|(name, service)| (name.clone(), service)).collect();
         Intent { node: node.clone(), services }
     }
 }

@@ -5,8 +5,8 @@
 //! [`Drains`](drain::Drains), which knows when a draining endpoint can be removed. The rules do not depend on Services
 //! (`program.rs`); a Service consists of virtual servers, members of sets (`set.rs`) and addresses of the device `kube-ipvs0`.
 //!
-//! Linux only: in `dataplane/`, `observe` reads the kernel and `apply` applies a Plan, over netlink and, for the rules, with
-//! the host's iptables tools. [`Ipvs`] is the dataplane, [`MODE`] describes it.
+//! Linux only: in `dataplane/`, `observe` reads the kernel and `apply` applies a Plan, over netlink and, for the rules,
+//! through the doors of ferroxy-iptables. [`Ipvs`] is the dataplane, [`MODE`] describes it.
 
 #![forbid(unsafe_code)]
 
@@ -34,6 +34,7 @@ pub mod state;
 #[cfg(target_os = "linux")]
 pub mod sysctl;
 pub mod text;
+mod unchanged;
 #[cfg(target_os = "linux")]
 mod watch;
 

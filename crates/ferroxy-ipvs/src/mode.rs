@@ -25,7 +25,7 @@ pub static MODE: Mode = Mode {
         own: &[Privilege::NetAdmin, Privilege::NetRaw],
         programs: &[Privilege::NetAdmin, Privilege::NetRaw],
     },
-    needs: "Linux with ip_vs, ip_set and dummy devices, and with iptables-save and iptables-restore",
+    needs: "Linux with ip_vs, ip_set, dummy devices, and nf_tables or legacy iptables",
     devices: &[DEVICE],
     shares_names: true,
     counts_traffic: false,
@@ -39,7 +39,7 @@ pub static MODE: Mode = Mode {
 const METRICS: &[Metric] = &[
     Metric {
         name: "kubeproxy_sync_proxy_rules_iptables_restore_failures_total",
-        help: "Syncs that iptables-restore refused.",
+        help: "Failed syncs.",
         counts: Counted::SyncFailures,
     },
     metrics::SWEEP_SECONDS,
@@ -49,7 +49,7 @@ const METRICS: &[Metric] = &[
 /// Whether the kernel has IPVS is found out by opening: asking loads modules.
 #[cfg(target_os = "linux")]
 fn available() -> Result<(), String> {
-    (ferroxy_iptables::MODE.available)()
+    Ok(())
 }
 
 #[cfg(target_os = "linux")]

@@ -14,6 +14,7 @@ use crate::program;
 use crate::scheduler::Scheduler;
 use crate::set::{Member, Set, SetName};
 use crate::state::{Address, SetState, State, Treatment, VirtualServer, WEIGHT};
+use crate::unchanged::Unchanged;
 
 /// What the State depends on besides the Intent: the mode's settings, and the addresses of the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -94,14 +95,24 @@ pub fn add(state: &mut State, fragments: impl Iterator<Item = Fragment>) {
 }
 
 pub fn fragment(service: &ServiceIntent, surroundings: Surroundings<'_>) -> Fragment {
+    fragment_without(service, surroundings, &Unchanged::default())
+}
+
+/// All but some frontends.
+pub(crate) fn fragment_without(
+    service: &ServiceIntent,
+    surroundings: Surroundings<'_>,
+    unchanged: &Unchanged,
+) -> Fragment {
     let mut fragment = Fragment::default();
     let scheduler = match service.annotation(Scheduler::ANNOTATION) {
         Some(own) => own.into(),
         None => surroundings.parameters.scheduler.clone(),
     };
     for port in service.ports.iter().filter(|port| surroundings.families.contains(&port.family)) {
-        let render = Render { port, scheduler: &scheduler, surroundings };
-        port.frontends.iter().for_each(|frontend| render.frontend(frontend, &mut fragment));
+        let render = Render { port, scheduler: &scheduler, surroundings, unchanged };
+        let changing = port.frontends.iter().filter(|frontend| !unchanged.contains(port, frontend));
+        changing.for_each(|frontend| render.frontend(frontend, &mut fragment));
         render.loops(&mut fragment);
         if let Some(check) = service.health_check {
             fragment.members.insert((Set::HealthCheckNodePort.of(port.family), Member::Port(check.port)));
@@ -114,6 +125,7 @@ struct Render<'a> {
     port: &'a PortIntent,
     scheduler: &'a Arc<str>,
     surroundings: Surroundings<'a>,
+    unchanged: &'a Unchanged,
 }
 
 impl Render<'_> {
@@ -126,7 +138,7 @@ impl Render<'_> {
             };
             servers.entry(address).or_insert_with(|| server.clone());
             self.memberships(frontend, address, fragment);
-            if self.is_bound(frontend, address.ip) {
+            if self.is_bound(frontend, address.ip) && !self.unchanged.holds(address.ip) {
                 fragment.addresses.insert(address.ip);
                 fragment.members.insert((self.set(Set::IpvsIps), Member::Ip(address.ip)));
             }

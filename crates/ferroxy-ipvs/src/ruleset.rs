@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use ferroxy_core::{Family, Frontend, Packet, ServiceIntent};
-use ferroxy_dataplane::{Rendering, Ruleset, Trace};
+use ferroxy_dataplane::{ChoiceOfEndpoints, Rendering, Ruleset, Trace};
 use serde_json::{Value, json};
 
 use crate::interpret;
@@ -25,6 +25,10 @@ impl Ruleset for State {
     }
 
     /// The rules as iptables mode writes them, and the virtual servers, sets and addresses.
+    fn choice_of_endpoints(&self) -> Option<ChoiceOfEndpoints> {
+        Some(ChoiceOfEndpoints::ByFrontend)
+    }
+
     fn to_json(&self) -> Value {
         let servers = self.servers.iter().map(|(address, server)| {
             let endpoints = server.endpoints.iter();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use ferroxy_core::Policy;
 use ferroxy_core::policy::{Annotation, NodePortAddress};
 use ferroxy_dataplane::{self as contract, Field, Flag, Kind, Zero};
-use ferroxy_iptables::settings::{MASQUERADE_ALL, MASQUERADE_BIT};
+use ferroxy_iptables::settings::{MASQUERADE_ALL, MASQUERADE_BIT, PROGRAM};
 
 use crate::scheduler::Scheduler;
 
@@ -31,6 +31,7 @@ static ANNOTATIONS: [Annotation; 1] = [Annotation {
 pub static FIELDS: &[Field] = &[
     MASQUERADE_ALL,
     MASQUERADE_BIT,
+    PROGRAM,
     SCHEDULER,
     EXCLUDE_CIDRS,
     STRICT_ARP,
@@ -47,6 +48,7 @@ pub static SCHEDULER: Field = Field {
     kind: Kind::Text { default: "" },
     flag: Some(Flag { name: "ipvs-scheduler", help: "Scheduler that picks an endpoint", value_name: "NAME" }),
     is_live: false,
+    is_of_the_original: true,
 };
 
 pub static EXCLUDE_CIDRS: Field = Field {
@@ -58,6 +60,7 @@ pub static EXCLUDE_CIDRS: Field = Field {
         value_name: "CIDR,…",
     }),
     is_live: false,
+    is_of_the_original: true,
 };
 
 pub static STRICT_ARP: Field = Field {
@@ -69,6 +72,7 @@ pub static STRICT_ARP: Field = Field {
         value_name: "BOOL",
     }),
     is_live: false,
+    is_of_the_original: true,
 };
 
 /// A timeout of the kernel; zero leaves it alone.
@@ -78,6 +82,7 @@ const fn timeout(name: &'static str, flag: &'static str, help: &'static str) -> 
         kind: Kind::Duration { default: Duration::ZERO, default_in_file: None, zero: Zero::Allowed },
         flag: Some(Flag { name: flag, help, value_name: "DURATION" }),
         is_live: false,
+        is_of_the_original: true,
     }
 }
 
@@ -93,16 +98,7 @@ pub static TCP_FIN_TIMEOUT: Field = timeout(
 pub static UDP_TIMEOUT: Field =
     timeout("ipvs.udpTimeout", "ipvs-udp-timeout", "Timeout of UDP flows; 0 keeps the kernel's");
 
-pub static SYNC_PERIOD: Field = Field {
-    name: "ipvs.syncPeriod",
-    kind: Kind::Duration { default: Duration::from_secs(30), default_in_file: None, zero: Zero::Refused },
-    flag: Some(Flag {
-        name: "ipvs-sync-period",
-        help: "Verify the rules at least this often",
-        value_name: "DURATION",
-    }),
-    is_live: true,
-};
+pub static SYNC_PERIOD: Field = Field::sync_period("ipvs.syncPeriod", "ipvs-sync-period");
 
 /// The original's file and flags have different defaults for this one.
 pub static MIN_SYNC_PERIOD: Field = Field {
@@ -118,4 +114,5 @@ pub static MIN_SYNC_PERIOD: Field = Field {
         value_name: "DURATION",
     }),
     is_live: true,
+    is_of_the_original: true,
 };

@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 use ferroxy_core::intent::{FamilyIntent, NodePortAddresses};
 use ferroxy_core::{Facts, Family, Intent, NodeIntent, Policy, Protocol, resolve};
 use ferroxy_dataplane::{Change, Dataplane, Drains, Persists, Programmed, Settings, Value, Verifies};
+use ferroxy_iptables::settings::PROGRAM;
 use ferroxy_ipvs::dataplane::observe::observe;
 use ferroxy_ipvs::doors::Doors;
 use ferroxy_ipvs::drain::LIMIT;
@@ -89,12 +90,19 @@ fn recorded_intent(name: &str) -> Intent {
 }
 
 fn wanted(intent: &Intent) -> State {
-    let host_addresses = Doors::open(&[]).unwrap().host_addresses().unwrap();
+    let host_addresses = Doors::open(&[], &Settings::default()).unwrap().host_addresses().unwrap();
     render(intent, &Parameters { host_addresses, ..Parameters::default() }, &Family::ALL)
 }
 
 fn open() -> Ipvs {
     Ipvs::open(&Family::ALL, &Settings::default()).unwrap()
+}
+
+/// As [`open`], but the host's tools write and read the rules.
+fn open_with_tools() -> Ipvs {
+    let mut settings = Settings::default();
+    settings.set(&PROGRAM, Value::Text("tool".into()));
+    Ipvs::open(&Family::ALL, &settings).unwrap()
 }
 
 #[test]
@@ -110,13 +118,27 @@ fn the_kernel_has_what_was_wanted_and_a_restart_sends_nothing() {
             let intent = recorded_intent(case);
             let outcome = dataplane.start(&intent).unwrap();
             assert_eq!(outcome.refused, []);
-            let (wanted, mut seen) =
-                (wanted(&intent), observe(&mut Doors::open(&Family::ALL).unwrap()).unwrap());
+            let (wanted, mut seen) = (
+                wanted(&intent),
+                observe(&mut Doors::open(&Family::ALL, &Settings::default()).unwrap()).unwrap(),
+            );
             seen.servers.values_mut().for_each(|it| it.endpoints.retain(|_, weight| *weight > 0));
             assert_eq!(seen, wanted, "{case}");
             assert_eq!(open().start(&intent).unwrap().operations, 0, "{case}");
+            assert_eq!(
+                open_with_tools().start(&intent).unwrap().operations,
+                0,
+                "{case}: the tools read the same"
+            );
             assert_ne!(before, wanted);
             before = wanted;
+        }
+        // The other way round: what the tools write, we read.
+        dataplane.cleanup().unwrap();
+        for case in CASES {
+            let intent = recorded_intent(case);
+            open_with_tools().start(&intent).unwrap();
+            assert_eq!(open().start(&intent).unwrap().operations, 0, "{case}");
         }
         let removed = dataplane.cleanup().unwrap();
         assert!(removed.contains(&"device kube-ipvs0".to_owned()), "{removed:?}");

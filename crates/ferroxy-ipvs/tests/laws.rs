@@ -89,10 +89,11 @@ proptest! {
     }
 
     #[test]
-    fn changes_add_up(cluster in clusters()) {
+    fn changes_add_up(cluster in clusters(), all_are_large in any::<bool>()) {
         let mut facts = Facts::new(cluster.policy.clone());
         let mut intent = resolve::all(&facts).0;
-        let mut ledger = Ledger::new(&Family::ALL, parameters(&intent), intent.node.clone());
+        let ledger = Ledger::new(&Family::ALL, parameters(&intent), intent.node.clone());
+        let mut ledger = if all_are_large { ledger.treating_all_as_large() } else { ledger };
         let mut kernel = Kernel::default();
         carry_out(&mut kernel, &ledger.plan_program())?;
         for events in cluster.events.chunks(3) {
@@ -117,9 +118,13 @@ proptest! {
 mod size {
     //! The cost of a change is the size of the change.
 
-    use ferroxy_core::{Family, NodeIntent, Protocol};
+    use std::sync::Arc;
+
+    use ferroxy_core::intent::FrontendKind;
+    use ferroxy_core::{Family, Frontend, NodeIntent, PortIntent, Protocol, Route, ServiceIntent};
     use ferroxy_dataplane::Change;
     use ferroxy_ipvs::ledger::Ledger;
+    use ferroxy_ipvs::scheduler::Scheduler;
     use ferroxy_ipvs::{Op, Parameters};
 
     use super::support::{Kernel, service};
@@ -149,6 +154,45 @@ mod size {
             let (come, _) = ledger.plan(&[change(1, 0..6)]);
             assert!(matches!(come.ops(), [Op::AddEndpoint(..)]), "{come}");
         }
+    }
+
+    #[test]
+    fn a_change_of_a_huge_service_costs_the_frontends_that_change() {
+        let frontend = |number: u8| Frontend {
+            kind: FrontendKind::ExternalIp,
+            address: Some([192, 0, 2, number].into()),
+            port: 80,
+            route: Route::ExternalCluster,
+            allowed_sources: None,
+        };
+        let (name, service) = service(7, Protocol::Tcp, 0..50);
+        let mut huge = ServiceIntent::clone(&service);
+        huge.ports[0].frontends.extend((0..100).map(frontend));
+        huge.ports.push(PortIntent { name: "other".into(), ..huge.ports[0].clone() });
+        huge.ports[1].frontends.iter_mut().for_each(|it| it.port = 81);
+        let mut ledger = ledger(2);
+        let mut kernel = Kernel::default();
+        kernel.carry_out(&ledger.plan_program()).unwrap();
+        kernel.carry_out(&ferroxy_ipvs::diff(&kernel.state, &ledger.state())).unwrap();
+        let mut rendered = |huge: &ServiceIntent| {
+            let (plan, settlement) = ledger.plan(&[(name.clone(), Some(Arc::new(huge.clone())))]);
+            kernel.carry_out(&plan).unwrap();
+            let rendered = settlement.rendered();
+            ledger.settle(settlement);
+            assert_eq!(kernel.settled(), ledger.state());
+            rendered
+        };
+        let one = 51;
+        assert_eq!(rendered(&huge), 202 * one);
+        huge.ports[0].frontends.push(frontend(200));
+        assert_eq!(rendered(&huge), one);
+        // The address is still that of the other port.
+        huge.ports[0].frontends.retain(|it| *it != frontend(7));
+        assert_eq!(rendered(&huge), one);
+        huge.ports[1].cluster.truncate(20);
+        assert_eq!(rendered(&huge), 101 * (51 + 21));
+        huge.annotations = vec![(Scheduler::ANNOTATION, "mh".into())];
+        assert!(rendered(&huge) > 200 * 21);
     }
 
     #[test]

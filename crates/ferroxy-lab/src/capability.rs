@@ -5,10 +5,13 @@ use std::io::{self, Write};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use ferroxy_bpf::kernel::{Attach, Cgroup, Link, Program};
+use ferroxy_bpf::{Assembler, Register};
 use ferroxy_netlink::socket::{self, Request, Socket};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType, ipproto};
 
+use crate::cgroup::{BpfFilesystem, Cgroups};
 use crate::error::{LabError, Result};
 use crate::namespace::Namespace;
 
@@ -23,16 +26,19 @@ pub enum Capability {
     /// The `nft` command, which lists back what we wrote.
     NftTool,
     Sctp,
+    /// BPF programs at cgroups, and a bpffs for them: real root only.
+    SocketPrograms,
 }
 
 impl Capability {
-    pub const ALL: [Capability; 6] = [
+    pub const ALL: [Capability; 7] = [
         Capability::NetworkNamespaces,
         Capability::Bridges,
         Capability::BridgeNetfilter,
         Capability::NfTables,
         Capability::NftTool,
         Capability::Sctp,
+        Capability::SocketPrograms,
     ];
 
     /// Tries it in a new namespace. The error names what is missing.
@@ -45,6 +51,7 @@ impl Capability {
             Capability::NfTables => namespace.run(ask_nftables_generation)?,
             Capability::NftTool => find_nft(),
             Capability::Sctp => namespace.run(open_sctp_socket)?,
+            Capability::SocketPrograms => attach_a_program(),
         }
     }
 }
@@ -61,15 +68,18 @@ pub fn report() -> String {
 /// For the first line of a test: true if all of these are available. Otherwise the test must return; this prints a message
 /// and counts it, or fails if `CI` is set.
 #[must_use = "a test that lacks what it needs must return"]
-#[allow(clippy::panic, reason = "the way a test fails")]
 pub fn require(needs: &[Capability]) -> bool {
     let missing = needs.iter().find_map(|need| need.probe().err().map(|error| format!("no {need}: {error}")));
-    let Some(missing) = missing else { return true };
+    missing.inspect(|missing| skip(missing)).is_none()
+}
+
+/// For a test that returns because something else is missing: prints a message and counts it, or fails if `CI` is set.
+#[allow(clippy::panic, reason = "the way a test fails")]
+pub fn skip(missing: &str) {
     if std::env::var_os("CI").is_some() {
         panic!("CI must run every test, and this one cannot: {missing}");
     }
-    tell_skipped(&missing);
-    false
+    tell_skipped(missing);
 }
 
 /// Prints that the calling test is skipped, the reason, and the number of skipped tests.
@@ -111,6 +121,17 @@ fn open_sctp_socket() -> Result<()> {
         .map_err(|e| LabError::system("open an SCTP socket", e))
 }
 
+fn attach_a_program() -> Result<()> {
+    let failed = |error: ferroxy_bpf::kernel::Error| LabError::system(error.to_string(), error.errno);
+    let (cgroups, _pins) = (Cgroups::new()?, BpfFilesystem::mount()?);
+    let mut program = Assembler::new();
+    program.set(Register::R0, 1).exit();
+    let code = program.finish().map_err(|error| LabError::system(error.to_string(), Errno::INVAL))?;
+    let program = Program::load("probe", Attach::Connect4, &code, &[]).map_err(failed)?;
+    let cgroup = Cgroup::open(&cgroups.create("probe")?).map_err(failed)?;
+    Link::create("probe", &program, &cgroup, Attach::Connect4).map(drop).map_err(failed)
+}
+
 impl fmt::Display for Capability {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -120,6 +141,7 @@ impl fmt::Display for Capability {
             Capability::NfTables => "nf_tables",
             Capability::NftTool => "the nft command",
             Capability::Sctp => "SCTP",
+            Capability::SocketPrograms => "BPF programs at cgroups",
         })
     }
 }

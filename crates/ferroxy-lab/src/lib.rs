@@ -16,6 +16,7 @@
 #[cfg(feature = "api")]
 pub mod api;
 pub mod capability;
+pub mod cgroup;
 pub mod conformance;
 mod error;
 pub mod load;
@@ -26,6 +27,7 @@ pub mod pod;
 mod probe;
 
 pub use capability::{Capability, require};
+pub use cgroup::{BpfFilesystem, Cgroups};
 pub use error::{LabError, Result};
 pub use load::{Load, LongConnection};
 pub use namespace::Namespace;

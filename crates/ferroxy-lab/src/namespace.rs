@@ -4,11 +4,13 @@
 use std::fs::{self, File};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::panic::resume_unwind;
+use std::path::{Path, PathBuf};
 use std::thread;
 
 use ferroxy_netlink::route::Connection;
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 
+use crate::cgroup;
 use crate::error::{LabError, Result};
 
 /// Exists as long as this value, a socket created in it, or a thread or process in it.
@@ -16,6 +18,8 @@ use crate::error::{LabError, Result};
 pub struct Namespace {
     name: String,
     fd: OwnedFd,
+    /// Whatever runs in the namespace is in this cgroup.
+    cgroup: Option<PathBuf>,
 }
 
 impl Namespace {
@@ -24,7 +28,7 @@ impl Namespace {
         let name = name.into();
         // A new thread, because unshare moves the calling thread permanently.
         let fd = run_in_thread(&name, unshare_network)??;
-        let namespace = Namespace { name, fd };
+        let namespace = Namespace { name, fd, cgroup: None };
         let mut connection = namespace.connection()?;
         let loopback = connection.link("lo")?;
         connection.set_up(loopback.index)?;
@@ -33,6 +37,11 @@ impl Namespace {
 
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// From now on, what runs in the namespace is also in one of [`Cgroups`](crate::Cgroups).
+    pub fn set_cgroup(&mut self, cgroup: PathBuf) {
+        self.cgroup = Some(cgroup);
     }
 
     /// Runs `work` in this namespace on a new thread, and returns its result.
@@ -49,15 +58,16 @@ impl Namespace {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<thread::JoinHandle<Result<T>>> {
         let fd = self.fd.try_clone().map_err(|e| LabError::system("duplicate a namespace descriptor", e))?;
+        let cgroup = self.cgroup.clone();
         thread::Builder::new()
             .name(self.name.clone())
-            .spawn(move || enter(fd.as_fd()).map(|()| work()))
+            .spawn(move || enter(fd.as_fd(), cgroup.as_deref()).map(|()| work()))
             .map_err(|e| LabError::system("start a thread", e))
     }
 
     /// Moves the calling thread into this namespace permanently.
     pub fn enter(&self) -> Result<()> {
-        enter(self.fd.as_fd())
+        enter(self.fd.as_fd(), self.cgroup.as_deref())
     }
 
     /// A connection to its links, addresses and routes, usable from any thread.
@@ -89,7 +99,8 @@ impl AsFd for Namespace {
     }
 }
 
-fn enter(fd: BorrowedFd<'_>) -> Result<()> {
+fn enter(fd: BorrowedFd<'_>, cgroup: Option<&Path>) -> Result<()> {
+    cgroup.map_or(Ok(()), cgroup::enter)?;
     move_into_link_name_space(fd, Some(LinkNameSpaceType::Network))
         .map_err(|e| LabError::system("enter a network namespace", e))
 }

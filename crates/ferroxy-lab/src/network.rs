@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use ferroxy_netlink::route::{Address, Connection, Route};
 use ipnet::IpNet;
 
+use crate::cgroup::Cgroups;
 use crate::error::{LabError, Result};
 use crate::namespace::Namespace;
 use crate::patience::PATIENCE;
@@ -179,6 +180,19 @@ impl Network {
         let port = connection.link(&pod_port(pod))?;
         connection.delete_link(port.index)?;
         self.members.remove(pod);
+        Ok(())
+    }
+
+    /// From now on, everything that runs on a node is in a cgroup with the node's name, and its pods are in `kubepods` below.
+    pub fn enter_cgroups(&mut self, cgroups: &Cgroups) -> Result<()> {
+        for (name, member) in &mut self.members {
+            let cgroup = match &member.role {
+                Role::Node { .. } => format!("{name}/system"),
+                Role::Pod { node, .. } => format!("{node}/kubepods/{name}"),
+                Role::Client => continue,
+            };
+            member.namespace.set_cgroup(cgroups.create(cgroup)?);
+        }
         Ok(())
     }
 

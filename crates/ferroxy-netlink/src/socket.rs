@@ -296,12 +296,13 @@ impl Socket {
             errno => Error::refused(request.operation, request.object, errno),
         };
         loop {
+            // Mostly it is there already: then there is no need to wait, which is a system call of its own.
+            if let Some(length) = self.receive().map_err(failed)?.map(<[u8]>::len) {
+                return Ok(&self.buffer[..length]);
+            }
             if !self.wait(Some(PATIENCE)).map_err(failed)? {
                 return Err(Error::unanswered(request.operation, request.object));
             }
-            // Readiness without a datagram happens when it came from someone else than the kernel.
-            let Some(length) = self.receive().map_err(failed)?.map(<[u8]>::len) else { continue };
-            return Ok(&self.buffer[..length]);
         }
     }
 }

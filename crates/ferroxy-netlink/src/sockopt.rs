@@ -61,14 +61,13 @@ pub(crate) fn replace_table(
     fd: &OwnedFd,
     level: i32,
     option: i32,
-    replacement: &Replacement,
+    replacement: &mut Replacement,
 ) -> Result<Vec<u8>, Errno> {
     let mut counters = vec![0; replacement.entries_before() * COUNTER];
-    let mut message = replacement.header(counters.as_mut_ptr() as u64);
-    message.extend_from_slice(replacement.entries());
+    let message = replacement.message(counters.as_mut_ptr() as u64);
     // SAFETY: the one pointer in the message is that to `counters`. The kernel writes as many counters there as the message
     // says, which is `entries_before`, and refuses the message unless the table has exactly as many entries.
-    unsafe { set(fd, level, option, &message) }?;
+    unsafe { set(fd, level, option, message) }?;
     Ok(counters)
 }
 

@@ -9,6 +9,8 @@
     reason = "a failing test should stop at once"
 )]
 
+mod namespace;
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -21,22 +23,10 @@ use ferroxy_netlink::codec::{Encoder, flag};
 use ferroxy_netlink::conntrack::{Connection, Entry, Family, Filter, status};
 use ferroxy_netlink::route::{self, Address};
 use ferroxy_netlink::socket::{Protocol, Socket};
+use namespace::in_namespace;
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
-
-/// Runs the test in a thread that has moved to a fresh network namespace; it ends with the thread.
-fn in_namespace(test: impl FnOnce() + Send + 'static) {
-    let thread = std::thread::spawn(move || {
-        // SAFETY: a new network namespace changes nothing that Rust's memory model relies on.
-        let moved = unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) };
-        moved.expect("this test needs CAP_SYS_ADMIN to make a network namespace");
-        test();
-    });
-    if let Err(panic) = thread.join() {
-        std::panic::resume_unwind(panic);
-    }
-}
 
 /// What the tool prints; it must succeed.
 fn conntrack(arguments: &[&str]) -> String {

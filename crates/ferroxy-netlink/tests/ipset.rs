@@ -9,6 +9,8 @@
     reason = "a failing test should stop at once"
 )]
 
+mod namespace;
+
 use std::net::IpAddr;
 use std::process::Command;
 
@@ -19,22 +21,14 @@ const TCP: u8 = libc::IPPROTO_TCP as u8;
 const UDP: u8 = libc::IPPROTO_UDP as u8;
 const SCTP: u8 = libc::IPPROTO_SCTP as u8;
 
-/// Runs the test in a thread that has moved to a fresh network namespace; it ends with the thread.
+/// Runs the test with a connection in a fresh network namespace, if this kernel can.
 fn in_namespace(test: impl FnOnce(Connection) + Send + 'static) {
-    let thread = std::thread::spawn(move || {
-        // SAFETY: a new network namespace changes nothing that Rust's memory model relies on.
-        let moved = unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) };
-        moved.expect("this test needs CAP_SYS_ADMIN to make a network namespace");
-        match Connection::open() {
-            Err(error) if is_missing(&error) && std::env::var_os("CI").is_none() => {
-                eprintln!("SKIPPED: this kernel has no ipset: {error}");
-            }
-            connection => test(connection.unwrap()),
+    namespace::in_namespace(move || match Connection::open() {
+        Err(error) if is_missing(&error) && std::env::var_os("CI").is_none() => {
+            eprintln!("SKIPPED: this kernel has no ipset: {error}");
         }
+        connection => test(connection.unwrap()),
     });
-    if let Err(panic) = thread.join() {
-        std::panic::resume_unwind(panic);
-    }
 }
 
 /// What a tool printed; it must succeed.
@@ -170,6 +164,10 @@ fn what_the_tool_makes_we_list() {
             names.push(set.name);
         }
         let mut listed = connection.names().unwrap();
+        let mut numbered = connection.numbers().unwrap();
+        numbered.sort();
+        // The kernel numbers them as they come.
+        assert_eq!(numbered, (0..).zip(names.iter().cloned()).collect::<Vec<(u16, String)>>());
         listed.sort();
         names.sort();
         assert_eq!(listed, names);

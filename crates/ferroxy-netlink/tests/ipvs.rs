@@ -9,6 +9,8 @@
     reason = "a failing test should stop at once"
 )]
 
+mod namespace;
+
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::{Command, Stdio};
@@ -34,18 +36,12 @@ fn in_namespace(test: impl FnOnce() + Send + 'static) {
 }
 
 fn in_namespace_alone(test: impl FnOnce() + Send + 'static) {
-    let thread = std::thread::spawn(move || {
-        // SAFETY: a new network namespace changes nothing that Rust's memory model relies on.
-        let moved = unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) };
-        moved.expect("this test needs CAP_SYS_ADMIN to make a network namespace");
+    namespace::in_namespace(move || {
         let mut links = route::Connection::open().unwrap();
         let loopback = links.link("lo").unwrap().index;
         links.set_up(loopback).unwrap();
         test();
     });
-    if let Err(panic) = thread.join() {
-        std::panic::resume_unwind(panic);
-    }
 }
 
 fn ipvsadm(arguments: &[&str], input: &str) -> String {

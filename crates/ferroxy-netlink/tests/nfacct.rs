@@ -9,6 +9,8 @@
     reason = "a failing test should stop at once"
 )]
 
+mod namespace;
+
 use std::net::UdpSocket;
 use std::process::Command;
 
@@ -16,12 +18,9 @@ use ferroxy_netlink::nfacct::{Connection, Counter, is_missing};
 use ferroxy_netlink::route;
 use rustix::io::Errno;
 
-/// Runs the test in a thread that has moved to a fresh network namespace; it ends with the thread.
+/// Runs the test with a connection in a fresh network namespace, if this kernel can.
 fn in_namespace(test: impl FnOnce(Connection) + Send + 'static) {
-    let thread = std::thread::spawn(move || {
-        // SAFETY: a new network namespace changes nothing that Rust's memory model relies on.
-        let moved = unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) };
-        moved.expect("this test needs CAP_SYS_ADMIN to make a network namespace");
+    namespace::in_namespace(move || {
         let mut connection = Connection::open().unwrap();
         match connection.read("probe") {
             Err(error) if is_missing(&error) && std::env::var_os("CI").is_none() => {
@@ -33,9 +32,6 @@ fn in_namespace(test: impl FnOnce(Connection) + Send + 'static) {
             }
         }
     });
-    if let Err(panic) = thread.join() {
-        std::panic::resume_unwind(panic);
-    }
 }
 
 #[test]

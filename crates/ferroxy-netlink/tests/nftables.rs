@@ -9,6 +9,8 @@
     reason = "a failing test should stop at once"
 )]
 
+mod namespace;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -19,22 +21,10 @@ use ferroxy_netlink::nftables::{
     Element, ElementRef, Expr, Family, FibAddress, Hook, HookPoint, MetaKey, Monitor, Notice, ObservedRule,
     Rule, Set, SetData, Table, Verdict, VerdictRef, register,
 };
+use namespace::in_namespace;
 use rustix::io::Errno;
 
 const TABLE: &str = "t";
-
-/// Runs the test in a thread that has moved to a fresh network namespace; it ends with the thread.
-fn in_namespace(test: impl FnOnce() + Send + 'static) {
-    let thread = std::thread::spawn(move || {
-        // SAFETY: a new network namespace changes nothing that Rust's memory model relies on.
-        let moved = unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) };
-        moved.expect("this test needs CAP_SYS_ADMIN to make a network namespace");
-        test();
-    });
-    if let Err(panic) = thread.join() {
-        std::panic::resume_unwind(panic);
-    }
-}
 
 fn nft(arguments: &[&str]) -> String {
     let output = Command::new("nft").args(arguments).output().expect("this test needs the nft tool");

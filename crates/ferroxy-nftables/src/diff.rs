@@ -64,7 +64,7 @@ fn keeping_the_unknown(seen: &State, mut wanted: State) -> State {
 /// The declaration of a set and the hook of a chain cannot be changed in place: if they differ, the table is replaced, in one
 /// transaction. That happens when a new version declares something differently, or when another program changed the table or made it
 /// dormant.
-fn convertible(seen: &Table, wanted: &Table) -> bool {
+pub(crate) fn convertible(seen: &Table, wanted: &Table) -> bool {
     let same_sets =
         wanted.sets.iter().all(|(name, set)| seen.sets.get(name).is_none_or(|other| other == set));
     let same_hook = |(name, chain): (&String, &Chain)| {

@@ -151,11 +151,6 @@ impl SetId {
     pub fn is_runtime(self) -> bool {
         matches!(self, SetId::Affinity | SetId::Traffic(_))
     }
-
-    /// Several Services may need the same element; it is removed with the last of them.
-    pub fn is_shared(self) -> bool {
-        matches!(self, SetId::ClusterIps | SetId::Hairpins | SetId::StickyAddresses)
-    }
 }
 
 /// The longest key: an IPv6 frontend (16 + 4 + 4) and another IPv6 address.

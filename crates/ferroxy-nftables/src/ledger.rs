@@ -1,7 +1,7 @@
 //! What the kernel has acknowledged, and the Plan for a change of some Services.
 //!
-//! Pure. The cost of a Plan is the size of the change: it renders the changed Services twice (as they are, as they must be) and
-//! compares; it looks at no other Service. A change is entered after the kernel accepted it.
+//! Pure. The cost of a Plan is the size of the change: it renders the changed Services twice (as they are, as they must be; of large
+//! ones only what changes, `unchanged.rs`) and compares; it looks at no other Service. A change is entered after the kernel accepted it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -10,14 +10,19 @@ use ferroxy_core::{Family, Intent, NodeIntent, ServiceIntent};
 use ferroxy_dataplane::{Acknowledged, Change};
 
 use crate::chain::ChainId;
-use crate::diff::{Unknown, diff, difference};
-use crate::element::{Element, Key, SetId, member};
+use crate::diff::{Unknown, convertible, diff, difference};
+use crate::element::{Element, Key, SetId};
 use crate::place;
 use crate::plan::{Action, Op, Plan};
 use crate::program::Program;
-use crate::render::{add_on_demand_chains, chains_of, elements, empty_table, render};
+use crate::render::{add_on_demand_chains, chains_of, elements, elements_without, empty_table, render};
 use crate::settings::Settings;
+use crate::shared::Shared;
 use crate::state::State;
+use crate::unchanged::Unchanged;
+
+/// After so many Services at once it is worth while to look at the memory that all of them take.
+const MANY: usize = 1000;
 
 #[derive(Debug, Default)]
 pub struct Ledger {
@@ -31,25 +36,19 @@ pub struct Ledger {
     idle: BTreeSet<Shared>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-enum Shared {
-    Element(Family, SetId, Key),
-    Chain(Family, ChainId),
-}
-
-impl Shared {
-    /// Whether it stays in the kernel, unused, until the next tidying. A chain may be needed again soon. Hairpins are matched last
-    /// of all, when a commit may already have removed the endpoint to which the packet is on its way.
-    fn lingers(self) -> bool {
-        matches!(self, Shared::Chain(..) | Shared::Element(_, SetId::Hairpins, _))
-    }
-}
-
 /// What to enter once the kernel accepted a Plan.
 #[derive(Debug, Default)]
 pub struct Settlement {
     services: Vec<Change>,
     users: HashMap<Shared, i32>,
+    rendered: usize,
+}
+
+impl Settlement {
+    /// How many elements were rendered for the Plan, before and after: what the Plan cost.
+    pub fn rendered(&self) -> usize {
+        self.rendered
+    }
 }
 
 impl Ledger {
@@ -80,7 +79,7 @@ impl Ledger {
     pub fn state(&self) -> State {
         let node = self.acknowledged.node();
         let services = self.acknowledged.services();
-        let services = services.map(|(name, service)| (name.clone(), service.clone())).collect();
+        let services = services.map(|(name, service)| (name.clone(), service)).collect();
         self.with_idle(render(&Intent { node: node.clone(), services }, &self.settings, &self.families))
     }
 
@@ -90,10 +89,10 @@ impl Ledger {
             let program = Program::new(self.acknowledged.node(), &self.settings, *family);
             add_on_demand_chains(table, chains_among(&self.idle, *family), &program);
             for shared in &self.idle {
-                if let Shared::Element(of, set, key) = *shared
+                if let Some((of, element)) = shared.element()
                     && of == *family
                 {
-                    table.insert(member(set, key));
+                    table.insert(element);
                 }
             }
         }
@@ -109,28 +108,93 @@ impl Ledger {
             let chains = chains.flat_map(ChainId::with_needs).map(|chain| Shared::Chain(family, chain));
             self.idle.extend(chains);
             let hairpins = table.elements.get(&SetId::Hairpins).into_iter().flat_map(|all| all.keys());
-            self.idle.extend(hairpins.map(|key| Shared::Element(family, SetId::Hairpins, *key)));
+            self.idle.extend(hairpins.filter_map(|key| Shared::of(SetId::Hairpins, key)));
         }
     }
 
-    /// Turns what the kernel has into exactly these Services. What was [adopted](Ledger::adopt) waits for tidying.
-    pub fn plan_start(&self, seen: &State, changes: &[Change], unknown: Unknown) -> (Plan, Settlement) {
-        let (mut plan, settlement) = self.plan(changes);
-        if seen.is_empty() {
-            // The usual first start: the elements of the Services and the program are all there is to add. One transaction, so that
-            // it can replace the rules of others atomically.
-            plan.changes.extend(self.plan_program().changes);
-            return (plan.at_once(), settlement);
+    /// Turns what the kernel has in force into exactly these Services. What was [adopted](Ledger::adopt) waits for tidying.
+    pub fn plan_start(&self, seen: State, changes: &[Change], unknown: Unknown) -> (Plan, Settlement) {
+        let mut comparison = Comparison { families: &self.families, ..Comparison::default() };
+        let services = || changes.iter().filter_map(|(_, service)| service.clone());
+        services().for_each(|service| comparison.count_all(&service));
+        let settlement =
+            Settlement { services: changes.to_vec(), users: comparison.users, rendered: comparison.rendered };
+        (self.plan_from(seen, services(), &settlement.users, unknown), settlement)
+    }
+
+    /// Turns what the kernel has into what it must have. Unused objects that wait for tidying are no drift.
+    pub fn plan_repair(&self, seen: State, unknown: Unknown) -> Plan {
+        let services = self.acknowledged.services().map(|(_, service)| service);
+        self.plan_from(seen, services, &self.users, unknown)
+    }
+
+    /// Service by Service: what a Service has is taken out of `seen`, and what is left at the end is not wanted. A State of all that
+    /// is wanted would take as much memory again.
+    fn plan_from(
+        &self,
+        mut seen: State,
+        services: impl Iterator<Item = Arc<ServiceIntent>>,
+        users: &HashMap<Shared, i32>,
+        unknown: Unknown,
+    ) -> Plan {
+        let shared = || users.keys().chain(&self.idle);
+        let mut wanted = self.program_for(self.acknowledged.node(), &self.settings, shared());
+        for (family, element) in shared().filter_map(|shared| shared.element()) {
+            wanted.tables.entry(family).and_modify(|table| table.insert(element));
         }
-        let node = self.acknowledged.node().clone();
-        let services = changes.iter().filter_map(|(name, service)| Some((name.clone(), service.clone()?)));
-        let wanted = render(&Intent { node, services: services.collect() }, &self.settings, &self.families);
-        (difference(seen, self.with_idle(wanted), unknown), settlement)
+        let stays = |family: &Family| {
+            let tables = seen.tables.get(family).zip(wanted.tables.get(family));
+            tables.is_some_and(|(seen, wanted)| convertible(seen, wanted))
+        };
+        let staying: Vec<Family> = self.families.iter().copied().filter(stays).collect();
+        let mut ops = Vec::new();
+        for service in services {
+            elements(&service, &mut |family, element| {
+                if !self.families.contains(&family) || Shared::of(element.set, &element.key).is_some() {
+                    return;
+                }
+                let table = seen.tables.get_mut(&family).filter(|_| staying.contains(&family));
+                let action = match table.and_then(|table| table.take(element.set, &element.key)) {
+                    Some(entry) if entry.is_same(&element) => return,
+                    Some(entry) => {
+                        Action::Replace { old: entry.element(element.set, element.key), new: element }
+                    }
+                    None => Action::Add(element),
+                };
+                ops.push(Op { family, action });
+            });
+        }
+        let mut plan = difference(&seen, wanted, unknown);
+        plan.changes.append(&mut ops);
+        plan.sort();
+        plan
     }
 
     /// Creates the program in a kernel that has nothing of ours.
     pub fn plan_program(&self) -> Plan {
         diff(&State::default(), &self.program(self.acknowledged.node(), &self.settings))
+    }
+
+    /// Creates the program without its hooks, in place of what was [not in force](State::is_in_force). No packet meets it, so
+    /// Services can be added one after the other.
+    pub fn plan_foundation(&self, seen: &State) -> Plan {
+        let mut plan = diff(&State::default(), &self.foundation());
+        let leftovers = seen.tables.keys().map(|family| Op { family: *family, action: Action::RemoveTable });
+        plan.changes.extend(leftovers);
+        plan.at_once()
+    }
+
+    /// Adds the hooks: brings the foundation into force, with all Services that it has by now.
+    pub fn plan_hooks(&self) -> Plan {
+        diff(&self.foundation(), &self.program(self.acknowledged.node(), &self.settings))
+    }
+
+    fn foundation(&self) -> State {
+        let mut state = self.program(self.acknowledged.node(), &self.settings);
+        for table in state.tables.values_mut() {
+            table.chains.retain(|_, chain| chain.hook.is_none());
+        }
+        state
     }
 
     /// Changes the parameters of the program.
@@ -146,12 +210,19 @@ impl Ledger {
 
     /// The program with the chains in use, without any Service.
     fn program(&self, node: &NodeIntent, settings: &Settings) -> State {
+        self.program_for(node, settings, self.users.keys().chain(&self.idle))
+    }
+
+    fn program_for<'s>(
+        &self,
+        node: &NodeIntent,
+        settings: &Settings,
+        users: impl Iterator<Item = &'s Shared> + Clone,
+    ) -> State {
         let table = |family: &Family| {
             let program = Program::new(node, settings, *family);
             let mut table = empty_table(&program);
-            let used = chains_among(self.users.keys(), *family);
-            let idle = chains_among(&self.idle, *family);
-            add_on_demand_chains(&mut table, used.chain(idle), &program);
+            add_on_demand_chains(&mut table, chains_among(users.clone(), *family), &program);
             (*family, table)
         };
         State { tables: self.families.iter().map(table).collect() }
@@ -161,22 +232,28 @@ impl Ledger {
     pub fn plan(&self, changes: &[Change]) -> (Plan, Settlement) {
         let mut comparison = Comparison { families: &self.families, ..Comparison::default() };
         let mut settlement = Settlement::default();
+        let mut unchanged = Vec::with_capacity(changes.len());
         for (name, wanted) in changes {
             let previous = self.acknowledged.service(name);
-            let placed = match (previous, wanted) {
+            let placed = match (&previous, wanted) {
                 (Some(previous), Some(wanted)) => {
                     Some(Arc::new(place::onto_previous(previous, ServiceIntent::clone(wanted))))
                 }
                 (_, wanted) => wanted.clone(),
             };
+            let same = match (&previous, &placed) {
+                (Some(previous), Some(placed)) => Unchanged::between(previous, placed),
+                _ => Unchanged::default(),
+            };
             if let Some(previous) = previous {
-                comparison.before(previous);
+                comparison.before(&previous, &same);
             }
+            unchanged.push(same);
             settlement.services.push((name.clone(), placed));
         }
-        for (_, placed) in &settlement.services {
+        for ((_, placed), same) in settlement.services.iter().zip(&unchanged) {
             if let Some(placed) = placed {
-                comparison.after(placed);
+                comparison.after(placed, same);
             }
         }
         let mut plan = Plan { changes: comparison.ops, ..Plan::default() };
@@ -184,6 +261,7 @@ impl Ledger {
             plan.changes.push(Op { family, action: Action::Remove(element) });
         }
         settlement.users = comparison.users;
+        settlement.rendered = comparison.rendered;
         self.shared_ops(&settlement.users, &mut plan);
         plan.sort();
         (plan, settlement)
@@ -197,17 +275,15 @@ impl Ledger {
             let before = self.users.get(shared).copied().unwrap_or(0);
             let is_there = before > 0 || self.idle.contains(shared);
             let will_be = before + change > 0 || (is_there && shared.lingers());
-            match *shared {
-                Shared::Element(family, set, key) if is_there != will_be => {
-                    let element = member(set, key);
-                    let action = if will_be { Action::Add(element) } else { Action::Remove(element) };
-                    plan.changes.push(Op { family, action });
-                }
-                Shared::Chain(family, chain) if is_there != will_be => {
-                    let program = Program::new(self.acknowledged.node(), &self.settings, family);
-                    plan.chains.extend(chain_ops(family, chain, &program));
-                }
-                _ => {}
+            if is_there == will_be {
+                continue;
+            }
+            if let Shared::Chain(family, chain) = *shared {
+                let program = Program::new(self.acknowledged.node(), &self.settings, family);
+                plan.chains.extend(chain_ops(family, chain, &program));
+            } else if let Some((family, element)) = shared.element() {
+                let action = if will_be { Action::Add(element) } else { Action::Remove(element) };
+                plan.changes.push(Op { family, action });
             }
         }
     }
@@ -222,8 +298,12 @@ impl Ledger {
     }
 
     pub fn settle(&mut self, settlement: Settlement) {
+        let many = settlement.services.len() > MANY;
         for (name, service) in settlement.services {
             self.acknowledged.set_service(&name, service);
+        }
+        if many {
+            self.acknowledged.shrink();
         }
         for (shared, change) in settlement.users {
             let before = self.users.get(&shared).copied().unwrap_or(0);
@@ -246,15 +326,12 @@ impl Ledger {
         let mut plan = Plan::default();
         // Backwards: in the order of chains, those that refer to a chain come after it.
         for shared in self.idle.iter().rev() {
-            match *shared {
-                Shared::Element(family, set, key) => {
-                    plan.changes.push(Op { family, action: Action::Remove(member(set, key)) });
-                }
-                Shared::Chain(family, chain) => {
-                    let found_by = chain.element().map(Action::Remove);
-                    plan.changes.extend(found_by.map(|action| Op { family, action }));
-                    plan.tidy.push(Op { family, action: Action::RemoveChain(chain.to_string()) });
-                }
+            if let Shared::Chain(family, chain) = *shared {
+                let found_by = chain.element().map(Action::Remove);
+                plan.changes.extend(found_by.map(|action| Op { family, action }));
+                plan.tidy.push(Op { family, action: Action::RemoveChain(chain.to_string()) });
+            } else if let Some((family, element)) = shared.element() {
+                plan.changes.push(Op { family, action: Action::Remove(element) });
             }
         }
         plan
@@ -295,19 +372,23 @@ struct Comparison<'a> {
     leaving: BTreeMap<(Family, SetId, Key), Element>,
     users: HashMap<Shared, i32>,
     ops: Vec<Op>,
+    /// How many elements were rendered.
+    rendered: usize,
 }
 
 impl Comparison<'_> {
-    fn before(&mut self, service: &ServiceIntent) {
-        elements(service, &mut |family, element| {
+    fn before(&mut self, service: &ServiceIntent, unchanged: &Unchanged) {
+        elements_without(unchanged, service, &mut |family, element| {
+            self.rendered += 1;
             if self.families.contains(&family) && !self.count(family, &element, -1) {
                 self.leaving.insert((family, element.set, element.key), element);
             }
         });
     }
 
-    fn after(&mut self, service: &ServiceIntent) {
-        elements(service, &mut |family, element| {
+    fn after(&mut self, service: &ServiceIntent, unchanged: &Unchanged) {
+        elements_without(unchanged, service, &mut |family, element| {
+            self.rendered += 1;
             if !self.families.contains(&family) || self.count(family, &element, 1) {
                 return;
             }
@@ -320,15 +401,24 @@ impl Comparison<'_> {
         });
     }
 
+    /// Counts a Service that the kernel may or may not have.
+    fn count_all(&mut self, service: &ServiceIntent) {
+        elements(service, &mut |family, element| {
+            if self.families.contains(&family) {
+                self.count(family, &element, 1);
+            }
+        });
+    }
+
     /// Counts the users of shared objects. Says whether the element itself is shared.
     fn count(&mut self, family: Family, element: &Element, step: i32) -> bool {
         for chain in chains_of(element) {
             *self.users.entry(Shared::Chain(family, chain)).or_insert(0) += step;
         }
-        let is_shared = element.set.is_shared();
-        if is_shared {
-            *self.users.entry(Shared::Element(family, element.set, element.key)).or_insert(0) += step;
+        let shared = Shared::of(element.set, &element.key);
+        if let Some(shared) = shared {
+            *self.users.entry(shared).or_insert(0) += step;
         }
-        is_shared
+        shared.is_some()
     }
 }

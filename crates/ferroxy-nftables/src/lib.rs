@@ -19,6 +19,7 @@ pub mod element;
 pub mod encode;
 pub mod interpret;
 pub mod ledger;
+pub mod localhost;
 mod mode;
 pub mod place;
 pub mod plan;
@@ -27,8 +28,10 @@ pub mod render;
 pub mod rule;
 mod ruleset;
 pub mod settings;
+mod shared;
 pub mod state;
 pub mod text;
+pub mod unchanged;
 
 #[cfg(target_os = "linux")]
 pub use dataplane::Nftables;

@@ -152,14 +152,15 @@ impl Program<'_> {
             input.push(self.rule().interface_not("lo").is_translated().jump(TRAFFIC).done());
             postrouting.push(self.rule().is_translated().jump(TRAFFIC).done());
         }
+        let output = |rule| self.skipping_the_proxy().into_iter().chain([rule]).collect();
         vec![
             base("pre-dnat-prerouting", Filter, Prerouting, -110, vec![new("firewall")]),
-            base("pre-dnat-output", Filter, Output, -110, vec![new("firewall")]),
+            base("pre-dnat-output", Filter, Output, -110, output(new("firewall"))),
             base("nat-prerouting", Nat, Prerouting, -100, vec![all("services")]),
-            base("nat-output", Nat, Output, -100, vec![all("services")]),
+            base("nat-output", Nat, Output, -100, output(all("services"))),
             base("filter-input", Filter, Input, 0, input),
             base("filter-forward", Filter, Forward, 0, vec![unserved("unserved")]),
-            base("filter-output", Filter, Output, 0, vec![unserved("unserved")]),
+            base("filter-output", Filter, Output, 0, output(unserved("unserved"))),
             // No nat chain: the kernel skips those once a nat chain of another table has translated the source.
             base("filter-postrouting", Filter, Postrouting, 0, postrouting),
             base("nat-postrouting", Nat, Postrouting, 100, vec![all("masquerading")]),
@@ -193,21 +194,32 @@ impl Program<'_> {
                 self.rule().reject().done(),
             ]
         };
-        let mut unserved = vec![
+        let mut unserved = Vec::new();
+        if self.settings.proxy.is_some_and(|proxy| proxy.binds) {
+            let here = self.rule().is_local(Field::Daddr).leave();
+            unserved.push(here.done_with("the proxy listens on cluster IPs"));
+        }
+        unserved.extend([
             no_endpoints(),
             self.rule()
                 .is_in(&[Field::Daddr], SetId::ClusterIps)
                 .reject()
                 .done_with("a port no Service has on this cluster IP"),
-        ];
+        ]);
         for cidr in &self.intent.service_cidrs {
             let rule = self.rule().address_in(Field::Daddr, *cidr).drop();
             unserved.push(rule.done_with("a cluster IP no Service has"));
         }
+        let mut unserved_here = vec![nodeport_no_endpoints, no_endpoints()];
+        if let Some(proxy) = &self.settings.proxy {
+            let address = proxy.address(self.family).into();
+            let rule = self.rule().address_in(Field::Daddr, address).drop();
+            unserved_here.push(rule.done_with("only translated connections reach the proxy's address"));
+        }
         [
             ("firewall", firewall),
             ("unserved", unserved),
-            ("unserved-here", vec![nodeport_no_endpoints, no_endpoints()]),
+            ("unserved-here", unserved_here),
             ("no-endpoints", refuse(frontend, Scope::Address)),
             ("nodeport-no-endpoints", refuse(by_port, Scope::NodePort)),
         ]
@@ -220,11 +232,11 @@ impl Program<'_> {
         let mark = self.settings.masquerade_mark;
         let mut rules = Vec::new();
         if self.node.masquerade_all {
-            let all = to_cluster_ip(self.rule()).set_mark(mark);
+            let all = to_cluster_ip(self.translated_here()).set_mark(mark);
             rules.push(all.done_with("masquerade all cluster IP traffic"));
         } else if let Some(detector) = &self.intent.local_detector {
             // The source is compared first: for packets of pods, which are most, the rule ends there.
-            let outside = to_cluster_ip(not_from_pod(self.rule(), detector)).set_mark(mark);
+            let outside = to_cluster_ip(not_from_pod(self.translated_here(), detector)).set_mark(mark);
             rules.push(outside.done_with("masquerade cluster IP traffic that no pod sent"));
         }
         let by_address = frontend_fields(Scope::Address);
@@ -286,6 +298,21 @@ impl Program<'_> {
             NodePortAddresses::AllLocal => {
                 self.rule().is_local(Field::Daddr).address_not_in(Field::Daddr, loopback(self.family))
             }
+        }
+    }
+
+    /// The proxy's own connections go where it sends them: an endpoint can be an address that rules translate.
+    fn skipping_the_proxy(&self) -> Option<Rule> {
+        let proxy = self.settings.proxy?;
+        Some(self.rule().has_mark(proxy.mark).leave().done_with("from the proxy itself"))
+    }
+
+    /// A rule about packets that are translated to endpoints, and may need masquerading. With a proxy that is SCTP only:
+    /// all else ends on this host.
+    fn translated_here(&self) -> RuleWriter {
+        match self.settings.proxy {
+            Some(_) => self.rule().protocol(Protocol::Sctp),
+            None => self.rule(),
         }
     }
 

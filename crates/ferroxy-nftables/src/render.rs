@@ -17,6 +17,7 @@ use crate::place::frontend_key;
 use crate::program::Program;
 use crate::settings::Settings;
 use crate::state::{State, Table};
+use crate::unchanged::Unchanged;
 
 /// The ruleset for an Intent, in these families.
 pub fn render(intent: &Intent, settings: &Settings, families: &[Family]) -> State {
@@ -52,13 +53,22 @@ pub fn empty_table(program: &Program<'_>) -> Table {
 
 /// Passes every element of a Service to `emit`, in a fixed order. Elements of shared sets may come more than once.
 pub fn elements(service: &ServiceIntent, emit: &mut dyn FnMut(Family, Element)) {
+    elements_without(&Unchanged::default(), service, emit);
+}
+
+/// The same without the elements of these frontends.
+pub fn elements_without(
+    unchanged: &Unchanged,
+    service: &ServiceIntent,
+    emit: &mut dyn FnMut(Family, Element),
+) {
     for address in &service.cluster_ips {
         emit(Family::of(*address), member(SetId::ClusterIps, Key::EMPTY.address(*address)));
     }
     for port in &service.ports {
         let name = service.name.port(&port.name);
         let writer = PortWriter { port, comment: comment(&name), name };
-        for frontend in &port.frontends {
+        for frontend in port.frontends.iter().filter(|frontend| !unchanged.contains(port, frontend)) {
             writer.frontend(frontend, &mut |element| emit(port.family, element));
         }
         writer.hairpins(&mut |element| emit(port.family, element));

@@ -1,7 +1,7 @@
 //! A State as the Ruleset of the contract: JSON and traces. Its text is in `text.rs`.
 
 use ferroxy_core::{Family, Packet};
-use ferroxy_dataplane::{Ruleset, Trace};
+use ferroxy_dataplane::{ChoiceOfEndpoints, Ruleset, Trace};
 use serde_json::{Value, json};
 
 use crate::TABLE;
@@ -13,6 +13,10 @@ use crate::text::{element_text, hook_text};
 impl Ruleset for State {
     fn trace(&self, packet: &Packet) -> Trace {
         trace(self, packet)
+    }
+
+    fn choice_of_endpoints(&self) -> Option<ChoiceOfEndpoints> {
+        Some(ChoiceOfEndpoints::ByClient)
     }
 
     fn to_json(&self) -> Value {

@@ -76,6 +76,12 @@ impl State {
         self.tables.is_empty()
     }
 
+    /// Whether packets meet any of it. A table without hooks is what a start leaves that did not get to its end.
+    pub fn is_in_force(&self) -> bool {
+        let mut chains = self.tables.values().flat_map(|table| table.chains.values());
+        chains.any(|chain| chain.hook.is_some())
+    }
+
     /// Does what the kernel would do with one operation, or refuses it as the kernel would.
     pub fn apply(&mut self, op: &Op) -> Result<(), Refused> {
         let family = op.family;
@@ -104,6 +110,11 @@ impl Table {
 
     pub fn get(&self, set: SetId, key: &Key) -> Option<&Entry> {
         self.elements.get(&set)?.get(key)
+    }
+
+    /// Removes an element and returns what it holds.
+    pub(crate) fn take(&mut self, set: SetId, key: &Key) -> Option<Entry> {
+        self.elements.get_mut(&set)?.remove(key)
     }
 
     /// Every element, set by set.

@@ -11,6 +11,7 @@
 use std::collections::BTreeMap;
 use std::process::Command;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ferroxy_core::intent::{
     Endpoint, FamilyIntent, Frontend, FrontendKind, Intent, LocalDetector, NodeIntent, NodePortAddresses,
@@ -19,10 +20,10 @@ use ferroxy_core::intent::{
 use ferroxy_core::{Family, Protocol, ServiceName};
 use ferroxy_dataplane::capability::leftovers::{Established, InForce};
 use ferroxy_dataplane::{
-    Change, Changed, CountsTraffic, Dataplane, Failure, FailureKind, Persists, Settings as Values, TakesOver,
-    Tidies, Value, Verifies,
+    Change, Changed, CountsTraffic, Dataplane, Failure, FailureKind, Persists, Programmed,
+    Settings as Values, TakesOver, Tidies, Value, Verifies,
 };
-use ferroxy_netlink::nftables::Connection;
+use ferroxy_netlink::nftables::{Connection, Monitor, Notice};
 use ferroxy_nftables::dataplane::observe::observe;
 use ferroxy_nftables::settings::MASQUERADE_BIT;
 use ferroxy_nftables::{Nftables, Settings, State};
@@ -123,17 +124,19 @@ fn sample() -> Intent {
         )
     });
     let family = |range: &str, address: &str, cidr: &str| FamilyIntent {
+        bind_address: None,
+        node_ip: Some(address.parse().unwrap()),
         local_detector: Some(LocalDetector::SourceIn(range.parse().unwrap())),
         node_port_addresses: NodePortAddresses::These([address.parse().unwrap()].into()),
         node_ports_on_loopback: false,
+        listen_on_loopback: false,
         service_cidrs: vec![cidr.parse().unwrap()],
     };
     Intent {
         node: NodeIntent {
-            masquerade_all: false,
-            count_traffic: false,
             v4: family("10.244.0.0/16", "172.18.0.2", "10.96.0.0/16"),
             v6: family("fd00:10:244::/56", "fd00:172:18::2", "fd00:10:96::/112"),
+            ..NodeIntent::default()
         },
         services: BTreeMap::from(services),
     }
@@ -539,7 +542,22 @@ fn removed_leftovers(dataplane: &mut Nftables) -> Vec<String> {
     dataplane.remove_leftovers(InForce::Yes, Established::GoOn).removed
 }
 
-/// The transaction that creates our tables removes those of kube-proxy's nftables mode. A table that only has the name belongs to
+/// What each transaction does, until the queue of notices is empty: kind and table of every object but elements.
+fn commits(monitor: &mut Monitor) -> Vec<Vec<String>> {
+    let (mut commits, mut commit) = (Vec::new(), Vec::new());
+    while let Some(notice) = monitor.next(Some(Duration::ZERO)).unwrap() {
+        match notice {
+            Notice::Generation { .. } => commits.push(std::mem::take(&mut commit)),
+            Notice::Changed { table, what, removed, .. } => {
+                commit.push(format!("{} {what} {table}", if removed { "-" } else { "+" }));
+            }
+            Notice::Lost => panic!("too many notices"),
+        }
+    }
+    commits
+}
+
+/// The transaction that brings our tables into force removes those of kube-proxy's nftables mode. A table that only has the name belongs to
 /// another program, and stays.
 #[test]
 fn start_replaces_the_tables_of_kube_proxy() {
@@ -550,8 +568,14 @@ fn start_replaces_the_tables_of_kube_proxy() {
         let preview = dataplane.preview(&sample()).unwrap();
         assert_eq!(preview.operations.last().unwrap(), "delete table ip kube-proxy");
 
-        let outcome = dataplane.start(&sample()).unwrap();
-        assert_eq!(outcome.receipt.commits, 1);
+        let mut monitor = Monitor::open().unwrap();
+        start(&mut dataplane, &sample());
+        let commits = commits(&mut monitor);
+        let (switch, before) = commits.split_last().unwrap();
+        assert!(switch.contains(&"- table kube-proxy".into()), "{switch:?}");
+        let hooks = |commit: &Vec<String>| commit.iter().filter(|it| *it == "+ chain ferroxy").count();
+        assert!(hooks(switch) > 0, "{switch:?}");
+        assert!(before.iter().flatten().all(|it| it.ends_with(" ferroxy")), "{before:?}");
         assert_eq!(nft(&["list tables"]), "table ip6 kube-proxy\ntable ip ferroxy\ntable ip6 ferroxy\n");
         assert_eq!(observe(&mut Connection::open().unwrap()).unwrap(), render(&sample()));
 
@@ -559,6 +583,36 @@ fn start_replaces_the_tables_of_kube_proxy() {
         assert_eq!(dataplane.start(&sample()).unwrap().operations, 0);
         assert!(removed_leftovers(&mut dataplane).is_empty(), "they are reported once");
     });
+}
+
+/// A start that ended half-way leaves a table without hooks. It counts as nothing, and the next start replaces it.
+#[test]
+fn a_table_that_never_came_into_force_is_replaced() {
+    in_namespace(|| {
+        start(&mut open(&Family::ALL), &sample());
+        let chains = nft(&["-j", "list chains"]);
+        for base in ["ip", "ip6"].into_iter().flat_map(|family| hooked(&chains, family)) {
+            nft(&[&format!("flush chain {base}")]);
+            nft(&[&format!("delete chain {base}")]);
+        }
+        nft(&["add chain ip ferroxy strange"]);
+        let mut dataplane = open(&Family::ALL);
+        assert!(dataplane.is_cold().unwrap());
+        let sample = sample();
+        let service = sample.services.values().next().unwrap();
+        assert_eq!(dataplane.programmed(&sample, service).unwrap(), Programmed::Nothing);
+        start(&mut dataplane, &sample);
+        assert!(!dataplane.is_cold().unwrap());
+        assert_eq!(observe(&mut Connection::open().unwrap()).unwrap(), render(&sample));
+    });
+}
+
+/// `ip ferroxy prerouting`, … of a listing in JSON.
+fn hooked(listing: &str, family: &str) -> Vec<String> {
+    let listing: serde_json::Value = serde_json::from_str(listing).unwrap();
+    let chains = listing["nftables"].as_array().unwrap().iter().map(|object| &object["chain"]);
+    let ours = chains.filter(|chain| chain["family"] == family && chain["hook"].is_string());
+    ours.map(|chain| format!("{family} ferroxy {}", chain["name"].as_str().unwrap())).collect()
 }
 
 /// Services that cannot be read may depend on kube-proxy's rules.

@@ -159,6 +159,28 @@ proptest! {
         }
     }
 
+    /// A first start, in portions of one Service, in a kernel that has what an earlier one left half-way.
+    #[test]
+    fn a_first_start_meets_no_packet_before_its_end(cluster in clusters(), leftover in clusters()) {
+        let intent = cluster.intent();
+        let mut kernel = render(&leftover.intent());
+        kernel.tables.values_mut().for_each(|table| table.chains.retain(|_, chain| chain.hook.is_none()));
+        prop_assert!(!kernel.is_in_force());
+        let mut ledger = Ledger::new(&Family::ALL, intent.node.clone(), Settings::default());
+        kernel = carried_out(kernel.clone(), &ledger.plan_foundation(&kernel))?;
+        for (name, service) in &intent.services {
+            let (plan, settlement) = ledger.plan(&[(name.clone(), Some(service.clone()))]);
+            kernel = carried_out(kernel, &plan)?;
+            ledger.settle(settlement);
+            prop_assert!(!kernel.is_in_force());
+        }
+        let hooks = ledger.plan_hooks();
+        prop_assert!(hooks.chains.is_empty() && hooks.tidy.is_empty(), "one transaction");
+        kernel = carried_out(kernel, &hooks)?;
+        prop_assert_eq!(&kernel, &ledger.state());
+        prop_assert_eq!(kernel, render(&intent));
+    }
+
     /// A restart over the rules of another cluster, as the kernel shows it to a packet on its way: the chains of before the
     /// commit, and the elements of after it.
     #[test]
@@ -174,7 +196,7 @@ proptest! {
         ledger.adopt(&kernel);
         let start: Vec<Change> =
             after.services.iter().map(|(name, service)| (name.clone(), Some(service.clone()))).collect();
-        let (plan, settlement) = ledger.plan_start(&kernel, &start, Unknown::Remove);
+        let (plan, settlement) = ledger.plan_start(kernel.clone(), &start, Unknown::Remove);
 
         let first = Plan { chains: plan.chains.clone(), ..Plan::default() };
         kernel = carried_out(kernel, &first)?;

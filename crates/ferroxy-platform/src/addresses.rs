@@ -14,6 +14,11 @@ pub fn addresses(except_devices: &[&str]) -> io::Result<Vec<IpAddr>> {
     Ok(all)
 }
 
+/// The hardware address of the network device that has this address; `None` if none has. Only Windows asks for it.
+pub fn hardware_address(ip: IpAddr) -> io::Result<Option<[u8; 6]>> {
+    system::addresses::hardware_address(ip)
+}
+
 /// Calls `on_change` with the addresses of this host (see [`addresses`]) whenever they may have changed, on a thread of
 /// its own that runs as long as the process. After an error the watch goes on.
 ///

@@ -26,6 +26,7 @@ pub mod privileges;
 pub mod process;
 #[cfg(feature = "profiling")]
 pub mod profile;
+pub mod service;
 pub mod signals;
 pub mod sockets;
 pub mod streams;

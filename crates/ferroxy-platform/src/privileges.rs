@@ -16,11 +16,18 @@ pub enum Privilege {
     NetBindService,
     /// Exceed resource limits; lower the OOM score.
     SysResource,
+    /// Load BPF programs and change their maps.
+    Bpf,
 }
 
 impl Privilege {
-    pub const ALL: [Privilege; 4] =
-        [Privilege::NetAdmin, Privilege::NetRaw, Privilege::NetBindService, Privilege::SysResource];
+    pub const ALL: [Privilege; 5] = [
+        Privilege::NetAdmin,
+        Privilege::NetRaw,
+        Privilege::NetBindService,
+        Privilege::SysResource,
+        Privilege::Bpf,
+    ];
 
     /// The name as in a pod's `securityContext.capabilities`: without `CAP_`.
     pub const fn name(self) -> &'static str {
@@ -29,6 +36,7 @@ impl Privilege {
             Privilege::NetRaw => "NET_RAW",
             Privilege::NetBindService => "NET_BIND_SERVICE",
             Privilege::SysResource => "SYS_RESOURCE",
+            Privilege::Bpf => "BPF",
         }
     }
 }

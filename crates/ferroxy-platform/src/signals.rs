@@ -24,7 +24,9 @@ impl StopReason {
 /// Calls `on_stop` on a thread of its own each time this process is asked to stop, which from now on does not end it.
 /// Call this once, and before any other thread exists: on Linux threads inherit the blocked signals.
 ///
+/// An error is the last call: from then on no request to stop is received.
+///
 /// On a platform without a way to catch such requests this does nothing: they end the process as usual.
-pub fn watch(on_stop: impl FnMut(StopReason) + Send + 'static) -> io::Result<()> {
+pub fn watch(on_stop: impl FnMut(io::Result<StopReason>) + Send + 'static) -> io::Result<()> {
     system::signals::watch(Box::new(on_stop))
 }

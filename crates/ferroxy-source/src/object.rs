@@ -64,6 +64,10 @@ impl From<Object> for Event {
 }
 
 impl Kind {
+    fn is_cluster_wide(self) -> bool {
+        matches!(self, Kind::Node | Kind::ServiceCidr)
+    }
+
     /// The API's spelling.
     pub fn as_str(self) -> &'static str {
         ObjectKind::from(self).as_str()
@@ -82,7 +86,9 @@ impl From<Kind> for ObjectKind {
 }
 
 impl Key {
-    fn new(kind: Kind, namespace: &str, name: &str) -> Key {
+    /// Cluster-wide kinds ignore the namespace.
+    pub(crate) fn new(kind: Kind, namespace: &str, name: &str) -> Key {
+        let namespace = if kind.is_cluster_wide() { "" } else { namespace };
         Key { kind, namespace: namespace.to_owned(), name: name.to_owned() }
     }
 

@@ -8,6 +8,8 @@ pub struct Occurrence {
     pub reason: String,
     /// What was being done: `Listen`.
     pub action: String,
+    /// The part of the object, where there are several: an endpoint. Empty: all of it.
+    pub about: String,
     pub note: String,
     pub warning: bool,
 }

@@ -10,6 +10,7 @@
 
 mod support;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -17,7 +18,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ferroxy_core::Event;
+use ferroxy_core::{Event, ObjectKind};
 use ferroxy_source::kube::{KubeSource, KubeWatch, Options, ReadError, ResourceLiveness, Update};
 use ferroxy_source::{Kind, Occurrence, Regarding};
 use support::{Answer, END_OF_LIST, Say, Server, added, bookmark, expired, page};
@@ -33,21 +34,34 @@ struct Watched {
     watch: KubeWatch,
     updates: Receiver<Update>,
     received: Vec<String>,
+    /// The Services that were reported.
+    known: BTreeSet<String>,
 }
 
 fn watch(options: Options) -> Watched {
     let (sender, updates) = mpsc::channel();
     let source = KubeSource::open(options).unwrap();
     let watch = source.watch(move |update| drop(sender.send(update))).unwrap();
-    Watched { watch, updates, received: Vec::new() }
+    Watched { watch, updates, received: Vec::new(), known: BTreeSet::new() }
 }
 
-fn shown(event: &Event) -> String {
+/// What an event changes for an agent that knows these Services.
+fn shown(event: &Event, known: &mut BTreeSet<String>) -> Vec<String> {
     match event {
-        Event::Service(it) => format!("+{}", it.name),
-        Event::ServiceGone { namespace, name } => format!("-{namespace}/{name}"),
-        Event::Node(it) => format!("+node {}", it.name),
-        other => format!("{other:?}"),
+        Event::Service(it) => {
+            known.insert(format!("{}/{}", it.namespace, it.name));
+            vec![format!("+{}", it.name)]
+        }
+        Event::ServiceGone { namespace, name } => {
+            known.remove(&format!("{namespace}/{name}"));
+            vec![format!("-{namespace}/{name}")]
+        }
+        Event::Listed { kind: ObjectKind::Service, names } => {
+            let gone = known.extract_if(.., |name| !names.contains(name.as_str()));
+            gone.map(|name| format!("-{name}")).collect()
+        }
+        Event::Node(it) => vec![format!("+node {}", it.name)],
+        other => vec![format!("{other:?}")],
     }
 }
 
@@ -67,13 +81,13 @@ impl Watched {
     fn take(&mut self, update: Update, wanted: &str) {
         match update {
             Update::Events(events) => {
-                for event in &events {
-                    self.received.push(shown(event));
-                    if shown(event) == wanted {
-                        // What comes in the same batch after it would hide it.
-                        assert_eq!(Some(event), events.last(), "{events:?}");
-                    }
+                let shown: Vec<String> =
+                    events.iter().flat_map(|event| shown(event, &mut self.known)).collect();
+                if shown.iter().any(|it| it == wanted) {
+                    // What comes in the same batch after it would hide it.
+                    assert_eq!(shown.last().map(String::as_str), Some(wanted), "{events:?}");
                 }
+                self.received.extend(shown);
             }
             Update::Listed => self.received.push("listed".to_owned()),
             Update::Denied(denial) => panic!("a watch waits for its permissions: {denial:?}"),
@@ -382,7 +396,8 @@ fn reading_once() {
     server.answer("services", [list(&[added("a", 5), added("b", 6)], 9)]);
     server.answer("servicecidrs", [Answer::Whole(404, "404 page not found".to_owned())]);
     let (events, troubles) = KubeSource::open(options(&server)).unwrap().read_once(PATIENCE).unwrap();
-    assert_eq!(events.iter().map(shown).collect::<Vec<_>>(), ["+a", "+b"]);
+    let shown = |event| shown(event, &mut BTreeSet::new());
+    assert_eq!(events.iter().flat_map(shown).collect::<Vec<_>>(), ["+a", "+b"]);
     assert_eq!(troubles, []);
 }
 
@@ -404,6 +419,7 @@ fn events_for_people() {
         regarding: Regarding::Service { namespace: "shop".into(), name: "web".into() },
         reason: "FailedToStartServiceHealthcheck".into(),
         action: "Listen".into(),
+        about: String::new(),
         note: "port 31000 is taken".into(),
         warning: true,
     };

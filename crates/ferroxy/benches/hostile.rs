@@ -63,13 +63,12 @@ pub enum Output {
 /// So many that the rate limit of a Service (`minSyncPeriod`) is never reached.
 const VICTIMS: usize = 50;
 const HOMES: [&str; 4] = ["a1", "a2", "b1", "b2"];
-/// Connections to each of the ports of the agent, opened anew in every round of the attack.
+/// Connections to each of the ports of the agent, opened again in every round of the attack.
 const IDLE: usize = 300;
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 const MIB: f64 = 1024.0 * 1024.0;
 
-#[allow(dead_code, reason = "the test of this benchmark calls what is below")]
 fn main() {
     let options = Options::parse();
     // The lab says what this machine lacks.
@@ -245,7 +244,7 @@ fn victim(number: usize, turn: usize) -> Service {
     Service::new(&format!("victim-{number}"), &[&address]).port(Protocol::Tcp, 80, 80).endpoints(&[home])
 }
 
-/// The most memory is counted anew from here on.
+/// Resets the peak of memory.
 fn forget_peak(pid: u32) {
     fs::write(format!("/proc/{pid}/clear_refs"), "5").unwrap();
 }

@@ -1,5 +1,5 @@
-//! `make bench`: iptables mode. Our own CPU apart from that of the tool, for both variants of the tool; and what the nft
-//! variant saves by being fed in portions, against one plain restore of the same text.
+//! `make bench`: iptables mode without a tool, and with the tools of both variants, our own CPU apart from that of the tool; and
+//! what the nft variant of the tool saves by being fed in portions, against one plain restore of the same text.
 //!
 //! A plain restore of the large cluster takes the nft variant more than ten minutes. So the two are compared at sizes where
 //! it is bounded, and at the large one only with `PLAIN=1` in the environment. (The ratio falls as clusters grow.)
@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ferroxy::output::Table;
-use ferroxy_core::intent::{Frontend, FrontendKind, Route};
-use ferroxy_core::{Endpoint, Family, Intent, NodeIntent, PortIntent, Protocol, ServiceIntent, ServiceName};
+use ferroxy_core::{Endpoint, Family, Intent, NodeIntent, ServiceIntent};
 use ferroxy_dataplane::{Dataplane, Verifies};
+use ferroxy_iptables::door::Door;
 use ferroxy_iptables::tool::portion::Portions;
 use ferroxy_iptables::tool::{Limits, Tools, Variant, restore_portions};
 use ferroxy_iptables::{Iptables, Parameters, State, diff, render};
@@ -23,11 +23,12 @@ type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 const LARGE: (u32, u32) = (10_000, 10);
 /// Where a plain restore ends soon enough.
 const SMALLER: [(u32, u32); 2] = [(1_000, 10), (2_000, 10)];
-const VARIANTS: [Variant; 2] = [Variant::NfTables, Variant::Legacy];
+/// Ferroxy itself, and the tools of each variant.
+const WRITERS: [Option<Variant>; 3] = [None, Some(Variant::NfTables), Some(Variant::Legacy)];
 const CHANGES: u32 = 10;
 
 fn main() -> Result<()> {
-    println!("iptables mode with the tools of this host, IPv4\n");
+    println!("iptables mode, IPv4\n");
     working()?;
     portions()
 }
@@ -37,7 +38,7 @@ fn working() -> Result<()> {
     let (services, endpoints) = LARGE;
     let mut table = Table::default();
     let large = format!("{services} Services x {endpoints}");
-    table.row([&large, "variant", "in all", "our CPU", "goal", "the tool's CPU", "sent"]);
+    table.row([&large, "writer", "in all", "our CPU", "goal", "the tool's CPU", "sent"]);
     let intent = intent(services, endpoints);
     let prepared = measure(|| Ok(input(&intent).len()))?;
     table.row([
@@ -49,28 +50,36 @@ fn working() -> Result<()> {
         "",
         &megabytes(prepared.value),
     ]);
-    for variant in VARIANTS {
+    for writer in WRITERS {
         in_namespace(|| {
-            let tools = vec![Tools::find_variant(Family::V4, variant)?];
+            let variant = writer.map_or("builtin".to_owned(), |variant| format!("{variant} tool"));
             let mut row = |what: &str, measured: &Measured<usize>| {
                 let Measured { wall, ours, tool, value } = measured;
-                let (variant, sent) = (variant.to_string(), megabytes(*value));
+                let sent = megabytes(*value);
                 table.row([what, &variant, &seconds(*wall), &seconds(*ours), "", &seconds(*tool), &sent]);
             };
             progress(&format!("{variant}: applying {large}"));
-            let mut dataplane = Iptables::with_tools(tools.clone(), patient());
+            let mut dataplane = open(writer)?;
             row("applied to an empty kernel", &measure(|| Ok(dataplane.start(&intent)?.receipt.bytes))?);
             progress(&format!("{variant}: one change"));
             row("one endpoint changed", &changes(&mut dataplane, &intent)?);
             row("verified", &measure(|| Ok(dataplane.verify()?.receipt.bytes))?);
             progress(&format!("{variant}: a restart"));
-            let mut again = Iptables::with_tools(tools, patient());
+            let mut again = open(writer)?;
             row("restarted", &measure(|| Ok(again.start(&intent)?.receipt.bytes))?);
             Ok(())
         })?;
     }
     println!("{table}");
     Ok(())
+}
+
+fn open(writer: Option<Variant>) -> Result<Iptables> {
+    let door = match writer {
+        None => Door::nf_tables(Family::V4)?,
+        Some(variant) => Door::tool(Tools::find_variant(Family::V4, variant)?),
+    };
+    Ok(Iptables::through(vec![door], patient()))
 }
 
 /// An endpoint that leaves and comes back, on average.
@@ -136,39 +145,15 @@ fn input(intent: &Intent) -> String {
 
 fn intent(services: u32, endpoints: u32) -> Intent {
     let service = |number: u32| {
-        let name = ServiceName::new("default", &format!("service-{number}"));
-        let address = std::net::Ipv4Addr::from_bits(0x0a60_0000 + number).into();
         let endpoint = |slot: u32| Endpoint {
             ip: std::net::Ipv4Addr::from_bits(0x0b00_0000 + number * endpoints + slot).into(),
             port: 8080,
             is_local: false,
         };
-        let frontend = Frontend {
-            kind: FrontendKind::ClusterIp,
-            address: Some(address),
-            port: 80,
-            route: Route::Cluster,
-            allowed_sources: None,
-        };
-        let port = PortIntent {
-            name: "http".into(),
-            family: Family::V4,
-            protocol: Protocol::Tcp,
-            affinity: None,
-            size: endpoints,
-            frontends: vec![frontend],
-            cluster: (0..endpoints).map(endpoint).collect(),
-            local: Vec::new(),
-        };
-        let cluster_ips = vec![address];
-        let intent = ServiceIntent {
-            name: name.clone(),
-            cluster_ips,
-            ports: vec![port],
-            health_check: None,
-            annotations: Vec::new(),
-            left_out: Default::default(),
-        };
+        let (name, service) = ferroxy_core::testing::service(number as u16, [0]);
+        let mut intent = Arc::unwrap_or_clone(service);
+        intent.ports[0].size = endpoints;
+        intent.ports[0].cluster = (0..endpoints).map(endpoint).collect();
         (name, Arc::new(intent))
     };
     let node = NodeIntent::default();

@@ -1,15 +1,22 @@
 //! The modes of this binary. To add a dataplane, write its crate and list its mode here.
 
-mod unclaimed;
-
 use ferroxy_dataplane::{Field, Flag, Kind, Mode, PeriodFields, Platform};
 
 /// The one list. Configuration, flags, help texts and commands are made from it.
-pub static MODES: Modes = Modes(&[&ferroxy_iptables::MODE, &ferroxy_ipvs::MODE, &ferroxy_nftables::MODE]);
+pub static MODES: Modes = Modes(&[
+    &ferroxy_iptables::MODE,
+    &ferroxy_ipvs::MODE,
+    &ferroxy_kernelspace::MODE,
+    &ferroxy_nftables::MODE,
+    &ferroxy_userspace::MODE,
+]);
 
 /// A list of modes, each name once. Functions take it as an argument, so that a test can add a mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Modes(pub &'static [&'static Mode]);
+
+/// A name, and the mode that it stands for, with accelerated sockets.
+pub const ACCELERATED: (&str, &str) = ("ebpf", "nftables");
 
 /// The mode to use where none is configured.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,7 +31,7 @@ pub struct Choice {
 pub struct ModeFlag {
     pub flag: &'static Flag,
     pub kind: Kind,
-    /// The modes that read one of the fields; none for a flag that is only accepted.
+    /// The modes that read one of the fields.
     pub readers: Vec<&'static Mode>,
 }
 
@@ -37,11 +44,16 @@ impl Modes {
         self.iter().find(|mode| mode.name == name)
     }
 
+    /// A name that means a mode with sockets accelerated for all clients (`--accelerate-sockets=all`).
+    pub fn accelerated(self, name: &str) -> Option<&'static Mode> {
+        (name == ACCELERATED.0).then(|| self.find(ACCELERATED.1)).flatten()
+    }
+
     pub fn names(self) -> Vec<&'static str> {
         self.iter().map(|mode| mode.name).collect()
     }
 
-    /// The names as a list in a sentence: `iptables, ipvs or nftables`.
+    /// The names as a list in a sentence: `iptables, ipvs, kernelspace or nftables`.
     pub fn sentence(self, conjunction: &str) -> String {
         match self.names().split_last() {
             Some((last, [])) => (*last).to_owned(),
@@ -81,20 +93,15 @@ impl Modes {
         if here.is_empty() { self.iter().filter(|mode| mode.gate.is_none()).collect() } else { here }
     }
 
-    /// Every field that a mode reads, once, and those that are accepted without one.
+    /// Every field that a mode reads, once.
     pub fn fields(self) -> Vec<&'static Field> {
         let mut fields: Vec<&'static Field> = Vec::new();
-        for field in self.iter().flat_map(|mode| mode.fields).chain(self.unclaimed()) {
+        for field in self.iter().flat_map(|mode| mode.fields) {
             if fields.iter().all(|known| known.name != field.name) {
                 fields.push(field);
             }
         }
         fields
-    }
-
-    /// Fields of the original that no mode of the list reads.
-    pub fn unclaimed(self) -> impl Iterator<Item = &'static Field> {
-        unclaimed::UNCLAIMED.iter().filter(move |field| self.field(field.name).is_none())
     }
 
     pub fn field(self, name: &str) -> Option<&'static Field> {
@@ -123,9 +130,6 @@ impl Modes {
                     None => flags.push(ModeFlag { flag, kind: field.kind, readers: vec![mode] }),
                 }
             }
-        }
-        for (field, flag) in self.unclaimed().filter_map(|field| Some((field, field.flag.as_ref()?))) {
-            flags.push(ModeFlag { flag, kind: field.kind, readers: Vec::new() });
         }
         flags
     }
@@ -162,16 +166,25 @@ mod tests {
 
     #[test]
     fn a_sentence_lists_the_names() {
+        static TWO: [&Mode; 2] = [&ferroxy_ipvs::MODE, &ferroxy_nftables::MODE];
         static ONE: [&Mode; 1] = [&ferroxy_nftables::MODE];
-        assert_eq!(MODES.sentence("and"), "iptables, ipvs and nftables");
+        assert_eq!(Modes(&TWO).sentence("and"), "ipvs and nftables");
         assert_eq!(Modes(&ONE).sentence("and"), "nftables");
+        let all = MODES.sentence("and");
+        assert!(MODES.names().iter().all(|name| all.contains(name)), "{all}");
+    }
+
+    #[test]
+    fn one_name_stands_for_a_mode_with_sockets() {
+        assert_eq!(MODES.accelerated("ebpf"), Some(&ferroxy_nftables::MODE));
+        assert_eq!((MODES.accelerated("nftables"), MODES.find("ebpf")), (None, None));
     }
 
     #[test]
     fn a_mode_behind_a_gate_is_never_the_default() {
         assert!(MODES.candidates().iter().all(|mode| mode.name != "ipvs"));
         let choice = MODES.default().unwrap();
-        assert_ne!(choice.mode.name, "ipvs");
+        assert!(!["ipvs", "userspace"].contains(&choice.mode.name), "{}", choice.mode.name);
         assert_eq!(Modes(&[]).default(), None);
     }
 
@@ -181,8 +194,14 @@ mod tests {
             let known = MODES.flags().into_iter().find(|it| it.flag.name == flag).unwrap();
             known.readers.iter().map(|mode| mode.name).collect::<Vec<_>>()
         };
-        assert_eq!(readers("masquerade-all"), ["iptables", "ipvs", "nftables"]);
-        assert_eq!(readers("iptables-sync-period"), ["iptables", "nftables"]);
+        for flag in MODES.flags() {
+            let has_it = |field: &Field| field.flag.as_ref().is_some_and(|it| it.name == flag.flag.name);
+            let expected = MODES.iter().filter(|mode| mode.fields.iter().any(has_it)).map(|mode| mode.name);
+            assert_eq!(readers(flag.flag.name), expected.collect::<Vec<_>>(), "--{}", flag.flag.name);
+        }
+        assert!(
+            ["iptables", "kernelspace"].iter().all(|name| readers("iptables-sync-period").contains(name))
+        );
         assert_eq!(readers("ipvs-scheduler"), ["ipvs"]);
     }
 }

@@ -1,6 +1,7 @@
-//! Panics: a panic in any thread is logged and ends the process. A proxy that goes on without one of its threads looks
+//! Panics: a panic in any thread is logged and ends the process, as does the end of a thread that must not end. A proxy that goes on without one of its threads looks
 //! healthy and does not do its work; a restart puts it right, and the rules stay in the kernel meanwhile.
 
+use std::fmt::Display;
 use std::panic::PanicHookInfo;
 
 use crate::log;
@@ -14,16 +15,27 @@ pub fn abort_on_panic() {
     }));
 }
 
-/// In the format of the log, once there is one.
+/// Something has ended that has to work as long as the process does.
+pub fn ended(what: &str, why: &dyn Display) -> ! {
+    say(&format!("internal error: {what} has ended: {why}"));
+    log::flush();
+    std::process::abort()
+}
+
 fn report(panic: &PanicHookInfo<'_>) {
     let thread = std::thread::current();
     let thread = thread.name().unwrap_or("unnamed");
     let message = panic.payload_as_str().unwrap_or("no message");
     let place = panic.location().map(ToString::to_string).unwrap_or_default();
+    say(&format!("internal error: thread {thread} panicked at {place}: {message}"));
+}
+
+/// In the format of the log, once there is one.
+fn say(words: &str) {
     if tracing::dispatcher::has_been_set() {
-        tracing::error!("internal error: thread {thread} panicked at {place}: {message}; the process ends");
+        tracing::error!("{words}; the process ends");
     } else {
-        eprintln!("ferroxy: internal error: thread {thread} panicked at {place}: {message}");
+        log::print_error(&format!("ferroxy: {words}"));
     }
 }
 
@@ -39,13 +51,32 @@ mod tests {
     /// Set in the process that panics.
     const CHILD: &str = "FERROXY_TEST_PANIC";
 
-    /// The tests run themselves once more: the process has to end.
     #[test]
     fn a_panic_in_any_thread_is_logged_and_ends_the_process() {
-        if std::env::var_os(CHILD).is_some() {
-            return child();
+        fn work() {
+            panic!("on purpose");
         }
         let name = "panic::tests::a_panic_in_any_thread_is_logged_and_ends_the_process";
+        let message = last_words(name, work);
+        assert!(message.contains("thread watcher panicked at") && message.contains("panic.rs"), "{message}");
+    }
+
+    #[test]
+    fn the_end_of_what_must_not_end_is_logged_and_ends_the_process() {
+        fn work() {
+            ended("the thread that waits", &"on purpose");
+        }
+        let name = "panic::tests::the_end_of_what_must_not_end_is_logged_and_ends_the_process";
+        let message = last_words(name, work);
+        let expected = "internal error: the thread that waits has ended: on purpose; the process ends";
+        assert_eq!(message, expected);
+    }
+
+    /// The test runs itself once more: the process has to end. What it logs then.
+    fn last_words(name: &str, work: fn()) -> String {
+        if std::env::var_os(CHILD).is_some() {
+            child(work);
+        }
         let output = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", name, "--nocapture"])
             .env(CHILD, "1")
@@ -55,11 +86,10 @@ mod tests {
         let errors = String::from_utf8_lossy(&output.stderr);
         let line = errors.lines().find(|line| line.contains("on purpose")).unwrap();
         let line: serde_json::Value = serde_json::from_str(line).unwrap();
-        let message = line["msg"].as_str().unwrap();
-        assert!(message.contains("thread watcher panicked at") && message.contains("panic.rs"), "{message}");
+        line["msg"].as_str().unwrap().to_owned()
     }
 
-    fn child() {
+    fn child(work: fn()) {
         abort_on_panic();
         let stream = LogStream { split_stream: false, info_buffer_size: "0".into() };
         log::start(&Logging {
@@ -70,7 +100,7 @@ mod tests {
             text: stream.clone(),
             json: stream,
         });
-        let thread = std::thread::Builder::new().name("watcher".into()).spawn(|| panic!("on purpose"));
+        let thread = std::thread::Builder::new().name("watcher".into()).spawn(work);
         // Before the hook was there, the rest of the process went on.
         let _ = thread.unwrap().join();
     }

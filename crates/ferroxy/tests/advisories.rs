@@ -1,4 +1,4 @@
-//! `scripts/check-advisories`: it finds what concerns Cargo.lock in a database of advisories, and says when it has none.
+//! `scripts/check-advisories`: it finds what concerns our lock files, in the snapshot or in a database of advisories.
 
 #![allow(clippy::unwrap_used, reason = "the functions that tests share are tests too; clippy does not know")]
 
@@ -70,11 +70,58 @@ fn a_vulnerable_crate_fails_with_its_advisory() {
     );
 }
 
+/// The snapshot of the repository. Whatever concerns us in it fails this test, as it fails `make lint`.
 #[test]
-fn without_a_database_it_says_that_nothing_is_checked() {
+fn the_snapshot_covers_every_crate_and_concerns_none() {
     let Some(_) = tool("python3") else { return };
-    let unchecked = check(None);
-    assert!(unchecked.code == 0 && unchecked.stdout.contains("NOT CHECKED"), "{unchecked:?}");
+    let checked = check(None);
+    assert!(checked.code == 0 && checked.stdout.contains(" advisories, the newest of 2"), "{checked:?}");
+
+    let (name, version) = used();
+    let snapshot = text("scripts/advisories.toml");
+    let changed = tempfile::NamedTempFile::new().unwrap();
+    let check_changed = |text: &str| {
+        fs::write(changed.path(), text).unwrap();
+        check(Some(changed.path()))
+    };
+    let uncovered = check_changed(&snapshot.replace(&format!("\"{name}\", "), ""));
+    assert!(
+        uncovered.code == 1 && uncovered.stdout.contains(&format!("{name} is not covered")),
+        "{uncovered:?}"
+    );
+    let advisory = format!(
+        "{snapshot}\n[[advisory]]\nid = \"RUSTSEC-2026-9999\"\npackage = \"{name}\"\ndate = \"2026-01-02\"\n\
+         patched = [\">= 999.0.0\"]\nunaffected = []\n"
+    );
+    let vulnerable = check_changed(&advisory);
+    let expected = format!("{name} {version}: RUSTSEC-2026-9999 (vulnerable); fixed in: >= 999.0.0");
+    assert!(vulnerable.code == 1 && vulnerable.stdout.contains(&expected), "{vulnerable:?}");
+}
+
+#[test]
+fn a_snapshot_of_a_database_finds_the_same() {
+    let Some(_) = tool("python3") else { return };
+    let print = |database: Option<&Path>| {
+        let mut command = Command::new(path("scripts/check-advisories"));
+        command.arg("--snapshot").env_remove("ADVISORY_DB").envs(database.map(|path| ("ADVISORY_DB", path)));
+        Done::of(command.output().unwrap())
+    };
+    let (name, version) = used();
+    let printed = print(Some(database("", "\">= 999.0.0\"", "").path()));
+    assert_eq!(printed.code, 0, "{printed:?}");
+    let snapshot = tempfile::NamedTempFile::new().unwrap();
+    fs::write(snapshot.path(), &printed.stdout).unwrap();
+    let found = check(Some(snapshot.path()));
+    let expected = format!("{name} {version}: RUSTSEC-2026-9999 (vulnerable); fixed in: >= 999.0.0");
+    assert!(found.code == 1 && found.stdout.contains(&expected), "{found:?}");
+    assert!(!found.stdout.contains("is not covered"), "{found:?}");
+    let without = print(None);
+    assert!(without.code == 1 && without.stdout.contains("--snapshot needs ADVISORY_DB"), "{without:?}");
+}
+
+#[test]
+fn a_directory_that_is_no_database_is_an_error() {
+    let Some(_) = tool("python3") else { return };
     let empty = tempfile::tempdir().unwrap();
     let wrong = check(Some(empty.path()));
     assert!(wrong.code == 1 && wrong.stdout.contains("no advisories in"), "{wrong:?}");

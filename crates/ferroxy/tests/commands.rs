@@ -7,6 +7,7 @@ mod support;
 
 use std::ffi::OsString;
 use std::path::Path;
+use std::process::Command;
 
 use ferroxy_lab::{Namespace, Protocol};
 use ferroxy_netlink::route::Address;
@@ -42,6 +43,30 @@ fn is_refused(node: &Namespace, arguments: &[OsString], words: &[&str]) {
 fn run(words: &[&str], cluster: &Cluster) -> Vec<OsString> {
     let words = ["run", "--hostname-override=ka"].iter().chain(words).map(OsString::from);
     words.chain(["--manifests".into(), cluster.manifests().into()]).collect()
+}
+
+/// `ferroxy … | head`: a reader that is gone is no reason to abort, on either stream.
+#[test]
+fn a_reader_that_is_gone_is_no_panic() {
+    let folder = tempfile::tempdir().unwrap();
+    let manifest = folder.path().join("broken.yaml");
+    std::fs::write(&manifest, "kind: Service\napiVersion: v1\nmetadata: { name: 7 }\n").unwrap();
+    let manifests = format!("--manifests={}", manifest.display());
+    for arguments in [
+        &["--version"][..],
+        &["--help"],
+        &["--no-such-flag"],
+        &["render", &manifests],
+        &["explain", "web", &manifests],
+        &["trace", "10.0.0.1", "10.0.0.2:80", &manifests],
+    ] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ferroxy"));
+        command.args(arguments).stdout(writer.try_clone().unwrap()).stderr(writer);
+        let status = command.status().unwrap();
+        assert!(status.code().is_some(), "{arguments:?}: {status}");
+    }
 }
 
 #[test]
@@ -219,7 +244,7 @@ fn diff_tells_the_way_to_what_is_wanted() {
     drop(Agent::start(&node, &cluster).terminate());
     let same = diff(&[]);
     assert_eq!((same.code, same.stdout.as_str()), (0, "the kernel has exactly this\n"));
-    assert_eq!(diff(&["--output=json"]).json(), json!({ "operations": [] }));
+    assert_eq!(diff(&["--output=json"]).json()["operations"], json!([]));
 
     cluster.write_service(&web().endpoints(&["a1", "b2"]));
     let moved = diff(&["--output=json"]);

@@ -132,8 +132,10 @@ fn several_mistakes_are_several_lines() {
     fs::write(&config, format!("{HEAD}mode: fast\noomScoreAdj: 5000\n")).unwrap();
     let done = named("ferroxy", &[&format!("--config={}", config.display())]);
     assert_eq!((done.code, done.stdout.as_str()), (1, ""));
-    let expected = "ferroxy: mode: \"fast\" is not one of iptables, ipvs and nftables\n\
-                    ferroxy: oomScoreAdj: 5000 is not between -1000 and 1000\n";
+    let expected = format!(
+        "ferroxy: mode: \"fast\" is not one of {}\nferroxy: oomScoreAdj: 5000 is not between -1000 and 1000\n",
+        MODES.sentence("and")
+    );
     assert_eq!(done.stderr, expected);
 }
 

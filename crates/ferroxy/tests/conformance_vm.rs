@@ -1,42 +1,40 @@
 //! The conformance corpus as real packets on the kernel of the virtual machine, in every mode. One agent for each mode goes from
 //! case to case, as a cluster changes, and ends as it should: there a start costs more than all else. (`conformance.rs` plays
-//! each case by itself, on the kernel at hand.)
+//! each case by itself, on this machine's kernel.)
 
 #![allow(clippy::unwrap_used, reason = "the functions that tests share are tests too; clippy does not know")]
 
 mod support;
 
-use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
 use std::io::Write;
-use std::net::SocketAddr;
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ferroxy_lab::conformance::{Case, Mode, RecordedProbe, Trial};
-use ferroxy_lab::{Answer, Namespace, Network, Seen, ask};
+use ferroxy_lab::Namespace;
+use ferroxy_lab::conformance::{Case, Mode, Trial};
 use tempfile::TempDir;
 
 use support::corpus::command;
 use support::{Agent, DEADLINE, Done, Iptables, configured, ferroxy_with, nft, run_arguments, wait_until};
 
 #[test]
-#[ignore = "the kernel at hand plays it in conformance.rs: make test-vm"]
+#[ignore = "this machine's kernel plays it in conformance.rs: make test-vm"]
 fn nftables() {
     let left = |ka: &Namespace| assert_eq!(nft(ka, &["list", "ruleset"]), "");
     play("nftables", Mode::Nftables, &Iptables::nft(), left);
 }
 
 #[test]
-#[ignore = "the kernel at hand plays it in conformance.rs: make test-vm"]
+#[ignore = "this machine's kernel plays it in conformance.rs: make test-vm"]
 fn iptables() {
     play("iptables", Mode::Iptables, &Iptables::nft(), |_| ());
 }
 
 #[test]
-#[ignore = "the kernel at hand plays it in conformance.rs: make test-vm"]
+#[ignore = "this machine's kernel plays it in conformance.rs: make test-vm"]
 fn iptables_legacy() {
     play("iptables", Mode::Iptables, &Iptables::legacy(), |_| ());
 }
@@ -58,16 +56,18 @@ fn play(mode: &str, recorded_as: Mode, tools: &Iptables, is_left: impl Fn(&Names
     let ka = network.namespace("ka").unwrap();
     let before = tools.rules(ka);
     let mut trials = Trial::all(recorded_as).unwrap();
+    // The emulated machine may take seconds for an answer.
+    trials.iter_mut().for_each(|trial| trial.replies = 8);
     trials.sort_by_key(|trial| configured(&trial.case.name, mode));
     let mut node = Node::new(ka, tools);
     let (mut faults, mut probes) = (Vec::new(), 0);
     for trial in &trials {
         node.show(&trial.case, &configured(&trial.case.name, mode));
         probes += trial.case.probes.len();
-        let mut found = differences(trial, &network);
+        let mut found = trial.differences(&network).unwrap();
         if !found.is_empty() {
             node.settle();
-            found = differences(trial, &network);
+            found = trial.differences(&network).unwrap();
         }
         faults.extend(found);
     }
@@ -152,45 +152,6 @@ impl<'a> Node<'a> {
         arguments.push("-v=2".into());
         arguments
     }
-}
-
-/// What is not as recorded, in words. All probes at once, each from its own thread.
-fn differences(trial: &Trial, network: &Network) -> Vec<String> {
-    let case = &trial.case;
-    thread::scope(|scope| {
-        let ask_one = |recorded| move || trial.judge(recorded, &answers(trial, recorded, network));
-        let asked: Vec<_> = case.probes.iter().map(|recorded| scope.spawn(ask_one(recorded))).collect();
-        let judged = asked.into_iter().map(|thread| thread.join().unwrap());
-        judged.filter_map(|judged| Some(format!("{}: {}", case.name, judged.err()?))).collect()
-    })
-}
-
-/// Asks until every expected answer has come, and some times more for one that is not. The emulated machine may take seconds
-/// for an answer, so it gets them where one must come.
-fn answers(trial: &Trial, recorded: &RecordedProbe, network: &Network) -> Seen {
-    const REPLIES: std::ops::Range<usize> = 8..60;
-    const FAILURES: usize = 2;
-    let mut expected: BTreeSet<&str> =
-        recorded.recorded(trial.mode).into_iter().flat_map(Seen::keys).map(String::as_str).collect();
-    let silent = expected.contains(Answer::Timeout.to_string().as_str())
-        || recorded.from == "ext" && expected.contains(Answer::Refused.to_string().as_str());
-    let timeout = Duration::from_secs(if silent { 1 } else { 20 });
-    if trial.is_sticky(recorded) {
-        expected.clear();
-    }
-    let target = SocketAddr::new(recorded.address, recorded.port);
-    let mut seen = Seen::new();
-    let ask_enough = || {
-        let (mut replies, mut failures) = (0, 0);
-        let all = |seen: &Seen| expected.iter().all(|answer| seen.contains_key(*answer));
-        while failures < FAILURES && replies < REPLIES.end && !(replies >= REPLIES.start && all(&seen)) {
-            let answer = ask(recorded.protocol, target, timeout).unwrap();
-            *(if matches!(answer, Answer::Reply(_)) { &mut replies } else { &mut failures }) += 1;
-            *seen.entry(answer.to_string()).or_default() += 1;
-        }
-    };
-    network.namespace(&recorded.from).unwrap().run(ask_enough).unwrap();
-    seen
 }
 
 fn printed(node: &Namespace, command: &str) -> String {

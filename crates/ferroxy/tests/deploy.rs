@@ -214,19 +214,55 @@ fn the_chart_offers_every_mode() {
         assert_eq!(documents(config)[0]["mode"], mode.name);
         let pod = pod(&objects);
         let own = &pod["containers"][0];
-        let needs_tools = !mode.privileges.programs.is_empty();
+        let is_of_xtables = !mode.privileges.programs.is_empty();
         let words: Vec<&str> = mode.privileges.own.iter().map(|it| privilege(*it)).collect();
         assert_eq!(own["securityContext"]["capabilities"], json!({ "drop": ["ALL"], "add": words }));
         assert_eq!(own["securityContext"]["readOnlyRootFilesystem"], true);
         for container in [own, &pod["initContainers"][0]] {
-            assert_eq!(container["image"].as_str().unwrap().ends_with("-iptables"), needs_tools);
+            // No mode runs a program: the image on an empty base is the image of all.
+            assert!(!container["image"].as_str().unwrap().ends_with("-iptables"), "{}", mode.name);
             let mounts = container["volumeMounts"].as_array().unwrap();
-            assert_eq!(mounts.iter().any(|it| it["mountPath"] == "/run/xtables.lock"), needs_tools);
+            assert_eq!(mounts.iter().any(|it| it["mountPath"] == "/run/xtables.lock"), is_of_xtables);
         }
         let of_host = |volume: &&Value| volume.get("hostPath").is_some();
         let volumes = pod["volumes"].as_array().unwrap();
-        assert_eq!(volumes.iter().filter(of_host).count(), if needs_tools { 2 } else { 0 });
-        assert_eq!(pod["securityContext"]["runAsUser"] == 0, needs_tools);
+        assert_eq!(volumes.iter().filter(of_host).count(), if is_of_xtables { 2 } else { 0 });
+        assert_eq!(pod["securityContext"]["runAsUser"] == 0, is_of_xtables);
+    }
+}
+
+/// The tools are an option, and have their image.
+#[test]
+fn the_image_has_the_tools_where_they_are_asked_for() {
+    for program in ["tool", "builtin"] {
+        let value = format!("config.iptables.program={program}");
+        let Some(objects) = rendered(&[&api_server(), "mode=ipvs", &value]) else { return };
+        let config = find(&objects, "ConfigMap")["data"]["config.conf"].as_str().unwrap();
+        assert_eq!(documents(config)[0]["iptables"]["program"], program);
+        let image = pod(&objects)["containers"][0]["image"].clone();
+        assert_eq!(image.as_str().unwrap().ends_with("-iptables"), program == "tool", "{image}");
+    }
+}
+
+/// With sockets, every mode has one capability more, and two more directories of the host.
+#[test]
+fn the_chart_offers_sockets() {
+    for (mode, capabilities, volumes) in
+        [("nftables", json!(["NET_ADMIN", "BPF"]), 2), ("ipvs", json!(["NET_ADMIN", "NET_RAW", "BPF"]), 4)]
+    {
+        let Some(objects) = rendered(&[&api_server(), &format!("mode={mode}"), "sockets=all"]) else {
+            return;
+        };
+        objects.iter().for_each(|object| known_to_kubernetes(object).unwrap());
+        let pod = pod(&objects);
+        let own = &pod["containers"][0];
+        assert!(own["command"].as_array().unwrap().contains(&json!("--accelerate-sockets=all")));
+        assert_eq!(own["securityContext"]["capabilities"]["add"], capabilities);
+        assert_eq!(pod["securityContext"]["runAsUser"], 0);
+        let of_host = |volume: &&Value| volume.get("hostPath").is_some();
+        assert_eq!(pod["volumes"].as_array().unwrap().iter().filter(of_host).count(), volumes);
+        let mounts = own["volumeMounts"].as_array().unwrap();
+        assert!(mounts.iter().any(|it| it["mountPath"] == "/sys/fs/bpf"));
     }
 }
 
@@ -234,6 +270,7 @@ fn privilege(privilege: Privilege) -> &'static str {
     match privilege {
         Privilege::NetAdmin => "NET_ADMIN",
         Privilege::NetRaw => "NET_RAW",
+        Privilege::NetBindService => "NET_BIND_SERVICE",
         other => panic!("no mode needs {other:?} in the chart"),
     }
 }
@@ -409,10 +446,19 @@ fn systemd_accepts_the_unit() {
     assert!(done.code == 0 && complaints.is_empty(), "{done:?}");
 }
 
-const GUIDES: [&str; 2] = ["docs/migration.md", "docs/security.md"];
+const GUIDES: [&str; 8] = [
+    "docs/install.md",
+    "docs/ipvs.md",
+    "docs/iptables.md",
+    "docs/migration.md",
+    "docs/nftables.md",
+    "docs/operate.md",
+    "docs/security.md",
+    "docs/troubleshooting.md",
+];
 const COMMANDS: [&str; 7] = ["run", "cleanup", "render", "diff", "trace", "explain", "demo"];
 
-/// Commands in the guides are commands that there are, with flags that there are.
+/// Commands in the guides are commands that there are, with flags that there are. Links: `links/`.
 #[test]
 fn commands_in_the_guides_exist() {
     let mut seen = 0;
@@ -437,13 +483,79 @@ fn is_command(guide: &str, mention: &str) -> bool {
     true
 }
 
+/// Metrics and log lines that a guide names are in the code. A table of log lines has `log` or `line` as the head of its first column.
 #[test]
-fn links_in_the_guides_lead_somewhere() {
+fn metrics_and_log_lines_in_the_guides_exist() {
+    let sources = sources();
+    let mut seen = 0;
     for guide in GUIDES {
         let text = text(guide);
-        let links = text.split("](").skip(1).map(|rest| rest.split(['#', ')']).next().unwrap());
-        for link in links.filter(|link| !link.starts_with("http") && !link.is_empty()) {
-            path(&format!("docs/{link}"));
+        let mut wanted: Vec<&str> = text.lines().flat_map(quoted).filter_map(metric).collect();
+        let mut of_log = false;
+        for line in text.lines() {
+            let cell = line.strip_prefix("| ").and_then(|it| it.split(" |").next());
+            match cell {
+                Some("log" | "line") => of_log = true,
+                Some(cell) if of_log => wanted.extend(quoted(cell)),
+                _ if line.starts_with('|') => {}
+                _ => of_log = false,
+            }
+        }
+        seen += wanted.len();
+        let missing: Vec<&str> = wanted.into_iter().filter(|it| !sources.contains(it)).collect();
+        assert!(missing.is_empty(), "{guide} names what the code does not have: {missing:#?}");
+    }
+    assert!(seen > 30, "only {seen}");
+}
+
+/// `make site`: a link to a file that is no page leads to the repository, one to a page stays.
+#[test]
+fn links_out_of_the_book_lead_to_the_repository() {
+    let Some(mut python) = tool("python3") else { return };
+    let chapter =
+        |content: &str, below: Value| json!({ "Chapter": { "content": content, "sub_items": below } });
+    let address = "https://example.com/ferroxy";
+    let context = json!({ "config": { "output": { "html": { "git-repository-url": address } } } });
+    let inner = chapter("[c](../README.md#d) [e](limits.md) ![f](g.svg)", json!([]));
+    let book = json!({ "items": [chapter("[a](../deploy/b.yaml)", json!([inner]))] });
+    let printed = output(python.arg("scripts/site-links"), &json!([context, book]).to_string());
+    let book: Value = serde_json::from_str(&printed).unwrap();
+    let first = &book["items"][0]["Chapter"];
+    assert_eq!(first["content"], format!("[a]({address}/blob/main/deploy/b.yaml)"));
+    let inner = format!("[c]({address}/blob/main/README.md#d) [e](limits.md) ![f](g.svg)");
+    assert_eq!(first["sub_items"][0]["Chapter"]["content"], inner);
+}
+
+/// What is in backticks.
+fn quoted(line: &str) -> impl Iterator<Item = &str> {
+    line.split('`').skip(1).step_by(2)
+}
+
+/// The name of a metric without its labels. Those of traffic are put together in the code.
+fn metric(quoted: &str) -> Option<&str> {
+    let name = quoted.split('{').next().unwrap_or_default();
+    let of_traffic = name.strip_prefix("ferroxy_service_").or(name.strip_prefix("ferroxy_endpoint_"));
+    let is_name =
+        name.starts_with("ferroxy_") || name.starts_with("kubeproxy_") || name.starts_with("process_");
+    (is_name && !name.ends_with(['_', '*'])).then_some(of_traffic.unwrap_or(name))
+}
+
+/// The code of all crates, with strings on several lines made one.
+fn sources() -> String {
+    let mut all = String::new();
+    let mut folders = vec![path("crates")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() && !path.ends_with("tests") {
+                folders.push(path);
+            } else if path.extension().is_some_and(|it| it == "rs") {
+                let text = fs::read_to_string(&path).unwrap();
+                let mut parts = text.split("\\\n");
+                all += parts.next().unwrap_or_default();
+                parts.for_each(|part| all += part.trim_start());
+            }
         }
     }
+    all
 }

@@ -17,7 +17,7 @@ use std::process::Command;
 use ferroxy_lab::Namespace;
 use tempfile::TempDir;
 
-use support::repository::{documents, output, skip, text, tool};
+use support::repository::{documents, output, path, skip, text, tool};
 use support::{Agent, Done, FERROXY, run_arguments};
 
 #[test]
@@ -38,9 +38,9 @@ fn there_is_nothing_but_the_binary_and_the_user_of_the_pod() {
     assert_eq!(steps, expected);
 }
 
-/// The chart appends the name of the stage to the tag in the modes that run iptables tools.
+/// The chart appends the name of the stage to the tag where `iptables.program` is `tool`.
 #[test]
-fn the_variant_for_modes_with_tools_has_them_and_the_same_binary() {
+fn the_variant_with_tools_has_them_and_the_same_binary() {
     let recipe = text("deploy/Containerfile");
     let (_, stage) = recipe.split_once("\nFROM ${TOOLS_BASE:-scratch} AS iptables\n").unwrap();
     let (stage, _) = stage.split_once("\nFROM ").unwrap();
@@ -86,9 +86,9 @@ fn the_base_must_be_named_by_its_digest() {
 /// `make image-check` looks into the binary itself.
 #[test]
 fn the_image_has_no_feature_that_is_for_people() {
-    let recipe = text("deploy/image-root");
-    let build = recipe.lines().find(|line| line.trim().starts_with("cargo build")).unwrap();
-    assert!(build.contains(" --no-default-features --features api --"), "{build}");
+    assert!(text("deploy/image-root").contains(" scripts/static "));
+    let features = output(Command::new(path("scripts/static")).arg("--features"), "");
+    assert_eq!(features, "--no-default-features --features api\n");
     let metadata = output(Command::new(env!("CARGO")).args(["metadata", "--no-deps", "--offline"]), "");
     let metadata: serde_json::Value = serde_json::from_str(&metadata).unwrap();
     let packages = metadata["packages"].as_array().unwrap();
@@ -104,9 +104,9 @@ fn the_build_flags_make_a_program_that_needs_no_library() {
     if !can_be_another_user() {
         return;
     }
-    let recipe = text("deploy/image-root");
-    let (_, flags) = recipe.split_once("RUSTFLAGS='").unwrap();
-    let (flags, _) = flags.split_once('\'').unwrap();
+    let script = text("scripts/static");
+    let (_, flags) = script.split_once("\nflags=(").unwrap();
+    let (flags, _) = flags.split_once(')').unwrap();
     let root = open_directory();
     let source = "fn main() {
         let found = std::net::ToSocketAddrs::to_socket_addrs(&(\"api.example.com\", 6443));

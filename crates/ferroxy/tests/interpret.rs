@@ -12,7 +12,7 @@ use ferroxy::config::Config;
 use ferroxy::flags::Flags;
 use ferroxy::modes::MODES;
 use ferroxy_core::{Intent, Packet, Policy};
-use ferroxy_dataplane::{Mode, Rendering, Settings};
+use ferroxy_dataplane::{Mode, Platform, Rendering, Settings};
 use ferroxy_lab::conformance::{self, Case, Trial};
 
 fn policy(case: &Case, mode: &Mode) -> Policy {
@@ -25,10 +25,11 @@ fn policy(case: &Case, mode: &Mode) -> Policy {
     config.policy(mode, "ka".into())
 }
 
-/// A mode without recordings of the original names the mode whose traffic it must have.
+/// A mode without recordings of the original names the mode whose traffic it must have. (Of Windows no traffic was recorded:
+/// its mode is compared with the recorded objects of HNS, in its own crate.)
 #[test]
 fn every_recorded_probe_follows_from_the_ruleset_of_every_mode() {
-    for mode in MODES.iter() {
+    for mode in MODES.for_platform(Platform::Linux) {
         let recorded_as = conformance::Mode::named(mode.name);
         follow(mode, recorded_as.unwrap_or_else(|| panic!("{} mode: no recordings", mode.name)));
     }

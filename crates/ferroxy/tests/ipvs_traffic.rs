@@ -317,7 +317,7 @@ fn a_client_stays_with_its_endpoint_for_a_while() {
     assert_eq!(remembered(), 2);
     wait_until("they are forgotten", DEADLINE, || remembered() == 0);
     let again = [ask("ext"), ask("a1")];
-    assert_ne!(again[0], again[1], "they begin anew");
+    assert_ne!(again[0], again[1], "they start over");
 
     let held = stage.hold("a1", "10.96.0.80:80");
     stage.change(&[web(Some(600))]);

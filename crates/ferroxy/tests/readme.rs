@@ -1,8 +1,9 @@
-//! The examples of README.md, run and compared with the output that it shows. Commands of the guides: `deploy.rs`.
+//! The examples of README.md and of some guides, run and compared with the output that they show. Other commands of the guides:
+//! `deploy.rs`.
 //!
 //! A fenced block is one of these: a session (`$ command` lines, each followed by what it prints), the log of `run`
 //! (`# ferroxy run …`), or an excerpt from what a command prints. `UPDATE_README=1 cargo test --test readme` writes the
-//! output of sessions anew: read it before committing.
+//! output of sessions again: read it before committing. Guides may have other blocks, too, with `#` before what runs on a node.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "the functions that tests share are tests too")]
 
@@ -17,6 +18,9 @@ use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
 
 use support::repository::{path, text};
 use support::{Agent, DEADLINE, Done, FERROXY, nft, wait_until};
+
+/// Documents whose sessions with `$ ferroxy …` are run.
+const DOCUMENTS: [&str; 3] = ["README.md", "docs/iptables.md", "docs/troubleshooting.md"];
 
 /// Commands that no test can run here, and why.
 const NOT_RUN: [(&str, &str); 2] = [
@@ -130,26 +134,33 @@ fn every_block_is_checked() {
 
 #[test]
 fn commands_print_what_is_shown() {
-    let readme = text("README.md");
-    let mut updated = readme.clone();
-    let examples: Vec<Example<'_>> = blocks(&readme).iter().flat_map(session).collect();
+    let wrong: Vec<String> = DOCUMENTS.into_iter().flat_map(compare).collect();
+    assert!(wrong.is_empty(), "{}\nUPDATE_README=1 writes what is printed", wrong.join("\n"));
+}
+
+/// What is wrong with a document, which is written anew if that is asked for.
+fn compare(document: &str) -> Vec<String> {
+    let before = text(document);
+    let mut updated = before.clone();
+    let examples: Vec<Example<'_>> = blocks(&before).iter().flat_map(session).collect();
     let ours: Vec<_> = examples.iter().filter(|it| it.command.starts_with("ferroxy ")).collect();
-    assert!(ours.len() >= 2, "README.md shows only {} commands of ours", ours.len());
+    assert!(!ours.is_empty(), "{document} shows no command of ours: remove it from DOCUMENTS");
     let mut wrong = Vec::new();
     for Example { line, folder, command, shown } in ours {
         let printed = printed(folder, command.strip_prefix("ferroxy ").unwrap());
         let (printed, shown) = (printed.trim_end(), shown.trim_end());
         if printed != shown {
-            updated =
-                updated.replacen(&format!("$ {command}\n{shown}"), &format!("$ {command}\n{printed}"), 1);
-            wrong.push(format!("README.md:{line}: `{command}` prints\n{printed}\nnot\n{shown}"));
+            let with =
+                |output: &str| format!("$ {command}\n{output}{}", if output.is_empty() { "" } else { "\n" });
+            updated = updated.replacen(&with(shown), &with(printed), 1);
+            wrong.push(format!("{document}:{line}: `{command}` prints\n{printed}\nnot\n{shown}"));
         }
     }
     if std::env::var_os("UPDATE_README").is_some() {
-        std::fs::write(path("README.md"), updated).unwrap();
-        return;
+        std::fs::write(path(document), updated).unwrap();
+        return vec![];
     }
-    assert!(wrong.is_empty(), "{}\nUPDATE_README=1 writes what is printed", wrong.join("\n"));
+    wrong
 }
 
 #[test]

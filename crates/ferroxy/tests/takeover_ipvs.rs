@@ -371,7 +371,7 @@ fn connections_go_on(mode: &str) {
     for _ in 0..4 {
         end_one();
     }
-    agent.wait_for("no connection goes through kube-proxy any more: removed ");
+    agent.wait_for("all connections through kube-proxy's virtual servers have ended: removed ");
     let is_ours = |line: &String| mode == "iptables" && (line.starts_with("-A") || line.starts_with(':'));
     let after: Vec<String> = listing(ka).into_iter().filter(|line| !is_ours(line)).collect();
     assert_eq!(after, before.into_iter().filter(|line| !is_ours(line)).collect::<Vec<_>>());

@@ -203,3 +203,31 @@ fn counting_goes_on_after_a_restart_and_ends_when_it_is_not_wanted() {
     agent.settle(ka);
     way.ask(&network, Protocol::Udp);
 }
+
+/// Connections, sessions and datagrams as above; TCP packets are not a proxy's to see, and bytes are those of the data.
+#[test]
+fn a_proxy_counts_what_it_moves() {
+    let Some(network) = support::network() else { return };
+    let ka = network.namespace("ka").unwrap();
+    let cluster = Cluster::in_mode("userspace");
+    let used = &WAYS[..3];
+    used.iter().for_each(|way| cluster.write_service(&way.service()));
+    let agent = Agent::start_with(ka, arguments(&cluster, &["--traffic-metrics"]));
+    let times = 2.0 * TIMES as f64;
+    for way in used {
+        way.ask(&network, Protocol::Udp);
+        way.ask(&network, Protocol::Tcp);
+        for port in ["udp-53", "tcp-80"] {
+            wait_until("it is counted", DEADLINE, || counted(ka, way.name, port) == Some(times));
+        }
+        let metrics = metrics(ka);
+        let of = |port, what, direction| of_service(&metrics, way.name, port, what, direction).unwrap();
+        assert_eq!(of("udp-53", "packets", "received"), times, "{}", way.name);
+        assert_eq!(of("udp-53", "packets", "sent"), times, "{}", way.name);
+        assert_eq!(of("tcp-80", "packets", "sent"), 0.0);
+        for (port, direction) in [("udp-53", "received"), ("udp-53", "sent"), ("tcp-80", "sent")] {
+            assert!(of(port, "bytes", direction) > 0.0, "{}: {port} {direction}", way.name);
+        }
+    }
+    agent.terminate();
+}

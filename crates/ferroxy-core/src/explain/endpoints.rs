@@ -3,14 +3,18 @@
 use super::EndpointExplanation;
 use crate::diagnostic::Cause;
 use crate::facts::{Conditions, Facts, Place, Service, Slice};
+use crate::probe::Down;
 use crate::resolve::ResolvedPort;
 use crate::resolve::candidates::Candidate;
+use crate::resolve::probes::Judge;
 use crate::resolve::selection::is_leaving;
 use crate::resolve::topology::Preference;
 
 pub(super) fn explain(facts: &Facts, service: &Service, port: &ResolvedPort<'_>) -> Vec<EndpointExplanation> {
     let candidates = &port.candidates;
-    let usable = candidates.usable.iter().map(|candidate| usable(facts, port, candidate));
+    let judge = Judge::new(facts, service, service.ports[port.port].protocol);
+    let down = |candidate: &Candidate<'_>| judge.and_then(|judge| judge.down(&candidate.endpoint)).copied();
+    let usable = candidates.usable.iter().map(|candidate| usable(facts, port, candidate, down(candidate)));
     let duplicates = candidates.duplicates.iter().map(|candidate| duplicate(port, candidate));
     let spec = &service.ports[port.port];
     let slices = || facts.slices_of(&service.name).filter(|slice| slice.family() == port.intent.family);
@@ -31,11 +35,19 @@ pub(super) fn port_words(name: &str, protocol: &str) -> String {
     }
 }
 
-fn usable(facts: &Facts, port: &ResolvedPort<'_>, candidate: &Candidate<'_>) -> EndpointExplanation {
+fn usable(
+    facts: &Facts,
+    port: &ResolvedPort<'_>,
+    candidate: &Candidate<'_>,
+    down: Option<Down>,
+) -> EndpointExplanation {
     let used_for_cluster = port.intent.cluster.contains(&candidate.endpoint);
     let used_for_local = port.intent.local.contains(&candidate.endpoint);
-    let reason = (!used_for_cluster && !used_for_local).then(|| why_unused(facts, port, candidate));
-    EndpointExplanation { used_for_cluster, used_for_local, reason, ..row(candidate) }
+    let reason = (!used_for_cluster && !used_for_local).then(|| match down {
+        Some(down) => format!("fails its probe: {}", down.fault),
+        None => why_unused(facts, port, candidate),
+    });
+    EndpointExplanation { used_for_cluster, used_for_local, reason, down, ..row(candidate) }
 }
 
 fn why_unused(facts: &Facts, port: &ResolvedPort<'_>, candidate: &Candidate<'_>) -> String {
@@ -84,7 +96,7 @@ fn portless(facts: &Facts, slice: &Slice, index: usize, port: &str) -> EndpointE
 
 /// Endpoints that the store could not read: only their diagnostics are left.
 fn unreadable(slice: &Slice) -> impl Iterator<Item = EndpointExplanation> {
-    let about_endpoints = slice.diagnostics.iter().filter(|it| it.cause == Cause::Endpoint);
+    let about_endpoints = slice.diagnostics().iter().filter(|it| it.cause == Cause::Endpoint);
     about_endpoints.map(|diagnostic| EndpointExplanation {
         reason: Some(format!("invalid address: {}", diagnostic.reason)),
         ..blank(diagnostic.field.clone(), slice, usize::MAX, &Place::default(), false)
@@ -107,5 +119,6 @@ fn blank(address: String, slice: &Slice, index: usize, place: &Place, is_local: 
         used_for_cluster: false,
         used_for_local: false,
         reason: None,
+        down: None,
     }
 }

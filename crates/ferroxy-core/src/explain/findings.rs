@@ -7,7 +7,9 @@ use super::{Finding, frontend_kinds};
 use crate::facts::{Facts, Service, ServiceKind, Slice};
 use crate::intent::Route;
 use crate::name::{Family, ServiceName};
+use crate::resolve::candidates::Candidate;
 use crate::resolve::conflicts::{OwnedAs, Settled};
+use crate::resolve::probes::Judge;
 use crate::resolve::topology::Preference;
 use crate::resolve::{NotOurs, ResolvedPort};
 
@@ -137,6 +139,7 @@ fn of_port(facts: &Facts, service: &Service, port: &ResolvedPort<'_>) -> Vec<Fin
             "Check why no new pod is ready.",
         ));
     }
+    findings.extend(failing_probes(facts, service, port));
     findings.extend(nothing_local(port, spec.port));
     findings.extend(ignored_hints(facts, port, spec.port));
     findings
@@ -160,15 +163,7 @@ fn no_candidates(service: &Service, port: &ResolvedPort<'_>, family: Family, sli
             "Check that spec.selector matches the labels of running pods, and that the addresses in the EndpointSlices are valid.",
         );
     }
-    let others: BTreeSet<String> = slices
-        .iter()
-        .flat_map(|slice| &slice.ports)
-        .map(|other| port_words(&other.name, other.protocol.lowercase()))
-        .collect();
-    let others = match others.is_empty() {
-        true => "no port at all".to_owned(),
-        false => others.into_iter().collect::<Vec<_>>().join(", "),
-    };
+    let others = other_ports(slices);
     let own = port_words(&spec.name, spec.protocol.lowercase());
     finding(
         format!(
@@ -179,6 +174,21 @@ fn no_candidates(service: &Service, port: &ResolvedPort<'_>, family: Family, sli
             false => format!("Check that a container of the pods has a port named `{}`.", spec.target_port),
         },
     )
+}
+
+/// The ports that the slices have, for a sentence. Slices can have thousands, so not all are listed.
+fn other_ports(slices: &[&Slice]) -> String {
+    const LISTED: usize = 10;
+    const LOOKED_AT: usize = 1_000;
+    let ports = slices.iter().flat_map(|slice| &slice.ports).take(LOOKED_AT);
+    let names: BTreeSet<String> =
+        ports.map(|port| port_words(&port.name, port.protocol.lowercase())).collect();
+    let listed: Vec<&str> = names.iter().take(LISTED).map(String::as_str).collect();
+    match names.len() {
+        0 => "no port at all".to_owned(),
+        1..=LISTED => listed.join(", "),
+        _ => format!("{}, and others", listed.join(", ")),
+    }
 }
 
 /// Policy Local on a node without an endpoint: traffic is dropped on this node only.
@@ -201,13 +211,36 @@ fn nothing_local(port: &ResolvedPort<'_>, number: u16) -> Vec<Finding> {
     findings
 }
 
+fn failing_probes(facts: &Facts, service: &Service, port: &ResolvedPort<'_>) -> Option<Finding> {
+    let spec = &service.ports[port.port];
+    let judge = Judge::new(facts, service, spec.protocol)?;
+    let is_down = |candidate: &&Candidate<'_>| judge.down(&candidate.endpoint).is_some();
+    let down = port.candidates.usable.iter().filter(is_down).count();
+    let (of, all) =
+        (format!("{} endpoints of port {}", port.intent.family, spec.port), port.judged.targets.len());
+    if down == 0 {
+        None
+    } else if port.judged.cluster_ignored || port.judged.local_ignored {
+        Some(finding(
+            format!("{down} of {all} {of} fail their probe. That is more than half, so they stay in use."),
+            "Check the probe itself: its path and port, NetworkPolicies that keep this node out, TLS.",
+        ))
+    } else {
+        Some(finding(
+            format!("{down} of {all} {of} fail their probe and get no new connections."),
+            "Check these pods: `kubectl describe pod`, `kubectl logs`. They return when their probes succeed.",
+        ))
+    }
+}
+
 /// Hints exist, but are ignored.
 fn ignored_hints(facts: &Facts, port: &ResolvedPort<'_>, number: u16) -> Option<Finding> {
     let ready = || port.candidates.usable.iter().filter(|candidate| candidate.conditions.ready());
     let hinted = ready().any(|candidate| !candidate.place.hint_zones.is_empty());
     let unhinted = ready().find(|candidate| candidate.place.hint_zones.is_empty());
     let used = port.selection.preference != Preference::Anywhere || port.intent.cluster.is_empty();
-    if !hinted || used {
+    // Where a mode uses no hints at all a Diagnostic says so.
+    if !hinted || used || !facts.policy().topology_hints {
         return None;
     }
     let why = match (unhinted, facts.zone()) {

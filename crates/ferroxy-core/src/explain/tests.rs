@@ -56,7 +56,13 @@ fn facts(services: Vec<event::Service>, slices: Vec<event::EndpointSlice>) -> Fa
 }
 
 fn explain_web(service: event::Service, slices: Vec<event::EndpointSlice>) -> Explanation {
-    explain(&facts(vec![service], slices), &ServiceName::new("default", "web"))
+    let (facts, name) = (facts(vec![service], slices), ServiceName::new("default", "web"));
+    let (explanation, brief) = (explain(&facts, &name), brief(&facts, &name));
+    let problems = explanation.findings.len() + explanation.diagnostics.len();
+    assert_eq!((brief.problems, &brief.standing), (problems, &explanation.standing));
+    let first = explanation.findings.first().map(|finding| finding.problem.clone());
+    assert_eq!(brief.problem, first.or_else(|| explanation.diagnostics.first().map(ToString::to_string)));
+    explanation
 }
 
 fn assert_finds(explanation: &Explanation, words: &str) {
@@ -133,6 +139,14 @@ fn causes_of_missing_endpoints_are_distinguished() {
         "has a port named http (tcp), but its EndpointSlices only have: port named web (tcp)",
     );
     assert_eq!(reasons(&misnamed), pairs(&[("10.0.0.1", "its EndpointSlice has no port named http (tcp)")]));
+    let mut with_many_ports = slice("p0", vec![pod("10.0.0.1", "ka")]);
+    with_many_ports.ports = (0..5_000)
+        .map(|it| SlicePort { name: Some(format!("p{it}")), port: Some(8080), ..Default::default() })
+        .collect();
+    let with_many_ports = explain_web(service(), vec![with_many_ports]);
+    assert_finds(&with_many_ports, "port named p0 (tcp), port named p1 (tcp), ");
+    assert_finds(&with_many_ports, ", and others. Connections");
+    assert!(with_many_ports.findings.iter().all(|finding| finding.problem.len() < 1_000));
     let not_ready = SliceEndpoint { ready: Some(false), serving: Some(false), ..pod("10.0.0.1", "ka") };
     let not_ready = explain_web(service(), vec![slice("http", vec![not_ready])]);
     assert_finds(&not_ready, "No IPv4 endpoint of port 80 is ready");

@@ -6,6 +6,7 @@
 //! order of such a map; where the order shows, it is a `BTreeMap` or it is sorted.
 
 use std::collections::{BTreeSet, HashMap};
+use std::hash::Hash;
 use std::net::IpAddr;
 
 use smallvec::SmallVec;
@@ -74,39 +75,86 @@ impl Claimed {
 
 #[derive(Debug, Default)]
 pub(crate) struct Claims {
-    /// Sorted: the first holder has the strongest claim.
-    holders: HashMap<Claim, SmallVec<[Holder; 1]>>,
+    /// By the number of the claim.
+    numbered: HashMap<u64, Holders>,
+    /// The claims that are too long to have a number: those on IPv6 addresses.
+    others: HashMap<Claim, Holders>,
 }
+
+/// Sorted: the first one has the strongest claim.
+type Holders = SmallVec<[Holder; 1]>;
 
 /// Sorts by rank, then oldest first, then by name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Holder {
-    rank: Rank,
-    /// A Service of unknown age counts as oldest.
-    created: i64,
+    strength: Strength,
     name: ServiceName,
+}
+
+/// Rank and age in one word, as every claim of every Service has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct Strength(u64);
+
+impl Strength {
+    /// Half of the numbers that are left for the age; more than seconds can count.
+    const EPOCH: i64 = 1 << 61;
+
+    /// A Service of unknown age counts as oldest.
+    fn new(rank: Rank, created: Option<i64>) -> Strength {
+        let age = created.unwrap_or(i64::MIN).clamp(-Self::EPOCH, Self::EPOCH - 1) + Self::EPOCH;
+        Strength((rank as u64) << 62 | age as u64)
+    }
+
+    fn is_allocated(self) -> bool {
+        self.0 >> 62 == Rank::Allocated as u64
+    }
+}
+
+impl Claim {
+    /// Two claims have the same one only if they are equal.
+    fn number(&self) -> Option<u64> {
+        let parts = |kind: u64, high: u64, port: u16, protocol: u8| {
+            Some(kind << 56 | high << 24 | u64::from(port) << 8 | u64::from(protocol))
+        };
+        match *self {
+            Claim::Address { address: IpAddr::V4(v4), port, protocol } => {
+                parts(0, v4.to_bits().into(), port, protocol.number())
+            }
+            Claim::WholeAddress { address: IpAddr::V4(v4) } => parts(1, v4.to_bits().into(), 0, 0),
+            Claim::NodePort { family, port, protocol } => parts(2, family as u64, port, protocol.number()),
+            Claim::HealthCheck { port } => parts(3, 0, port, 0),
+            Claim::Address { .. } | Claim::WholeAddress { .. } => None,
+        }
+    }
 }
 
 impl Claims {
     pub(crate) fn owner(&self, claim: &Claim) -> Option<&ServiceName> {
         let can_own =
-            |holder: &&Holder| holder.rank == Rank::Allocated || !matches!(claim, Claim::WholeAddress { .. });
-        self.holders.get(claim)?.first().filter(can_own).map(|holder| &holder.name)
+            |holder: &&Holder| holder.strength.is_allocated() || !matches!(claim, Claim::WholeAddress { .. });
+        self.get(claim)?.first().filter(can_own).map(|holder| &holder.name)
     }
 
     pub(crate) fn holders(&self, claim: Claim) -> impl Iterator<Item = &ServiceName> {
-        self.holders.get(&claim).into_iter().flatten().map(|holder| &holder.name)
+        self.get(&claim).into_iter().flatten().map(|holder| &holder.name)
+    }
+
+    fn get(&self, claim: &Claim) -> Option<&Holders> {
+        match claim.number() {
+            Some(number) => self.numbered.get(&number),
+            None => self.others.get(claim),
+        }
     }
 
     /// One Service was replaced. Adds every Service that gains or loses a frontend because of it, or whose Diagnostics name a
-    /// former owner. `node_addresses` are those where node ports may answer. Returns whether any frontend lost its owner.
+    /// former owner. `node_addresses` are those where node ports may answer. Returns who lost a frontend and who got it.
     pub(super) fn replace(
         &mut self,
         old: Option<(&Service, Claimed)>,
         new: Option<(&Service, Claimed)>,
         node_addresses: impl Fn() -> BTreeSet<IpAddr>,
         touched: &mut BTreeSet<ServiceName>,
-    ) -> bool {
+    ) -> BTreeSet<ServiceName> {
         // What stays is left alone: one small change of a Service with thousands of addresses costs little.
         let (gone, come) = difference(old.as_ref(), new.as_ref());
         let mut concerned: Vec<Claim> = gone.0.iter().chain(&come.0).map(|(claim, _)| *claim).collect();
@@ -122,16 +170,22 @@ impl Claims {
         if let Some((service, _)) = new {
             self.enter(service, &come);
         }
-        let mut is_handed_over = false;
+        let mut handed_over = BTreeSet::new();
         for ((claim, before), after) in concerned.iter().zip(before).zip(owners(self)) {
-            if before != after {
-                is_handed_over |= before.is_some();
-                touched.extend(before);
-                touched.extend(self.holders(*claim).cloned());
-                self.touch_neighbours(claim, &node_addresses, touched);
+            if before == after {
+                continue;
+            }
+            touched.extend(self.holders(*claim).cloned());
+            self.touch_neighbours(claim, &node_addresses, touched);
+            // The other holders only get another Diagnostic, however many they are.
+            if let Some(before) = before {
+                handed_over.extend(after);
+                handed_over.extend(self.owners_at_the_node(claim, &node_addresses));
+                touched.insert(before.clone());
+                handed_over.insert(before);
             }
         }
-        is_handed_over
+        handed_over
     }
 
     fn touch_neighbours(
@@ -148,24 +202,30 @@ impl Claims {
                     touched.extend(self.holders(claim).cloned());
                 }
             }
-            // A node port is stronger than an external IP that is an address of this node.
-            Claim::NodePort { family, port, protocol } => {
-                for address in node_addresses().into_iter().filter(|ip| Family::of(*ip) == family) {
-                    touched.extend(self.holders(Claim::Address { address, port, protocol }).cloned());
+            Claim::NodePort { .. } | Claim::Address { .. } | Claim::WholeAddress { .. } => {
+                for other in at_the_node(claim, node_addresses) {
+                    touched.extend(self.holders(other).cloned());
                 }
             }
-            Claim::Address { .. } | Claim::WholeAddress { .. } => {}
         }
+    }
+
+    fn owners_at_the_node(
+        &self,
+        claim: &Claim,
+        node_addresses: impl Fn() -> BTreeSet<IpAddr>,
+    ) -> impl Iterator<Item = ServiceName> {
+        at_the_node(claim, node_addresses).into_iter().filter_map(|other| self.owner(&other).cloned())
     }
 
     fn enter(&mut self, service: &Service, claims: &Claimed) {
         for (claim, rank) in &claims.0 {
-            let holder = Holder {
-                rank: *rank,
-                created: service.created.unwrap_or(i64::MIN),
-                name: service.name.clone(),
+            let strength = Strength::new(*rank, service.created);
+            let holder = Holder { strength, name: service.name.clone() };
+            let holders = match claim.number() {
+                Some(number) => self.numbered.entry(number).or_default(),
+                None => self.others.entry(*claim).or_default(),
             };
-            let holders = self.holders.entry(*claim).or_default();
             if let Err(place) = holders.binary_search(&holder) {
                 holders.insert(place, holder);
             }
@@ -174,16 +234,35 @@ impl Claims {
 
     fn withdraw(&mut self, service: &Service, claims: &Claimed) {
         for (claim, _) in &claims.0 {
-            let Some(holders) = self.holders.get_mut(claim) else { continue };
-            holders.retain(|holder| holder.name != service.name);
-            if holders.is_empty() {
-                self.holders.remove(claim);
+            match claim.number() {
+                Some(number) => withdraw(&mut self.numbered, &number, &service.name),
+                None => withdraw(&mut self.others, claim, &service.name),
             }
         }
-        // A map keeps its room. One Service may have used most of it.
-        if self.holders.len() < self.holders.capacity() / 4 {
-            self.holders.shrink_to(self.holders.len() * 2);
-        }
+        shrink(&mut self.numbered);
+        shrink(&mut self.others);
+    }
+}
+
+/// A node port is stronger than an external IP that is an address of this node: what the two contend for.
+fn at_the_node(claim: &Claim, node_addresses: impl Fn() -> BTreeSet<IpAddr>) -> Vec<Claim> {
+    let Claim::NodePort { family, port, protocol } = *claim else { return Vec::new() };
+    let of_family = node_addresses().into_iter().filter(|ip| Family::of(*ip) == family);
+    of_family.map(|address| Claim::Address { address, port, protocol }).collect()
+}
+
+fn withdraw<K: Hash + Eq>(map: &mut HashMap<K, Holders>, key: &K, name: &ServiceName) {
+    let Some(holders) = map.get_mut(key) else { return };
+    holders.retain(|holder| holder.name != *name);
+    if holders.is_empty() {
+        map.remove(key);
+    }
+}
+
+/// A map keeps its room. One Service may have used most of it.
+fn shrink<K: Hash + Eq>(map: &mut HashMap<K, Holders>) {
+    if map.len() < map.capacity() / 4 {
+        map.shrink_to(map.len() * 2);
     }
 }
 
@@ -244,10 +323,44 @@ mod tests {
     }
 
     #[test]
+    fn rank_comes_before_age_and_unknown_age_is_oldest() {
+        let ranks = [Rank::Allocated, Rank::LoadBalancerIp, Rank::ExternalIp];
+        let ages = [None, Some(-1), Some(0), Some(1_700_000_000), Some(i64::MAX)];
+        let all = ranks.iter().flat_map(|rank| ages.map(|created| Strength::new(*rank, created)));
+        assert!(all.clone().is_sorted() && all.collect::<HashSet<_>>().len() == 15);
+        assert!(Strength::new(Rank::Allocated, None).is_allocated());
+        assert!(!Strength::new(Rank::ExternalIp, Some(i64::MIN)).is_allocated());
+    }
+
+    #[test]
+    fn different_claims_have_different_numbers() {
+        let v4 = |last| IpAddr::from([10, 0, 0, last]);
+        let address = |last, port, protocol| Claim::Address { address: v4(last), port, protocol };
+        let node_port = |family, port, protocol| Claim::NodePort { family, port, protocol };
+        let claims = [
+            address(1, 80, Protocol::Tcp),
+            address(2, 80, Protocol::Tcp),
+            address(1, 81, Protocol::Tcp),
+            address(1, 80, Protocol::Udp),
+            Claim::WholeAddress { address: v4(1) },
+            Claim::WholeAddress { address: v4(2) },
+            node_port(Family::V4, 80, Protocol::Tcp),
+            node_port(Family::V6, 80, Protocol::Tcp),
+            node_port(Family::V4, 80, Protocol::Udp),
+            node_port(Family::V4, 81, Protocol::Tcp),
+            Claim::HealthCheck { port: 80 },
+            Claim::HealthCheck { port: 81 },
+        ];
+        let numbers: HashSet<u64> = claims.iter().filter_map(Claim::number).collect();
+        assert_eq!(numbers.len(), claims.len());
+        assert_eq!(colliding(1).number(), None);
+    }
+
+    #[test]
     fn chosen_addresses_do_not_collide() {
         let claims = Claims::default();
         let hashes: Vec<u64> =
-            (0..30_000).map(|number| claims.holders.hasher().hash_one(colliding(number))).collect();
+            (0..30_000).map(|number| claims.others.hasher().hash_one(colliding(number))).collect();
         assert_eq!(hashes.iter().collect::<HashSet<_>>().len(), hashes.len());
         // As a map of this size does: the low bits choose the place. Six or seven at one place are normal.
         let mut places = vec![0_u32; 1 << 16];
@@ -256,7 +369,7 @@ mod tests {
         }
         assert!(places.iter().all(|keys| *keys < 20), "{:?} keys at one place", places.iter().max());
         let other_key = Claims::default();
-        let again = other_key.holders.hasher().hash_one(colliding(0));
+        let again = other_key.others.hasher().hash_one(colliding(0));
         assert_ne!(again, hashes[0], "the hash has no random key");
     }
 }

@@ -8,6 +8,16 @@ use std::sync::Arc;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Id(u32);
 
+impl Id {
+    pub(crate) fn to_bytes(self) -> [u8; 4] {
+        self.0.to_ne_bytes()
+    }
+
+    pub(crate) fn from_bytes(bytes: [u8; 4]) -> Id {
+        Id(u32::from_ne_bytes(bytes))
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Interner<T> {
     ids: HashMap<Arc<T>, Id>,

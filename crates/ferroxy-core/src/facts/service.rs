@@ -7,10 +7,12 @@ use std::sync::Arc;
 use ipnet::IpNet;
 
 use super::field::{self, Notes, quoted};
+use super::probe;
 use crate::diagnostic::{Diagnostic, Object};
 use crate::event;
 use crate::foreign;
 use crate::name::{Family, Protocol, ServiceName};
+use crate::probe::Probe;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Service {
@@ -34,7 +36,8 @@ pub struct Service {
     pub health_check_node_port: Option<u16>,
     /// `None`: not restricted. Empty: restricted, but no entry is valid.
     pub source_ranges: Option<Box<[IpNet]>>,
-    pub diagnostics: Box<[Diagnostic]>,
+    /// How its endpoints are to be probed, if it asks for that.
+    pub probe: Option<Arc<Probe>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,7 +77,8 @@ pub struct LoadBalancerIp {
 const LONGEST_PORT_NAME: usize = 63;
 
 impl Service {
-    pub(super) fn read(name: ServiceName, object: event::Service) -> Service {
+    /// With what is wrong with its fields.
+    pub(super) fn read(name: ServiceName, object: event::Service) -> (Service, Box<[Diagnostic]>) {
         let mut notes = Notes::about(Object::service(&name));
         let headless = object.cluster_ip == "None" || object.cluster_ips.iter().any(|ip| ip == "None");
         let kind = read_kind(&object.kind, &mut notes);
@@ -101,7 +105,7 @@ impl Service {
                 &mut notes,
             ),
             source_ranges: read_source_ranges(&object.load_balancer_source_ranges, &mut notes),
-            diagnostics: Box::default(),
+            probe: None,
         };
         // The other fields are not used, so they need no validation.
         if !headless && kind != ServiceKind::ExternalName {
@@ -109,9 +113,9 @@ impl Service {
             service.ports = read_ports(object.ports, &mut notes);
             service.external_ips = read_external_ips(&object.external_ips, &mut notes);
             service.load_balancer_ips = read_ingress(&object.ingress, &mut notes);
+            service.probe = probe::read(&object.annotations, &service.ports, &mut notes);
         }
-        service.diagnostics = notes.finish();
-        service
+        (service, notes.finish())
     }
 }
 
@@ -284,6 +288,10 @@ mod tests {
     use super::*;
 
     fn read(object: event::Service) -> Service {
+        read_with_faults(object).0
+    }
+
+    fn read_with_faults(object: event::Service) -> (Service, Box<[Diagnostic]>) {
         Service::read(ServiceName::new("default", "web"), object)
     }
 
@@ -291,20 +299,20 @@ mod tests {
         event::ServicePort { name: name.into(), protocol: protocol.into(), port, ..Default::default() }
     }
 
-    fn fields(service: &Service) -> Vec<&str> {
-        service.diagnostics.iter().map(|d| d.field.as_str()).collect()
+    fn fields(faults: &[Diagnostic]) -> Vec<&str> {
+        faults.iter().map(|d| d.field.as_str()).collect()
     }
 
     #[test]
     fn a_good_service_has_no_diagnostics() {
-        let service = read(event::Service {
+        let (service, faults) = read_with_faults(event::Service {
             cluster_ip: "10.96.0.80".into(),
             cluster_ips: vec!["10.96.0.80".into()],
             ip_families: vec!["IPv4".into()],
             ports: vec![port("", "", 80), port("dns", "UDP", 80)],
             ..Default::default()
         });
-        assert_eq!(fields(&service), [""; 0]);
+        assert_eq!(fields(&faults), [""; 0]);
         assert_eq!(service.ports.len(), 2);
         assert_eq!(service.ports[0].protocol, Protocol::Tcp);
     }
@@ -313,7 +321,7 @@ mod tests {
     fn each_bad_port_is_skipped_alone() {
         let mut node_port = port("e", "TCP", 85);
         node_port.node_port = 70_000;
-        let service = read(event::Service {
+        let (service, faults) = read_with_faults(event::Service {
             cluster_ip: "10.96.0.80".into(),
             ports: vec![
                 port("a", "TCP", 80),
@@ -330,7 +338,7 @@ mod tests {
         let kept: Vec<_> = service.ports.iter().map(|p| (p.port, p.protocol, p.node_port)).collect();
         assert_eq!(kept, [(80, Protocol::Tcp, None), (80, Protocol::Udp, None), (85, Protocol::Tcp, None)]);
         assert_eq!(
-            fields(&service),
+            fields(&faults),
             [
                 "spec.ports[1].port",
                 "spec.ports[2].protocol",
@@ -344,7 +352,7 @@ mod tests {
 
     #[test]
     fn each_bad_word_has_a_safe_meaning() {
-        let service = read(event::Service {
+        let (service, faults) = read_with_faults(event::Service {
             kind: "Magic".into(),
             session_affinity: "Cookie".into(),
             affinity_timeout_seconds: Some(-5),
@@ -358,7 +366,7 @@ mod tests {
             !service.client_ip_affinity && !service.internal_traffic_local && service.external_traffic_local
         );
         assert_eq!((service.affinity_timeout, service.health_check_node_port), (None, None));
-        assert_eq!(service.diagnostics.len(), 5);
+        assert_eq!(faults.len(), 5);
     }
 
     #[test]
@@ -375,7 +383,7 @@ mod tests {
     #[test]
     fn ingress_keeps_its_mode_and_ignores_host_names() {
         let entry = |ip: &str, mode: &str| event::Ingress { ip: ip.into(), ip_mode: mode.into() };
-        let service = read(event::Service {
+        let (service, faults) = read_with_faults(event::Service {
             ingress: vec![
                 entry("", ""),
                 entry("203.0.113.1", ""),
@@ -386,6 +394,6 @@ mod tests {
         });
         let kept: Vec<_> = service.load_balancer_ips.iter().map(|l| (l.index, l.value.via_proxy)).collect();
         assert_eq!(kept, [(1, false), (2, true)]);
-        assert_eq!(fields(&service), ["status.loadBalancer.ingress[3].ip"]);
+        assert_eq!(fields(&faults), ["status.loadBalancer.ingress[3].ip"]);
     }
 }

@@ -2,17 +2,18 @@
 //! name of its pod.
 
 use std::collections::HashSet;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::field::{self, Notes, quoted};
+use super::field::{self, Faults, Notes, quoted};
 use super::interner::{Id, Interner};
+use super::names::Names;
 use crate::diagnostic::{Cause, Diagnostic, Object};
 use crate::event;
 use crate::foreign;
 use crate::name::{Family, Protocol, ServiceName};
 
-/// The ports and endpoints of one slice, one list for each property.
+/// The ports and endpoints of one slice.
 #[derive(Debug, PartialEq)]
 pub struct Slice {
     /// `namespace/name`.
@@ -23,17 +24,18 @@ pub struct Slice {
     pub ports: Box<[SlicePort]>,
     /// How many ports it lists beyond those.
     pub ports_beyond: u32,
-    pub diagnostics: Box<[Diagnostic]>,
-    addresses: Addresses,
-    conditions: Box<[Conditions]>,
-    places: Box<[Id]>,
-    /// The names of the pods, each followed by a newline. Only shown to people, so a lookup may be slow.
-    targets: Box<str>,
+    faults: Faults,
+    family: Family,
+    /// How many endpoints it has.
+    len: u32,
+    /// For each endpoint its address, its conditions and its place; then the names of their pods, each followed by a newline.
+    /// These are only shown to people, so a lookup may be slow. One allocation: most slices have few endpoints.
+    endpoints: Box<[u8]>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct SlicePort {
-    pub name: Box<str>,
+    pub name: Arc<str>,
     pub protocol: Protocol,
     pub port: u16,
 }
@@ -78,10 +80,16 @@ impl Conditions {
     }
 }
 
-#[derive(Debug, PartialEq)]
-enum Addresses {
-    V4(Box<[Ipv4Addr]>),
-    V6(Box<[Ipv6Addr]>),
+/// The size of an endpoint: address, conditions, place.
+fn stride(family: Family) -> usize {
+    address_length(family) + 1 + size_of::<u32>()
+}
+
+fn address_length(family: Family) -> usize {
+    match family {
+        Family::V4 => 4,
+        Family::V6 => 16,
+    }
 }
 
 /// The most ports of a slice: as many as the API accepts. More in a list are not read.
@@ -91,7 +99,12 @@ pub(crate) const MOST_PORTS: usize = 20_000;
 const LONGEST_PORT_NAME: usize = 63;
 
 impl Slice {
-    pub(super) fn read(name: Arc<str>, object: event::EndpointSlice, places: &mut Interner<Place>) -> Slice {
+    pub(super) fn read(
+        name: Arc<str>,
+        object: event::EndpointSlice,
+        places: &mut Interner<Place>,
+        names: &mut Names,
+    ) -> Slice {
         let mut notes = Notes::about(Object::slice(&name));
         let service = read_service(&object, &mut notes);
         let family = read_family(&object.address_type, &mut notes);
@@ -99,7 +112,7 @@ impl Slice {
         let (mut ports, mut ports_beyond) = (Box::default(), 0);
         if let (Some(_), Some(family)) = (&service, family) {
             ports_beyond = u32::try_from(object.ports.len().saturating_sub(MOST_PORTS)).unwrap_or(u32::MAX);
-            ports = read_ports(object.ports, &mut notes);
+            ports = read_ports(object.ports, &mut notes, names);
             reader.read(object.endpoints, family, places, &mut notes);
         }
         Slice {
@@ -107,29 +120,27 @@ impl Slice {
             service,
             ports,
             ports_beyond,
-            addresses: match family {
-                Some(Family::V6) => Addresses::V6(reader.v6.into()),
-                _ => Addresses::V4(reader.v4.into()),
-            },
-            conditions: reader.conditions.into(),
-            places: reader.places.into(),
-            targets: reader.targets.into(),
-            diagnostics: notes.finish(),
+            family: family.unwrap_or(Family::V4),
+            len: reader.len,
+            endpoints: [reader.endpoints.as_slice(), reader.targets.as_bytes()].concat().into(),
+            faults: notes.finish().into(),
         }
+    }
+
+    /// What is wrong with its fields.
+    pub fn diagnostics(&self) -> &[Diagnostic] {
+        self.faults.as_slice()
     }
 
     /// Releases the values that [`Slice::read`] interned.
     pub(super) fn release(self, places: &mut Interner<Place>) {
-        for id in self.places {
+        for id in (0..self.len()).filter_map(|index| self.place(index)) {
             places.release(id);
         }
     }
 
     pub fn family(&self) -> Family {
-        match self.addresses {
-            Addresses::V4(_) => Family::V4,
-            Addresses::V6(_) => Family::V6,
-        }
+        self.family
     }
 
     /// The number of a port.
@@ -140,31 +151,44 @@ impl Slice {
 
     /// How many endpoints it has.
     pub fn len(&self) -> usize {
-        self.conditions.len()
+        self.len as usize
     }
 
     pub fn is_empty(&self) -> bool {
-        self.conditions.is_empty()
+        self.len == 0
     }
 
     pub fn address(&self, index: usize) -> Option<IpAddr> {
-        match &self.addresses {
-            Addresses::V4(list) => list.get(index).copied().map(IpAddr::V4),
-            Addresses::V6(list) => list.get(index).copied().map(IpAddr::V6),
+        let address = self.endpoint(index)?.get(..address_length(self.family))?;
+        match self.family {
+            Family::V4 => <[u8; 4]>::try_from(address).ok().map(IpAddr::from),
+            Family::V6 => <[u8; 16]>::try_from(address).ok().map(IpAddr::from),
         }
     }
 
     pub fn conditions(&self, index: usize) -> Option<Conditions> {
-        self.conditions.get(index).copied()
+        self.endpoint(index)?.get(address_length(self.family)).copied().map(Conditions)
     }
 
     pub(super) fn place(&self, index: usize) -> Option<Id> {
-        self.places.get(index).copied()
+        self.endpoint(index)?.last_chunk().map(|bytes| Id::from_bytes(*bytes))
+    }
+
+    /// The name of the pod of each endpoint; empty if unknown.
+    pub fn targets(&self) -> impl Iterator<Item = &str> {
+        let targets = self.endpoints.get(self.len() * stride(self.family)..).unwrap_or_default();
+        std::str::from_utf8(targets).unwrap_or_default().split_terminator('\n')
     }
 
     /// The name of the pod; empty if unknown.
     pub fn target(&self, index: usize) -> &str {
-        self.targets.split('\n').nth(index).unwrap_or("")
+        self.targets().nth(index).unwrap_or("")
+    }
+
+    /// The bytes of the endpoint with this index.
+    fn endpoint(&self, index: usize) -> Option<&[u8]> {
+        let stride = stride(self.family);
+        (index < self.len()).then(|| self.endpoints.get(index * stride..(index + 1) * stride))?
     }
 }
 
@@ -175,7 +199,7 @@ fn read_service(object: &event::EndpointSlice, notes: &mut Notes) -> Option<Serv
         notes.add(label, "the label is missing, so the slice belongs to no Service", effect);
         return None;
     };
-    let service = notes.keep(field::name(service, super::LONGEST_NAME), label, effect)?;
+    let service = notes.keep(field::name(service, super::identity::LONGEST_NAME), label, effect)?;
     Some(ServiceName::new(&object.namespace, service))
 }
 
@@ -187,7 +211,7 @@ fn read_family(text: &str, notes: &mut Notes) -> Option<Family> {
     notes.keep(read, "addressType", "its endpoints are not used")
 }
 
-fn read_ports(ports: Vec<event::SlicePort>, notes: &mut Notes) -> Box<[SlicePort]> {
+fn read_ports(ports: Vec<event::SlicePort>, notes: &mut Notes, names: &mut Names) -> Box<[SlicePort]> {
     let mut seen = HashSet::new();
     let mut kept = Vec::new();
     if ports.len() > MOST_PORTS {
@@ -195,7 +219,7 @@ fn read_ports(ports: Vec<event::SlicePort>, notes: &mut Notes) -> Box<[SlicePort
         notes.add("ports", reason, "the endpoints get no traffic for the last of them");
     }
     for (i, port) in ports.into_iter().take(MOST_PORTS).enumerate() {
-        let Some(port) = read_port(i, port, notes) else { continue };
+        let Some(port) = read_port(i, port, notes, names) else { continue };
         if seen.insert((port.name.clone(), port.protocol)) {
             kept.push(port);
         } else {
@@ -208,7 +232,7 @@ fn read_ports(ports: Vec<event::SlicePort>, notes: &mut Notes) -> Box<[SlicePort
     kept.into()
 }
 
-fn read_port(i: usize, port: event::SlicePort, notes: &mut Notes) -> Option<SlicePort> {
+fn read_port(i: usize, port: event::SlicePort, notes: &mut Notes, names: &mut Names) -> Option<SlicePort> {
     let at = |field: &str| format!("ports[{i}].{field}");
     let skipped = "the port is skipped";
     let name = port.name.ok_or_else(|| "the name is missing (an empty string is a valid name)".to_owned());
@@ -217,16 +241,14 @@ fn read_port(i: usize, port: event::SlicePort, notes: &mut Notes) -> Option<Slic
     let protocol = notes.keep(field::protocol(&port.protocol), at("protocol"), skipped)?;
     let number = port.port.ok_or_else(|| "the port number is missing".to_owned()).and_then(field::port);
     let port = notes.keep(number, at("port"), skipped)?;
-    Some(SlicePort { name: name.into(), protocol, port })
+    Some(SlicePort { name: names.share(&name), protocol, port })
 }
 
-/// Splits endpoints into the lists of a [`Slice`].
+/// Writes the endpoints of a [`Slice`].
 #[derive(Default)]
 struct Reader {
-    v4: Vec<Ipv4Addr>,
-    v6: Vec<Ipv6Addr>,
-    conditions: Vec<Conditions>,
-    places: Vec<Id>,
+    len: u32,
+    endpoints: Vec<u8>,
     targets: String,
 }
 
@@ -238,18 +260,21 @@ impl Reader {
         places: &mut Interner<Place>,
         notes: &mut Notes,
     ) {
+        self.endpoints.reserve_exact(endpoints.len() * stride(family));
         for (i, endpoint) in endpoints.into_iter().enumerate() {
             let Some(address) = read_address(i, &endpoint.addresses, family, notes) else { continue };
             match address {
-                IpAddr::V4(v4) => self.v4.push(v4),
-                IpAddr::V6(v6) => self.v6.push(v6),
+                IpAddr::V4(v4) => self.endpoints.extend(v4.octets()),
+                IpAddr::V6(v6) => self.endpoints.extend(v6.octets()),
             }
-            self.conditions.push(Conditions::new(endpoint.ready, endpoint.serving, endpoint.terminating));
+            let conditions = Conditions::new(endpoint.ready, endpoint.serving, endpoint.terminating);
+            self.endpoints.push(conditions.0);
             // Without line breaks, as it is printable.
             self.targets.push_str(&foreign::kept(endpoint.target.as_deref().unwrap_or("")));
             self.targets.push('\n');
             note_hints_beyond(i, &endpoint, notes);
-            self.places.push(places.intern(place_of(endpoint)));
+            self.endpoints.extend(places.intern(place_of(endpoint)).to_bytes());
+            self.len += 1;
         }
     }
 }
@@ -299,7 +324,7 @@ mod tests {
     use super::*;
 
     fn read(object: event::EndpointSlice) -> Slice {
-        Slice::read("default/web-1".into(), object, &mut Interner::new())
+        Slice::read("default/web-1".into(), object, &mut Interner::new(), &mut Names::default())
     }
 
     fn endpoint(address: &str) -> event::SliceEndpoint {
@@ -322,7 +347,7 @@ mod tests {
     }
 
     fn fields(slice: &Slice) -> Vec<&str> {
-        slice.diagnostics.iter().map(|d| d.field.as_str()).collect()
+        slice.diagnostics().iter().map(|d| d.field.as_str()).collect()
     }
 
     #[test]
@@ -369,7 +394,7 @@ mod tests {
         let slice = read(object);
         let kept: Vec<_> = slice.ports.iter().map(|p| p.port).collect();
         assert_eq!(kept, [80, 85]);
-        assert_eq!(slice.diagnostics.len(), 5);
+        assert_eq!(slice.diagnostics().len(), 5);
         assert_eq!(slice.family(), Family::V6);
     }
 
@@ -384,11 +409,11 @@ mod tests {
             event::EndpointSlice { ports: (0..count).map(port).collect(), ..slice("IPv4", &["10.0.0.1"]) }
         };
         let full = read(ports(MOST_PORTS));
-        assert_eq!((full.ports.len(), full.ports_beyond, full.diagnostics.len()), (MOST_PORTS, 0, 0));
+        assert_eq!((full.ports.len(), full.ports_beyond, full.diagnostics().len()), (MOST_PORTS, 0, 0));
         let more = read(ports(MOST_PORTS + 3));
         assert_eq!((more.ports.len(), more.ports_beyond), (MOST_PORTS, 3));
         assert_eq!(fields(&more), ["ports"]);
-        assert_eq!(more.diagnostics[0].reason, "there are 20003 ports, more than 20000");
+        assert_eq!(more.diagnostics()[0].reason, "there are 20003 ports, more than 20000");
     }
 
     #[test]
@@ -399,9 +424,9 @@ mod tests {
         object.endpoints[0].hint_zones = zones(MOST_HINTS);
         object.endpoints[1].hint_zones = zones(MOST_HINTS + 1);
         object.endpoints[1].hint_nodes = zones(40);
-        let slice = Slice::read("default/web-1".into(), object, &mut places);
+        let slice = Slice::read("default/web-1".into(), object, &mut places, &mut Names::default());
         assert_eq!(fields(&slice), ["endpoints[1].hints.forZones", "endpoints[1].hints.forNodes"]);
-        assert_eq!(slice.diagnostics[0].reason, "there are 17 hints, more than 16");
+        assert_eq!(slice.diagnostics()[0].reason, "there are 17 hints, more than 16");
     }
 
     #[test]
@@ -415,7 +440,12 @@ mod tests {
     #[test]
     fn release_leaves_nothing_behind() {
         let mut places = Interner::new();
-        let read = Slice::read("default/web-1".into(), slice("IPv4", &["10.0.0.1", "10.0.0.2"]), &mut places);
+        let read = Slice::read(
+            "default/web-1".into(),
+            slice("IPv4", &["10.0.0.1", "10.0.0.2"]),
+            &mut places,
+            &mut Names::default(),
+        );
         assert_eq!(places.len(), 1);
         read.release(&mut places);
         assert_eq!(places.len(), 0);

@@ -43,15 +43,17 @@ pub(crate) fn find<'f>(
 ) -> Candidates<'f> {
     let limit = facts.policy().limits.endpoints_of_port();
     let mut found = Candidates { beyond: size.saturating_sub(limit), ..Candidates::default() };
-    let slices = facts.slices_of(&service.name).filter(|slice| size > 0 && slice.family() == family);
-    let slices = slices.filter_map(|slice| Some((slice, slice.port(&port.name, port.protocol)?)));
-    let each = slices.flat_map(|(slice, number)| endpoints(facts, slice, number));
+    let each = || {
+        let slices = facts.slices_of(&service.name).filter(|slice| size > 0 && slice.family() == family);
+        let slices = slices.filter_map(|slice| Some((slice, slice.port(&port.name, port.protocol)?)));
+        slices.flat_map(|(slice, number)| endpoints(facts, slice, number))
+    };
     let mut all: Vec<Candidate<'f>> = if found.beyond == 0 {
-        each.collect()
+        each().collect()
     } else {
-        // The others only if there is room for them.
-        let (ready, others): (Vec<_>, Vec<_>) = each.partition(|candidate| candidate.conditions.ready());
-        ready.into_iter().chain(others).take(limit).collect()
+        // The others only if there is room for them. Both are found one by one: all of them may be very many.
+        let is_ready = |candidate: &Candidate<'f>| candidate.conditions.ready();
+        each().filter(is_ready).chain(each().filter(|it| !is_ready(it))).take(limit).collect()
     };
     // Of two entries for one address and port, one that is not terminating wins, then one that is ready (slices are
     // updated one after the other when a pod moves between them), then the first slice by name.

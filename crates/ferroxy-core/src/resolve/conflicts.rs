@@ -48,7 +48,7 @@ pub(crate) enum OwnedAs {
 pub(crate) fn settle<'f>(facts: &'f Facts, service: &'f Service) -> Settled<'f> {
     let mut settled = Settled { sizes: Sizes::of(facts, service), ..Settled::default() };
     let mut taken = HashSet::new();
-    for wanted in frontends::wanted(service, facts.policy()) {
+    for wanted in frontends::wanted(service, facts.policy(), facts.most_frontends(service)) {
         if let Some((owner, owned_as)) = owned_by_another(facts, service, &wanted) {
             settled.lost.push(Lost { wanted, owner: owner.clone(), owned_as });
         } else if taken.insert(wanted.claim(service)) {

@@ -63,9 +63,9 @@ impl Wanted {
     }
 }
 
-/// The strongest first, as many as the limits allow; no more are enumerated. If a Service claims a frontend twice, the first claim is
+/// The strongest first, at most so many; no more are enumerated. If a Service claims a frontend twice, the first claim is
 /// used: a load-balancer IP keeps its source ranges if it is also an external IP.
-pub(crate) fn wanted(service: &Service, policy: &Policy) -> Vec<Wanted> {
+pub(crate) fn wanted(service: &Service, policy: &Policy, most: usize) -> Vec<Wanted> {
     let ports = || service.ports.iter().enumerate();
     let at_cluster_ip = ports().flat_map(|(port, spec)| {
         families(service).filter_map(move |(family, index)| {
@@ -91,7 +91,7 @@ pub(crate) fn wanted(service: &Service, policy: &Policy) -> Vec<Wanted> {
         })
     });
     let all = at_cluster_ip.chain(at_node_port).chain(at_addresses);
-    all.take(policy.limits.frontends).collect()
+    all.take(most).collect()
 }
 
 /// How many frontends there are without a limit.
@@ -178,7 +178,7 @@ mod tests {
             Some(address) => format!("{address}:{}", w.number),
             None => format!("{} *:{}", w.family, w.number),
         };
-        wanted(service, policy).iter().map(text).collect()
+        wanted(service, policy, usize::MAX).iter().map(text).collect()
     }
 
     #[test]

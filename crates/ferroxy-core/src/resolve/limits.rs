@@ -1,4 +1,4 @@
-//! Rule: how much of a node one Service may take. What is beyond the limits is left out, said, and counted.
+//! Rule: how much of a node one Service may take, and its namespace. What is beyond the limits is left out, said, and counted.
 //!
 //! Tenants write Services and slices: a small object with thousands of ports and addresses makes millions of frontends, and
 //! each has all endpoints. So nothing beyond a limit is even enumerated.
@@ -73,13 +73,16 @@ pub(crate) fn left_out(
     settled: &Settled<'_>,
     ports: &[ResolvedPort<'_>],
 ) -> LeftOut {
-    let beyond = frontends::count(service, facts.policy()).saturating_sub(facts.policy().limits.frontends);
+    let beyond = frontends::count(service, facts.policy()).saturating_sub(facts.most_frontends(service));
     // Of ports that a slice lists beyond its limit.
     let unread =
         facts.slices_of(&service.name).map(|slice| u64::from(slice.ports_beyond) * slice.len() as u64);
+    // They are not read, so the number of their endpoints is unknown.
+    let slices = facts.count_slices_of(&service.name).saturating_sub(MOST_SLICES) as u64;
+    let beyond_ports = ports.iter().map(|port| port.candidates.beyond as u64);
     LeftOut {
         frontends: (beyond + settled.without_room) as u64,
-        endpoints: ports.iter().map(|port| port.candidates.beyond as u64).chain(unread).sum(),
+        endpoints: beyond_ports.chain(unread).sum::<u64>() + slices,
     }
 }
 
@@ -99,6 +102,17 @@ pub(crate) fn diagnostics(
             format!("ports and addresses make {frontends} frontends, more than {}", limits.frontends);
         let effect = format!("{} of them are not served, external IPs first", frontends - limits.frontends);
         found.push(say("spec.ports", reason, effect));
+    }
+    let (most, share) = (frontends.min(limits.frontends), facts.most_frontends(service));
+    if share < most {
+        let reason = format!(
+            "namespace {} has more than {} frontends, or all namespaces together more than {}, and older Services come first",
+            service.name.namespace(),
+            limits.namespace_frontends,
+            limits.node_frontends,
+        );
+        let effect = format!("{} frontends of this Service are not served, external IPs first", most - share);
+        found.push(say("spec", reason, effect));
     }
     if settled.without_room > 0 {
         let reason = format!("frontends times endpoints and source ranges is more than {}", limits.entries);
@@ -192,6 +206,28 @@ mod tests {
         assert_eq!(says, [expected]);
     }
 
+    /// As many frontends as their namespace has room for, and none of another Service's.
+    #[test]
+    fn a_namespace_with_too_many_frontends_is_said() {
+        let limits = Limits { always: 10, namespace_frontends: 25, ..Limits::default() };
+        let older = event::Service {
+            name: "older".into(),
+            created: Some(1),
+            cluster_ip: "10.96.0.81".into(),
+            external_ips: vec!["198.19.0.1".into()],
+            ingress: vec![event::Ingress { ip: "203.0.113.9".into(), ip_mode: String::new() }],
+            ..service(10, 1)
+        };
+        let younger = event::Service { created: Some(2), ..service(10, 2) };
+        let (intent, says) = resolved(limits, [Event::Service(younger), Event::Service(older)]);
+        // The older one has 10 at its cluster IP, and 20 of the 25.
+        assert_eq!(kinds(&intent), [10, 5, 0]);
+        assert_eq!(intent.left_out.frontends, 25);
+        let expected = "namespace default has more than 25 frontends, or all namespaces together more than 1000000, \
+                        and older Services come first; 25 frontends of this Service are not served, external IPs first";
+        assert!(says.iter().any(|says| says == expected), "{says:?}");
+    }
+
     /// 5,000 ports and 5,000 addresses: 25 million frontends, which nobody may build.
     #[test]
     fn a_huge_service_is_cut_before_it_is_built() {
@@ -249,8 +285,9 @@ mod tests {
     #[test]
     fn slices_of_a_service_are_limited() {
         let slices = (0..MOST_SLICES + 3).map(|number| slice(number % 200, 1, 0, |_| true).named(number));
-        let (_, says) =
+        let (intent, says) =
             resolved(Limits::default(), std::iter::once(Event::Service(service(1, 0))).chain(slices));
+        assert_eq!(intent.left_out.endpoints, 3, "at least one of each");
         assert!(says[0].ends_with("the endpoints of 3 of them get no traffic"), "{says:?}");
     }
 

@@ -7,12 +7,21 @@ use crate::name::Family;
 
 /// IPv4, IPv6. `None` if unknown, or if it is a loopback address, which cannot be the address of a node.
 pub(crate) fn node_ips(facts: &Facts) -> [Option<IpAddr>; 2] {
+    let all: Vec<IpAddr> = candidates(facts).collect();
+    let first = |family| all.iter().copied().find(|ip| Family::of(*ip) == family);
+    Family::ALL.map(first).map(|ip| ip.filter(|ip| !ip.is_loopback()))
+}
+
+/// The family of `bindAddress`, else of the Node's first address.
+pub(crate) fn primary_family(facts: &Facts) -> Option<Family> {
+    candidates(facts).next().map(Family::of)
+}
+
+fn candidates(facts: &Facts) -> impl Iterator<Item = IpAddr> + '_ {
     let bound = facts.policy().bind_address.filter(|ip| !ip.is_unspecified());
     let listed =
         facts.own_node().into_iter().flat_map(|node| node.internal_ips.iter().chain(&node.external_ips));
-    let all: Vec<IpAddr> = bound.into_iter().chain(listed.copied()).collect();
-    let first = |family| all.iter().copied().find(|ip| Family::of(*ip) == family);
-    Family::ALL.map(first).map(|ip| ip.filter(|ip| !ip.is_loopback()))
+    bound.into_iter().chain(listed.copied())
 }
 
 #[cfg(test)]

@@ -60,6 +60,17 @@ pub(crate) fn on_localhost(facts: &Facts, family: Family) -> bool {
         && (ranges.is_empty() || ranges.iter().any(includes_loopback))
 }
 
+/// Whether a proxy serves node ports on the loopback address: if configured, and a range names it. Not if it is merely
+/// among all addresses: there the original leaves it out in nftables mode.
+pub(crate) fn listens_on_localhost(facts: &Facts, family: Family) -> bool {
+    let localhost: IpAddr = match family {
+        Family::V4 => Ipv4Addr::LOCALHOST.into(),
+        Family::V6 => Ipv6Addr::LOCALHOST.into(),
+    };
+    let names_it = |range: &IpNet| range.addr().is_loopback() && range.contains(&localhost);
+    facts.policy().listen_on_loopback && ranges(facts, family).iter().any(names_it)
+}
+
 fn ranges(facts: &Facts, family: Family) -> Vec<IpNet> {
     let listed = &facts.policy().node_port_addresses;
     listed.iter().filter_map(|entry| range(facts, *entry, family)).collect()
@@ -216,6 +227,28 @@ mod tests {
         facts.apply(Event::HostAddresses(HOST.iter().map(|ip| ip.parse().unwrap()).collect()));
         let mut diagnostics = Vec::new();
         assert_eq!(addresses(&facts, Family::V4, &mut diagnostics), these(&["127.0.0.1"]));
+    }
+
+    #[test]
+    fn a_proxy_listens_on_loopback_only_where_that_is_asked_for_and_in_a_range() {
+        let check = |entries: &[NodePortAddress], expected: [bool; 2]| {
+            let mut policy = facts(entries, &BOTH, None).policy().clone();
+            assert!(!listens_on_localhost(&Facts::new(policy.clone()), Family::V4), "not asked for");
+            policy.listen_on_loopback = true;
+            let facts = Facts::new(policy);
+            assert_eq!(
+                Family::ALL.map(|family| listens_on_localhost(&facts, family)),
+                expected,
+                "{entries:?}"
+            );
+            assert!(!on_localhost(&facts, Family::V4), "packets are another matter");
+        };
+        check(&[NodePortAddress::All], [false, false]);
+        check(&[NodePortAddress::Primary, NodePortAddress::Localhost], [true, true]);
+        check(&[NodePortAddress::Primary], [false, false]);
+        check(&[cidr("172.18.0.0/16"), cidr("::1/128")], [false, true]);
+        check(&[cidr("127.0.0.0/8")], [true, false]);
+        check(&[cidr("0.0.0.0/0"), cidr("127.0.0.53/32")], [false, false]);
     }
 
     #[test]

@@ -37,7 +37,7 @@ mod tests {
     fn check(service: &event::Service, pods: &[Pod], internal: Route, external: Route) {
         let service = read(service.clone());
         with_candidates(pods, |candidates| {
-            let selection = select(candidates, Uses { cluster: true, local: true }, "ka", None);
+            let selection = select(candidates, Uses { cluster: true, local: true, hints: true }, "ka", None);
             assert_eq!(route(FrontendKind::ClusterIp, &service, &selection), internal);
             for kind in [FrontendKind::ExternalIp, FrontendKind::LoadBalancer, FrontendKind::NodePort] {
                 assert_eq!(route(kind, &service, &selection), external);

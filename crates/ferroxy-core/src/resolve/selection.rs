@@ -7,21 +7,25 @@ use super::routes;
 use super::topology::{self, Preference};
 use crate::facts::Service;
 use crate::intent::{Endpoint, FrontendKind};
+use crate::policy::Policy;
 
 /// Which selections the frontends of a port need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Uses {
     pub(crate) cluster: bool,
     pub(crate) local: bool,
+    /// Topology hints narrow the cluster-wide one.
+    pub(crate) hints: bool,
 }
 
 impl Uses {
     /// External frontends need the cluster-wide selection even with policy Local: for pods and for the node.
-    pub(crate) fn of(service: &Service, frontends: &[&Wanted]) -> Uses {
+    pub(crate) fn of(service: &Service, frontends: &[&Wanted], policy: &Policy) -> Uses {
         let external = frontends.iter().any(|wanted| wanted.kind != FrontendKind::ClusterIp);
         Uses {
             cluster: !service.internal_traffic_local || external,
             local: service.internal_traffic_local || (external && routes::external_local(service)),
+            hints: policy.topology_hints,
         }
     }
 }
@@ -36,7 +40,7 @@ pub(crate) struct Selection {
 }
 
 pub(crate) fn select(candidates: &[Candidate<'_>], uses: Uses, node: &str, zone: Option<&str>) -> Selection {
-    let preference = match uses.cluster {
+    let preference = match uses.cluster && uses.hints {
         true => topology::preference(candidates, node, zone),
         false => Preference::Anywhere,
     };
@@ -75,7 +79,7 @@ mod tests {
     use super::*;
     use crate::resolve::tests::{Pod, with_candidates};
 
-    const BOTH: Uses = Uses { cluster: true, local: true };
+    const BOTH: Uses = Uses { cluster: true, local: true, hints: true };
     const LOCAL: Pod = Pod { node: "ka", ..Pod::READY };
     const REMOTE: Pod = Pod::READY;
     const LEAVING: Pod = Pod { ready: false, terminating: true, ..Pod::READY };
@@ -125,7 +129,7 @@ mod tests {
 
     #[test]
     fn only_what_is_used_is_chosen() {
-        check(&[LOCAL, REMOTE], Uses { cluster: true, local: false }, &[0, 1], &[], true);
-        check(&[LOCAL, REMOTE], Uses { cluster: false, local: true }, &[], &[0], true);
+        check(&[LOCAL, REMOTE], Uses { cluster: true, local: false, hints: true }, &[0, 1], &[], true);
+        check(&[LOCAL, REMOTE], Uses { cluster: false, local: true, hints: true }, &[], &[0], true);
     }
 }

@@ -1,30 +1,42 @@
 //! Rule: which endpoints keep their established connections: all that serve, on any node. Readiness, termination, policies
-//! and hints only affect new connections.
+//! and hints only affect new connections. One that failed its probes does not answer: it keeps none.
 
 use std::net::SocketAddr;
 
+use super::probes;
 use crate::facts::{Conditions, Facts, Slice};
 use crate::intent::PortIntent;
 use crate::name::ServiceName;
 
-/// Sorted, each once.
+/// Sorted, each once, and not more than a port may have endpoints: the same as `candidates.rs` finds, as far as they serve, and
+/// perhaps some more.
 pub fn serving(facts: &Facts, service: &ServiceName, port: &PortIntent) -> Vec<SocketAddr> {
-    let mut all: Vec<SocketAddr> = facts
-        .slices_of(service)
-        .filter(|slice| slice.family() == port.family)
-        .flat_map(|slice| endpoints(slice, port))
-        .collect();
+    let each = || {
+        let slices = facts.slices_of(service).filter(|slice| slice.family() == port.family);
+        slices.flat_map(|slice| endpoints(slice, port))
+    };
+    let address = |(address, _): (SocketAddr, Conditions)| address;
+    let ready = each().filter(|(_, conditions)| conditions.ready());
+    let others = each().filter(|(_, conditions)| !conditions.ready());
+    let most = facts.policy().limits.endpoints_of_port();
+    let mut all: Vec<SocketAddr> = ready.chain(others).take(most).map(address).collect();
     all.sort_unstable();
     all.dedup();
+    if facts.probed(service).is_some() {
+        all.retain(|endpoint| !probes::is_out(facts, service, port, *endpoint));
+    }
     all
 }
 
-fn endpoints<'f>(slice: &'f Slice, port: &PortIntent) -> impl Iterator<Item = SocketAddr> + use<'f> {
+fn endpoints<'f>(
+    slice: &'f Slice,
+    port: &PortIntent,
+) -> impl Iterator<Item = (SocketAddr, Conditions)> + use<'f> {
     let target = slice.port(&port.name, port.protocol);
-    let serves = |index: &usize| slice.conditions(*index).is_some_and(may_hold_connections);
-    (0..slice.len())
-        .filter(serves)
-        .filter_map(move |index| Some(SocketAddr::new(slice.address(index)?, target?)))
+    (0..slice.len()).filter_map(move |index| {
+        let conditions = slice.conditions(index).filter(|it| may_hold_connections(*it))?;
+        Some((SocketAddr::new(slice.address(index)?, target?), conditions))
+    })
 }
 
 /// With `publishNotReadyAddresses` an endpoint can be ready without serving. It gets new connections, so it keeps them.
@@ -36,7 +48,7 @@ fn may_hold_connections(conditions: Conditions) -> bool {
 mod tests {
     use super::*;
     use crate::event::{self, EndpointSlice, Event, SliceEndpoint, SlicePort};
-    use crate::policy::Policy;
+    use crate::policy::{Limits, Policy};
     use crate::resolve;
 
     fn endpoint(ip: &str, ready: bool, serving: bool, terminating: bool) -> SliceEndpoint {
@@ -69,7 +81,13 @@ mod tests {
 
     /// The endpoints that keep connections to the first port of the Service `dns`.
     fn holders(slices: Vec<Event>) -> Vec<String> {
-        let mut facts = Facts::new(Policy::default());
+        let (serving, _) = within(Limits::default(), slices);
+        serving
+    }
+
+    /// The same with these limits; and the endpoints that get new connections from anywhere.
+    fn within(limits: Limits, slices: Vec<Event>) -> (Vec<String>, Vec<String>) {
+        let mut facts = Facts::new(Policy { limits, ..Policy::default() });
         let udp =
             event::ServicePort { name: "dns".into(), protocol: "UDP".into(), port: 53, ..Default::default() };
         facts.apply(Event::Service(event::Service {
@@ -77,13 +95,16 @@ mod tests {
             name: "dns".into(),
             cluster_ip: "10.96.0.10".into(),
             internal_traffic_policy: "Local".into(),
+            external_ips: vec!["192.0.2.1".into()],
             ports: vec![udp],
             ..Default::default()
         }));
         slices.into_iter().for_each(|slice| drop(facts.apply(slice)));
         let name = ServiceName::new("default", "dns");
         let intent = resolve::service(&facts, &name).intent.unwrap();
-        serving(&facts, &name, &intent.ports[0]).iter().map(ToString::to_string).collect()
+        let port = &intent.ports[0];
+        let used = port.cluster.iter().map(|it| SocketAddr::new(it.ip, it.port).to_string()).collect();
+        (serving(&facts, &name, port).iter().map(ToString::to_string).collect(), used)
     }
 
     #[test]
@@ -122,5 +143,32 @@ mod tests {
             slice("dns-2", "IPv4", ("dns", 53), vec![endpoint("10.0.0.1", false, true, true)]),
         ];
         assert_eq!(holders(slices), ["10.0.0.1:53"]);
+    }
+
+    /// An endpoint that gets connections and is not among these would lose them at once.
+    #[test]
+    fn of_too_many_those_that_get_connections_count() {
+        let slices = |ready: bool| {
+            let pod = |n: u8| {
+                endpoint(
+                    &format!("10.0.0.{n}"),
+                    ready && n.is_multiple_of(2),
+                    !n.is_multiple_of(3),
+                    !ready || n % 2 == 1,
+                )
+            };
+            let of = |name: &str, numbers: std::ops::Range<u8>| {
+                slice(name, "IPv4", ("dns", 53), numbers.map(pod).collect())
+            };
+            vec![of("dns-1", 1..50), of("dns-2", 40..100)]
+        };
+        for ready in [true, false] {
+            for most in [1, 10, 50, 60, 109, 1000] {
+                let limits = Limits { endpoints: most, ..Limits::default() };
+                let (serving, used) = within(limits, slices(ready));
+                assert!(serving.len() <= most, "{} of {most}", serving.len());
+                assert!(used.iter().all(|it| serving.contains(it)), "{most}: {used:?} in {serving:?}");
+            }
+        }
     }
 }

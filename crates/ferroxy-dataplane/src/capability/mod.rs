@@ -2,9 +2,11 @@
 
 pub mod connections;
 pub mod leftovers;
+pub mod sockets;
 pub mod traffic;
 
 use std::fmt::Debug;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +14,7 @@ use ferroxy_core::{Family, Intent, ServiceIntent};
 
 pub use connections::SweepsConnections;
 pub use leftovers::TakesOver;
+pub use sockets::{ClientReport, SocketReport, TranslatesSockets};
 pub use traffic::{CountsPackets, CountsTraffic};
 
 use crate::failure::Failure;
@@ -21,6 +24,9 @@ use crate::outcome::{Outcome, Programmed, Repair};
 pub trait Persists {
     /// Nothing of ours is in force yet, and nothing that ours replaces.
     fn is_cold(&mut self) -> Result<bool, Failure>;
+
+    /// `start` will be called soon: what takes long and depends on no Intent can begin now, in the background.
+    fn look_ahead(&mut self) {}
 
     /// While this is on, `start` and `verify` remove nothing that they do not know: not all of the cluster can be read.
     fn keep_unknown(&mut self, keep: bool);
@@ -71,6 +77,21 @@ pub trait Drains {
     fn next_look(&self) -> Option<Duration>;
 }
 
+/// What serves clients ends with the process: a successor takes over listening sockets, and connections finish.
+pub trait HandsOver {
+    /// A successor serves new clients now.
+    fn is_superseded(&self) -> bool;
+
+    /// Serves no new clients, lets connections finish for at most `grace`, and returns how many were cut.
+    fn finish(&mut self, grace: Duration) -> usize;
+}
+
+/// Endpoints whose connections fail are left out for a while.
+pub trait Ejects: Debug + Send + Sync {
+    /// A probe of this endpoint passed: it is used again. Called from the prober's thread, which must not wait.
+    fn pardon(&self, endpoint: SocketAddr);
+}
+
 /// Services are rules, and rules can be counted.
 pub trait CountsRules {
     fn rule_counts(&self) -> Vec<RuleCount>;
@@ -84,6 +105,21 @@ pub struct RuleCount {
     pub total: u64,
     /// Written by the last sync.
     pub last: u64,
+}
+
+/// What it programs can be refused, object by object, and is counted.
+pub trait CountsRefusals {
+    fn refusals(&self) -> Vec<RefusalCount>;
+}
+
+/// How often something was refused, since the start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RefusalCount {
+    /// The key of its metric, [`Counted::Refusals`](crate::Counted::Refusals).
+    pub key: &'static str,
+    pub family: Family,
+    pub labels: Vec<(&'static str, &'static str)>,
+    pub count: u64,
 }
 
 /// A call may take minutes: it can show meanwhile that it makes progress.

@@ -30,6 +30,8 @@ pub struct Flow {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Traffic {
     pub connections: u64,
+    /// Connections that were made at sockets: their packets are not counted, since they never meet the dataplane.
+    pub at_sockets: u64,
     /// From clients to the endpoint.
     pub received: Volume,
     /// From the endpoint to clients.

@@ -4,13 +4,15 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ferroxy_core::{Intent, NodeIntent};
+use ferroxy_core::{Diagnostic, Intent, NodeIntent, ServiceIntent};
 
 use crate::capability::{
-    CountsPackets, CountsRules, CountsTraffic, Drains, Notify, Persists, SignsOfLife, SweepsConnections,
-    TakesOver, Tidies, Verifies, Watches,
+    CountsPackets, CountsRefusals, CountsRules, CountsTraffic, Drains, Ejects, HandsOver, Notify, Persists,
+    SignsOfLife, SweepsConnections, TakesOver, Tidies, TranslatesSockets, Verifies, Watches,
 };
-use crate::{Acknowledged, Change, Dataplane, Failure, Outcome, Preview, Refusal, Settings};
+use crate::{
+    Acknowledged, Change, ChoiceOfEndpoints, Dataplane, Failure, Outcome, Preview, Refusal, Settings,
+};
 
 /// How often something goes wrong, in percent.
 #[derive(Debug, Clone, Copy)]
@@ -118,6 +120,14 @@ impl Dataplane for Faulty {
         self.inner.cleanup()
     }
 
+    fn shortcomings(&self, service: &ServiceIntent) -> Vec<Diagnostic> {
+        self.inner.shortcomings(service)
+    }
+
+    fn choice_of_endpoints(&self) -> Option<ChoiceOfEndpoints> {
+        self.inner.choice_of_endpoints()
+    }
+
     fn persists(&mut self) -> Option<&mut dyn Persists> {
         self.inner.persists()
     }
@@ -142,8 +152,16 @@ impl Dataplane for Faulty {
         self.inner.takes_over()
     }
 
+    fn hands_over(&mut self) -> Option<&mut dyn HandsOver> {
+        self.inner.hands_over()
+    }
+
     fn counts_rules(&self) -> Option<&dyn CountsRules> {
         self.inner.counts_rules()
+    }
+
+    fn counts_refusals(&self) -> Option<&dyn CountsRefusals> {
+        self.inner.counts_refusals()
     }
 
     fn signs_of_life(&mut self) -> Option<&mut dyn SignsOfLife> {
@@ -158,8 +176,16 @@ impl Dataplane for Faulty {
         self.inner.counts_packets()
     }
 
+    fn translates_sockets(&self) -> Option<Box<dyn TranslatesSockets>> {
+        self.inner.translates_sockets()
+    }
+
     fn sweeps_connections(&self) -> Option<Box<dyn SweepsConnections>> {
         self.inner.sweeps_connections()
+    }
+
+    fn ejects(&self) -> Option<Box<dyn Ejects>> {
+        self.inner.ejects()
     }
 }
 
@@ -195,6 +221,18 @@ impl Dice {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A method with a default is easily forgotten here, and then hides what the dataplane below can do.
+    #[test]
+    fn every_method_of_the_contract_is_forwarded() {
+        let methods = |text: &'static str| text.lines().filter_map(|it| it.strip_prefix("    fn "));
+        let name = |line: &'static str| line.split('(').next().unwrap_or_default();
+        let (contract, here) = (include_str!("../dataplane.rs"), include_str!("faulty.rs"));
+        let forwarded: Vec<&str> = methods(here).map(name).collect();
+        let missing: Vec<&str> = methods(contract).map(name).filter(|it| !forwarded.contains(it)).collect();
+        assert_eq!(missing, [""; 0]);
+        assert!(methods(contract).count() > 20);
+    }
 
     #[test]
     fn the_same_seed_gives_the_same_faults() {

@@ -8,7 +8,10 @@ use std::time::Duration;
 use ferroxy_core::{Intent, NodeIntent, ServiceIntent, ServiceName};
 
 use crate::capability::{Changed, Drains, Notify, Persists, Tidies, Verifies, Watches};
-use crate::{Acknowledged, Change, Dataplane, Failure, Outcome, Preview, Programmed, Refusal, Repair};
+use crate::{
+    Acknowledged, Change, ChoiceOfEndpoints, Dataplane, Failure, Outcome, Preview, Programmed, Refusal,
+    Repair,
+};
 
 /// What outlives the process. Clones share it.
 #[derive(Debug, Clone, Default)]
@@ -196,6 +199,10 @@ impl Dataplane for Memory {
         Ok(removed)
     }
 
+    fn choice_of_endpoints(&self) -> Option<ChoiceOfEndpoints> {
+        Some(ChoiceOfEndpoints::ByClient)
+    }
+
     fn persists(&mut self) -> Option<&mut dyn Persists> {
         Some(self)
     }
@@ -236,14 +243,14 @@ impl Persists for Memory {
 impl Verifies for Memory {
     fn changed_by_others(&mut self) -> Result<Changed, Failure> {
         let wanted = self.acknowledged.services();
-        let is_same = wanted.eq(self.kernel.contents().services.iter());
+        let is_same = wanted.eq(self.kernel.contents().services.iter().map(|(name, it)| (name, it.clone())));
         Ok(if is_same { Changed::Nothing } else { Changed::Ours })
     }
 
     fn verify(&mut self) -> Result<Repair, Failure> {
         drop(self.attempt("verify", [])?);
         let wanted: BTreeMap<_, _> =
-            self.acknowledged.services().map(|(name, service)| (name.clone(), Arc::clone(service))).collect();
+            self.acknowledged.services().map(|(name, service)| (name.clone(), service)).collect();
         let mut repair = self.stale(&wanted);
         repair.extend(wanted.into_iter().map(|(name, service)| (name, Some(service))));
         let Outcome { receipt, operations, .. } = self.program(repair);

@@ -45,6 +45,7 @@ pub static GREETING: Field = Field {
     kind: Kind::Text { default: "hello" },
     flag: Some(Flag { name: "memory-greeting", help: "First line of the ruleset", value_name: "TEXT" }),
     is_live: true,
+    is_of_the_original: true,
 };
 
 static SYNC_PERIOD: Field = Field {
@@ -52,6 +53,7 @@ static SYNC_PERIOD: Field = Field {
     kind: Kind::Duration { default: Duration::from_secs(30), default_in_file: None, zero: Zero::Refused },
     flag: None,
     is_live: true,
+    is_of_the_original: true,
 };
 
 static MIN_SYNC_PERIOD: Field = Field {
@@ -59,6 +61,7 @@ static MIN_SYNC_PERIOD: Field = Field {
     kind: Kind::Duration { default: Duration::from_secs(1), default_in_file: None, zero: Zero::Allowed },
     flag: None,
     is_live: true,
+    is_of_the_original: true,
 };
 
 /// The Intent itself; the oracle interprets it.

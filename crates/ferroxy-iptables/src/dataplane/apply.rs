@@ -1,45 +1,43 @@
-//! Applies a Plan with the host's restore tools: one run for each family.
+//! Applies a Plan, family by family.
 //!
-//! A table is one transaction where it is small, and several that are safe one by one where it is large
-//! (`tool/portion.rs`). When a run fails, earlier commits are in force: the caller reads the kernel again.
+//! What is small is one transaction, and what is large are several that are safe one by one (`door/nft.rs`,
+//! `tool/portion.rs`). After a failure earlier commits are in force: the caller reads the kernel again.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ferroxy_core::Family;
 
+use crate::door::Door;
 use crate::plan::{Op, Plan};
 use crate::program::is_builtin;
 use crate::state::TableName;
-use crate::tool::{self, Attendant, Error, Limits, Tools, restore_attended};
+use crate::tool::{self, Attendant, Error, Limits};
 
 /// What applying a Plan took.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Receipt {
-    /// How often a tool ran: once for each family, and once more for each time it did not get the lock.
+    /// Once for each family, and once more for each time a tool did not get the lock.
     pub runs: u32,
     pub commits: usize,
     pub lines: usize,
     pub bytes: usize,
     /// Time spent waiting for the lock, in runs that did not get it and between them.
     pub waited: Duration,
-    /// Time of the runs that succeeded.
+    /// Time of what succeeded.
     pub tool_time: Duration,
 }
 
 /// Sends a Plan to the kernel.
 pub fn apply(
-    tools: &[Tools],
+    doors: &mut [Door],
     limits: &Limits,
     plan: &Plan,
     attendant: &dyn Attendant,
 ) -> Result<Receipt, Error> {
     let mut receipt = Receipt::default();
-    for tools in tools {
-        let input = plan.restore_input(tools.family);
-        if !input.is_empty() {
-            receipt.add(&restore_attended(tools, &input, limits, attendant)?);
-        }
+    for door in doors {
+        receipt.add(&door.apply(plan, limits, attendant)?);
     }
     Ok(receipt)
 }

@@ -1,4 +1,4 @@
-//! The running dataplane: keeps the kernel at what the Intent asks for, through the host's tools.
+//! The running dataplane: keeps the kernel at what the Intent asks for.
 //!
 //! The [`Ledger`] holds what the kernel has acknowledged. A restore can fail half-way, with one table or one family in force
 //! and the next not. After a failure the ledger is therefore not trusted: the next attempt, whatever it is, reads the kernel
@@ -10,14 +10,13 @@ mod change;
 pub mod observe;
 
 use std::collections::BTreeMap;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use ferroxy_core::{Family, Intent, NodeIntent};
 use ferroxy_dataplane::{
-    Acknowledged, Change, CountsPackets, CountsRules, Dataplane, Failure, Outcome, Persists, Preview,
-    Receipt, Settings, SignsOfLife, SweepsConnections, TakesOver, Verifies, Watches,
+    Acknowledged, Change, ChoiceOfEndpoints, CountsPackets, CountsRules, Dataplane, Failure, Outcome,
+    Persists, Preview, Receipt, Settings, SignsOfLife, SweepsConnections, TakesOver, Verifies, Watches,
 };
 use ferroxy_netfilter::connections::Conntrack;
 use tracing::{info, warn};
@@ -26,6 +25,7 @@ use self::apply::{apply, rules_written};
 use self::observe::observe;
 use crate::counters::{self, Counters};
 use crate::diff::{diff, keeping_the_unknown};
+use crate::door::Door;
 use crate::ledger::Ledger;
 use crate::plan::{Op, Plan};
 use crate::program::Parameters;
@@ -33,12 +33,12 @@ use crate::render::render;
 use crate::settings::masquerade_mark;
 use crate::state::{State, TableName};
 use crate::text::tool;
-use crate::tool::{Bystander, Error, Fingerprint, Limits, Tools, Variant, fingerprint, save, sysctl};
+use crate::tool::{Bystander, Error, Fingerprint, Limits, Tools, Variant, fingerprint, sysctl};
 
 #[derive(Debug)]
 pub struct Iptables {
     /// One for each family.
-    tools: Vec<Tools>,
+    doors: Vec<Door>,
     limits: Limits,
     bystander: Bystander,
     ledger: Ledger,
@@ -65,18 +65,23 @@ pub struct Iptables {
 }
 
 impl Iptables {
-    /// With the tools that the host has chosen.
+    /// In the variant that the host has chosen.
     pub fn open(families: &[Family], settings: &Settings) -> Result<Iptables, Failure> {
-        let tools: Result<_, Error> = families.iter().map(|family| Tools::find(*family)).collect();
-        let mut dataplane = Iptables::with_tools(tools?, Limits::default());
+        let doors: Result<_, Error> = families.iter().map(|family| Door::open(*family, settings)).collect();
+        let mut dataplane = Iptables::through(doors?, Limits::default());
         dataplane.configure(settings);
         Ok(dataplane)
     }
 
     /// With these tools, one for each family, and default settings.
     pub fn with_tools(tools: Vec<Tools>, limits: Limits) -> Iptables {
+        Iptables::through(tools.into_iter().map(Door::tool).collect(), limits)
+    }
+
+    /// Through these doors, one for each family, and with default settings.
+    pub fn through(doors: Vec<Door>, limits: Limits) -> Iptables {
         Iptables {
-            tools,
+            doors,
             limits,
             bystander: Bystander::default(),
             ledger: Ledger::default(),
@@ -99,11 +104,11 @@ impl Iptables {
     }
 
     fn families(&self) -> Vec<Family> {
-        self.tools.iter().map(|tools| tools.family).collect()
+        self.doors.iter().map(|door| door.family).collect()
     }
 
     fn uses(&self, variant: Variant) -> bool {
-        self.tools.iter().any(|tools| tools.variant == variant)
+        self.doors.iter().any(|door| door.variant == variant)
     }
 
     /// What a start uses, found out without creating anything.
@@ -118,7 +123,7 @@ impl Iptables {
         }
         // Taken first: a change during the listing makes us look again.
         self.fingerprints = self.fingerprints()?;
-        observe(&self.tools, &self.limits)
+        observe(&mut self.doors, &self.limits)
     }
 
     fn difference(&self, observed: &State, wanted: State) -> Plan {
@@ -134,7 +139,7 @@ impl Iptables {
     fn carry_out(&mut self, plan: &Plan) -> Result<Receipt, Error> {
         self.is_certain = false;
         let apply::Receipt { runs, commits, lines, bytes, waited, .. } =
-            apply(&self.tools, &self.limits, plan, &self.bystander)?;
+            apply(&mut self.doors, &self.limits, plan, &self.bystander)?;
         if !plan.is_empty() {
             self.rules_written = rules_written(plan);
             self.fingerprints = self.fingerprints()?;
@@ -151,8 +156,8 @@ impl Iptables {
     }
 
     fn fingerprints(&self) -> Result<Vec<Fingerprint>, Error> {
-        let legacy = self.tools.iter().filter(|tools| tools.variant == Variant::Legacy);
-        let places = legacy.flat_map(|tools| TableName::ALL.map(|table| (tools.family, table)));
+        let legacy = self.doors.iter().filter(|door| door.variant == Variant::Legacy);
+        let places = legacy.flat_map(|door| TableName::ALL.map(|table| (door.family, table)));
         places.map(|(family, table)| fingerprint(family, Variant::Legacy, table.as_str())).collect()
     }
 
@@ -166,9 +171,8 @@ impl Iptables {
         if std::mem::replace(&mut self.has_checked_other_variant, true) {
             return;
         }
-        for tools in &self.tools {
-            // `leftover` logs what it finds.
-            if let Err(error) = tools.leftover(&Limits::default()) {
+        for door in &self.doors {
+            if let Err(error) = door.warn_of_leftovers(&Limits::default()) {
                 warn!("cannot look for rules of the other variant of iptables: {error}");
             }
         }
@@ -176,10 +180,9 @@ impl Iptables {
 }
 
 impl Dataplane for Iptables {
-    /// Reads the smallest of our tables.
     fn probe(&mut self, node: &NodeIntent) -> Result<(), Failure> {
-        for tools in &self.tools {
-            save(tools, Some("mangle"), &self.limits, &mut |_| ControlFlow::Continue(()))?;
+        for door in &mut self.doors {
+            door.probe(&self.limits)?;
         }
         route_loopback(node);
         Ok(())
@@ -235,6 +238,10 @@ impl Dataplane for Iptables {
         let mut removed = plan.removals();
         removed.extend(counters.into_iter().map(|name| format!("counter {name}")));
         Ok(removed)
+    }
+
+    fn choice_of_endpoints(&self) -> Option<ChoiceOfEndpoints> {
+        Some(ChoiceOfEndpoints::ByClient)
     }
 
     fn persists(&mut self) -> Option<&mut dyn Persists> {

@@ -1,21 +1,15 @@
-//! Reads our part of the kernel's rules into a State, with the host's save tools.
+//! Reads our part of the kernel's rules into a State.
 
-use std::ops::ControlFlow;
-
+use crate::door::Door;
+use crate::program::owns;
 use crate::state::State;
-use crate::text::Reader;
-use crate::tool::{Error, Limits, Tools, save};
+use crate::tool::{Error, Limits};
 
-/// Our chains and jumps. One run of the tool for a family reads all existing tables, and creates none.
-pub fn observe(tools: &[Tools], limits: &Limits) -> Result<State, Error> {
+/// Our chains and jumps in all existing tables. Creates none.
+pub fn observe(doors: &mut [Door], limits: &Limits) -> Result<State, Error> {
     let mut state = State::default();
-    for tools in tools {
-        let mut reader = Reader::new(tools.family);
-        save(tools, None, limits, &mut |line| {
-            reader.line(line);
-            ControlFlow::Continue(())
-        })?;
-        state.tables.extend(reader.finish().tables);
+    for door in doors {
+        state.tables.extend(door.observe(owns, limits)?.tables);
     }
     Ok(state)
 }

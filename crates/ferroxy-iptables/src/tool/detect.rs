@@ -61,6 +61,13 @@ impl Tools {
         Ok(tools)
     }
 
+    /// Those of one directory.
+    pub fn find_in(family: Family, directory: &Path) -> Result<Tools, Error> {
+        let tools = Tools::search(family, "", &[directory.to_owned()])?;
+        log_once(&tools);
+        Ok(tools)
+    }
+
     /// Whether the host has usable tools.
     pub fn are_installed(family: Family) -> bool {
         Tools::search(family, "", &search_path()).is_ok()
@@ -84,7 +91,7 @@ impl Tools {
                 && let Some(chain) = other.first_kubernetes_chain(table, limits)?
             {
                 let found = Leftover { family: self.family, variant: other.variant, table, chain };
-                tracing::warn!("{found}: packets pass these rules, too; remove them, or use that variant");
+                found.warn();
                 return Ok(Some(found));
             }
         }
@@ -135,12 +142,22 @@ fn legacy_table_exists(family: Family, table: &str) -> bool {
     fs::read_to_string(names).is_ok_and(|names| names.lines().any(|name| name == table))
 }
 
-/// Chains of the kubelet (KUBE-MARK-DROP and others in old versions, a hint chain today) do not belong to a proxy.
+impl Leftover {
+    /// Chains of the kubelet (KUBE-MARK-DROP and others in old versions, a hint chain today) do not belong to a proxy.
+    pub(crate) fn is_of_a_proxy(chain: &str) -> bool {
+        const KUBELET: [&str; 4] =
+            ["KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY", "KUBE-FIREWALL", "KUBE-MARK-DROP"];
+        chain.starts_with("KUBE-") && !KUBELET.contains(&chain)
+    }
+
+    pub(crate) fn warn(&self) {
+        tracing::warn!("{self}: packets pass these rules, too; remove them, or use that variant");
+    }
+}
+
 fn kubernetes_chain(line: &str) -> Option<&str> {
-    const KUBELET: [&str; 4] =
-        ["KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY", "KUBE-FIREWALL", "KUBE-MARK-DROP"];
     let name = line.strip_prefix(':')?.split_whitespace().next()?;
-    (name.starts_with("KUBE-") && !KUBELET.contains(&name)).then_some(name)
+    Leftover::is_of_a_proxy(name).then_some(name)
 }
 
 /// The same tools are logged once; a change is logged again.

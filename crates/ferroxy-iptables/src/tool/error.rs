@@ -14,7 +14,7 @@ pub enum Error {
     #[error("{tool} is not installed: looked in {searched}")]
     Missing { tool: String, searched: String },
 
-    #[error("{tool} --version says {said:?}, which is no iptables version")]
+    #[error("{tool} --version prints {said:?}, which is not an iptables version")]
     UnknownVersion { tool: String, said: String },
 
     /// The two would work on different rules.

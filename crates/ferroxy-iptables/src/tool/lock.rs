@@ -1,12 +1,17 @@
-//! Creates the lock file of legacy tools before they need it. The tools take the lock themselves.
+//! The lock of legacy iptables: its file is created before the tools need it, which take the lock themselves; and it is taken
+//! while we replace a table without them.
 
 use std::env;
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::ErrorKind;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-use super::Error;
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+
+use super::{Attendant, Error, Limits};
 
 /// The default of the tools.
 const DEFAULT: &str = "/run/xtables.lock";
@@ -22,7 +27,53 @@ pub(super) fn prepare() -> Result<(), Error> {
     prepare_at(&path())
 }
 
+/// Held until it is dropped.
+#[derive(Debug)]
+pub struct Lock {
+    _file: File,
+}
+
+impl Lock {
+    /// Waits as long as all runs of a tool would. Returns how long it waited, if it did.
+    pub(crate) fn take(limits: &Limits, attendant: &dyn Attendant) -> Result<(Lock, Duration), Error> {
+        Lock::take_at(&path(), limits, attendant)
+    }
+
+    fn take_at(path: &Path, limits: &Limits, attendant: &dyn Attendant) -> Result<(Lock, Duration), Error> {
+        const PAUSE: Duration = Duration::from_millis(20);
+        let file = open_at(path)?;
+        let (began, patience) = (Instant::now(), limits.lock * limits.attempts.max(1));
+        let mut has_waited = false;
+        loop {
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => {
+                    let waited = if has_waited { began.elapsed() } else { Duration::ZERO };
+                    return Ok((Lock { _file: file }, waited));
+                }
+                Err(Errno::AGAIN | Errno::INTR) if began.elapsed() < patience => {
+                    has_waited = true;
+                    attendant.waiting();
+                    std::thread::sleep(PAUSE);
+                }
+                Err(Errno::AGAIN | Errno::INTR) => {
+                    let waited = began.elapsed();
+                    return Err(Error::Locked {
+                        tool: "Ferroxy".into(),
+                        runs: limits.attempts.max(1),
+                        waited,
+                    });
+                }
+                Err(errno) => return Err(Error::LockFile { path: path.to_owned(), source: errno.into() }),
+            }
+        }
+    }
+}
+
 fn prepare_at(path: &Path) -> Result<(), Error> {
+    open_at(path).map(drop)
+}
+
+fn open_at(path: &Path) -> Result<File, Error> {
     let failed = |source| Error::LockFile { path: path.to_owned(), source };
     if let Some(directory) = path.parent() {
         match fs::create_dir_all(directory) {
@@ -32,7 +83,7 @@ fn prepare_at(path: &Path) -> Result<(), Error> {
         }
     }
     // As the tools open it.
-    OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(path).map(drop).map_err(failed)
+    OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(path).map_err(failed)
 }
 
 #[cfg(test)]

@@ -29,6 +29,7 @@ pub use bystander::Bystander;
 pub use detect::{Leftover, Tools, Variant, Version};
 pub use error::{Error, Refusal};
 pub use fingerprint::{Fingerprint, fingerprint};
+pub(crate) use lock::Lock;
 pub use progress::Overrun;
 pub use restore::{Receipt, restore, restore_attended, restore_portions};
 pub use save::{save, save_text};

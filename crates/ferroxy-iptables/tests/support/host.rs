@@ -2,14 +2,29 @@
 
 use ferroxy_core::{Family, Intent};
 use ferroxy_dataplane::{Change, Dataplane, Outcome};
+use ferroxy_iptables::door::Door;
 use ferroxy_iptables::tool::{Limits, Tools, Variant, fingerprint, restore, save_text};
 use ferroxy_iptables::{Iptables, State, TableName, text};
 use ferroxy_lab::{Capability, Namespace, require};
 
-const VARIANTS: [Variant; 2] = [Variant::NfTables, Variant::Legacy];
+/// Who writes the rules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Writer {
+    Tool(Variant),
+    /// Over netlink, or through the socket options of the legacy variant.
+    Builtin(Variant),
+}
+
+pub const WRITERS: [Writer; 4] = [
+    Writer::Tool(Variant::NfTables),
+    Writer::Builtin(Variant::NfTables),
+    Writer::Tool(Variant::Legacy),
+    Writer::Builtin(Variant::Legacy),
+];
 
 /// A host of one variant, with rules of others, and our dataplane.
 pub struct Host {
+    pub writer: Writer,
     pub variant: Variant,
     pub tools: Vec<Tools>,
     pub dataplane: Iptables,
@@ -20,23 +35,49 @@ pub const FOREIGN: &str = "*filter\n:MINE - [0:0]\n-A INPUT -p icmp -j MINE\n-A 
                        *nat\n:MINE - [0:0]\n-A PREROUTING -j MINE\n-A POSTROUTING -j MINE\nCOMMIT\n\
                        *mangle\n:KUBE-KUBELET-CANARY - [0:0]\nCOMMIT\n";
 
-/// Runs `test` with each variant, each in a fresh namespace.
+/// Runs `test` with each writer, each in a fresh namespace.
 pub fn with_hosts(test: impl Fn(&mut Host) + Sync) {
     if !require(&[Capability::NetworkNamespaces, Capability::NfTables]) {
         return;
     }
-    for variant in VARIANTS {
-        Namespace::new("iptables").unwrap().run(|| test(&mut Host::new(variant))).unwrap();
+    for writer in WRITERS {
+        Namespace::new("iptables").unwrap().run(|| test(&mut Host::new(writer))).unwrap();
     }
 }
 
+impl Writer {
+    pub fn variant(self) -> Variant {
+        match self {
+            Writer::Tool(variant) | Writer::Builtin(variant) => variant,
+        }
+    }
+
+    pub fn dataplane(self, limits: Limits) -> Iptables {
+        let door = |family| match self {
+            Writer::Tool(variant) => Door::tool(tools_of(family, variant)),
+            Writer::Builtin(variant) => door_of(family, variant),
+        };
+        Iptables::through(Family::ALL.map(door).into(), limits)
+    }
+}
+
+pub fn door_of(family: Family, variant: Variant) -> Door {
+    match variant {
+        Variant::NfTables => Door::nf_tables(family),
+        Variant::Legacy => Door::legacy(family),
+    }
+    .unwrap()
+}
+
+pub fn tools_of(family: Family, variant: Variant) -> Tools {
+    Tools::find_variant(family, variant).expect("both variants of iptables are needed")
+}
+
 impl Host {
-    fn new(variant: Variant) -> Host {
-        let tools: Vec<Tools> = Family::ALL
-            .map(|family| Tools::find_variant(family, variant).expect("both variants of iptables are needed"))
-            .into();
-        let dataplane = Iptables::with_tools(tools.clone(), Limits::default());
-        let host = Host { variant, tools, dataplane };
+    pub fn new(writer: Writer) -> Host {
+        let variant = writer.variant();
+        let tools: Vec<Tools> = Family::ALL.map(|family| tools_of(family, variant)).into();
+        let host = Host { writer, variant, tools, dataplane: writer.dataplane(Limits::default()) };
         for tools in &host.tools {
             restore(tools, FOREIGN, &Limits::default()).unwrap();
         }
@@ -45,7 +86,7 @@ impl Host {
 
     /// A new dataplane, as after a restart.
     pub fn restart(&mut self) {
-        self.dataplane = Iptables::with_tools(self.tools.clone(), Limits::default());
+        self.dataplane = self.writer.dataplane(Limits::default());
     }
 
     pub fn start(&mut self, intent: &Intent) -> Outcome {

@@ -3,6 +3,8 @@
 //! Every operation can be repeated: an existing object is changed to what is wanted, a missing one is already removed. A
 //! refused operation does not stop the others, and is returned; the caller finds out which Service owns it.
 
+use std::time::{Duration, Instant};
+
 use ferroxy_core::Family;
 use ferroxy_iptables::{Op as RuleOp, Plan as RulePlan, TableName};
 use ferroxy_netlink::requests::Refused;
@@ -17,6 +19,9 @@ use crate::program::{OUT_FILTER, guard};
 use crate::set::{CAPACITY, Member, SetName};
 use crate::state::{Address, DEVICE, Treatment, WEIGHT};
 
+/// How long a set may stay in use after the rules that used it are removed.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 /// How many messages were sent, and which operations were refused and why.
 #[derive(Debug, Default)]
 pub struct Applied {
@@ -29,11 +34,14 @@ pub struct Applied {
 pub fn apply(doors: &mut Doors, plan: &Plan) -> Result<Applied, Error> {
     let mut applied = Applied::default();
     let mut ops = plan.ops();
+    // Where no rule is removed, waiting does not help.
+    let removes_rules = ops.iter().any(|op| matches!(op, Op::RemoveRules(_)));
+    let until = Instant::now() + if removes_rules { PATIENCE } else { Duration::ZERO };
     while let Some(first) = ops.first() {
         let door = Door::of(first);
         let alike = ops.iter().take_while(|op| Door::of(op) == door).count();
         let (these, rest) = ops.split_at(alike);
-        carry_out(doors, door, these, &mut applied)?;
+        carry_out(doors, door, these, until, &mut applied)?;
         ops = rest;
     }
     Ok(applied)
@@ -77,7 +85,13 @@ impl Door {
     }
 }
 
-fn carry_out(doors: &mut Doors, door: Door, ops: &[Op], applied: &mut Applied) -> Result<(), Error> {
+fn carry_out(
+    doors: &mut Doors,
+    door: Door,
+    ops: &[Op],
+    until: Instant,
+    applied: &mut Applied,
+) -> Result<(), Error> {
     applied.messages += ops.len();
     let refused = match door {
         Door::Balancer => balance(doors, ops)?,
@@ -96,7 +110,7 @@ fn carry_out(doors: &mut Doors, door: Door, ops: &[Op], applied: &mut Applied) -
             Vec::new()
         }
         Door::Alone => {
-            ops.iter().try_for_each(|op| alone(doors, op))?;
+            ops.iter().try_for_each(|op| alone(doors, op, until))?;
             Vec::new()
         }
     };
@@ -227,16 +241,17 @@ fn guards(ops: &[Op]) -> RulePlan {
     plan
 }
 
-fn write_rules(doors: &Doors, plan: &RulePlan) -> Result<(), Error> {
-    ferroxy_iptables::dataplane::apply::apply(&doors.tools, &doors.limits, plan, &doors.bystander)?;
+fn write_rules(doors: &mut Doors, plan: &RulePlan) -> Result<(), Error> {
+    doors.look_up_sets()?;
+    ferroxy_iptables::dataplane::apply::apply(&mut doors.rules, &doors.limits, plan, &doors.bystander)?;
     Ok(())
 }
 
-fn alone(doors: &mut Doors, op: &Op) -> Result<(), Error> {
+fn alone(doors: &mut Doors, op: &Op, until: Instant) -> Result<(), Error> {
     match op {
         Op::CreateSet(name) => doors.sets.create(&set(*name, name.to_string()))?,
         Op::ReplaceSet(name, members) => replace(doors, *name, members.iter().map(write_member).collect())?,
-        Op::DestroySet(name) => doors.sets.destroy(&name.to_string())?,
+        Op::DestroySet(name) => doors.sets.destroy_when_free(&name.to_string(), until)?,
         Op::CreateDevice => match doors.links.create_dummy(DEVICE) {
             Err(error) if error.errno == Errno::OPNOTSUPP => return Err(Error::NoDummies(error)),
             Err(error) if error.errno != Errno::EXIST => return Err(error.into()),

@@ -89,7 +89,7 @@ impl Verifies for Ipvs {
 impl Watches for Ipvs {
     fn watch(&mut self, notify: Notify) -> Result<(), Failure> {
         let notify: Arc<dyn Fn(&'static str) -> bool + Send + Sync> = share(notify);
-        if self.doors.tools.iter().any(|tools| tools.variant == Variant::NfTables) {
+        if self.doors.rules.iter().any(|door| door.variant == Variant::NfTables) {
             let of_chains = Arc::clone(&notify);
             let listener = watch_chains(owns, |_| {}, Box::new(move |reason| of_chains(reason)))?;
             self.doors.bystander.listener = Some(listener);

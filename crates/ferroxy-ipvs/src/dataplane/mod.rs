@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 
 use ferroxy_core::{Family, Intent, NodeIntent, Protocol};
 use ferroxy_dataplane::{
-    Acknowledged, Change, Dataplane, Drains as DrainsEndpoints, Failure, Outcome, Persists, Preview, Receipt,
-    Refusal, Settings, SignsOfLife, SweepsConnections, TakesOver, Verifies, Watches,
+    Acknowledged, Change, ChoiceOfEndpoints, Dataplane, Drains as DrainsEndpoints, Failure, Outcome,
+    Persists, Preview, Receipt, Refusal, Settings, SignsOfLife, SweepsConnections, TakesOver, Verifies,
+    Watches,
 };
 use ferroxy_netfilter::connections::Conntrack;
 use ferroxy_netlink::ipvs;
@@ -30,6 +31,7 @@ use crate::ledger::{Ledger, Settlement};
 use crate::options::{Options, Timeouts};
 use crate::plan::{Op, Plan};
 use crate::render::{Parameters, render};
+use crate::scheduler::Scheduler;
 use crate::state::{Address, State, Treatment};
 use crate::sysctl;
 
@@ -50,7 +52,7 @@ pub struct Ipvs {
 impl Ipvs {
     pub fn open(families: &[Family], settings: &Settings) -> Result<Ipvs, Failure> {
         let options = Options::from(settings);
-        let doors = Doors { excluded: options.exclude_cidrs.clone(), ..Doors::open(families)? };
+        let doors = Doors { excluded: options.exclude_cidrs.clone(), ..Doors::open(families, settings)? };
         Ok(Ipvs {
             doors,
             options,
@@ -268,6 +270,13 @@ impl Dataplane for Ipvs {
         self.ledger = Ledger::default();
         self.is_certain = false;
         Ok(plan.removals())
+    }
+
+    /// Other schedulers do not choose at random: what they were chosen for would be lost.
+    fn choice_of_endpoints(&self) -> Option<ChoiceOfEndpoints> {
+        let scheduler = Scheduler::parse(&self.options.scheduler);
+        let is_even = matches!(scheduler, Some(Scheduler::RoundRobin | Scheduler::WeightedRoundRobin));
+        is_even.then_some(ChoiceOfEndpoints::ByFrontend)
     }
 
     fn persists(&mut self) -> Option<&mut dyn Persists> {

@@ -2,11 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::ops::ControlFlow;
 
 use ferroxy_core::{Family, Protocol};
-use ferroxy_iptables::text::Reader;
-use ferroxy_iptables::tool::save;
 use ferroxy_netlink::{ipset, ipvs};
 use ipnet::IpNet;
 
@@ -102,15 +99,11 @@ fn read_treatment(server: &ipvs::VirtualServer) -> Treatment {
     }
 }
 
-fn rules(doors: &Doors) -> Result<ferroxy_iptables::State, Error> {
+fn rules(doors: &mut Doors) -> Result<ferroxy_iptables::State, Error> {
+    doors.look_up_sets()?;
     let mut state = ferroxy_iptables::State::default();
-    for tools in &doors.tools {
-        let mut reader = Reader::of(tools.family, owns);
-        save(tools, None, &doors.limits, &mut |line| {
-            reader.line(line);
-            ControlFlow::Continue(())
-        })?;
-        state.tables.extend(reader.finish().tables);
+    for door in &mut doors.rules {
+        state.tables.extend(door.observe(owns, &doors.limits)?.tables);
     }
     Ok(state)
 }

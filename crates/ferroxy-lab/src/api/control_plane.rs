@@ -76,7 +76,7 @@ impl Assets {
 pub struct ControlPlane {
     // In the order they must end in.
     applier: Applier,
-    _kube_apiserver: Process,
+    kube_apiserver: Process,
     _etcd: Process,
     address: SocketAddr,
     papers: Papers,
@@ -102,7 +102,7 @@ impl ControlPlane {
         wait_until_ready(&kube_apiserver, &caller, "/readyz")?;
         Ok(ControlPlane {
             applier: Applier::new(caller),
-            _kube_apiserver: kube_apiserver,
+            kube_apiserver,
             _etcd: etcd,
             address: ports.api,
             papers,
@@ -111,6 +111,11 @@ impl ControlPlane {
 
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// The process id of kube-apiserver.
+    pub fn server_process(&self) -> u32 {
+        self.kube_apiserver.id()
     }
 
     pub fn url(&self) -> String {

@@ -43,6 +43,10 @@ impl Process {
         Ok(Process { name, output, child, keep: Some(keep), keeper: Some(keeper) })
     }
 
+    pub fn id(&self) -> u32 {
+        lock(&self.child).id()
+    }
+
     /// None while it runs.
     pub fn ended(&self) -> Result<Option<ExitStatus>> {
         lock(&self.child).try_wait().map_err(|e| LabError::system(format!("look after {}", self.name), e))
@@ -110,7 +114,7 @@ mod tests {
     fn a_program_runs_until_it_is_dropped() {
         let folder = tempfile::tempdir().unwrap();
         let process = sh("exec sleep 1000", folder.path()).unwrap();
-        let pid = lock(&process.child).id();
+        let pid = process.id();
         assert_eq!(process.ended().unwrap(), None);
         assert!(Path::new(&format!("/proc/{pid}")).exists());
         drop(process);

@@ -61,6 +61,8 @@ pub enum Mode {
     Iptables,
     Nftables,
     Ipvs,
+    /// Not in the corpus itself: derived from nftables mode ([`userspace_cases`]).
+    Userspace,
 }
 
 impl Mode {
@@ -70,6 +72,7 @@ impl Mode {
             "iptables" => Some(Mode::Iptables),
             "nftables" => Some(Mode::Nftables),
             "ipvs" => Some(Mode::Ipvs),
+            "userspace" => Some(Mode::Userspace),
             _ => None,
         }
     }
@@ -135,24 +138,55 @@ pub fn case(name: &str) -> Result<Case> {
 /// All cases as Ferroxy is to answer them in ipvs mode: as recorded, but for what `ipvs-differences.json` lists. What was not
 /// recorded in that mode is as in iptables mode.
 pub fn ipvs_cases() -> Result<Vec<Case>> {
-    let path = corpus().join("ipvs-differences.json");
-    let text = fs::read(&path).map_err(|e| LabError::file(&path, e))?;
-    let differences: Vec<Difference> =
-        serde_json::from_slice(&text).map_err(|source| LabError::Json { path, source })?;
     let mut cases = cases()?;
     for probe in cases.iter_mut().flat_map(|case| &mut case.probes) {
         if let (None, Some(seen)) = (probe.recorded(Mode::Ipvs), probe.recorded(Mode::Iptables)) {
             probe.seen.insert(Mode::Ipvs, seen.clone());
         }
     }
+    with_differences(cases, Mode::Ipvs, "ipvs-differences.json")
+}
+
+/// All cases as Ferroxy is to answer them in userspace mode: as recorded in nftables mode, but pods see the node's address, and
+/// but for what `userspace-differences.json` lists.
+pub fn userspace_cases() -> Result<Vec<Case>> {
+    let mut cases = cases()?;
+    for probe in cases.iter_mut().flat_map(|case| &mut case.probes) {
+        if let Some(seen) = probe.recorded(Mode::Nftables) {
+            let seen = seen.iter().map(|(answer, count)| (through_the_node(answer), *count));
+            let seen: Seen = seen.collect();
+            probe.seen.insert(Mode::Userspace, seen);
+        }
+    }
+    with_differences(cases, Mode::Userspace, "userspace-differences.json")
+}
+
+/// `b1:80 10.244.1.5` becomes `b1:80 172.18.0.2`: the proxy of node ka connects to the pod.
+fn through_the_node(answer: &str) -> String {
+    let Some((pod, source)) = answer.split_once(' ') else { return answer.to_owned() };
+    let own = match (pod.starts_with('a'), source.contains(':')) {
+        (true, false) => "10.244.1.1",
+        (true, true) => "fd00:10:244:1::1",
+        (false, false) => "172.18.0.2",
+        (false, true) => "fd00:172:18::2",
+    };
+    format!("{pod} {own}")
+}
+
+/// Replaces the answers that a file lists. An entry that does not differ is an error.
+fn with_differences(mut cases: Vec<Case>, mode: Mode, file: &str) -> Result<Vec<Case>> {
+    let path = corpus().join(file);
+    let text = fs::read(&path).map_err(|e| LabError::file(&path, e))?;
+    let differences: Vec<Difference> =
+        serde_json::from_slice(&text).map_err(|source| LabError::Json { path, source })?;
     for difference in differences {
         let case = cases.iter_mut().find(|case| case.name == difference.case);
         let probes = case.into_iter().flat_map(|case| &mut case.probes);
         let probe = probes.into_iter().find(|probe| probe.probe() == difference.probe);
         let answers: Seen = difference.seen.into_iter().map(|answer| (answer, 1)).collect();
         match probe {
-            Some(probe) if probe.compare(Mode::Ipvs, &answers).is_err() => {
-                probe.seen.insert(Mode::Ipvs, answers);
+            Some(probe) if probe.compare(mode, &answers).is_err() => {
+                probe.seen.insert(mode, answers);
             }
             _ => return Err(LabError::NoDifference(format!("{}: {}", difference.case, difference.probe))),
         }

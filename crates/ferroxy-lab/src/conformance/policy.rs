@@ -30,7 +30,7 @@ pub(super) fn read(case: &Case, mode: Mode) -> Result<Policy> {
         node_name: "ka".into(),
         detect_local,
         node_port_addresses: node_port_addresses(&config["nodePortAddresses"], mode).map_err(wrong)?,
-        node_ports_on_loopback: mode == Mode::Iptables,
+        node_ports_on_loopback: matches!(mode, Mode::Iptables | Mode::Userspace),
         masquerade_all: config[section]["masqueradeAll"] == true,
         ..Policy::default()
     })

@@ -10,13 +10,13 @@ use ferroxy_core::{Event, Facts, Family, Intent, Packet, PortIntent, Verdict, or
 use ferroxy_source::manifest::ManifestSource;
 
 use super::place::{HOST_ADDRESSES, answers, packet};
-use super::{Case, Mismatch, Mode, RecordedProbe, case, cases, ipvs_cases, policy};
+use super::{Case, Mismatch, Mode, RecordedProbe, case, cases, ipvs_cases, policy, userspace_cases};
 use crate::error::{LabError, Result};
 use crate::network::Network;
 use crate::patience::ANSWER;
 use crate::probe::{Effort, Seen};
 
-/// Of 24 attempts each: one of four endpoints stays unseen in 1 of 10^30 probes.
+/// Of 24 attempts each: one of four endpoints stays unseen in 1 of 10^30 probes. (Of 8 each: in 1 of 10^9.)
 const ROUNDS: usize = 10;
 
 /// One case in one mode.
@@ -25,6 +25,8 @@ pub struct Trial {
     pub case: Case,
     pub mode: Mode,
     pub intent: Intent,
+    /// How many real packets a round sends, while pods reply. Fewer where each takes long.
+    pub replies: usize,
 }
 
 impl Trial {
@@ -35,7 +37,11 @@ impl Trial {
 
     /// All cases, with a configuration that the caller has read.
     pub fn all_with(mode: Mode, policy: impl Fn(&Case) -> Result<Policy>) -> Result<Vec<Trial>> {
-        let cases = if mode == Mode::Ipvs { ipvs_cases()? } else { cases()? };
+        let cases = match mode {
+            Mode::Ipvs => ipvs_cases()?,
+            Mode::Userspace => userspace_cases()?,
+            Mode::Nftables | Mode::Iptables => cases()?,
+        };
         cases.into_iter().map(|case| Trial::new(policy(&case)?, mode, case)).collect()
     }
 
@@ -43,8 +49,9 @@ impl Trial {
     pub fn named(name: &str, mode: Mode) -> Result<Trial> {
         let case = match mode {
             Mode::Nftables | Mode::Iptables => case(name)?,
-            Mode::Ipvs => {
-                let found = ipvs_cases()?.into_iter().find(|case| case.name == name);
+            Mode::Ipvs | Mode::Userspace => {
+                let cases = if mode == Mode::Ipvs { ipvs_cases()? } else { userspace_cases()? };
+                let found = cases.into_iter().find(|case| case.name == name);
                 found.ok_or_else(|| LabError::unknown("case", name))?
             }
         };
@@ -61,7 +68,8 @@ impl Trial {
         if let Some(diagnostic) = diagnostics.first() {
             return Err(wrong(format!("{diagnostic:?}")));
         }
-        Ok(Trial { intent: resolve::all(&facts).0, mode, case })
+        let replies = Effort::default().replies;
+        Ok(Trial { intent: resolve::all(&facts).0, mode, case, replies })
     }
 
     /// Ring 0: what is wrong with the rules, in words. Every recorded probe must follow from them, and they must agree with the
@@ -99,10 +107,20 @@ impl Trial {
     /// Sends real packets for one probe until every recorded answer has come. Endpoints are picked at random: among the
     /// thousands of picks of a run, any fixed number of attempts misses an endpoint now and then.
     pub fn ask(&self, recorded: &RecordedProbe, network: &Network) -> Result<Seen> {
+        self.ask_and_read(recorded, network, |answer| answer)
+    }
+
+    /// The same where some answers differ from the recording by a rule: `read` turns an answer into what was recorded for it.
+    pub fn ask_and_read(
+        &self,
+        recorded: &RecordedProbe,
+        network: &Network,
+        read: impl Fn(String) -> String,
+    ) -> Result<Seen> {
         let mut seen = Seen::new();
         for _ in 0..ROUNDS {
             for (answer, number) in recorded.probe().run(network, &self.effort(recorded))? {
-                *seen.entry(answer).or_default() += number;
+                *seen.entry(read(answer)).or_default() += number;
             }
             if !self.judge(recorded, &seen).is_err_and(|mismatch| mismatch.is_incomplete()) {
                 break;
@@ -114,19 +132,21 @@ impl Trial {
     /// How to ask one probe. Where an answer must come it may take long, on a busy machine; where none may, there is nothing to
     /// wait for.
     fn effort(&self, recorded: &RecordedProbe) -> Effort {
-        if recorded.expects_silence(self.mode) {
-            Effort::default()
-        } else {
-            Effort { timeout: ANSWER, ..Effort::default() }
-        }
+        let usual = Effort { replies: self.replies, ..Effort::default() };
+        if recorded.expects_silence(self.mode) { usual } else { Effort { timeout: ANSWER, ..usual } }
     }
 
     /// Sends real packets, all probes at once. What is not as recorded, in words.
     pub fn differences(&self, network: &Network) -> Result<Vec<String>> {
+        self.differences_by(|recorded| self.ask(recorded, network))
+    }
+
+    /// The same with a way to ask of the caller's own.
+    pub fn differences_by(&self, ask: impl Fn(&RecordedProbe) -> Result<Seen> + Sync) -> Result<Vec<String>> {
         let probes = &self.case.probes;
+        let ask = &ask;
         let asked: Vec<Result<Seen>> = thread::scope(|scope| {
-            let running: Vec<_> =
-                probes.iter().map(|recorded| scope.spawn(move || self.ask(recorded, network))).collect();
+            let running: Vec<_> = probes.iter().map(|recorded| scope.spawn(move || ask(recorded))).collect();
             let join = |thread: thread::ScopedJoinHandle<'_, _>| {
                 thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
             };
@@ -160,6 +180,7 @@ impl Trial {
             Mode::Nftables => oracle::oracle(&self.intent, packet),
             Mode::Iptables => oracle::iptables(&self.intent, packet),
             Mode::Ipvs => oracle::ipvs(&self.intent, packet),
+            Mode::Userspace => oracle::userspace(&self.intent, packet),
         }
     }
 
@@ -227,7 +248,7 @@ mod tests {
 
     #[test]
     fn the_oracle_plays_every_case_and_nonsense_none() {
-        for mode in [Mode::Nftables, Mode::Iptables, Mode::Ipvs] {
+        for mode in [Mode::Nftables, Mode::Iptables, Mode::Ipvs, Mode::Userspace] {
             let trials = Trial::all(mode).unwrap();
             for trial in &trials {
                 assert_eq!(trial.faults(|packet| trial.oracle(packet)), [""; 0], "{mode:?}");

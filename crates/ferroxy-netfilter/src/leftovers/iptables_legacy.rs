@@ -81,7 +81,7 @@ fn remove_from(
             }
         };
         let rules: BTreeSet<u64> = removal.rules.iter().map(|(_, rule)| *rule).collect();
-        match connection.replace(&read.without(&removal.chains, &rules)) {
+        match connection.replace(read.without(&removal.chains, &rules)) {
             Ok(()) => {
                 report.removed.push(format!("{chains}{note}"));
                 break;

@@ -20,7 +20,6 @@ mod server;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::Path;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use ferroxy_dataplane::capability::leftovers::{Established, Leftovers};
@@ -223,15 +222,14 @@ fn remove_sets(names: &[String], report: &mut Leftovers) -> Result<(), Error> {
     if names.is_empty() {
         return Ok(());
     }
-    // nf_tables releases the sets of a removed rule later, in the background. If no rule was removed just now, a set in use
-    // belongs to a rule that stays, and waiting does not help.
+    // If no rule was removed just now, a set in use belongs to a rule that stays, and waiting does not help.
     const PATIENCE: Duration = Duration::from_secs(30);
     let patience = if report.removed.is_empty() { Duration::ZERO } else { PATIENCE };
     let deadline = Instant::now() + patience;
     let mut connection = ipset::Connection::open()?;
     let mut count = 0;
     for name in names {
-        match destroy_when_free(&mut connection, name, deadline) {
+        match connection.destroy_when_free(name, deadline) {
             Ok(()) => count += 1,
             Err(error) if error.errno == Errno::BUSY => {
                 report.kept.push(format!("set {name} (a rule uses it)"));
@@ -243,15 +241,4 @@ fn remove_sets(names: &[String], report: &mut Leftovers) -> Result<(), Error> {
         report.removed.push(format!("{count} sets"));
     }
     Ok(())
-}
-
-fn destroy_when_free(connection: &mut ipset::Connection, name: &str, deadline: Instant) -> Result<(), Error> {
-    loop {
-        match connection.destroy(name) {
-            Err(error) if error.errno == Errno::BUSY && Instant::now() < deadline => {
-                thread::sleep(Duration::from_millis(10));
-            }
-            other => return other,
-        }
-    }
 }

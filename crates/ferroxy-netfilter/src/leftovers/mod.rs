@@ -33,6 +33,8 @@ pub enum Own {
     Nftables,
     Iptables,
     Ipvs,
+    /// Userspace mode with the chains of kube-proxy's own userspace mode.
+    Portals,
 }
 
 /// Removes what was left, except for the objects of the mode in force. With no mode in force, everything goes. An object that

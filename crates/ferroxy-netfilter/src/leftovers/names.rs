@@ -2,7 +2,7 @@
 //! device of its ipvs mode. Chains of the kubelet (KUBE-FIREWALL, KUBE-KUBELET-CANARY, KUBE-IPTABLES-HINT, KUBE-MARK-DROP) are
 //! not among them.
 
-use super::Own::{self, Iptables, Ipvs};
+use super::Own::{self, Iptables, Ipvs, Portals};
 
 /// The tables in which kube-proxy creates chains.
 pub(super) const TABLES: [&str; 3] = ["nat", "filter", "mangle"];
@@ -29,12 +29,12 @@ const CHAINS: [(&str, &str, &[Own]); 23] = [
     ("filter", "KUBE-IPVS-FILTER", &[Ipvs]),
     ("filter", "KUBE-IPVS-OUT-FILTER", &[Ipvs]),
     ("mangle", "KUBE-PROXY-CANARY", &[Iptables]),
-    // Of its former userspace mode.
-    ("nat", "KUBE-PORTALS-CONTAINER", &[]),
-    ("nat", "KUBE-PORTALS-HOST", &[]),
-    ("nat", "KUBE-NODEPORT-CONTAINER", &[]),
-    ("nat", "KUBE-NODEPORT-HOST", &[]),
-    ("filter", "KUBE-NODEPORT-NON-LOCAL", &[]),
+    // Of its former userspace mode, and of ours.
+    ("nat", "KUBE-PORTALS-CONTAINER", &[Portals]),
+    ("nat", "KUBE-PORTALS-HOST", &[Portals]),
+    ("nat", "KUBE-NODEPORT-CONTAINER", &[Portals]),
+    ("nat", "KUBE-NODEPORT-HOST", &[Portals]),
+    ("filter", "KUBE-NODEPORT-NON-LOCAL", &[Portals]),
 ];
 
 /// Chains for one Service port or endpoint, in `nat`, in iptables mode. (XLB is the name of EXT before 1.24.)

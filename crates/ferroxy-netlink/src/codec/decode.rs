@@ -161,6 +161,11 @@ impl<'a> Attributes<'a> {
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }
+
+    /// What is left of them.
+    pub fn bytes(&self) -> &'a [u8] {
+        self.rest
+    }
 }
 
 impl<'a> Iterator for Attributes<'a> {

@@ -1,6 +1,9 @@
 //! A connection to the kernel's sets. Decides nothing about them. Linux only.
 
-use super::decode::{line_of_refusal, read_command, read_name, read_part};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::decode::{line_of_refusal, read_command, read_name, read_number, read_part};
 use super::encode::{put_description, put_members, put_start, put_type};
 use super::wire::{NEWEST_PROTOCOL, OLDEST_PROTOCOL, command, message, refusal};
 use super::{Family, Found, Kind, Member, Set};
@@ -19,6 +22,9 @@ const NAMES: &str = "list sets";
 const LIST: &str = "list set";
 const ADD: &str = "add to set";
 const REMOVE: &str = "remove from set";
+
+/// Between two attempts to destroy a set in use.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// Members in one message: a list has a length of 16 bits, and the largest member takes 84 bytes.
 const MEMBERS_IN_A_MESSAGE: usize = 400;
@@ -65,6 +71,17 @@ impl Connection {
         }
     }
 
+    /// As `destroy`, but tries again until this time while a rule uses the set: nf_tables releases the sets of a removed rule later,
+    /// in the background.
+    pub fn destroy_when_free(&mut self, name: &str, until: Instant) -> Result<(), Error> {
+        loop {
+            match self.destroy(name) {
+                Err(error) if error.errno == Errno::BUSY && Instant::now() < until => thread::sleep(PAUSE),
+                other => return other,
+            }
+        }
+    }
+
     /// Exchanges the members of two sets of the same kind atomically.
     pub fn swap(&mut self, one: &str, other: &str) -> Result<(), Error> {
         self.command(SWAP, one, message::SWAP, |out| {
@@ -85,14 +102,27 @@ impl Connection {
 
     /// The names of all sets, of other programs too.
     pub fn names(&mut self) -> Result<Vec<String>, Error> {
+        self.list(command::ONLY_NAMES, read_name)
+    }
+
+    /// All sets by the numbers that rules have for them. A set that is destroyed and created again has another number.
+    pub fn numbers(&mut self) -> Result<Vec<(u16, String)>, Error> {
+        self.list(command::ONLY_DESCRIPTIONS, |message| Ok((read_number(message)?, read_name(message)?)))
+    }
+
+    fn list<T>(
+        &mut self,
+        flags: u32,
+        read: impl Fn(&Message<'_>) -> Result<T, Malformed>,
+    ) -> Result<Vec<T>, Error> {
         let request = Request { operation: NAMES, object: "", kind: message::LIST, flags: 0 };
         let protocol = self.protocol;
         let answer = self.socket.dump(request, |out| {
             put_start(out, protocol);
-            out.put_u32_be(command::FLAGS, command::ONLY_NAMES);
+            out.put_u32_be(command::FLAGS, flags);
         })?;
-        let names = answer.messages().map(|message| read_name(&message?));
-        names.collect::<Result<_, _>>().map_err(|found| Error::malformed(NAMES, "", found))
+        let sets = answer.messages().map(|message| read(&message?));
+        sets.collect::<Result<_, _>>().map_err(|found| Error::malformed(NAMES, "", found))
     }
 
     /// `None` when there is no such set. The set cannot be destroyed while this runs.

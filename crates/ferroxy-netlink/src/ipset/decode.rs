@@ -19,6 +19,13 @@ pub(super) fn read_name(message: &Message<'_>) -> Result<String, Malformed> {
     Ok(read_command(message)?.need(command::NAME, "name of a set")?.str()?.to_owned())
 }
 
+/// The number by which rules know the set.
+pub(super) fn read_number(message: &Message<'_>) -> Result<u16, Malformed> {
+    read_command(message)?
+        .need(command::NUMBER, "number of a set (Linux before 4.20 does not tell it)")?
+        .u16_be()
+}
+
 /// One message of a set's dump: the first has the description, each may have members.
 pub(super) fn read_part(message: &Message<'_>, found: &mut Option<Found>) -> Result<(), Malformed> {
     let command = read_command(message)?;

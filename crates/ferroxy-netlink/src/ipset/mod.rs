@@ -133,6 +133,6 @@ pub fn read_everything(bytes: &[u8]) {
     for message in crate::codec::Messages::new(bytes).flatten() {
         let mut found = None;
         let _ = (decode::read_part(&message, &mut found), decode::read_name(&message));
-        let _ = decode::line_of_refusal(&message);
+        let _ = (decode::line_of_refusal(&message), decode::read_number(&message));
     }
 }

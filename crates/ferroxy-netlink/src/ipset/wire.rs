@@ -3,7 +3,7 @@
 /// `nfgenmsg`: family u8, version u8, resource id u16. Sets are found by name; the kernel ignores it.
 pub(super) const HEADER: usize = 4;
 
-/// Supported protocol versions. 7 does not differ from 6 in what this crate uses; kernels before 4.20 only have 6.
+/// Supported protocol versions. 7 only adds the numbers of sets to what this crate uses; kernels before 4.20 only have 6.
 pub(super) const NEWEST_PROTOCOL: u8 = 7;
 pub(super) const OLDEST_PROTOCOL: u8 = 6;
 
@@ -37,10 +37,14 @@ pub(super) mod command {
     pub(crate) const MEMBERS: u16 = 8;
     pub(crate) const LINE: u16 = 9;
     pub(crate) const OLDEST: u16 = 10;
-    pub(crate) const COUNT: usize = 11;
+    /// Only in protocol 7.
+    pub(crate) const NUMBER: u16 = 11;
+    pub(crate) const COUNT: usize = 12;
 
     /// Of FLAGS, when listing.
     pub(crate) const ONLY_NAMES: u32 = 1 << 1;
+    /// Without the members.
+    pub(crate) const ONLY_DESCRIPTIONS: u32 = 1 << 2;
 }
 
 /// Attributes inside DATA: of a member, and of a set's description.

@@ -2,13 +2,14 @@
 //! bytes came from which of the caller's tags, so that a refusal can be traced back. Sends nothing.
 
 use crate::ack::Ack;
-use crate::codec::{Attributes, Encoder, OpenMessage, OpenNest, flag};
+use crate::codec::{Attributes, Encoder, Messages, OpenMessage, OpenNest, flag};
 use crate::error::{Errno, Error};
 
 use super::commit::Failure;
-use super::decode::read_element;
-use super::encode::{put_chain, put_element, put_header, put_rule, put_set, put_table};
-use super::types::{Chain, DataRef, ElementRef, Family, Rule, Set, Table};
+use super::decode::{read_element, read_rule_place};
+use super::encode::{put_chain, put_compat_rule, put_element, put_header, put_rule, put_set, put_table};
+use super::expr::Expressions;
+use super::types::{Chain, DataRef, ElementRef, Family, NewRule, Place, Rule, Set, Table};
 use super::wire::{SUBSYSTEM, chain, element, message, rule, set, table};
 
 /// Elements share a message until its list has this many bytes; the list's length field ends at 65,535.
@@ -51,6 +52,15 @@ mod verb {
     pub(super) static FLUSH_CHAIN: Verb = Verb { kind: message::DELRULE, flags: 0, words: "flush chain" };
     pub(super) static ADD_RULE: Verb =
         Verb { kind: message::NEWRULE, flags: flag::CREATE | flag::APPEND, words: "add rule to" };
+    pub(super) static INSERT_RULE: Verb =
+        Verb { kind: message::NEWRULE, flags: flag::CREATE, words: "add rule to" };
+    pub(super) static INSERT_RULE_ECHO: Verb =
+        Verb { kind: message::NEWRULE, flags: flag::CREATE | flag::ECHO, words: "add rule to" };
+    pub(super) static ADD_RULE_ECHO: Verb = Verb {
+        kind: message::NEWRULE,
+        flags: flag::CREATE | flag::APPEND | flag::ECHO,
+        words: "add rule to",
+    };
     pub(super) static DELETE_RULE: Verb = Verb { kind: message::DELRULE, flags: 0, words: "delete rule" };
     pub(super) static ADD_SET: Verb = Verb { kind: message::NEWSET, flags: flag::CREATE, words: "add set" };
     pub(super) static DELETE_SET: Verb = Verb { kind: message::DELSET, flags: 0, words: "delete set" };
@@ -175,6 +185,18 @@ impl Batch {
         });
     }
 
+    /// A rule in the form of iptables, at any place.
+    pub fn add_compat_rule(&mut self, tag: u32, rule: &NewRule<'_>, fill: impl FnOnce(&mut Expressions<'_>)) {
+        let verb = match (rule.place, rule.echo) {
+            (Place::Last, false) => &verb::ADD_RULE,
+            (Place::Last, true) => &verb::ADD_RULE_ECHO,
+            (_, false) => &verb::INSERT_RULE,
+            (_, true) => &verb::INSERT_RULE_ECHO,
+        };
+        // There can be hundreds of thousands: a refusal is described from the message.
+        self.put(tag, rule.family, verb, String::new(), |out, _, _| put_compat_rule(out, rule, fill));
+    }
+
     pub fn delete_rule(&mut self, tag: u32, family: Family, table: &str, chain: &str, handle: u64) {
         let object = format!("{handle} of {}", path(family, table, chain));
         self.put(tag, family, &verb::DELETE_RULE, object, |out, _, _| {
@@ -256,10 +278,25 @@ impl Batch {
         let (tag, object) = match guilty {
             Some((start, tag)) => (Some(*tag), self.describe_element(operation, *start)),
             // Nothing points at one of the elements: only if all are of one tag do we know whose they are.
-            None => (common_tag(operation, elements), operation.object.clone()),
+            None => (common_tag(operation, elements), self.describe(operation)),
         };
         let error = Error::refused(operation.verb.words, object, errno).explained(ack.words.clone());
         Some(Failure { tag, error })
+    }
+
+    /// The tag of the operation with this sequence number.
+    pub(super) fn tag_of(&self, sequence: u32) -> Option<u32> {
+        let index = (sequence as usize).checked_sub(1)?;
+        self.operations.get(index).map(|operation| operation.tag)
+    }
+
+    fn describe(&self, operation: &Operation) -> String {
+        if !operation.object.is_empty() {
+            return operation.object.clone();
+        }
+        let bytes = self.encoder.bytes().get(operation.start..).unwrap_or_default();
+        let message = Messages::new(bytes).next().and_then(Result::ok);
+        message.and_then(|message| read_rule_place(&message)).unwrap_or_default()
     }
 
     fn describe_element(&self, operation: &Operation, start: u32) -> String {
@@ -357,7 +394,7 @@ fn put_bracket(encoder: &mut Encoder, kind: u16, sequence: u32) {
 }
 
 impl Family {
-    fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Self::Ip => "ip",
             Self::Ip6 => "ip6",
@@ -365,7 +402,7 @@ impl Family {
     }
 }
 
-fn path(family: Family, table: &str, name: &str) -> String {
+pub(super) fn path(family: Family, table: &str, name: &str) -> String {
     format!("{} {table}/{name}", family.name())
 }
 

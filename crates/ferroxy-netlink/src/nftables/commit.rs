@@ -3,10 +3,12 @@
 use std::fmt;
 
 use crate::ack::Ack;
-use crate::codec::Messages;
+use crate::codec::{Message, Messages};
 use crate::error::Error;
 
 use super::batch::Batch;
+use super::decode::CompatRule;
+use super::wire;
 
 /// What a successful commit cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +37,8 @@ pub struct Failure {
 #[derive(Default)]
 pub(super) struct Answers {
     acknowledged: bool,
+    /// The tags of rules that were to be echoed, and their handles.
+    made: Vec<(u32, u64)>,
     failures: Vec<Failure>,
     cause: Option<Error>,
 }
@@ -42,10 +46,12 @@ pub(super) struct Answers {
 impl Answers {
     pub(super) fn read(&mut self, batch: &Batch, bytes: &[u8], size: impl Fn() -> String) {
         for message in Messages::new(bytes) {
-            match message.map(|message| Ack::from_message(&message)) {
-                Ok(None) => {}
-                Ok(Some(Ok(ack))) => self.judge(batch, &ack, &size),
-                Ok(Some(Err(found))) | Err(found) => self.trouble(Error::malformed("commit", size(), found)),
+            match message.map(|message| (Ack::from_message(&message), message)) {
+                Ok((None, message)) => self.made.extend(read_made(batch, &message)),
+                Ok((Some(Ok(ack)), _)) => self.judge(batch, &ack, &size),
+                Ok((Some(Err(found)), _)) | Err(found) => {
+                    self.trouble(Error::malformed("commit", size(), found))
+                }
             }
         }
     }
@@ -67,15 +73,25 @@ impl Answers {
         self.cause.get_or_insert(error);
     }
 
-    pub(super) fn conclude(mut self, size: impl Fn() -> String) -> Result<(), CommitError> {
+    /// The handles of the rules that were to be echoed.
+    pub(super) fn conclude(mut self, size: impl Fn() -> String) -> Result<Vec<(u32, u64)>, CommitError> {
         if self.failures.is_empty() && self.cause.is_none() {
             if self.acknowledged {
-                return Ok(());
+                return Ok(self.made);
             }
             self.trouble(Error::unanswered("commit", size()));
         }
         Err(CommitError { failures: self.failures, cause: self.cause })
     }
+}
+
+/// The kernel reports a new rule to who asked for it, with the number of the request.
+fn read_made(batch: &Batch, message: &Message<'_>) -> Option<(u32, u64)> {
+    if message.kind != wire::message::NEWRULE {
+        return None;
+    }
+    let tag = batch.tag_of(message.sequence)?;
+    CompatRule::read(message).ok().map(|rule| (tag, rule.handle))
 }
 
 impl CommitError {

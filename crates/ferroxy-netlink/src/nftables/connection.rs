@@ -12,12 +12,12 @@ use crate::socket::{Answer, Protocol, Request, Socket};
 use super::batch::{Batch, end_bracket};
 use super::commit::{Answers, CommitError, Receipt};
 use super::decode::{
-    read_chain, read_counters, read_elements, read_generation, read_rule, read_set, read_table,
-    read_table_name,
+    CompatRule, read_chain, read_chain_place, read_counters, read_elements, read_generation, read_rule,
+    read_set, read_table, read_table_name,
 };
 use super::encode::put_header;
 use super::types::{Chain, Counter, Element, Family, ObservedRule, Set, Table};
-use super::wire::{self, ANY_TABLE, element, message, rule};
+use super::wire::{self, ANY_TABLE, chain, element, message, rule};
 
 /// A set that is still growing its hash table after a large commit is given this much time, this often.
 const LISTING_ATTEMPTS: usize = 10;
@@ -53,13 +53,22 @@ impl Connection {
         Ok(Receipt { messages: batch.messages(), bytes: batch.bytes() })
     }
 
+    /// The same, and returns the handles of the rules that were to be echoed, by their tags.
+    pub fn commit_echoed(&mut self, batch: &Batch) -> Result<(Receipt, Vec<(u32, u64)>), CommitError> {
+        if batch.is_empty() {
+            return Ok((Receipt { messages: 0, bytes: 0 }, Vec::new()));
+        }
+        let made = self.run(batch, &end_bracket())?;
+        Ok((Receipt { messages: batch.messages(), bytes: batch.bytes() }, made))
+    }
+
     /// Asks whether the kernel would take the batch. Changes nothing.
     pub fn check(&mut self, batch: &Batch) -> Result<(), CommitError> {
         if batch.is_empty() {
             return Ok(());
         }
         // A batch that is not closed is checked, then undone.
-        self.run(batch, &[])
+        self.run(batch, &[]).map(drop)
     }
 
     /// Counts commits by anyone in this network namespace.
@@ -102,7 +111,7 @@ impl Connection {
     }
 
     /// The rules of one chain, in order. Empty when there is no such chain. In a table of many chains this is the way to
-    /// read some: the kernel walks all rules anew for every 32 KiB of a longer listing.
+    /// read some: the kernel walks all rules again for every 32 KiB of a longer listing.
     pub fn rules_of(&mut self, family: Family, table: &str, chain: &str) -> Result<Vec<ObservedRule>, Error> {
         let request = Request { operation: "list rules of", object: chain, kind: message::GETRULE, flags: 0 };
         let answer = self.socket.dump(request, |out| {
@@ -119,6 +128,63 @@ impl Connection {
         Ok(rules.into_iter().filter(|rule| rule.chain == chain).collect())
     }
 
+    /// Passes table and name of each chain of a family to `each`, and whether it is a base chain.
+    pub fn all_chains(
+        &mut self,
+        family: Family,
+        each: &mut dyn FnMut(&str, &str, bool),
+    ) -> Result<(), Error> {
+        let request = Request { operation: "list", object: "chains", kind: message::GETCHAIN, flags: 0 };
+        let answer = self.socket.dump(request, |out| put_header(out, family))?;
+        let mut read = |message: &Message<'_>| {
+            let (table, name, is_base) = read_chain_place(message)?;
+            each(table, name, is_base);
+            Ok(None::<()>)
+        };
+        read_each(&answer, message::NEWCHAIN, request, &mut read).map(drop)
+    }
+
+    /// Whether the table has this chain.
+    pub fn has_chain(&mut self, family: Family, table: &str, name: &str) -> Result<bool, Error> {
+        let request = Request { operation: "read chain", object: name, kind: message::GETCHAIN, flags: 0 };
+        let answer = self.socket.query(request, |out| {
+            put_header(out, family);
+            out.put_str(chain::TABLE, table);
+            out.put_str(chain::NAME, name);
+        });
+        match answer {
+            Err(error) if is_missing(&error) => Ok(false),
+            other => other.map(|_| true),
+        }
+    }
+
+    /// Passes the rules of one chain to `each`, in order. None when there is no such chain.
+    pub fn compat_rules(
+        &mut self,
+        family: Family,
+        table: &str,
+        chain: &str,
+        each: &mut dyn FnMut(&CompatRule<'_>) -> Result<(), Malformed>,
+    ) -> Result<(), Error> {
+        let request = Request { operation: "list rules of", object: chain, kind: message::GETRULE, flags: 0 };
+        let answer = self.socket.dump(request, |out| {
+            put_table_name(out, family, table);
+            out.put_str(rule::CHAIN, chain);
+        });
+        let answer = match answer {
+            Err(error) if is_missing(&error) => Answer::default(),
+            other => other?,
+        };
+        let mut read = |message: &Message<'_>| {
+            let rule = CompatRule::read(message)?;
+            if rule.table == table && rule.chain == chain {
+                each(&rule)?;
+            }
+            Ok(None::<()>)
+        };
+        read_each(&answer, message::NEWRULE, request, &mut read).map(drop)
+    }
+
     /// The table's named sets and maps, without their elements. Empty when there is no such table.
     pub fn sets(&mut self, family: Family, table: &str) -> Result<Vec<Set>, Error> {
         let request = Request { operation: "list sets of", object: table, kind: message::GETSET, flags: 0 };
@@ -131,7 +197,7 @@ impl Connection {
     /// Hands each element to `each`, in the kernel's order, once the whole listing is known to be consistent; that of a
     /// dynamic set, which packets change all the time, as it comes: some elements may be missing, some come twice.
     ///
-    /// The kernel begins anew for every 32 KiB it lists: the time grows with the square of the set's size.
+    /// The kernel starts over for every 32 KiB it lists: the time grows with the square of the set's size.
     pub fn elements(
         &mut self,
         family: Family,
@@ -207,7 +273,7 @@ impl Connection {
         }
     }
 
-    fn run(&mut self, batch: &Batch, end: &[u8]) -> Result<(), CommitError> {
+    fn run(&mut self, batch: &Batch, end: &[u8]) -> Result<Vec<(u32, u64)>, CommitError> {
         let size = || format!("batch of {} messages, {} bytes", batch.messages(), batch.bytes());
         let failed = |errno| CommitError::caused_by(Error::refused("commit", size(), errno));
         if batch.is_oversized() {

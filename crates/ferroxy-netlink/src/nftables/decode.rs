@@ -3,7 +3,8 @@
 
 use crate::codec::{Attribute, Attributes, Fields, Malformed, Message, Messages};
 
-use super::expr::{Expr, read_counter};
+use super::batch::path;
+use super::expr::{Expr, Expression, read_counter};
 use super::types::{
     Chain, ChainType, Counter, Data, Datatype, Element, Family, Hook, HookPoint, ObservedRule, Rule, Set,
     SetData, Table, Verdict,
@@ -80,6 +81,54 @@ pub(super) fn read_rule(message: &Message<'_>) -> Result<ObservedRule, Malformed
         handle: fields.need(rule::HANDLE, "rule handle")?.u64_be()?,
         rule: Rule { exprs, comment: read_comment(fields.get(rule::USERDATA)) },
     })
+}
+
+/// A rule of iptables in a listing.
+#[derive(Debug, Clone)]
+pub struct CompatRule<'a> {
+    pub table: &'a str,
+    pub chain: &'a str,
+    /// The kernel's name for it, to delete it by and to insert others before it.
+    pub handle: u64,
+    expressions: Attributes<'a>,
+}
+
+impl<'a> CompatRule<'a> {
+    pub fn read(message: &Message<'a>) -> Result<CompatRule<'a>, Malformed> {
+        let (_, attributes) = message.split::<HEADER>()?;
+        let fields = Fields::<8>::new(attributes)?;
+        Ok(CompatRule {
+            table: fields.need(rule::TABLE, "table name")?.str()?,
+            chain: fields.need(rule::CHAIN, "chain name")?.str()?,
+            handle: fields.need(rule::HANDLE, "rule handle")?.u64_be()?,
+            expressions: fields.get(rule::EXPRESSIONS).map_or(Attributes::new(&[]), |list| list.nested()),
+        })
+    }
+
+    /// Its expressions as the kernel listed them.
+    pub fn bytes(&self) -> &'a [u8] {
+        self.expressions.bytes()
+    }
+
+    pub fn expressions(&self) -> impl Iterator<Item = Result<Expression<'a>, Malformed>> {
+        self.expressions.clone().map(|expression| Expression::decode(&expression?))
+    }
+}
+
+/// Table and name of a chain in a listing, and whether it is a base chain.
+pub(super) fn read_chain_place<'a>(message: &Message<'a>) -> Result<(&'a str, &'a str, bool), Malformed> {
+    let (_, attributes) = message.split::<HEADER>()?;
+    let fields = Fields::<5>::new(attributes)?;
+    let name = fields.need(chain::NAME, "chain name")?.str()?;
+    Ok((fields.need(chain::TABLE, "table name")?.str()?, name, fields.get(chain::HOOK).is_some()))
+}
+
+/// The chain that a message about a rule names, for people.
+pub(super) fn read_rule_place(message: &Message<'_>) -> Option<String> {
+    let family = read_family(message).ok()??;
+    let (_, attributes) = message.split::<HEADER>().ok()?;
+    let fields = Fields::<3>::new(attributes).ok()?;
+    Some(path(family, fields.get(rule::TABLE)?.str().ok()?, fields.get(rule::CHAIN)?.str().ok()?))
 }
 
 /// `None` for an anonymous set, which is part of the rule that uses it.
@@ -187,6 +236,8 @@ pub fn read_everything(bytes: &[u8]) {
         let _ = (read_chain(&message), read_rule(&message), read_set(&message));
         let _ = read_elements(&message, &mut |_| {});
         let _ = read_counters(&message, &mut |_, _| {});
+        let _ = (read_chain_place(&message), read_rule_place(&message));
+        let _ = CompatRule::read(&message).map(|rule| rule.expressions().count());
     }
 }
 

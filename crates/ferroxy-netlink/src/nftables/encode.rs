@@ -2,8 +2,10 @@
 
 use crate::codec::Encoder;
 
+use super::expr::Expressions;
 use super::types::{
-    Chain, ChainType, DataRef, Datatype, ElementRef, Family, HookPoint, Rule, Set, SetData, Table, VerdictRef,
+    Chain, ChainType, DataRef, Datatype, ElementRef, Family, HookPoint, NewRule, Place, Rule, Set, SetData,
+    Table, VerdictRef,
 };
 use super::userdata;
 use super::wire::{LIST_ELEM, NFPROTO_IPV4, NFPROTO_IPV6, chain, data, element, rule, set, table};
@@ -60,6 +62,27 @@ pub(super) fn put_rule(out: &mut Encoder, scratch: &mut Vec<u8>, table: &str, ch
     out.end_nested(nest);
     userdata::comment(scratch, wanted.comment.as_deref());
     put_userdata(out, rule::USERDATA, scratch);
+}
+
+pub(super) fn put_compat_rule(
+    out: &mut Encoder,
+    wanted: &NewRule<'_>,
+    fill: impl FnOnce(&mut Expressions<'_>),
+) {
+    out.put_str(rule::TABLE, wanted.table);
+    out.put_str(rule::CHAIN, wanted.chain);
+    let nest = out.begin_nested(rule::EXPRESSIONS);
+    fill(&mut Expressions(out));
+    out.end_nested(nest);
+    if let Some((protocol, inverted)) = wanted.protocol {
+        let nest = out.begin_nested(rule::COMPAT);
+        out.put_u32_be(rule::COMPAT_PROTOCOL, protocol.into());
+        out.put_u32_be(rule::COMPAT_FLAGS, if inverted { rule::COMPAT_INVERTED } else { 0 });
+        out.end_nested(nest);
+    }
+    if let Place::Before(handle) = wanted.place {
+        out.put_u64_be(rule::POSITION, handle);
+    }
 }
 
 /// `id` tells sets of one batch apart; the kernel insists on it.

@@ -21,14 +21,20 @@ pub use batch::Batch;
 pub use commit::{CommitError, Failure, Receipt};
 #[cfg(target_os = "linux")]
 pub use connection::Connection;
+pub use decode::CompatRule;
 #[doc(hidden)]
 pub use decode::read_everything;
-pub use expr::{Base, CmpOp, CtDirection, CtKey, DynsetOp, Expr, FibAddress, MetaKey, register};
+pub use expr::{
+    Base, CmpOp, CtDirection, CtKey, DynsetOp, Expr, Expression, Expressions, Extension, FibAddress, MetaKey,
+    meta_key, register,
+};
+#[doc(hidden)]
+pub use expr::{decode_expressions, encode_expressions};
 #[cfg(target_os = "linux")]
 pub use monitor::{Ignorer, Monitor, Subscription};
 pub use notice::Notice;
 pub use types::{
     Chain, ChainType, Counter, Data, DataRef, Datatype, Element, ElementRef, Family, Hook, HookPoint,
-    ObservedRule, Rule, Set, SetData, Table, Verdict, VerdictRef,
+    NewRule, ObservedRule, Place, Rule, Set, SetData, Table, Verdict, VerdictRef,
 };
 pub use userdata::COMMENT_MAX;

@@ -63,6 +63,28 @@ pub struct Rule {
     pub comment: Option<String>,
 }
 
+/// Where a rule of iptables goes, besides its contents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NewRule<'a> {
+    pub family: Family,
+    pub table: &'a str,
+    pub chain: &'a str,
+    pub place: Place,
+    /// The protocol that the rule names, for the matches in it, and whether it means all but this one.
+    pub protocol: Option<(u8, bool)>,
+    /// Ask for the handle that the rule gets; see `Connection::commit_echoed`.
+    pub echo: bool,
+}
+
+/// A place in a chain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    First,
+    /// Before the rule with this handle.
+    Before(u64),
+    Last,
+}
+
 /// A rule as the kernel holds it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObservedRule {

@@ -68,7 +68,13 @@ pub(super) mod rule {
     pub(crate) const CHAIN: u16 = 2;
     pub(crate) const HANDLE: u16 = 3;
     pub(crate) const EXPRESSIONS: u16 = 4;
+    pub(crate) const COMPAT: u16 = 5;
+    pub(crate) const POSITION: u16 = 6;
     pub(crate) const USERDATA: u16 = 7;
+
+    pub(crate) const COMPAT_PROTOCOL: u16 = 1;
+    pub(crate) const COMPAT_FLAGS: u16 = 2;
+    pub(crate) const COMPAT_INVERTED: u32 = 2;
 }
 
 pub(super) mod set {

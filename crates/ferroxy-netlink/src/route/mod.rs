@@ -5,6 +5,7 @@ mod address;
 #[cfg(target_os = "linux")]
 mod connection;
 mod link;
+mod local;
 #[cfg(target_os = "linux")]
 mod monitor;
 mod notice;
@@ -16,6 +17,7 @@ pub use address::Address;
 #[cfg(target_os = "linux")]
 pub use connection::Connection;
 pub use link::Link;
+pub use local::LocalRoute;
 #[cfg(target_os = "linux")]
 pub use monitor::AddressMonitor;
 pub use notice::{Moved, Notice};
@@ -30,7 +32,7 @@ use crate::numbers::{AF_INET, AF_INET6};
 #[doc(hidden)]
 pub fn read_everything(bytes: &[u8]) {
     for message in Messages::new(bytes).flatten() {
-        let _ = (Address::decode(&message), Link::decode(&message));
+        let _ = (Address::decode(&message), Link::decode(&message), LocalRoute::decode(&message));
     }
 }
 

@@ -11,6 +11,7 @@ pub(super) const RTM_DELADDR: u16 = 21;
 pub(super) const RTM_GETADDR: u16 = 22;
 pub(super) const RTM_NEWROUTE: u16 = 24;
 pub(super) const RTM_DELROUTE: u16 = 25;
+pub(super) const RTM_GETROUTE: u16 = 26;
 
 // Notification groups.
 pub(super) const RTNLGRP_IPV4_IFADDR: u32 = 5;
@@ -40,6 +41,11 @@ pub(super) const RTPROT_STATIC: u8 = 4;
 pub(super) const RT_SCOPE_UNIVERSE: u8 = 0;
 pub(super) const RT_SCOPE_LINK: u8 = 253;
 pub(super) const RTN_UNICAST: u8 = 1;
+pub(super) const RT_TABLE_LOCAL: u8 = 255;
+pub(super) const RT_SCOPE_HOST: u8 = 254;
+pub(super) const RTN_LOCAL: u8 = 2;
+/// `lo` is the first link of every network namespace.
+pub(super) const LOOPBACK_INDEX: u32 = 1;
 
 // Flags and states of links.
 pub(super) const IFF_UP: u32 = 1;
@@ -67,7 +73,7 @@ mod tests {
             RTM_DELROUTE RTNLGRP_IPV4_IFADDR RTNLGRP_IPV6_IFADDR IFA_ADDRESS IFA_LOCAL IFA_FLAGS IFA_F_NODAD
             IFLA_ADDRESS IFLA_IFNAME IFLA_MASTER IFLA_PROTINFO IFLA_OPERSTATE IFLA_LINKINFO IFLA_NET_NS_FD
             RTA_DST RTA_OIF RTA_GATEWAY RT_TABLE_MAIN RTPROT_STATIC RT_SCOPE_UNIVERSE RT_SCOPE_LINK
-            RTN_UNICAST
+            RTN_UNICAST RTM_GETROUTE RT_TABLE_LOCAL RT_SCOPE_HOST RTN_LOCAL
         }
         assert_eq!(IFF_UP, libc::IFF_UP as u32);
     }

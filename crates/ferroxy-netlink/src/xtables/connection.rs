@@ -67,22 +67,22 @@ impl Connection {
         let mut info = named_header(name, INFO).map_err(malformed)?;
         sockopt::read(&self.socket, self.level(), GET_INFO, &mut info).map_err(refused)?;
         let size = table::size_in(&info);
-        let mut answer = named_header(name, ENTRIES_HEADER).map_err(malformed)?;
+        let header = named_header(name, ENTRIES_HEADER).map_err(malformed)?;
+        // A table can have a hundred megabytes: pages that are zero already, and no copy of what the kernel answers.
+        let mut answer = vec![0; ENTRIES_HEADER + size];
+        answer[..ENTRIES_HEADER].copy_from_slice(&header);
         answer[table::ENTRIES_SIZE].copy_from_slice(&(size as u32).to_ne_bytes());
-        answer.resize(ENTRIES_HEADER + size, 0);
         sockopt::read(&self.socket, self.level(), GET_ENTRIES, &mut answer).map_err(refused)?;
-        // In place: a table can have a hundred megabytes.
-        answer.drain(..ENTRIES_HEADER);
-        Table::parse(self.family, &info, answer).map_err(malformed)
+        Table::parse(self.family, &info, answer, ENTRIES_HEADER).map_err(malformed)
     }
 
     /// Replaces the table that the replacement was made from, and keeps the counters of its rules. `EAGAIN` means that the number
     /// of rules has changed since the table was read; a change that keeps the number goes unnoticed, so hold the lock of
     /// iptables meanwhile.
-    pub fn replace(&self, replacement: &Replacement) -> Result<(), Error> {
+    pub fn replace(&self, mut replacement: Replacement) -> Result<(), Error> {
         let name = replacement.name();
         let failed = |operation, errno| Error::refused(operation, self.describe(&name), errno);
-        let counted = sockopt::replace_table(&self.socket, self.level(), SET_REPLACE, replacement)
+        let counted = sockopt::replace_table(&self.socket, self.level(), SET_REPLACE, &mut replacement)
             .map_err(|errno| failed("replace table", errno))?;
         let counters = replacement.counters(&counted);
         sockopt::add_counters(&self.socket, self.level(), SET_ADD_COUNTERS, &counters)

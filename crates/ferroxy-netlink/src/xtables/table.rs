@@ -2,7 +2,7 @@
 //!
 //! It is one list of entries. Built-in chains come first, at offsets that the header names; a chain of the user begins
 //! with an entry whose target is `ERROR` and holds its name. A jump is the offset of the entry to go on with, so taking
-//! entries out means to write all jumps anew. An `ERROR` ends the table, too.
+//! entries out means to rewrite all jumps. An `ERROR` ends the table, too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hasher};
@@ -16,35 +16,38 @@ use super::Family;
 /// Each starts with the table's name. They are the same for IPv6.
 pub(super) const INFO: usize = 84;
 pub(super) const ENTRIES_HEADER: usize = 40;
-const REPLACE_HEADER: usize = 96;
+pub(super) const REPLACE_HEADER: usize = 96;
 pub(super) const COUNTERS_HEADER: usize = 40;
 /// Packets and bytes, eight bytes each.
 pub(crate) const COUNTER: usize = 16;
 
 const NAME: usize = 32;
-const INFO_HOOKS: usize = 32;
-const INFO_ENTRIES: usize = 36;
-const INFO_UNDERFLOWS: usize = 56;
+pub(super) const INFO_HOOKS: usize = 32;
+pub(super) const INFO_ENTRIES: usize = 36;
+pub(super) const INFO_UNDERFLOWS: usize = 56;
 const INFO_COUNT: usize = 76;
 const INFO_SIZE: usize = 80;
 pub(super) const ENTRIES_SIZE: Range<usize> = 32..36;
-const HOOKS: usize = 5;
+pub(super) const HOOKS: usize = 5;
 
 /// `struct xt_entry_target`: size, name, revision; then, for a standard target, the verdict, for `ERROR` a name.
 const TARGET_NAME: Range<usize> = 2..31;
-const TARGET_DATA: usize = 32;
+pub(super) const TARGET_DATA: usize = 32;
 const ERROR_NAME: Range<usize> = 32..62;
+/// Of a standard target, and where its verdict is, counted from the end of the entry.
+pub(super) const STANDARD_SIZE: usize = 40;
+pub(super) const VERDICT_FROM_END: usize = STANDARD_SIZE - TARGET_DATA;
 
 /// Where things are in an entry: `struct ipt_entry` and `struct ip6t_entry`.
 #[derive(Debug, Clone, Copy)]
-struct Layout {
-    target_offset: usize,
-    next_offset: usize,
-    size: usize,
+pub(super) struct Layout {
+    pub(super) target_offset: usize,
+    pub(super) next_offset: usize,
+    pub(super) size: usize,
 }
 
 impl Layout {
-    const fn of(family: Family) -> Layout {
+    pub(super) const fn of(family: Family) -> Layout {
         match family {
             Family::Ip => Layout { target_offset: 88, next_offset: 90, size: 112 },
             Family::Ip6 => Layout { target_offset: 140, next_offset: 142, size: 168 },
@@ -55,25 +58,28 @@ impl Layout {
 /// A table as it was read.
 #[derive(Debug)]
 pub struct Table {
-    family: Family,
-    info: Vec<u8>,
-    bytes: Vec<u8>,
-    entries: Vec<Entry>,
+    pub(super) family: Family,
+    pub(super) info: Vec<u8>,
+    /// The kernel's answer: the entries are what follows its header.
+    block: Vec<u8>,
+    start: usize,
+    pub(super) entries: Vec<Entry>,
 }
 
-#[derive(Debug, PartialEq, Eq)]
-struct Entry {
-    at: usize,
-    end: usize,
-    target: Target,
+/// There can be half a million of them: they are small.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) at: u32,
+    pub(super) end: u32,
+    pub(super) target: Target,
 }
 
-#[derive(Debug, PartialEq, Eq)]
-enum Target {
-    /// Begins the chain of this name.
-    Chain(String),
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Target {
+    /// Begins a chain, and has its name.
+    Chain,
     /// Goes on at this offset, which is another chain's first rule.
-    Jump(usize),
+    Jump(u32),
     /// A rule that decides nothing: on to the next.
     Next,
     Other,
@@ -89,32 +95,67 @@ pub struct Jump {
     pub to: String,
 }
 
-/// What a table becomes without some rules.
+/// What a table becomes.
 #[derive(Debug)]
 pub struct Replacement {
-    info: Vec<u8>,
-    bytes: Vec<u8>,
-    /// For each entry, which it was among those before.
-    kept: Vec<usize>,
-    entries_before: usize,
+    pub(super) info: Vec<u8>,
+    /// `struct ipt_replace` with all entries; the header is written when it is sent.
+    pub(super) message: Vec<u8>,
+    pub(super) runs: Vec<Run>,
+    pub(super) entries_before: usize,
+}
+
+/// Entries that follow each other, and followed each other before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Run {
+    pub(super) count: u32,
+    /// The number of the first one in the table that was read; `None` for new ones.
+    pub(super) before: Option<u32>,
 }
 
 impl Table {
-    pub(super) fn parse(family: Family, info: &[u8], bytes: Vec<u8>) -> Result<Table, Malformed> {
+    /// From an answer of the kernel, whose entries start behind a header.
+    pub(super) fn parse(
+        family: Family,
+        info: &[u8],
+        block: Vec<u8>,
+        start: usize,
+    ) -> Result<Table, Malformed> {
         if info.len() != INFO {
             return Err(Malformed::Size { expected: INFO, found: info.len() });
         }
-        let mut entries = Vec::new();
+        let bytes = block.get(start..).unwrap_or_default();
+        u32::try_from(bytes.len()).map_err(|_| Malformed::Size { expected: 0, found: bytes.len() })?;
+        // No more than there is room for, whatever the header says.
+        let mut entries = Vec::with_capacity(count_in(info).min(bytes.len() / Layout::of(family).size));
         let mut at = 0;
         while at < bytes.len() {
-            let entry = read_entry(Layout::of(family), &bytes, at)?;
-            at = entry.end;
+            let entry = read_entry(Layout::of(family), bytes, at)?;
+            at = entry.end as usize;
             entries.push(entry);
         }
         match entries.last().map(|entry| &entry.target) {
-            Some(Target::Chain(_)) => Ok(Table { family, info: info.to_vec(), bytes, entries }),
+            Some(Target::Chain) => Ok(Table { family, info: info.to_vec(), block, start, entries }),
             _ => Err(Malformed::Missing { what: "end of the table" }),
         }
+    }
+
+    /// All entries.
+    pub(super) fn bytes(&self) -> &[u8] {
+        self.block.get(self.start..).unwrap_or_default()
+    }
+
+    pub(super) fn entry_bytes(&self, entry: u32) -> &[u8] {
+        let found = self.entries.get(entry as usize);
+        found.and_then(|it| self.bytes().get(it.at as usize..it.end as usize)).unwrap_or_default()
+    }
+
+    /// The name in the entry that begins a chain.
+    pub(super) fn name_at(&self, entry: u32) -> &[u8] {
+        let bytes = self.entry_bytes(entry);
+        let name = bytes.get(target_offset(Layout::of(self.family), bytes)..);
+        let name = name.and_then(|target| target.get(ERROR_NAME)).unwrap_or_default();
+        name.split(|byte| *byte == 0).next().unwrap_or_default()
     }
 
     /// The same for two readings if no rule was changed between them, whatever rules have counted meanwhile.
@@ -122,9 +163,9 @@ impl Table {
         let mut hasher = DefaultHasher::new();
         for entry in &self.entries {
             // What it has counted is the end of its head.
-            let head = entry.at + Layout::of(self.family).size;
-            hasher.write(&self.bytes[entry.at..head - COUNTER]);
-            hasher.write(&self.bytes[head..entry.end]);
+            let head = entry.at as usize + Layout::of(self.family).size;
+            hasher.write(&self.bytes()[entry.at as usize..head - COUNTER]);
+            hasher.write(&self.bytes()[head..entry.end as usize]);
         }
         hasher.finish()
     }
@@ -136,16 +177,17 @@ impl Table {
 
     /// Every rule that leads to such a chain.
     pub fn jumps(&self) -> Vec<Jump> {
-        let chain_at: BTreeMap<usize, &str> =
+        let chain_at: BTreeMap<u32, &str> =
             self.beginnings().map(|(name, first_rule)| (first_rule, name)).collect();
         let mut jumps = Vec::new();
-        let mut from = None;
+        let mut from: Option<&str> = None;
         for entry in &self.entries {
             match &entry.target {
-                Target::Chain(name) => from = Some(name.clone()),
+                Target::Chain => from = chain_at.get(&entry.end).copied(),
                 Target::Jump(offset) => {
                     if let Some(to) = chain_at.get(offset) {
-                        jumps.push(Jump { from: from.clone(), rule: entry.at as u64, to: (*to).to_owned() });
+                        let (from, rule) = (from.map(str::to_owned), u64::from(entry.at));
+                        jumps.push(Jump { from, rule, to: (*to).to_owned() });
                     }
                 }
                 Target::Next | Target::Other => {}
@@ -159,30 +201,32 @@ impl Table {
         let mut in_removed_chain = false;
         let last = self.entries.len() - 1;
         let mut keeps = |(index, entry): (usize, &Entry)| {
-            if let Target::Chain(name) = &entry.target {
-                in_removed_chain = index != last && chains.contains(name);
+            if entry.target == Target::Chain {
+                let name = String::from_utf8_lossy(self.name_at(index as u32));
+                in_removed_chain = index != last && chains.contains(&*name);
             }
-            !in_removed_chain && !rules.contains(&(entry.at as u64))
+            !in_removed_chain && !rules.contains(&u64::from(entry.at))
         };
         let kept: Vec<usize> =
             (0..).zip(&self.entries).filter(|it| keeps(*it)).map(|(index, _)| index).collect();
-        self.only(kept)
+        self.only(&kept)
     }
 
-    fn only(&self, kept: Vec<usize>) -> Replacement {
+    fn only(&self, kept: &[usize]) -> Replacement {
         let moves = Moves::new(kept.iter().map(|index| &self.entries[*index]));
-        let mut bytes = Vec::new();
-        for index in &kept {
+        let mut message = vec![0; REPLACE_HEADER];
+        let mut runs = Vec::new();
+        for index in kept {
             let entry = &self.entries[*index];
-            let start = bytes.len();
-            bytes.extend_from_slice(&self.bytes[entry.at..entry.end]);
+            message.extend_from_slice(self.entry_bytes(*index as u32));
+            runs.push(Run { count: 1, before: Some(*index as u32) });
             let goes_on_at = match entry.target {
-                Target::Jump(offset) => moves.of(offset),
-                Target::Next => bytes.len(),
-                Target::Chain(_) | Target::Other => continue,
+                Target::Jump(offset) => moves.of(offset as usize),
+                Target::Next => message.len() - REPLACE_HEADER,
+                Target::Chain | Target::Other => continue,
             };
-            let verdict = start + target_offset(Layout::of(self.family), &bytes[start..]) + TARGET_DATA;
-            bytes[verdict..verdict + 4].copy_from_slice(&(goes_on_at as i32).to_ne_bytes());
+            let verdict = message.len() - VERDICT_FROM_END;
+            put_u32(&mut message, verdict, goes_on_at as u32);
         }
         let mut info = self.info.clone();
         for hook in (0..HOOKS).filter(|hook| u32_at(&self.info, INFO_HOOKS) & (1 << hook) != 0) {
@@ -192,51 +236,63 @@ impl Table {
                 info[at..at + 4].copy_from_slice(&moved.to_ne_bytes());
             }
         }
-        Replacement { info, bytes, kept, entries_before: self.entries.len() }
+        Replacement { info, message, runs, entries_before: self.entries.len() }
     }
 
     /// The chains of the user, and the offset of each one's first rule.
-    fn beginnings(&self) -> impl Iterator<Item = (&str, usize)> {
+    fn beginnings(&self) -> impl Iterator<Item = (&str, u32)> {
         let chains = &self.entries[..self.entries.len() - 1];
-        chains.iter().filter_map(|entry| match &entry.target {
-            Target::Chain(name) => Some((name.as_str(), entry.end)),
-            _ => None,
+        (0..).zip(chains).filter(|(_, entry)| entry.target == Target::Chain).map(|(index, entry)| {
+            // Names that are no text are nobody's.
+            (std::str::from_utf8(self.name_at(index)).unwrap_or_default(), entry.end)
         })
     }
 }
 
 impl Replacement {
-    pub(super) fn name(&self) -> String {
-        text(&self.info[..NAME])
+    /// How large it is.
+    pub fn size(&self) -> usize {
+        self.message.len()
     }
 
-    pub(crate) fn entries(&self) -> &[u8] {
-        &self.bytes
+    pub(super) fn name(&self) -> String {
+        text(&self.info[..NAME])
     }
 
     pub(crate) fn entries_before(&self) -> usize {
         self.entries_before
     }
 
-    /// `struct ipt_replace` up to its entries, with the address where the kernel puts what the old entries have counted.
-    pub(crate) fn header(&self, counters: u64) -> Vec<u8> {
-        let mut header = Vec::with_capacity(REPLACE_HEADER + self.bytes.len());
+    fn count(&self) -> u32 {
+        self.runs.iter().map(|run| run.count).sum()
+    }
+
+    /// `struct ipt_replace`, with the address where the kernel puts what the old entries have counted.
+    pub(crate) fn message(&mut self, counters: u64) -> &[u8] {
+        let mut header = Vec::with_capacity(REPLACE_HEADER);
         header.extend_from_slice(&self.info[..NAME + 4]);
-        header.extend((self.kept.len() as u32).to_ne_bytes());
-        header.extend((self.bytes.len() as u32).to_ne_bytes());
+        header.extend(self.count().to_ne_bytes());
+        header.extend(((self.message.len() - REPLACE_HEADER) as u32).to_ne_bytes());
         header.extend_from_slice(&self.info[INFO_ENTRIES..INFO_UNDERFLOWS + 4 * HOOKS]);
         header.extend((self.entries_before as u32).to_ne_bytes());
         header.extend(counters.to_ne_bytes());
-        header
+        self.message[..REPLACE_HEADER].copy_from_slice(&header);
+        &self.message
     }
 
     /// `struct xt_counters_info` with what the entries that stay had counted.
     pub(super) fn counters(&self, before: &[u8]) -> Vec<u8> {
         let mut message = self.info[..NAME].to_vec();
-        message.extend((self.kept.len() as u32).to_ne_bytes());
+        let count = self.count();
+        message.reserve_exact(COUNTERS_HEADER - NAME + count as usize * COUNTER);
+        message.extend(count.to_ne_bytes());
         message.resize(COUNTERS_HEADER, 0);
-        for index in &self.kept {
-            message.extend_from_slice(&before[index * COUNTER..(index + 1) * COUNTER]);
+        for run in &self.runs {
+            let (first, length) = (run.before.map(|it| it as usize * COUNTER), run.count as usize * COUNTER);
+            match first.and_then(|first| before.get(first..first + length)) {
+                Some(counted) => message.extend_from_slice(counted),
+                None => message.resize(message.len() + length, 0),
+            }
         }
         message
     }
@@ -254,8 +310,8 @@ impl Moves {
         let mut end = 0;
         let mut places = Vec::new();
         for entry in kept {
-            places.push((entry.at, end));
-            end += entry.end - entry.at;
+            places.push((entry.at as usize, end));
+            end += (entry.end - entry.at) as usize;
         }
         Moves { places, end }
     }
@@ -297,23 +353,23 @@ fn read_entry(layout: Layout, bytes: &[u8], at: usize) -> Result<Entry, Malforme
     if length < target + TARGET_DATA || target < layout.size || length > rest.len() {
         return Err(cut(length));
     }
-    let end = at + length;
-    Ok(Entry { at, end, target: read_target(&rest[target..length], end) })
+    let end = (at + length) as u32;
+    Ok(Entry { at: at as u32, end, target: read_target(&rest[target..length], end) })
 }
 
-fn read_target(target: &[u8], end: usize) -> Target {
-    let verdict = target.get(TARGET_DATA..TARGET_DATA + 4).and_then(|bytes| bytes.try_into().ok());
-    match text(&target[TARGET_NAME]).as_str() {
-        "ERROR" => Target::Chain(target.get(ERROR_NAME).map(text).unwrap_or_default()),
-        // The standard target has no name.
-        "" => match verdict.map(i32::from_ne_bytes).and_then(|verdict| usize::try_from(verdict).ok()) {
-            Some(offset) if offset == end => Target::Next,
-            Some(offset) => Target::Jump(offset),
+fn read_target(target: &[u8], end: u32) -> Target {
+    let name = &target[TARGET_NAME];
+    // The standard target has no name, and the kernel refuses one of another size.
+    if name[0] == 0 && target.len() == STANDARD_SIZE {
+        let verdict = target[TARGET_DATA..].first_chunk().map_or(-1, |bytes| i32::from_ne_bytes(*bytes));
+        return match u32::try_from(verdict) {
+            Ok(offset) if offset == end => Target::Next,
+            Ok(offset) => Target::Jump(offset),
             // Accept, drop, return.
-            None => Target::Other,
-        },
-        _ => Target::Other,
+            Err(_) => Target::Other,
+        };
     }
+    if name.starts_with(b"ERROR\0") { Target::Chain } else { Target::Other }
 }
 
 fn target_offset(layout: Layout, entry: &[u8]) -> usize {
@@ -324,8 +380,14 @@ fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_ne_bytes([bytes[at], bytes[at + 1]])
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
+pub(super) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+pub(super) fn put_u32(bytes: &mut [u8], at: usize, value: u32) {
+    if let Some(place) = bytes.get_mut(at..at + 4) {
+        place.copy_from_slice(&value.to_ne_bytes());
+    }
 }
 
 /// Up to the first zero.
@@ -335,4 +397,4 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -101,7 +101,7 @@ pub fn check(connection: &mut Connection, plan: &Plan, table: &str) -> Result<()
 }
 
 /// The largest operation is a rule with a long comment; elements are far smaller.
-fn ops_per_transaction(connection: &Connection) -> usize {
+pub(super) fn ops_per_transaction(connection: &Connection) -> usize {
     const LARGEST_OP_BYTES: usize = 512;
     (connection.max_batch_bytes() / LARGEST_OP_BYTES).max(1)
 }

@@ -29,31 +29,48 @@ impl Nftables {
     /// Sends the difference between the kernel and this Intent. The transaction that brings our elements into force replaces the
     /// tables of kube-proxy's nftables mode.
     pub(super) fn start_with(&mut self, intent: &Intent) -> Result<Outcome, ApplyError> {
-        let seen = observe(&mut self.connection)?;
-        let services = placed(&seen, intent).services;
-        let changes: Vec<Change> =
-            services.into_iter().map(|(name, service)| (name, Some(service))).collect();
+        let early = self.early.take().and_then(|look| look.finish(&mut self.connection));
+        let seen = early.map_or_else(|| observe(&mut self.connection), Ok)?;
         self.ledger = Ledger::new(&self.families, intent.node.clone(), self.settings);
         // Services that cannot be read may depend on kube-proxy's rules, and on everything of ours.
         let mut replaced = Vec::new();
         if self.unknown == Unknown::Remove {
             replaced = tables::of_kube_proxy(&mut self.connection)?;
-            self.ledger.adopt(&seen);
         }
-        let outcome = match self.first_attempt(seen, changes.clone(), &replaced) {
-            // Our rules must come into force even if kube-proxy's cannot be removed.
-            Err(error) if error.is_about_kube_proxy() => {
-                replaced.clear();
-                let seen = observe(&mut self.connection)?;
-                self.first_attempt(seen, changes, &replaced)
-            }
-            result => result,
+        let outcome = if seen.is_in_force() {
+            self.start_over(seen, intent, &mut replaced)
+        } else {
+            self.start_from_nothing(&seen, intent, &mut replaced)
         }?;
         self.replaced.extend(replaced);
         Ok(outcome)
     }
 
-    fn first_attempt(
+    /// Where an earlier run left rules in force. `replaced` is empty afterwards if kube-proxy's tables could not be removed.
+    fn start_over(
+        &mut self,
+        seen: State,
+        intent: &Intent,
+        replaced: &mut Vec<Family>,
+    ) -> Result<Outcome, ApplyError> {
+        if self.unknown == Unknown::Remove {
+            self.ledger.adopt(&seen);
+        }
+        let services = placed(&seen, intent).services;
+        let changes: Vec<Change> =
+            services.into_iter().map(|(name, service)| (name, Some(service))).collect();
+        match self.start_attempt(seen, changes.clone(), replaced) {
+            // Our rules must come into force even if kube-proxy's cannot be removed.
+            Err(error) if error.is_about_kube_proxy() => {
+                replaced.clear();
+                let seen = observe(&mut self.connection)?;
+                self.start_attempt(seen, changes, replaced)
+            }
+            result => result,
+        }
+    }
+
+    fn start_attempt(
         &mut self,
         mut seen: State,
         mut changes: Vec<Change>,
@@ -61,7 +78,7 @@ impl Nftables {
     ) -> Result<Outcome, ApplyError> {
         let mut outcome = Outcome::default();
         loop {
-            let (mut plan, settlement) = self.ledger.plan_start(&seen, &changes, self.unknown);
+            let (mut plan, settlement) = self.ledger.plan_start(seen, &changes, self.unknown);
             plan.changes.extend(remove_kube_proxy_tables(replaced));
             let Err(error) = self.carry_out(&plan, settlement, &mut outcome) else { return Ok(outcome) };
             self.leave_out_refused(error, &mut changes, &mut outcome)?;
@@ -147,8 +164,8 @@ fn refusals(error: &ApplyError, changes: &[Change], ledger: &Ledger) -> Vec<Refu
     let mut refusals: Vec<Refusal> = Vec::new();
     for (op, error) in &error.refused {
         let owner = changes.iter().find(|(name, wanted)| {
-            let involved = [wanted.as_ref(), ledger.acknowledged().service(name)];
-            involved.into_iter().flatten().any(|service| owns(service, op))
+            let involved = [wanted.clone(), ledger.acknowledged().service(name)];
+            involved.iter().flatten().any(|service| owns(service, op))
         });
         if let Some((name, _)) = owner
             && !refusals.iter().any(|known| known.service == *name)

@@ -14,9 +14,10 @@ use ferroxy_netfilter::{failure, successor, watch};
 
 use super::Nftables;
 use super::apply::{ApplyError, apply};
+use super::early::EarlyLook;
 use super::observe::observe;
 use crate::TABLE;
-use crate::diff::{Unknown, difference};
+use crate::diff::Unknown;
 use crate::element::SetId;
 use crate::place;
 use crate::render::elements;
@@ -27,11 +28,16 @@ const EXAMPLES: usize = 3;
 impl Persists for Nftables {
     fn is_cold(&mut self) -> Result<bool, Failure> {
         for family in &self.families {
-            if self.connection.table(kernel_family(*family), TABLE).map_err(failure::of)?.is_some() {
+            let chains = self.connection.chains(kernel_family(*family), TABLE).map_err(failure::of)?;
+            if chains.iter().any(|chain| chain.hook.is_some()) {
                 return Ok(false);
             }
         }
         Ok(tables::of_kube_proxy(&mut self.connection).map_err(failure::of)?.is_empty())
+    }
+
+    fn look_ahead(&mut self) {
+        self.early = EarlyLook::begin();
     }
 
     fn keep_unknown(&mut self, keep: bool) {
@@ -40,7 +46,7 @@ impl Persists for Nftables {
 
     fn programmed(&mut self, _: &Intent, service: &Arc<ServiceIntent>) -> Result<Programmed, Failure> {
         let seen = observe(&mut self.connection).map_err(failure::of)?;
-        if seen.is_empty() {
+        if !seen.is_in_force() {
             return Ok(Programmed::Nothing);
         }
         let (mut right, mut wanted) = (0, 0);
@@ -57,6 +63,7 @@ impl Persists for Nftables {
 
 impl Verifies for Nftables {
     fn changed_by_others(&mut self) -> Result<Changed, Failure> {
+        self.localhost.retry();
         let now = self.generation()?;
         Ok(self.generation.compare(now))
     }
@@ -66,7 +73,7 @@ impl Verifies for Nftables {
         let elsewhere = self.generation.elsewhere();
         let generation = self.connection.generation();
         let seen = observe(&mut self.connection).map_err(failure::of)?;
-        let plan = difference(&seen, self.ledger.state(), self.unknown);
+        let plan = self.ledger.plan_repair(seen, self.unknown);
         let receipt = apply(&mut self.connection, &plan)?;
         self.generation.expect(generation.unwrap_or_default(), elsewhere);
         self.generation.committed(receipt.commits);

@@ -1,19 +1,22 @@
 //! The running dataplane, on Linux: keeps nf_tables at what it was last given.
 //!
 //! The [`Ledger`] has what the kernel acknowledged. A failed change is not entered, so the next attempt plans it again from what
-//! is in force. `attempt.rs` carries Plans out, `capability.rs` has the capabilities.
+//! is in force. `first.rs` and `attempt.rs` carry Plans out, `capability.rs` has the capabilities.
 
 pub mod apply;
 mod attempt;
 mod capability;
+mod early;
+mod first;
 mod generation;
+mod localhost;
 pub mod observe;
 pub mod traffic;
 
-use ferroxy_core::{Family, Intent, NodeIntent};
+use ferroxy_core::{Family, Intent, NodeIntent, ServiceName};
 use ferroxy_dataplane::{
-    Acknowledged, Change, CountsTraffic, Dataplane, Failure, FailureKind, Outcome, Persists, Preview,
-    Settings as Values, SweepsConnections, TakesOver, Tidies, Verifies, Watches,
+    Acknowledged, Change, ChoiceOfEndpoints, CountsTraffic, Dataplane, Failure, FailureKind, Outcome,
+    Persists, Preview, Settings as Values, SweepsConnections, TakesOver, Tidies, Verifies, Watches,
 };
 use ferroxy_netfilter::connections::Conntrack;
 use ferroxy_netfilter::failure::{self, PERMISSION_HINT};
@@ -32,7 +35,9 @@ use crate::settings::Settings;
 use crate::state::State;
 use apply::{ApplyError, apply, check};
 use attempt::placed;
+use early::EarlyLook;
 use generation::Generation;
+use localhost::Localhost;
 use observe::observe;
 
 /// A change of so many Services is committed without notifications: see [`Subscription`].
@@ -49,8 +54,10 @@ pub struct Nftables {
     unknown: Unknown,
     generation: Generation,
     watch: Option<Watch>,
+    early: Option<EarlyLook>,
     /// The families whose table of kube-proxy `start` replaced, until they are reported.
     replaced: Vec<Family>,
+    localhost: Localhost,
 }
 
 impl Nftables {
@@ -63,8 +70,20 @@ impl Nftables {
             unknown: Unknown::Remove,
             generation: Generation::default(),
             watch: None,
+            early: None,
             replaced: Vec::new(),
+            localhost: Localhost::new(families),
         })
+    }
+
+    /// Settings for the next `start` or `change_node`, for a mode that builds on this one.
+    pub fn set(&mut self, settings: Settings) {
+        self.settings = settings;
+    }
+
+    /// What the kernel has.
+    pub fn observe(&mut self) -> Result<State, Failure> {
+        observe(&mut self.connection).map_err(failure::of)
     }
 
     pub fn ledger(&self) -> &Ledger {
@@ -129,21 +148,28 @@ impl Dataplane for Nftables {
     }
 
     fn start(&mut self, intent: &Intent) -> Result<Outcome, Failure> {
-        self.without_notifications(|it| it.start_with(intent))
+        let outcome = self.without_notifications(|it| it.start_with(intent))?;
+        self.localhost.follow_all(self.ledger.acknowledged());
+        Ok(outcome)
     }
 
     fn change(&mut self, changes: Vec<Change>) -> Result<Outcome, Failure> {
-        if changes.len() >= MANY {
-            return self.without_notifications(|it| it.change_services(changes));
-        }
-        let outcome = self.change_services(changes);
-        self.committed(outcome)
+        let names: Vec<ServiceName> = changes.iter().map(|(name, _)| name.clone()).collect();
+        let outcome = if changes.len() >= MANY {
+            self.without_notifications(|it| it.change_services(changes))?
+        } else {
+            let outcome = self.change_services(changes);
+            self.committed(outcome)?
+        };
+        self.localhost.follow(&names, self.ledger.acknowledged());
+        Ok(outcome)
     }
 
     fn change_node(&mut self, node: NodeIntent) -> Result<Outcome, Failure> {
         let plan = self.ledger.plan_node(&node, &self.settings);
         let receipt = apply(&mut self.connection, &plan)?;
         self.ledger.settle_node(node, self.settings);
+        self.localhost.follow_all(self.ledger.acknowledged());
         self.committed(Ok(Outcome { receipt, operations: plan.len(), ..Outcome::default() }))
     }
 
@@ -165,7 +191,12 @@ impl Dataplane for Nftables {
         let receipt = apply(&mut self.connection, &diff(&seen, &State::default()))?;
         self.generation.committed(receipt.commits);
         self.ledger = Ledger::default();
+        self.localhost.close();
         Ok(seen.tables.keys().map(|family| tables::describe(*family, crate::TABLE)).collect())
+    }
+
+    fn choice_of_endpoints(&self) -> Option<ChoiceOfEndpoints> {
+        Some(ChoiceOfEndpoints::ByClient)
     }
 
     fn persists(&mut self) -> Option<&mut dyn Persists> {

@@ -57,7 +57,8 @@ impl Program<'_> {
             rules.push(from_pod(self.rule(), detector).goto(&chain).done_with("pods may go anywhere"));
         }
         let from_host = || self.rule().is_local(Field::Saddr);
-        rules.push(from_host().set_mark(self.settings.masquerade_mark).done());
+        let masqueraded = self.translated_here().is_local(Field::Saddr);
+        rules.push(masqueraded.set_mark(self.settings.masquerade_mark).done());
         rules.push(from_host().goto(&chain).done_with("this host may go anywhere"));
         let (key, map) = (frontend_fields(near.scope), SetId::LocalFrontends(near.scope));
         rules.push(self.rule().treat(key, map, SetId::Treatments(Pool::Local)).done());

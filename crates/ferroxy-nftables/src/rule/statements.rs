@@ -42,6 +42,12 @@ impl RuleWriter {
         self.say(format!("goto {chain}"))
     }
 
+    /// Out of a base chain: on to the next hook.
+    pub fn leave(mut self) -> RuleWriter {
+        self.exprs.push(Expr::Immediate(Verdict::Return));
+        self.say("return".into())
+    }
+
     pub fn drop(mut self) -> RuleWriter {
         self.exprs.push(Expr::Immediate(Verdict::Drop));
         self.say("drop".into())

@@ -14,6 +14,10 @@ pub fn addresses(_: &[&str]) -> io::Result<Vec<IpAddr>> {
     Err(super::unsupported("a list of the host's addresses"))
 }
 
+pub fn hardware_address(_: IpAddr) -> io::Result<Option<[u8; 6]>> {
+    Err(super::unsupported("hardware addresses"))
+}
+
 pub fn watch(except_devices: Vec<String>, mut on_change: OnChange) -> io::Result<()> {
     let list = move || {
         let except: Vec<&str> = except_devices.iter().map(String::as_str).collect();

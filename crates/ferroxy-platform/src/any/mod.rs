@@ -139,13 +139,24 @@ pub mod notify {
     }
 }
 
+/// No service manager that a process registers with.
+pub mod service {
+    use std::io;
+
+    use crate::service::Work;
+
+    pub fn run(_: &'static str, _: Work) -> io::Result<()> {
+        Err(super::unsupported("running as a service"))
+    }
+}
+
 /// Signals end the process, as they do by default.
 pub mod signals {
     use std::io;
 
     use crate::StopReason;
 
-    pub fn watch(_: Box<dyn FnMut(StopReason) + Send>) -> io::Result<()> {
+    pub fn watch(_: Box<dyn FnMut(io::Result<StopReason>) + Send>) -> io::Result<()> {
         Ok(())
     }
 }

@@ -18,6 +18,10 @@ pub fn addresses(except_devices: &[&str]) -> io::Result<Vec<IpAddr>> {
     list(except_devices).map_err(failed)
 }
 
+pub fn hardware_address(_: IpAddr) -> io::Result<Option<[u8; 6]>> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
 pub fn watch(except_devices: Vec<String>, mut on_change: OnChange) -> io::Result<()> {
     let mut monitor = AddressMonitor::open().map_err(failed)?;
     let work = move || {

@@ -53,6 +53,7 @@ fn capability(privilege: Privilege) -> CapabilitySet {
         Privilege::NetRaw => CapabilitySet::NET_RAW,
         Privilege::NetBindService => CapabilitySet::NET_BIND_SERVICE,
         Privilege::SysResource => CapabilitySet::SYS_RESOURCE,
+        Privilege::Bpf => CapabilitySet::BPF,
     }
 }
 

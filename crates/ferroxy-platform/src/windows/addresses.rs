@@ -19,26 +19,46 @@ const ATTEMPTS: usize = 4;
 
 /// Devices go by the name that people see ("Ethernet 2").
 pub fn addresses(except_devices: &[&str]) -> io::Result<Vec<IpAddr>> {
-    let list = adapters()?;
     let mut found = Vec::new();
+    for_each_adapter(|adapter, addresses| {
+        // SAFETY: the name is null or ends with a zero, as the system wrote it.
+        if !unsafe { is_one_of(adapter.FriendlyName, except_devices) } {
+            found.extend(addresses);
+        }
+    })?;
+    Ok(found)
+}
+
+pub fn hardware_address(wanted: IpAddr) -> io::Result<Option<[u8; 6]>> {
+    let mut found = None;
+    for_each_adapter(|adapter, addresses| {
+        let bytes = adapter.PhysicalAddress.get(..adapter.PhysicalAddressLength as usize);
+        if addresses.contains(&wanted) && found.is_none() {
+            found = bytes.and_then(|bytes| bytes.try_into().ok());
+        }
+    })?;
+    Ok(found)
+}
+
+/// With the addresses of each.
+fn for_each_adapter(mut visit: impl FnMut(&IP_ADAPTER_ADDRESSES_LH, Vec<IpAddr>)) -> io::Result<()> {
+    let list = adapters()?;
     let mut adapter = list.as_ptr().cast::<IP_ADAPTER_ADDRESSES_LH>();
     // SAFETY: the system has filled the list, and it lives until the end of this function. Its pointers are null or lead
     // into it.
     while let Some(it) = unsafe { adapter.as_ref() } {
         adapter = it.Next;
-        // SAFETY: as above; the name ends with a zero.
-        if unsafe { is_one_of(it.FriendlyName, except_devices) } {
-            continue;
-        }
+        let mut addresses = Vec::new();
         let mut unicast = it.FirstUnicastAddress;
         // SAFETY: as above.
         while let Some(address) = unsafe { unicast.as_ref() } {
             unicast = address.Next;
             // SAFETY: as above.
-            found.extend(unsafe { ip(&address.Address) });
+            addresses.extend(unsafe { ip(&address.Address) });
         }
+        visit(it, addresses);
     }
-    Ok(found)
+    Ok(())
 }
 
 /// The list of adapters, in words so that it is aligned; empty when there are none.

@@ -1,8 +1,9 @@
-//! Windows: console events, process figures, the host's name and addresses. The rest is what any platform has.
+//! Windows: console events, services, process figures, the host's name and addresses. The rest is what any platform has.
 
 pub mod addresses;
 pub mod host;
 pub mod process;
+pub mod service;
 pub mod signals;
 
 #[cfg(feature = "profiling")]

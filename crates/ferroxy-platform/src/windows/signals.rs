@@ -9,7 +9,7 @@ use windows_sys::Win32::System::Console::{CTRL_BREAK_EVENT, CTRL_C_EVENT, SetCon
 
 use crate::StopReason;
 
-type OnStop = Box<dyn FnMut(StopReason) + Send>;
+type OnStop = Box<dyn FnMut(io::Result<StopReason>) + Send>;
 
 /// The handler takes no argument of ours.
 static ON_STOP: Mutex<Option<OnStop>> = Mutex::new(None);
@@ -32,13 +32,15 @@ pub fn watch(on_stop: OnStop) -> io::Result<()> {
 /// The system calls this on a thread of its own.
 unsafe extern "system" fn on_event(event: u32) -> i32 {
     let interrupted = matches!(event, CTRL_C_EVENT | CTRL_BREAK_EVENT);
-    if let Ok(mut place) = ON_STOP.lock()
-        && let Some(on_stop) = place.as_mut()
-    {
-        on_stop(if interrupted { StopReason::Interrupted } else { StopReason::Terminated });
-    }
+    stop(if interrupted { StopReason::Interrupted } else { StopReason::Terminated });
     if !interrupted {
         thread::sleep(TIME_TO_STOP);
     }
     1
+}
+
+/// Tells whoever watches. `false`: nobody does.
+pub(super) fn stop(reason: StopReason) -> bool {
+    let mut place = ON_STOP.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    place.as_mut().map(|on_stop| on_stop(Ok(reason))).is_some()
 }

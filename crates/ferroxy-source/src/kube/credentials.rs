@@ -72,8 +72,8 @@ impl Keeper {
                 let why = if moved { Why::Move } else { why };
                 if access.trusts_anyone() && (self.supplied.is_none() || !self.access.trusts_anyone()) {
                     warn!(
-                        "insecure-skip-tls-verify: the certificate of {} is not verified; whoever intercepts the \
-                         connection gets our credentials and decides where Services lead. Set certificate-authority \
+                        "insecure-skip-tls-verify: the certificate of {} is not verified; an attacker who intercepts \
+                         the connection gets the credentials and controls all Services of this node. Set certificate-authority \
                          in the kubeconfig instead",
                         access.server()
                     );

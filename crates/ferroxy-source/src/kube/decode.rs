@@ -42,12 +42,11 @@ pub(super) enum Content {
     Object(Object, Vec<Note>),
     /// The selector should have excluded it.
     LeftOut(Key),
+    /// Its lists have more than [`MOST_ENTRIES`](crate::wire::room::MOST_ENTRIES) entries.
+    TooLong(Key),
     /// The object cannot be identified.
     Unusable(&'static str),
 }
-
-/// Why an object with more entries than an object may have is unusable.
-const TOO_LONG: &str = "its lists are too long";
 
 #[derive(Debug)]
 pub(super) struct Bookmark {

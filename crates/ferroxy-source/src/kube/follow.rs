@@ -222,7 +222,7 @@ impl Follower {
                 Ok(Next::Broken(reason)) => return self.machine.broken(reason, Instant::now()),
                 Err(Why::Death) => {
                     self.cut_off = true;
-                    return self.machine.broken("does not answer any more".to_owned(), Instant::now());
+                    return self.machine.broken("stopped answering".to_owned(), Instant::now());
                 }
                 // A list would start from the beginning; its connection still works.
                 Err(Why::Renewal) if !self.machine.is_watching() => {}

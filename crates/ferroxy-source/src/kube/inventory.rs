@@ -1,7 +1,7 @@
-//! The names of all objects of one kind that were reported, and what is wrong with them. The objects themselves are
-//! not kept.
+//! What the lists and watches of one kind report, and what is wrong with the objects. Neither the objects nor their names are
+//! kept, except the names of a list that is repeated: whoever keeps the objects knows which of them it does not contain.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use ferroxy_core::{Cause, Diagnostic, Event, Object as Subject};
 
@@ -9,6 +9,7 @@ use super::decode::{Content, Item};
 use super::outlet::Outlet;
 use crate::object::{Key, Kind};
 use crate::wire::field::Note;
+use crate::wire::room::MOST_ENTRIES;
 
 /// The most objects whose Diagnostics are kept.
 const MOST_TROUBLED: usize = 50;
@@ -16,10 +17,9 @@ const MOST_TROUBLED: usize = 50;
 #[derive(Debug)]
 pub(super) struct Inventory {
     kind: Kind,
-    /// By `namespace/name`, or the bare name of a cluster-wide kind: the generation of the last list that had it.
-    objects: HashMap<Box<str>, u32>,
-    /// Counts the lists. An object of an older generation that a complete list does not contain is gone.
-    generation: u32,
+    list: List,
+    /// An object was reported.
+    has_reported: bool,
     /// Of so many objects; the others with trouble are only counted.
     troubles: BTreeMap<Box<str>, Vec<Diagnostic>>,
     beyond: HashSet<Box<str>>,
@@ -27,12 +27,23 @@ pub(super) struct Inventory {
     unusable: Option<&'static str>,
 }
 
+/// The list that is being received.
+#[derive(Debug)]
+enum List {
+    /// There is none: changes are reported.
+    Complete,
+    /// Nothing was reported before it, so nothing can be gone.
+    First,
+    /// The names that it has had so far.
+    Again(BTreeSet<Box<str>>),
+}
+
 impl Inventory {
     pub(super) fn new(kind: Kind) -> Inventory {
         Inventory {
             kind,
-            objects: HashMap::new(),
-            generation: 0,
+            list: List::Complete,
+            has_reported: false,
             troubles: BTreeMap::new(),
             beyond: HashSet::new(),
             unusable: None,
@@ -41,19 +52,16 @@ impl Inventory {
 
     /// A list begins, perhaps again after one that was interrupted.
     pub(super) fn begin_list(&mut self) {
-        self.generation += 1;
+        self.list = if self.has_reported { List::Again(BTreeSet::new()) } else { List::First };
         self.unusable = None;
     }
 
     /// A list is complete: objects that it does not contain are gone.
     pub(super) fn end_list(&mut self, out: &mut Outlet) {
-        let generation = self.generation;
-        let gone = self.objects.extract_if(|_, seen| *seen != generation);
-        let mut names: Vec<Box<str>> = gone.map(|(name, _)| name).collect();
-        names.sort_unstable();
-        for name in names {
-            self.settle(&name);
-            out.tell(self.gone(&name));
+        if let List::Again(names) = std::mem::replace(&mut self.list, List::Complete) {
+            self.troubles.retain(|name, _| names.contains(name));
+            self.beyond.retain(|name| names.contains(name));
+            out.tell(Event::Listed { kind: self.kind.into(), names });
         }
     }
 
@@ -63,18 +71,22 @@ impl Inventory {
                 let key = object.key();
                 let name: Box<str> = key.subject().name.into();
                 self.note(&name, key, notes);
-                self.objects.insert(name, self.generation);
+                if let List::Again(names) = &mut self.list {
+                    names.insert(name);
+                }
+                self.has_reported = true;
                 out.tell(object.into());
             }
-            Content::LeftOut(key) => self.forget(&key.subject().name, out),
+            Content::LeftOut(key) => self.forget(key, out),
+            Content::TooLong(key) => self.ignore(key, out),
             Content::Unusable(why) => self.unusable = Some(why),
         }
     }
 
     pub(super) fn delete(&mut self, item: Item, out: &mut Outlet) {
         match item.content {
-            Content::Object(object, _) => self.forget(&object.key().subject().name, out),
-            Content::LeftOut(key) => self.forget(&key.subject().name, out),
+            Content::Object(object, _) => self.forget(object.key().clone(), out),
+            Content::LeftOut(key) | Content::TooLong(key) => self.forget(key, out),
             Content::Unusable(why) => self.unusable = Some(why),
         }
     }
@@ -104,16 +116,24 @@ impl Inventory {
         self.beyond.remove(name);
     }
 
-    fn forget(&mut self, name: &str, out: &mut Outlet) {
-        self.settle(name);
-        if self.objects.remove(name).is_some() {
-            out.tell(self.gone(name));
+    /// It is none of ours, or not any more. What is gone is unknown until a list is complete.
+    fn forget(&mut self, key: Key, out: &mut Outlet) {
+        self.settle(&key.subject().name);
+        if matches!(self.list, List::Complete) {
+            out.tell(key.gone());
         }
     }
 
-    fn gone(&self, name: &str) -> Event {
-        let (namespace, name) = name.split_once('/').unwrap_or(("", name));
-        Key { kind: self.kind, namespace: namespace.to_owned(), name: name.to_owned() }.gone()
+    /// An object that exists and is too long to be used. An earlier, shorter version of it counts no longer.
+    fn ignore(&mut self, key: Key, out: &mut Outlet) {
+        let name: Box<str> = key.subject().name.into();
+        let field = if key.kind == Kind::Slice { "endpoints" } else { "spec" };
+        let reason = format!("the lists of the object have more than {MOST_ENTRIES} entries");
+        self.note(&name, &key, vec![Note { field: field.to_owned(), reason }]);
+        if let List::Again(names) = &mut self.list {
+            names.insert(name);
+        }
+        out.tell(key.gone());
     }
 
     fn note(&mut self, name: &str, key: &Key, notes: Vec<Note>) {
@@ -153,6 +173,30 @@ mod tests {
             Ok(Line::Changed(item)) => item,
             other => panic!("{other:?}"),
         }
+    }
+
+    /// Its shorter version is gone, also if it comes with a list, and the Diagnostic names it until it is deleted.
+    #[test]
+    fn an_object_with_too_many_entries_is_named() {
+        let key = Key::new(Kind::Slice, "default", "s1");
+        let long = || Item { version: None, content: Content::TooLong(key.clone()) };
+        let (mut inventory, mut out) = (Inventory::new(Kind::Slice), Outlet::new(|_| {}));
+        let server = Subject { kind: ObjectKind::ApiServer, name: "https://10.96.0.1".into() };
+        let troubles = |inventory: &Inventory| -> Vec<String> {
+            inventory.troubles(&server).map(|it| it.to_string()).collect()
+        };
+        inventory.change(slice(1, ""), &mut out);
+        for is_listed in [false, true] {
+            if is_listed {
+                inventory.begin_list();
+            }
+            inventory.change(long(), &mut out);
+            inventory.end_list(&mut out);
+            let found = troubles(&inventory);
+            assert!(found.len() == 1 && found[0].contains("default/s1"), "{found:?}");
+        }
+        inventory.delete(long(), &mut out);
+        assert_eq!(troubles(&inventory), Vec::<String>::new());
     }
 
     /// The annotation of 200 KB that sixty slices have.

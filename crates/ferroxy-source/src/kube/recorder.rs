@@ -113,13 +113,13 @@ async fn post(link: &Link, lease: &super::link::Lease, event: &Event<'_>) -> Pos
 
 /// The events of the last minutes.
 #[derive(Debug, Default)]
-struct Recent(HashMap<(Regarding, String, String), Instant>);
+struct Recent(HashMap<(Regarding, String, String, String), Instant>);
 
 impl Recent {
     fn is_new(&mut self, occurrence: &Occurrence, now: Instant) -> bool {
         self.0.retain(|_, at| now.saturating_duration_since(*at) < SILENCE);
-        let Occurrence { regarding, reason, action, .. } = occurrence;
-        let key = (regarding.clone(), reason.clone(), action.clone());
+        let Occurrence { regarding, reason, action, about, .. } = occurrence;
+        let key = (regarding.clone(), reason.clone(), action.clone(), about.clone());
         let new = !self.0.contains_key(&key);
         if new {
             self.0.insert(key, now);
@@ -208,6 +208,7 @@ mod tests {
             regarding,
             reason: "Starting".into(),
             action: "StartKubeProxy".into(),
+            about: String::new(),
             note: "n".repeat(1023) + "é",
             warning: false,
         }
@@ -258,6 +259,7 @@ mod tests {
         let minutes = |count: u64| now + Duration::from_secs(60 * count);
         assert!(recent.is_new(&node, now));
         assert!(recent.is_new(&other, now));
+        assert!(recent.is_new(&Occurrence { about: "10.0.0.1:80/tcp".into(), ..node.clone() }, now));
         assert!(!recent.is_new(&Occurrence { note: String::new(), ..node.clone() }, minutes(9)));
         assert!(recent.is_new(&node, minutes(10)));
         assert!(!recent.is_new(&node, minutes(19)));

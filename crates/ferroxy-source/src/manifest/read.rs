@@ -186,7 +186,7 @@ impl Reader<'_> {
                 format!("{}, metadata.name", item.place),
                 format!("this {} has no name", kind.as_str()),
             ),
-            Ok(Decoded::TooManyEntries) => self.reading.lost(
+            Ok(Decoded::TooManyEntries(_)) => self.reading.lost(
                 self.name,
                 item.place.clone(),
                 format!("the lists of this {} have more than {MOST_ENTRIES} entries", kind.as_str()),
@@ -248,6 +248,34 @@ mod tests {
         let expected =
             ["Service default/web", "EndpointSlice shop/web-1", "Node ka", "ServiceCIDR kubernetes"];
         assert_eq!(keys(text), expected);
+    }
+
+    /// One object with too many entries is left out; what is beside it is read. In YAML and JSON, as a document and in a list.
+    #[test]
+    fn an_object_with_too_many_entries_is_left_out() {
+        let object = |name: &str, entries: usize| {
+            let addresses = vec!["\"1::\""; entries].join(",");
+            format!(
+                r#"{{"kind":"Service","apiVersion":"v1","metadata":{{"name":"{name}"}},"spec":{{"externalIPs":[{addresses}]}}}}"#
+            )
+        };
+        let (huge, large, web) =
+            (object("huge", MOST_ENTRIES + 1), object("large", MOST_ENTRIES), object("web", 0));
+        let list = format!(r#"{{"kind":"List","apiVersion":"v1","items":[{huge},{large},{web}]}}"#);
+        let why = format!("the lists of this Service have more than {MOST_ENTRIES} entries");
+        for (name, text, place) in [
+            ("a.yaml", format!("{huge}\n---\n{large}\n---\n{web}\n"), "document 1"),
+            ("a.json", format!("{huge}\n{large}\n{web}\n"), "document 1"),
+            ("a.yaml", list.clone(), "document 1, items[0]"),
+            ("a.json", list, "document 1, items[0]"),
+        ] {
+            let (objects, diagnostics) = read_str(name, &text);
+            let names: Vec<&str> = objects.iter().map(|object| object.key().name.as_str()).collect();
+            assert_eq!(names, ["large", "web"], "{name}");
+            let expected = format!("File {name}: {place}: {why}; the objects in it are ignored");
+            assert_eq!(diagnostics.iter().map(ToString::to_string).collect::<Vec<_>>(), [expected]);
+            assert!(diagnostics.iter().all(|it| it.cause == Cause::SourceIncomplete));
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `ObjectMeta`: the fields that a proxy reads. Labels and annotations are searched where they are and not collected.
 
 use ferroxy_core::foreign;
-use ferroxy_core::policy::ANNOTATION_PREFIX;
+use ferroxy_core::policy::is_kept_annotation;
 
 use super::reader::{Malformed, Value, fields, text, whole};
 use crate::wire::field::Notes;
@@ -77,7 +77,7 @@ impl<'a> Metadata<'a> {
     /// The annotations of ours, with their values.
     pub(super) fn our_annotations(&self) -> Vec<(String, String)> {
         let ours = self.entries(ANNOTATIONS).filter(|(key, _)| {
-            key.starts_with(ANNOTATION_PREFIX.as_bytes()) && key.len() <= foreign::LONGEST
+            str::from_utf8(key).is_ok_and(is_kept_annotation) && key.len() <= foreign::LONGEST
         });
         ours.take(MOST).map(|(key, value)| (text(key), text(value))).collect()
     }

@@ -15,7 +15,7 @@ mod service_cidr;
 
 use ferroxy_core::Event;
 
-use crate::object::Kind;
+use crate::object::{Key, Kind};
 use crate::wire::Decoded;
 use crate::wire::field::Notes;
 use crate::wire::room::MOST_ENTRIES;
@@ -49,7 +49,13 @@ pub(crate) fn object(
         Kind::Service => service::read(&metadata, message, &mut room, notes),
         Kind::Slice => endpoint_slice::read(&metadata, message, &mut room, notes),
     };
-    Ok((decoded?, metadata.version()))
+    let decoded = match (decoded, metadata.name()) {
+        (Err(Malformed::TooManyEntries), Some(name)) => {
+            Decoded::TooManyEntries(Key::new(kind, &metadata.namespace(), &name))
+        }
+        (decoded, _) => decoded?,
+    };
+    Ok((decoded, metadata.version()))
 }
 
 /// Field 1 of every object.
@@ -86,6 +92,6 @@ pub fn event_of_frame(kind: Kind, frame: &[u8]) -> Result<Option<Event>, Malform
 fn event_of(kind: Kind, message: &[u8]) -> Result<Option<Event>, Malformed> {
     match object(kind, message, &mut Notes::default())?.0 {
         Decoded::Object(object) => Ok(Some(object.into())),
-        Decoded::LeftOut(_) | Decoded::Nameless | Decoded::TooManyEntries => Ok(None),
+        Decoded::LeftOut(_) | Decoded::Nameless | Decoded::TooManyEntries(_) => Ok(None),
     }
 }

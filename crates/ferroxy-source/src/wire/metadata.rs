@@ -3,7 +3,7 @@
 use std::fmt;
 
 use ferroxy_core::foreign;
-use ferroxy_core::policy::ANNOTATION_PREFIX;
+use ferroxy_core::policy::is_kept_annotation;
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
@@ -26,7 +26,7 @@ pub(super) struct Metadata {
 #[derive(Debug, Default)]
 struct Annotations {
     last_change: Field<String>,
-    /// Those whose keys begin with [`ANNOTATION_PREFIX`].
+    /// Those that [`is_kept_annotation`] names.
     ours: Vec<(String, Field<String>)>,
 }
 
@@ -57,7 +57,7 @@ impl<'de> Visitor<'de> for AnnotationsVisitor {
         while let Some(key) = map.next_key::<String>()? {
             if key == LAST_CHANGE {
                 annotations.last_change = map.next_value()?;
-            } else if key.starts_with(ANNOTATION_PREFIX)
+            } else if is_kept_annotation(&key)
                 && key.len() <= foreign::LONGEST
                 && annotations.ours.len() < MOST
             {

@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 
 use crate::object::{Key, Kind, Object};
 use field::{Field, Notes};
-use metadata::Metadata;
+use metadata::{Identity, Metadata};
 
 /// The result of decoding one object.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub(crate) enum Decoded {
     /// It has no usable `metadata.name`.
     Nameless,
     /// Its lists have more than [`room::MOST_ENTRIES`] entries.
-    TooManyEntries,
+    TooManyEntries(Key),
 }
 
 /// The kind with this name, in the group and version that a proxy reads. (Other API groups use the name
@@ -69,10 +69,10 @@ pub(crate) fn decode_versioned<'de, D: Deserializer<'de>>(
     notes: &mut Notes,
 ) -> Result<(Decoded, Option<String>), D::Error> {
     match kind {
-        Kind::Node => read::<node::Node, D>(from, notes),
-        Kind::ServiceCidr => read::<service_cidr::ServiceCidr, D>(from, notes),
-        Kind::Service => read::<service::Service, D>(from, notes),
-        Kind::Slice => read::<endpoint_slice::EndpointSlice, D>(from, notes),
+        Kind::Node => read::<node::Node, D>(kind, from, notes),
+        Kind::ServiceCidr => read::<service_cidr::ServiceCidr, D>(kind, from, notes),
+        Kind::Service => read::<service::Service, D>(kind, from, notes),
+        Kind::Slice => read::<endpoint_slice::EndpointSlice, D>(kind, from, notes),
     }
 }
 
@@ -83,12 +83,19 @@ trait Wire: DeserializeOwned {
 }
 
 fn read<'de, T: Wire, D: Deserializer<'de>>(
+    kind: Kind,
     from: D,
     notes: &mut Notes,
 ) -> Result<(Decoded, Option<String>), D::Error> {
     let (object, fits) = room::with_room(|| T::deserialize(from));
     let mut object = object?;
     let version = metadata::take_version(object.metadata());
-    let decoded = if fits { object.read(notes) } else { Decoded::TooManyEntries };
+    let decoded = match fits {
+        true => object.read(notes),
+        false => match Identity::read(std::mem::take(object.metadata()), notes) {
+            Some(identity) => Decoded::TooManyEntries(Key::new(kind, &identity.namespace, &identity.name)),
+            None => Decoded::Nameless,
+        },
+    };
     Ok((decoded, version))
 }

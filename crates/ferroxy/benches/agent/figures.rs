@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::options::{Mode, Size};
+use super::options::Mode;
+use super::size::Size;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Figure {
@@ -15,18 +16,23 @@ pub enum Figure {
     SteadyMemory,
     ChildrenMemory,
     ServerCpu,
+    ServerBytes,
     Change50,
     Change99,
     ChangeMessages,
     ChangeBytes,
+    ChangeServerCpu,
+    ChangeServerBytes,
     ChurnRate,
     Churn50,
     Churn99,
     ChurnCores,
     ChurnUnseen,
     ChurnServerCores,
+    ChurnServerBytes,
     RestartMessages,
     RestartCurrent,
+    RestartMemory,
     RestartFailures,
     ConnectDirect,
     ConnectService,
@@ -47,7 +53,7 @@ pub enum Unit {
 }
 
 impl Figure {
-    pub const ALL: [Figure; 24] = [
+    pub const ALL: [Figure; 29] = [
         Figure::FirstPacket,
         Figure::Waited,
         Figure::Cpu,
@@ -55,18 +61,23 @@ impl Figure {
         Figure::SteadyMemory,
         Figure::ChildrenMemory,
         Figure::ServerCpu,
+        Figure::ServerBytes,
         Figure::Change50,
         Figure::Change99,
         Figure::ChangeMessages,
         Figure::ChangeBytes,
+        Figure::ChangeServerCpu,
+        Figure::ChangeServerBytes,
         Figure::ChurnRate,
         Figure::Churn50,
         Figure::Churn99,
         Figure::ChurnCores,
         Figure::ChurnUnseen,
         Figure::ChurnServerCores,
+        Figure::ChurnServerBytes,
         Figure::RestartMessages,
         Figure::RestartCurrent,
+        Figure::RestartMemory,
         Figure::RestartFailures,
         Figure::ConnectDirect,
         Figure::ConnectService,
@@ -109,7 +120,10 @@ impl Figure {
                 ("children_peak_memory_megabytes", "start: peak memory of children", Unit::Megabytes)
             }
             Figure::ServerCpu => {
-                ("start_api_server_cpu_seconds", "start: (CPU of the API server)", Unit::Seconds)
+                ("start_api_server_cpu_seconds", "start: CPU of the API server", Unit::Seconds)
+            }
+            Figure::ServerBytes => {
+                ("start_api_server_megabytes", "start: bytes from the API server", Unit::Megabytes)
             }
             Figure::Change50 => {
                 ("change_p50_milliseconds", "one change: API to kernel, p50", Unit::Milliseconds)
@@ -121,6 +135,14 @@ impl Figure {
                 ("change_kernel_messages", "one change: messages of the kernel", Unit::Count)
             }
             Figure::ChangeBytes => ("change_kernel_bytes", "one change: their bytes", Unit::Bytes),
+            Figure::ChangeServerCpu => (
+                "change_api_server_cpu_milliseconds",
+                "one change: CPU of the API server",
+                Unit::Milliseconds,
+            ),
+            Figure::ChangeServerBytes => {
+                ("change_api_server_bytes", "one change: bytes from the API server", Unit::Bytes)
+            }
             Figure::ChurnRate => {
                 ("churn_changes_per_second", "churn: (changes made each second)", Unit::Count)
             }
@@ -129,8 +151,13 @@ impl Figure {
             Figure::ChurnCores => ("churn_cpu_cores", "churn: CPU, children included", Unit::Cores),
             Figure::ChurnUnseen => ("churn_changes_unseen", "churn: changes that never arrived", Unit::Count),
             Figure::ChurnServerCores => {
-                ("churn_api_server_cpu_cores", "churn: (CPU of the API server)", Unit::Cores)
+                ("churn_api_server_cpu_cores", "churn: CPU of the API server", Unit::Cores)
             }
+            Figure::ChurnServerBytes => (
+                "churn_api_server_bytes_per_change",
+                "churn: bytes from the API server for each change",
+                Unit::Bytes,
+            ),
             Figure::RestartMessages => {
                 ("restart_kernel_messages", "restart: messages of the kernel", Unit::Count)
             }
@@ -139,6 +166,9 @@ impl Figure {
                 "restart: exec to kernel has what changed meanwhile",
                 Unit::Seconds,
             ),
+            Figure::RestartMemory => {
+                ("restart_peak_memory_megabytes", "restart: peak memory", Unit::Megabytes)
+            }
             Figure::RestartFailures => {
                 ("restart_failed_connections", "restart: failed connections", Unit::Count)
             }
@@ -160,9 +190,7 @@ impl Figure {
         !matches!(
             self,
             Figure::Waited
-                | Figure::ServerCpu
                 | Figure::ChurnRate
-                | Figure::ChurnServerCores
                 | Figure::ConnectDirect
                 | Figure::ConnectService
                 | Figure::ConnectRatio

@@ -21,7 +21,7 @@ use super::Result;
 const GROUP: u32 = 7;
 /// `NFNL_SUBSYS_NFTABLES` and `NFT_MSG_NEWGEN`: the end of a transaction, not a change.
 const NEW_GENERATION: u16 = (10 << 8) | 15;
-/// A proxy that writes everything anew is announced by a million messages in one go. No memory is set aside for it.
+/// A proxy that rewrites everything is announced by a million messages in one go. No memory is set aside for it.
 const QUEUE: usize = 1 << 30;
 /// How long the thread sleeps at most before it looks whether it is to end.
 const PAUSE: Duration = Duration::from_millis(100);

@@ -7,13 +7,18 @@
 //! Whatever ends this ends all of it. An interrupted run leaves a few small files in the folder of the figures, which
 //! the next one removes.
 
+mod api;
+mod command_line;
 mod figures;
+mod files;
 mod kernel;
 mod measure;
 mod options;
 mod picture;
 mod proxy;
+mod quantile;
 mod report;
+mod size;
 mod stage;
 
 use std::error::Error;
@@ -51,8 +56,8 @@ pub fn bench(options: &Options) -> Result<()> {
     fs::write(options.folder.join("figures.json"), &json)?;
     fs::write(options.folder.join("figures.svg"), picture::svg(&results))?;
     match options.output {
-        options::Output::Text => print!("{}", report::text(&results)),
-        options::Output::Json => println!("{json}"),
+        command_line::Output::Text => print!("{}", report::text(&results)),
+        command_line::Output::Json => println!("{json}"),
     }
     eprintln!("bench-agent: figures.json and figures.svg are in {}", options.folder.display());
     Ok(())

@@ -1,15 +1,12 @@
 //! What to measure: the command line, checked. Wrong input is one line.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
 use clap::{Parser, ValueEnum};
-use ferroxy::flags::one_line;
-use ferroxy_lab::api::Assets;
-use ferroxy_lab::api::cluster::Cluster;
 
 use super::Result;
+use super::command_line::{self, Output};
+use super::size::Size;
 
 #[derive(Debug, Clone, Parser)]
 #[command(name = "bench-agent")]
@@ -58,12 +55,6 @@ pub struct Options {
 /// Each moves an endpoint to an address of its own, and there are only so many.
 pub const MOST_CHURN: u32 = 1_000_000;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Output {
-    Text,
-    Json,
-}
-
 /// Those whose rules the kernel gives notice of; the notices are how a change is seen to arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Mode {
@@ -82,50 +73,19 @@ impl Mode {
     }
 }
 
-/// So many Services with so many endpoints each.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Size {
-    pub services: usize,
-    pub endpoints: usize,
-}
-
-impl Size {
-    pub const ONE: Size = Size { services: 1, endpoints: 1 };
-
-    /// The addresses of Services and of endpoints are counted up in ranges of this size, and moved endpoints in another.
-    const MOST_SERVICES: usize = 100_000;
-    const MOST_ENDPOINTS: usize = 1_000_000;
-
-    pub fn cluster(self) -> Cluster {
-        Cluster::new(self.services, self.endpoints)
-    }
-}
-
 impl Options {
     pub fn from_command_line() -> Result<Options> {
-        match Options::try_parse() {
-            Ok(options) => options.checked(),
-            Err(error) if error.use_stderr() => Err(one_line(&error).into()),
-            Err(help) => help.exit(),
-        }
+        command_line::of_process::<Options>()?.checked()
     }
 
     /// The same from words, for tests.
     #[allow(dead_code, reason = "main has a command line")]
     pub fn from_words(words: &[&str]) -> Result<Options> {
-        let words = ["bench-agent"].iter().chain(words);
-        Options::try_parse_from(words).map_err(|error| one_line(&error))?.checked()
+        command_line::of_words::<Options>("bench-agent", words)?.checked()
     }
 
     fn checked(mut self) -> Result<Options> {
-        for program in [Some(&self.ours), self.peer.as_ref()].into_iter().flatten() {
-            if !program.is_file() {
-                return Err(format!("{}: no such program", program.display()).into());
-            }
-        }
-        if let Some(folder) = &self.assets {
-            Assets::of(folder)?;
-        }
+        command_line::check(&self.ours, self.peer.as_deref(), self.assets.as_deref())?;
         if self.churn_rate * self.churn_seconds > MOST_CHURN {
             return Err(
                 format!("at most {MOST_CHURN} changes of a churn: fewer seconds, or a lower rate").into()
@@ -143,36 +103,6 @@ impl Options {
 
     /// What is measured, with what it is called.
     pub fn binaries(&self) -> Vec<(&'static str, &Path)> {
-        let peer = self.peer.as_deref().map(|peer| ("peer", peer));
-        std::iter::once(("ours", self.ours.as_path())).chain(peer).collect()
-    }
-}
-
-impl FromStr for Size {
-    type Err = String;
-
-    fn from_str(text: &str) -> std::result::Result<Size, String> {
-        let numbers = text.split_once('x').and_then(|(services, endpoints)| {
-            Some(Size { services: services.trim().parse().ok()?, endpoints: endpoints.trim().parse().ok()? })
-        });
-        match numbers {
-            Some(size) if size.services == 0 || size.endpoints == 0 => {
-                Err("there must be some of each".into())
-            }
-            Some(size) if size.services > Size::MOST_SERVICES => {
-                Err(format!("at most {} Services", Size::MOST_SERVICES))
-            }
-            Some(size) if size.services.saturating_mul(size.endpoints) > Size::MOST_ENDPOINTS => {
-                Err(format!("at most {} endpoints in all", Size::MOST_ENDPOINTS))
-            }
-            Some(size) => Ok(size),
-            None => Err("a size is Services x endpoints of each, such as 1000x10".into()),
-        }
-    }
-}
-
-impl fmt::Display for Size {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}x{}", self.services, self.endpoints)
+        command_line::binaries(&self.ours, self.peer.as_deref())
     }
 }

@@ -25,7 +25,7 @@ pub struct Proxy {
     children: Children,
 }
 
-/// Of the proxy itself.
+/// Of one process.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Memory {
     pub resident: u64,
@@ -75,8 +75,7 @@ impl Proxy {
         // Those that have ended are in the third and the fourth of these, when it has waited for them.
         let own: u64 = read_ticks(self.child.id()).ok_or("no times in /proc/PID/stat")?.iter().sum();
         let running = children(self.child.id()).into_iter().filter_map(read_ticks);
-        let ticks = own + running.flatten().sum::<u64>();
-        Ok(Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64))
+        Ok(ticks(own + running.flatten().sum::<u64>()))
     }
 
     /// How long its threads were ready to run, and others ran: on a machine with other work, what times are too long by.
@@ -91,10 +90,7 @@ impl Proxy {
     }
 
     pub fn memory(&self) -> Result<Memory> {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
-        let field =
-            |name| read_kilobytes(&status, name).ok_or_else(|| format!("no {name} in /proc/PID/status"));
-        Ok(Memory { resident: field("VmRSS:")? * 1024, peak: field("VmHWM:")? * 1024 })
+        memory_of(self.child.id())
     }
 
     /// The most its children had at any moment, together. They are looked at every few milliseconds: one that lives
@@ -200,6 +196,22 @@ fn children(parent: u32) -> Vec<u32> {
     // Between fork and exec a child has its parent's memory, and its program.
     let program = |pid: u32| fs::read_link(format!("/proc/{pid}/exe")).ok();
     pids.into_iter().filter(|pid| program(*pid) != program(parent)).collect()
+}
+
+pub fn memory_of(pid: u32) -> Result<Memory> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let field = |name| read_kilobytes(&status, name).ok_or_else(|| format!("no {name} in /proc/PID/status"));
+    Ok(Memory { resident: field("VmRSS:")? * 1024, peak: field("VmHWM:")? * 1024 })
+}
+
+/// Of a process without its children, in hundredths of a second.
+pub fn cpu_of(pid: u32) -> Result<Duration> {
+    let [user, system, ..] = read_ticks(pid).ok_or("no times in /proc/PID/stat")?;
+    Ok(ticks(user + system))
+}
+
+fn ticks(count: u64) -> Duration {
+    Duration::from_secs_f64(count as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
 /// Of the process in user mode and in the kernel, and of its children that have ended the same.

@@ -39,6 +39,7 @@ const NOTES: &str = "\
 messages: what the kernel announces of its rules, one message for each element, rule, chain or set that came or went;
   a number with + is too small, because more was announced than could be counted
 load before: the load average; where it is not near zero, times are too long, and CPU, memory and messages still good
+API server: what it spent meanwhile. Its CPU includes accepting the changes; bytes are all that left its interface
 API to kernel: from the API's answer to a change until the kernel announces it; p99 of few is the longest of them
 ";
 const PUBLISHED: &str = "\

@@ -2,20 +2,22 @@
 //! all of it. One Service is real, the last in every order, with as many endpoints as the others have; the endpoints of
 //! those are addresses only.
 
-use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use ferroxy_lab::api::Login;
 use ferroxy_lab::api::cluster::{Cluster, cluster_ip, node_name};
-use ferroxy_lab::api::{Access, ApiHost, Assets, ControlPlane, Login, Options as ApiOptions, Server};
 use ferroxy_lab::{Namespace, Network, PodServer, prefixes};
 use ferroxy_netlink::route::Route;
 use ipnet::IpNet;
 use serde_json::{Value, json};
 
-use super::options::{Options, Size};
-use super::{Result, progress};
+use super::Result;
+use super::api::{Api, Spent};
+use super::files::Files;
+use super::options::Options;
+use super::size::Size;
 
 /// For all binaries at one size: the API server, and a node with its neighbours for each of them.
 pub struct Stage {
@@ -26,9 +28,6 @@ pub struct Stage {
     /// Last, because the API server must have ended before they go.
     files: Files,
 }
-
-/// A folder for the kubeconfig and for logs, removed when dropped.
-struct Files(PathBuf);
 
 /// Pods that ask, and one that answers, by as many addresses as the Service has endpoints; all are routed by the node, so
 /// that the way through a Service is no longer than the direct one.
@@ -53,15 +52,12 @@ const SERVICE_PORT: u16 = 80;
 pub const POD_RANGE: &str = "10.244.0.0/16";
 /// Which of the cluster's nodes the proxy's is. Endpoints of other Services are said to be there, too.
 const NODE: usize = 1;
+/// The API server's namespace.
+const API_HOST: &str = "api";
 const API_ADDRESS: Ipv4Addr = Ipv4Addr::new(172, 18, 255, 1);
 
 /// Moved endpoints get addresses from here on, each its own.
 const MOVED: Ipv4Addr = Ipv4Addr::new(10, 192, 0, 1);
-
-enum Api {
-    Test(Server),
-    Real(Box<ControlPlane>),
-}
 
 /// One endpoint of one Service in a new place.
 #[derive(Debug, Clone)]
@@ -78,13 +74,15 @@ impl Stage {
     pub fn new(size: Size, nodes: &[&str], options: &Options) -> Result<Stage> {
         let files = Files::new(options.folder.join("files"))?;
         let mut network = Network::new()?;
-        network.add_client("api", &prefixes(["172.18.255.1/16"])?)?;
+        network.add_client(API_HOST, &prefixes(["172.18.255.1/16"])?)?;
         let mut pods = Vec::new();
         for (index, node) in nodes.iter().enumerate() {
             let address = format!("172.18.254.{}/16", index + 1);
             pods.push(add_node(&mut network, node, &address, real_endpoints(size.endpoints))?);
         }
-        let api = network.namespace("api")?.run(|| Api::start(options.assets.as_deref(), &files.0))??;
+        let api = network
+            .namespace(API_HOST)?
+            .run(|| Api::start(options.assets.as_deref(), files.path(), API_ADDRESS))??;
         let stage = Stage { network, api, cluster: size.cluster(), _pods: pods, files };
         stage.load()?;
         Ok(stage)
@@ -105,7 +103,7 @@ impl Stage {
     }
 
     pub fn folder(&self) -> &Path {
-        &self.files.0
+        self.files.path()
     }
 
     pub fn node_name(&self) -> String {
@@ -135,12 +133,9 @@ impl Stage {
         real_endpoints(self.cluster.endpoints).map(|address| (address, port).into()).collect()
     }
 
-    /// CPU time of the API server so far. Not known of a real one.
-    pub fn api_cpu(&self) -> Option<Duration> {
-        match &self.api {
-            Api::Test(_) => thread_cpu("api-server"),
-            Api::Real(_) => None,
-        }
+    /// What the API server has spent so far.
+    pub fn spent_by_server(&self) -> Result<Spent> {
+        self.api.spent(self.network.namespace(API_HOST)?)
     }
 
     /// The change of that number; the same number is the same change. Services take turns, so that two in a row are never
@@ -160,17 +155,7 @@ impl Stage {
     /// Sends the change to the API server and returns the time of its answer. Our own server has no answer to wait for: there
     /// it is the time before the change, so that sending the event is part of the measurement.
     pub fn make(&self, change: &Change) -> Result<Instant> {
-        match &self.api {
-            Api::Test(server) => {
-                let made = Instant::now();
-                server.put_raw(change.slice.as_bytes())?;
-                Ok(made)
-            }
-            Api::Real(real) => {
-                real.put(&serde_json::from_str(&change.slice)?)?;
-                Ok(Instant::now())
-            }
-        }
+        self.api.change(&change.slice)
     }
 
     fn last(&self) -> usize {
@@ -180,12 +165,7 @@ impl Stage {
     fn load(&self) -> Result<()> {
         let others = Cluster { services: self.last(), ..self.cluster }.objects();
         let real = [self.cluster.service(self.last()), self.real_slice()?];
-        let objects = others.chain(real);
-        match &self.api {
-            Api::Test(server) => drop(server.put_all(objects)?),
-            Api::Real(server) => load_one_by_one(server, objects)?,
-        }
-        Ok(())
+        self.api.load(others.chain(real))
     }
 
     fn real_slice(&self) -> Result<String> {
@@ -205,65 +185,6 @@ impl Stage {
 
 fn real_endpoints(count: usize) -> impl Iterator<Item = Ipv4Addr> {
     (FIRST_ENDPOINT.to_bits()..).take(count.min(MOST_REAL_ENDPOINTS)).map(Ipv4Addr::from_bits)
-}
-
-impl Files {
-    /// An empty folder. What an interrupted run has left in it goes.
-    fn new(folder: PathBuf) -> Result<Files> {
-        if folder.exists() {
-            fs::remove_dir_all(&folder)?;
-        }
-        fs::create_dir(&folder)?;
-        Ok(Files(folder))
-    }
-}
-
-impl Drop for Files {
-    fn drop(&mut self) {
-        if let Err(error) = fs::remove_dir_all(&self.0) {
-            eprintln!("bench-agent: {}: {error}", self.0.display());
-        }
-    }
-}
-
-impl Api {
-    fn start(assets: Option<&Path>, folder: &Path) -> Result<Api> {
-        match assets {
-            None => {
-                let address = (API_ADDRESS, 6443).into();
-                let options =
-                    ApiOptions { address, tls: true, access: Access::Token, ..ApiOptions::default() };
-                Ok(Api::Test(Server::start(options)?))
-            }
-            Some(assets) => {
-                progress("starting etcd and kube-apiserver");
-                let (assets, folder) = (Assets::of(assets)?, folder.join("control-plane"));
-                fs::create_dir(&folder)?;
-                Ok(Api::Real(Box::new(ControlPlane::start(&assets, &folder, API_ADDRESS)?)))
-            }
-        }
-    }
-
-    fn host(&self) -> &dyn ApiHost {
-        match self {
-            Api::Test(server) => server,
-            Api::Real(server) => &**server,
-        }
-    }
-}
-
-fn load_one_by_one(server: &ControlPlane, objects: impl Iterator<Item = String>) -> Result<()> {
-    for (number, object) in objects.enumerate() {
-        let object: Value = serde_json::from_str(&object)?;
-        // A real server has made its own range of Services, which cannot be replaced.
-        if object["kind"] != "ServiceCIDR" {
-            ApiHost::put(server, &object)?;
-        }
-        if number > 0 && number % 5_000 == 0 {
-            progress(&format!("the API server has {number} objects"));
-        }
-    }
-    Ok(())
 }
 
 /// A node called as the binary that will run there, with clients and a pod of endpoints of its own.
@@ -309,15 +230,4 @@ fn add_neighbour(
 
 fn client_name(binary: &str, number: usize) -> String {
     format!("{binary}-client{number}")
-}
-
-/// Of the thread of this name in this process.
-fn thread_cpu(name: &str) -> Option<Duration> {
-    let threads = fs::read_dir("/proc/self/task").ok()?;
-    let mut folders = threads.filter_map(|thread| Some(thread.ok()?.path()));
-    let named =
-        |folder: &PathBuf| fs::read_to_string(folder.join("comm")).is_ok_and(|comm| comm.trim_end() == name);
-    let schedstat = fs::read_to_string(folders.find(named)?.join("schedstat")).ok()?;
-    // Nanoseconds on a processor, nanoseconds waiting for one, turns.
-    Some(Duration::from_nanos(schedstat.split_whitespace().next()?.parse().ok()?))
 }

@@ -2,11 +2,12 @@
 //!
 //! Events have a size. Beyond [`MOST_BYTES`] whoever sends them waits until the agent has taken some, or reads no further; so
 //! a source is no faster than the agent. Everything else gets through at once: a request to stop, a new configuration, drift and the
-//! host's addresses have a place each, where the newest is enough, and come before events. Of events the newest of each object
-//! is enough: `inbox/waiting.rs`.
+//! host's addresses have a place each, where the newest is enough, and come before events. So do questions, of which only a few may
+//! wait. Of events the newest of each object is enough: `inbox/waiting.rs`.
 
 mod waiting;
 
+use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -14,11 +15,14 @@ use std::time::{Duration, Instant};
 
 use ferroxy_core::Event;
 
-use super::{Input, Reconfiguration};
+use super::{Input, Question, Reconfiguration};
 use waiting::Waiting;
 
 /// Once events take so much memory, no more are accepted. The source sends batches of up to the same size.
 const MOST_BYTES: usize = 4 << 20;
+
+/// The most questions that wait. Whoever asks waits for an answer before the next question.
+const MOST_QUESTIONS: usize = 8;
 
 pub fn inbox() -> (Sender, Receiver) {
     let shared = Arc::new(Shared::default());
@@ -73,6 +77,8 @@ struct State {
     reconfigured: Option<Box<Reconfiguration>>,
     drift: Option<&'static str>,
     addresses: Option<Vec<IpAddr>>,
+    /// Of more than [`MOST_QUESTIONS`], the last are not answered.
+    questions: VecDeque<Question>,
     /// The rest, in the order in which it came.
     ordered: Waiting,
     senders: usize,
@@ -197,6 +203,7 @@ impl Shared {
         let mut state = self.state();
         state.is_closed = true;
         state.ordered = Waiting::default();
+        state.questions.clear();
         self.room.notify_all();
     }
 }
@@ -209,7 +216,7 @@ impl State {
             self.drift.is_some(),
             self.addresses.is_some(),
         ];
-        slots.iter().filter(|is_used| **is_used).count() + self.ordered.len()
+        slots.iter().filter(|is_used| **is_used).count() + self.questions.len() + self.ordered.len()
     }
 
     fn put(&mut self, input: Input) {
@@ -217,6 +224,10 @@ impl State {
             Input::Stop(why) => self.stop = self.stop.or(Some(why)),
             Input::Reconfigured(new) => self.reconfigured = Some(new),
             Input::Drift(what) => self.drift = self.drift.or(Some(what)),
+            Input::Ask(question) if self.questions.len() < MOST_QUESTIONS => {
+                self.questions.push_back(question)
+            }
+            Input::Ask(_) => {}
             Input::Events(mut events) if host_addresses(&events).is_some() => {
                 if let Some(Event::HostAddresses(addresses)) = events.pop() {
                     self.addresses = Some(addresses);
@@ -231,7 +242,8 @@ impl State {
         let first = first.or_else(|| self.reconfigured.take().map(Input::Reconfigured));
         let first = first.or_else(|| self.drift.take().map(Input::Drift));
         let addresses = |addresses| Input::Events(vec![Event::HostAddresses(addresses)]);
-        first.or_else(|| self.addresses.take().map(addresses)).or_else(|| self.ordered.take())
+        let first = first.or_else(|| self.addresses.take().map(addresses));
+        first.or_else(|| self.questions.pop_front().map(Input::Ask)).or_else(|| self.ordered.take())
     }
 }
 

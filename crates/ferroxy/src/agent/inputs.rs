@@ -7,6 +7,7 @@ use ferroxy_platform::{addresses, signals};
 use tracing::warn;
 
 use super::{Input, Sender};
+use crate::panic;
 
 /// The addresses of this host, as an event. Addresses on these devices belong to Services.
 pub fn host_addresses(devices: &[&str]) -> io::Result<Event> {
@@ -24,5 +25,9 @@ pub fn watch_addresses(devices: &[&str], inputs: Sender) -> io::Result<()> {
 
 /// Turns SIGTERM and SIGINT into `Stop`. Call it before any other thread exists.
 pub fn watch_signals(inputs: Sender) -> io::Result<()> {
-    signals::watch(move |reason| drop(inputs.send(Input::Stop(reason.as_str()))))
+    signals::watch(move |reason| match reason {
+        Ok(reason) => drop(inputs.send(Input::Stop(reason.as_str()))),
+        // A process that hears no SIGTERM can only be killed.
+        Err(error) => panic::ended("the thread that waits for signals", &error),
+    })
 }

@@ -1,11 +1,11 @@
 //! How long the cluster's changes take to reach this kernel: from the moment a pod changed, as its EndpointSlice says,
 //! to the moment its Service is programmed here. Time comes in as an argument.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
-use ferroxy_core::{Event, Family, ServiceName};
+use ferroxy_core::{Event, Family, ObjectKind, ServiceName};
 
-/// Changes that are known and not yet programmed.
+/// Changes that are known and not yet programmed. Bounded by the number of Services.
 #[derive(Debug)]
 pub(super) struct Latency {
     /// Nanoseconds since 1970. What changed before is not ours to answer for.
@@ -14,28 +14,56 @@ pub(super) struct Latency {
     waiting: HashMap<(ServiceName, Family), i64>,
 }
 
+/// What an event says about the time of a change.
+#[derive(Debug)]
+pub(super) enum Timing {
+    /// The endpoints of a Service changed, so many nanoseconds after 1970.
+    Changed(ServiceName, Family, i64),
+    /// It will not be programmed any more.
+    Gone(ServiceName),
+    /// Only these Services are left.
+    Left(BTreeSet<Box<str>>),
+    Unknown,
+}
+
+impl Timing {
+    pub(super) fn of(event: &Event) -> Timing {
+        let slice = match event {
+            Event::Slice(slice) => slice,
+            Event::ServiceGone { namespace, name } => return Timing::Gone(ServiceName::new(namespace, name)),
+            Event::Listed { kind: ObjectKind::Service, names } => return Timing::Left(names.clone()),
+            _ => return Timing::Unknown,
+        };
+        let family = match slice.address_type.as_str() {
+            "IPv4" => Family::V4,
+            "IPv6" => Family::V6,
+            _ => return Timing::Unknown,
+        };
+        match (slice.last_change, &slice.service) {
+            (Some(changed), Some(service)) => {
+                Timing::Changed(ServiceName::new(&slice.namespace, service), family, changed)
+            }
+            _ => Timing::Unknown,
+        }
+    }
+}
+
 impl Latency {
     pub(super) fn new(now: i64) -> Latency {
         Latency { began: now, waiting: HashMap::new() }
     }
 
-    pub(super) fn received(&mut self, event: &Event) {
-        let slice = match event {
-            Event::Slice(slice) => slice,
-            // It will not be programmed any more.
-            Event::ServiceGone { namespace, name } => return self.forget(&ServiceName::new(namespace, name)),
-            _ => return,
-        };
-        let (Some(changed), Some(service)) = (slice.last_change, &slice.service) else { return };
-        let family = match slice.address_type.as_str() {
-            "IPv4" => Family::V4,
-            "IPv6" => Family::V6,
-            _ => return,
-        };
-        if changed >= self.began {
-            let name = ServiceName::new(&slice.namespace, service);
-            let oldest = self.waiting.entry((name, family)).or_insert(changed);
-            *oldest = changed.min(*oldest);
+    /// An event was received, and these Services have to be programmed because of it. No other Service is waited for: a slice can
+    /// name one that does not exist, and another one in each of its versions.
+    pub(super) fn received(&mut self, timing: Timing, touched: &BTreeSet<ServiceName>) {
+        match timing {
+            Timing::Changed(name, family, changed) if touched.contains(&name) && changed >= self.began => {
+                let oldest = self.waiting.entry((name, family)).or_insert(changed);
+                *oldest = changed.min(*oldest);
+            }
+            Timing::Gone(name) => self.forget(&name),
+            Timing::Left(names) => self.waiting.retain(|(name, _), _| names.contains(name.as_str())),
+            Timing::Changed(..) | Timing::Unknown => {}
         }
     }
 
@@ -47,6 +75,12 @@ impl Latency {
             Some((family, now.saturating_sub(changed).max(0) as f64 / 1e9))
         });
         waited.into_iter().flatten()
+    }
+
+    /// How many Services are waited for, in each family they have.
+    #[cfg(test)]
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.len()
     }
 
     fn forget(&mut self, name: &ServiceName) {
@@ -75,8 +109,17 @@ mod tests {
         })
     }
 
+    /// An event that touches the Service `web`.
+    fn received(latency: &mut Latency, event: Event) {
+        latency.received(Timing::of(&event), &[web()].into());
+    }
+
+    fn web() -> ServiceName {
+        ServiceName::new("default", "web")
+    }
+
     fn programmed(latency: &mut Latency, now: i64) -> Vec<(Family, f64)> {
-        latency.programmed(&ServiceName::new("default", "web"), now).collect()
+        latency.programmed(&web(), now).collect()
     }
 
     #[test]
@@ -87,7 +130,7 @@ mod tests {
             slice("IPv4", Some(3 * SECOND)),
             slice("IPv6", Some(5 * SECOND)),
         ] {
-            latency.received(&event);
+            received(&mut latency, event);
         }
         assert_eq!(programmed(&mut latency, 6 * SECOND), [(Family::V4, 3.0), (Family::V6, 1.0)]);
         assert_eq!(programmed(&mut latency, 6 * SECOND), []);
@@ -96,24 +139,38 @@ mod tests {
     #[test]
     fn what_changed_before_we_began_or_does_not_say_when_is_not_measured() {
         let mut latency = Latency::new(10 * SECOND);
-        latency.received(&slice("IPv4", Some(9 * SECOND)));
-        latency.received(&slice("IPv6", None));
-        latency.received(&slice("FQDN", Some(11 * SECOND)));
+        received(&mut latency, slice("IPv4", Some(9 * SECOND)));
+        received(&mut latency, slice("IPv6", None));
+        received(&mut latency, slice("FQDN", Some(11 * SECOND)));
         assert_eq!(programmed(&mut latency, 12 * SECOND), []);
     }
 
     #[test]
     fn a_clock_that_is_ahead_makes_no_negative_time() {
         let mut latency = Latency::new(0);
-        latency.received(&slice("IPv4", Some(9 * SECOND)));
+        received(&mut latency, slice("IPv4", Some(9 * SECOND)));
         assert_eq!(programmed(&mut latency, 8 * SECOND), [(Family::V4, 0.0)]);
     }
 
     #[test]
     fn a_service_that_is_gone_is_not_measured() {
         let mut latency = Latency::new(0);
-        latency.received(&slice("IPv4", Some(SECOND)));
-        latency.received(&Event::ServiceGone { namespace: "default".into(), name: "web".into() });
-        assert_eq!(programmed(&mut latency, 2 * SECOND), []);
+        for gone in [
+            Event::ServiceGone { namespace: "default".into(), name: "web".into() },
+            Event::Listed { kind: ObjectKind::Service, names: ["default/other".into()].into() },
+        ] {
+            received(&mut latency, slice("IPv4", Some(SECOND)));
+            received(&mut latency, gone);
+            assert_eq!(programmed(&mut latency, 2 * SECOND), []);
+        }
+    }
+
+    #[test]
+    fn a_service_that_need_not_be_programmed_is_not_waited_for() {
+        let mut latency = Latency::new(0);
+        let event = slice("IPv4", Some(SECOND));
+        latency.received(Timing::of(&event), &BTreeSet::new());
+        latency.received(Timing::of(&event), &[ServiceName::new("default", "another")].into());
+        assert!(latency.waiting.is_empty(), "{:?}", latency.waiting);
     }
 }

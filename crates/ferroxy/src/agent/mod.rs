@@ -3,15 +3,18 @@
 //! One thread owns everything; all other threads (`inputs.rs`, the source, the dataplane's watch) only send it [`Input`]s,
 //! through a queue with a bound (`inbox.rs`).
 //! `start.rs` leads to the first sync, `program.rs` applies changes from then on, `verify.rs` repairs drift, `takeover.rs`
-//! removes what kube-proxy left, `sweep.rs` removes stale connections. The agent knows a dataplane only by its contract:
+//! removes what kube-proxy left, `sweep.rs` removes stale connections, `probes.rs` follows the health of endpoints. The agent knows a dataplane only by its contract:
 //! it asks for capabilities and never looks at the mode's name.
 
 mod courtesy;
 mod inbox;
 pub mod inputs;
 mod latency;
+mod notes;
 mod portion;
+mod probes;
 mod program;
+pub mod questions;
 pub mod queue;
 mod report;
 mod round;
@@ -31,11 +34,16 @@ use tracing::{debug, info, warn};
 use ferroxy_dataplane::{Dataplane, Mode, Settings};
 
 use crate::host::notify::{Heart, Notifier};
+use crate::journal::{Entry, What};
 use crate::serve::Status;
 use crate::serve::changes::{ChangeKind, Reported};
+use crate::serve::health::Progress;
 use courtesy::{Courtesy, LARGE};
 pub use inbox::{Closed, Closing, Depth, Gauge, Receiver, Sender, inbox};
-use latency::Latency;
+use latency::{Latency, Timing};
+use probes::Probes;
+pub use probes::prober;
+use questions::Question;
 use queue::Queue;
 use report::Reports;
 use round::Waiting;
@@ -55,6 +63,8 @@ pub enum Input {
     Reconfigured(Box<Reconfiguration>),
     /// Another program changed our state, or may have.
     Drift(&'static str),
+    /// The page, or a command, wants to know something.
+    Ask(Question),
     Stop(&'static str),
 }
 
@@ -115,6 +125,7 @@ pub struct Agent {
     /// `None` where the dataplane has no stale connections.
     sweeper: Option<Sweeper>,
     latency: Latency,
+    probes: Probes,
     takeover: Takeover,
     heart: Heart,
     /// The source has delivered its first complete list.
@@ -152,12 +163,18 @@ impl Agent {
             reports: Reports::default(),
             sweeper,
             latency: Latency::new(nanoseconds_since_1970()),
+            probes: Probes::default(),
             takeover: Takeover::default(),
             heart: Notifier::default().heart(),
             listed: false,
             source_was_complete: true,
             status,
         }
+    }
+
+    /// For what remains to be done after the agent has ended.
+    pub fn dataplane(&mut self) -> &mut dyn Dataplane {
+        &mut *self.dataplane
     }
 
     /// The heart beats as long as the agent, or a long call of the dataplane, makes progress.
@@ -215,6 +232,7 @@ impl Agent {
             Input::Stop(why) => return Some(why),
             Input::SourceDiagnostics(found) => self.source_says(found),
             Input::Listed => self.listed = true,
+            Input::Ask(question) => self.answer(question),
             Input::Drift(what) => {
                 debug!("{what}: verifying");
                 self.verify_due.get_or_insert(now + self.periods.settle);
@@ -237,6 +255,7 @@ impl Agent {
         self.queue.set_period(periods.pace);
         self.next_period = self.next_period.min(Instant::now() + periods.verify);
         self.status.sync_period(periods.verify);
+        self.note(|| Entry::new(What::Reconfigured, "a changed configuration is in force"));
         self.dataplane.configure(&settings);
         let mut touched = self.facts.set_policy(policy);
         // The dataplane compares its settings with those in force.
@@ -252,7 +271,9 @@ impl Agent {
             self.keep_unknown(false);
             self.verify_due = Some(Instant::now());
         }
-        self.reports.source(found, Instant::now());
+        if let Some(words) = self.reports.source(found, Instant::now()) {
+            self.note(|| Entry::new(What::Source, &words));
+        }
     }
 
     fn keep_unknown(&mut self, keep: bool) {
@@ -263,11 +284,19 @@ impl Agent {
 
     fn apply(&mut self, events: Vec<Event>) -> Touched {
         let (mut touched, mut reported) = (Touched::default(), Reported::default());
-        events.iter().for_each(|event| self.latency.received(event));
         for event in events {
-            let kind = ChangeKind::of(&event);
+            let (kind, timing) = (ChangeKind::of(&event), Timing::of(&event));
+            let is_list = matches!(event, Event::Listed { .. });
+            let verdict = if let Event::Verdict(verdict) = &event { Some(verdict.clone()) } else { None };
             let by_this = self.facts.apply(event);
-            reported.add(kind, &by_this.services);
+            self.latency.received(timing, &by_this.services);
+            if let Some(verdict) = verdict.filter(|_| !by_this.is_empty()) {
+                self.tell(&verdict, Instant::now());
+            }
+            // A list that is repeated is no change, unless something is gone.
+            if !is_list || !by_this.is_empty() {
+                reported.add(kind, &by_this.services);
+            }
             touched.merge(by_this);
         }
         self.status.reported(reported, self.facts.own_node());
@@ -281,8 +310,7 @@ impl Agent {
         }
         if touched.everything {
             let known: Vec<_> = self.facts.service_names().cloned().collect();
-            let programmed: Vec<_> =
-                self.dataplane.acknowledged().services().map(|(name, _)| name.clone()).collect();
+            let programmed: Vec<_> = self.dataplane.acknowledged().names().cloned().collect();
             known.into_iter().chain(programmed).for_each(|name| self.enqueue(name, now));
         }
         for name in touched.services {
@@ -354,7 +382,12 @@ impl Agent {
         self.change_services(now);
         self.plan_to_drain(now);
         let large = self.waiting.large() + self.courtesy.unresolved();
-        self.status.queue_length(self.queue.len(), large);
+        self.status.progress(Progress {
+            waiting: self.queue.len(),
+            large,
+            known: self.facts.service_count(),
+            programmed: self.dataplane.acknowledged().len(),
+        });
     }
 }
 

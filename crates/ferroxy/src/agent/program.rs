@@ -7,10 +7,12 @@ use ferroxy_core::{ServiceName, resolve};
 use ferroxy_dataplane::{Failure, Outcome, Receipt};
 use tracing::{debug, info, warn};
 
+use super::notes::Notes;
 use super::queue::backoff;
 use super::round::{Round, Tried};
 use super::sweep::Sweeper;
 use super::{Agent, MANY, nanoseconds_since_1970};
+use crate::journal::{Entry, What};
 use crate::memory::give_memory_back;
 use crate::serve::health::Step;
 
@@ -61,7 +63,10 @@ impl Agent {
                 continue;
             }
             let resolution = resolve::service(&self.facts, name);
-            self.reports.service(name, resolution.diagnostics, now);
+            let mut diagnostics = resolution.diagnostics;
+            diagnostics.extend(resolution.intent.iter().flat_map(|it| self.dataplane.shortcomings(it)));
+            self.reports.service(name, diagnostics, now);
+            self.follow_probes(name, resolution.probing);
             let desired = resolution.intent.map(Into::into);
             self.waiting.add(name.clone(), desired, self.dataplane.acknowledged(), is_cut);
         }
@@ -73,6 +78,7 @@ impl Agent {
             return;
         }
         self.pause_sweeper(true);
+        let mut notes = self.take_notes(&changes);
         match self.dataplane.change(changes) {
             Ok(outcome) => {
                 if outcome.operations > 0 {
@@ -80,7 +86,8 @@ impl Agent {
                     debug!("{} changed: {} in {:.1?}", names(&tried), describe(&outcome), now.elapsed());
                 }
                 let many = tried.whole.len() > MANY;
-                self.finished(&outcome, &tried, now);
+                self.finished(&outcome, &tried, &mut notes, now);
+                self.write_notes(notes, &tried, &outcome, now.elapsed());
                 if many {
                     give_memory_back();
                 }
@@ -116,7 +123,7 @@ impl Agent {
     }
 
     /// Removes from the queue what succeeded, delays what was refused, and schedules tidying.
-    pub(super) fn finished(&mut self, outcome: &Outcome, tried: &Tried, now: Instant) {
+    pub(super) fn finished(&mut self, outcome: &Outcome, tried: &Tried, notes: &mut Notes, now: Instant) {
         // A refused Service keeps its count of failures: that is what makes its retries slow down.
         for refusal in &outcome.refused {
             let wait = self.failed(&refusal.service, now);
@@ -126,8 +133,10 @@ impl Agent {
         let clock = nanoseconds_since_1970();
         for name in tried.whole.iter().filter(|name| !refused.contains(name)) {
             self.queue.done(name, now);
-            let waited = self.latency.programmed(name, clock);
-            waited.for_each(|(family, seconds)| self.status.programmed(family, seconds));
+            for (family, seconds) in self.latency.programmed(name, clock) {
+                self.status.programmed(family, seconds);
+                notes.waited(name, seconds);
+            }
         }
         if let Some(sweeper) = &mut self.sweeper {
             let in_force = tried.all().filter(|name| !refused.contains(name));
@@ -137,6 +146,7 @@ impl Agent {
             self.verify_due = Some(now);
         }
         self.status.partly(&tried.parts, self.dataplane.acknowledged());
+        self.note_refusals(&outcome.refused);
         self.status.services(&tried.whole, &outcome.refused, self.dataplane.acknowledged());
         self.count_rules();
         self.plan_to_tidy(now);
@@ -158,7 +168,13 @@ impl Agent {
         };
         match changed {
             Ok(outcome) => {
-                info!("the node's own settings changed: {}", describe(&outcome));
+                let words = format!("the node's own settings changed: {}", describe(&outcome));
+                info!("{words}");
+                self.note(|| Entry {
+                    took: Some(began.elapsed().as_secs_f64()),
+                    operations: outcome.operations,
+                    ..Entry::new(What::Node, &words)
+                });
                 // Their node ports may answer on other addresses now.
                 let udp: Vec<_> = self.sweeper.iter().flat_map(Sweeper::services).cloned().collect();
                 udp.into_iter().for_each(|name| self.enqueue(name, Instant::now()));
@@ -243,6 +259,9 @@ impl Agent {
     pub(super) fn count_rules(&self) {
         if let Some(counts) = self.dataplane.counts_rules() {
             self.status.rules(&counts.rule_counts());
+        }
+        if let Some(counts) = self.dataplane.counts_refusals() {
+            self.status.refusals(counts.refusals());
         }
     }
 }

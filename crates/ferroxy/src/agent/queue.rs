@@ -81,6 +81,11 @@ impl Queue {
         }
     }
 
+    /// Everything was programmed for the first time: that counts towards no Service's rate.
+    pub fn started(&mut self) {
+        self.rates = Rates::default();
+    }
+
     /// Returns after how long it is retried. An attempt that failed counts towards the Service's rate as well.
     pub fn failed(&mut self, name: ServiceName, now: Instant) -> Duration {
         if self.pace == Pace::EachService {
@@ -90,6 +95,10 @@ impl Queue {
         let wait = backoff(attempt.failures);
         *attempt = Attempt { due: now + wait, failures: attempt.failures + 1 };
         wait
+    }
+
+    pub fn has(&self, name: &ServiceName) -> bool {
+        self.waiting.contains_key(name)
     }
 
     pub fn len(&self) -> usize {
@@ -131,7 +140,8 @@ impl Rates {
             return self.spent_until.clear();
         }
         let until = self.spent_until.entry(name.clone()).or_insert(now);
-        *until = (*until).max(now) + period;
+        // Attempts that fail may come faster than the period: no more than the whole allowance is spent, ever.
+        *until = ((*until).max(now) + period).min(now + period * Self::BURST);
         if self.spent_until.len() > self.prune_at {
             self.spent_until.retain(|_, until| *until > now);
             self.prune_at = (2 * self.spent_until.len()).max(1000);
@@ -219,6 +229,23 @@ mod tests {
         assert_eq!(programmed(&mut queue, start, 5_000), Rates::BURST as usize + 4);
         queue.add(name("quiet"), start);
         assert_eq!(queue.due(start), [name("quiet")], "another's restlessness is no reason to wait");
+    }
+
+    /// With a period that is longer than the longest backoff.
+    #[test]
+    fn a_service_that_failed_for_long_waits_for_one_period_at_most() {
+        let (mut queue, mut now) = (Queue::default(), Instant::now());
+        let period = 2 * LAST_RETRY;
+        queue.set_period(period);
+        for _ in 0..1000 {
+            now += queue.failed(name("refused"), now);
+        }
+        queue.add(name("refused"), now);
+        assert!(
+            queue.next_due() <= Some(now + period),
+            "{:?} after now",
+            queue.next_due().map(|it| it - now)
+        );
     }
 
     #[test]

@@ -82,16 +82,22 @@ impl Reports {
         self.news_of(name, found, now).log(name);
     }
 
-    pub(super) fn source(&mut self, found: Vec<Diagnostic>, now: Instant) {
+    /// Returns what is logged about it, as one sentence.
+    pub(super) fn source(&mut self, found: Vec<Diagnostic>, now: Instant) -> Option<String> {
+        let mut words = None;
         if found.is_empty() && !self.of_source.numbers.is_empty() {
-            match self.api_server.take() {
-                Some(server) => info!("{server}: all watches are established again"),
-                None => info!("all manifests can be read again"),
-            }
+            let said = match self.api_server.take() {
+                Some(server) => format!("{server}: all watches are established again"),
+                None => "all manifests can be read again".to_owned(),
+            };
+            info!("{said}");
+            words = Some(said);
         }
         let api_server = found.iter().find(|it| it.object.kind == ObjectKind::ApiServer);
         self.api_server = api_server.map(|it| it.object.to_string());
-        self.of_source.news(self.number(found, MOST), &mut at(&OTHERS, now)).log("the source");
+        let news = self.of_source.news(self.number(found, MOST), &mut at(&OTHERS, now));
+        news.log("the source");
+        words.or_else(|| news.words())
     }
 
     pub(super) fn node(&mut self, found: Vec<Diagnostic>, now: Instant) {
@@ -173,6 +179,14 @@ impl Seen {
 }
 
 impl News {
+    fn words(&self) -> Option<String> {
+        let first = self.lines.first()?;
+        Some(match self.lines.len() - 1 {
+            0 => first.to_string(),
+            more => format!("{first} (and {more} more)"),
+        })
+    }
+
     fn log(&self, about: impl Display) {
         if self.suppressed > 0 {
             warn!(

@@ -43,6 +43,23 @@ impl Resolved {
     }
 }
 
+/// New Services, in rounds: a dataplane takes memory for all that it is given at once.
+pub(super) fn rounds(changes: impl Iterator<Item = Change>) -> Vec<Vec<Change>> {
+    let (mut rounds, mut room) = (Vec::new(), 0);
+    for change in changes {
+        let size = portion::size(None, change.1.as_deref(), usize::MAX);
+        match rounds.last_mut() {
+            Some(last) if size <= room => Vec::push(last, change),
+            _ => {
+                rounds.push(vec![change]);
+                room = ROUND;
+            }
+        }
+        room = room.saturating_sub(size);
+    }
+    rounds
+}
+
 /// What is given to the dataplane at once, and what that is to each Service.
 #[derive(Debug, Default)]
 pub(super) struct Round {
@@ -77,7 +94,8 @@ impl Waiting {
         in_force: &Acknowledged,
         is_cut: bool,
     ) {
-        let (before, after) = (in_force.service(&name).map(AsRef::as_ref), desired.as_deref());
+        let before = in_force.service(&name);
+        let (before, after) = (before.as_deref(), desired.as_deref());
         let size = if is_cut { portion::size(before, after, PORTION) } else { 0 };
         let mut leaving = HashSet::new();
         if size > PORTION {
@@ -134,10 +152,10 @@ impl Waiting {
         let Some(resolved) = self.services.get_mut(&name) else { return round };
         resolved.portions += 1;
         let budget = PORTION.max(resolved.size.div_ceil(MOST_PORTIONS));
-        let before = in_force.service(&name).map(AsRef::as_ref);
+        let before = in_force.service(&name);
         // Portions end by themselves. If they do not, the change is made whole.
         let is_patient = resolved.portions <= 4 * MOST_PORTIONS;
-        match portion::next(before, resolved.desired.as_deref(), budget).filter(|_| is_patient) {
+        match portion::next(before.as_deref(), resolved.desired.as_deref(), budget).filter(|_| is_patient) {
             Some(between) => {
                 round.changes.push((name.clone(), Some(Arc::new(between))));
                 round.tried.parts.push(name.clone());
@@ -160,13 +178,34 @@ impl Waiting {
             let others = round.changes.iter().filter(|(name, _)| name != owner);
             let wanted = others.flat_map(|(_, service)| portion::keys(service.as_deref()));
             let taken: HashSet<Key> = wanted.filter(|key| resolved.leaving.contains(key)).collect();
-            let before = in_force.service(owner).filter(|_| !taken.is_empty());
+            let before = (!taken.is_empty()).then(|| in_force.service(owner)).flatten();
             let is_tried = round.changes.iter().any(|(name, _)| name == owner);
             if let Some(before) = before.filter(|_| !is_tried) {
-                let less = portion::without(before, resolved.desired.as_deref(), &taken);
+                let less = portion::without(&before, resolved.desired.as_deref(), &taken);
                 round.changes.push((owner.clone(), less.map(Arc::new)));
                 round.tried.parts.push(owner.clone());
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::iter::repeat_n;
+
+    use ferroxy_core::Protocol;
+    use ferroxy_core::testing::service_over;
+
+    use super::*;
+
+    #[test]
+    fn new_services_come_in_rounds_of_bounded_size() {
+        let services = [(1, 10), (2, ROUND), (3, ROUND / 2), (4, ROUND / 3), (5, ROUND / 2)];
+        let rounds = rounds(services.into_iter().map(|(number, endpoints)| {
+            let (name, service) = service_over(Protocol::Tcp, number, repeat_n(1, endpoints));
+            (name, Some(service))
+        }));
+        let names = |round: &Vec<Change>| -> String { round.iter().map(|(name, _)| name.name()).collect() };
+        assert_eq!(rounds.iter().map(names).collect::<Vec<_>>(), ["s1", "s2", "s3s4", "s5"]);
     }
 }

@@ -1,17 +1,19 @@
 //! The way to the first sync: wait for the whole cluster and our Node, then program what matters most first.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ferroxy_core::policy::DetectLocal;
-use ferroxy_core::{Intent, ServiceIntent, ServiceName, resolve};
+use ferroxy_core::{Diagnostic, Intent, ServiceIntent, ServiceName, resolve};
 use ferroxy_dataplane::{Failure, Outcome};
 use tracing::{error, info, warn};
 
+use super::notes::Notes;
 use super::portion;
 use super::program::describe;
 use super::queue::backoff;
-use super::round::{PORTION, Tried};
+use super::round::{PORTION, Tried, rounds};
 use super::{Agent, Input, Receiver};
 use crate::memory::give_memory_back;
 use crate::serve::health::Step;
@@ -103,6 +105,7 @@ impl Agent {
             Ok(Input::Stop(why)) => return Some(why),
             Ok(Input::Events(events)) => drop(self.apply(events)),
             Ok(Input::Listed) => self.listed = true,
+            Ok(Input::Ask(question)) => self.answer(question),
             Ok(Input::SourceDiagnostics(found)) => self.source_says(found),
             Ok(Input::Reconfigured(new)) => drop(self.reconfigure(*new)),
             Ok(Input::Drift(_)) | Err(_) => {}
@@ -135,31 +138,47 @@ impl Agent {
         }
     }
 
+    fn shortcomings(&self, services: &[Arc<ServiceIntent>]) -> Vec<Diagnostic> {
+        services.iter().flat_map(|it| self.dataplane.shortcomings(it)).collect()
+    }
+
     fn try_start(&mut self) -> Result<(), Failure> {
         let began = Instant::now();
-        let (intent, diagnostics) = resolve::all(&self.facts);
-        self.reports.all(diagnostics.into_iter().chain(self.facts.orphans()).collect(), began);
+        let (intent, mut diagnostics) = resolve::all(&self.facts);
+        diagnostics.extend(self.facts.orphans());
+        let services: Vec<Arc<ServiceIntent>> = intent.services.values().cloned().collect();
+        let assumed = self.shortcomings(&services);
+        self.reports.all([&diagnostics[..], &assumed].concat(), began);
         let (intent, large) = self.set_large_aside(intent)?;
         let outcome = self.program_in_order(&intent)?;
         self.status.node(self.dataplane.acknowledged());
+        // The dataplane has asked the host by now, and may know more.
+        let known = self.shortcomings(&services);
+        if known != assumed {
+            self.reports.all([diagnostics, known].concat(), began);
+        }
         let tried = Tried { whole: intent.services.keys().cloned().collect(), parts: Vec::new() };
-        self.finished(&outcome, &tried, began);
+        self.finished(&outcome, &tried, &mut Notes::default(), began);
         self.status.done(Step::Start, began, &outcome.receipt);
         self.take_over();
+        self.follow_all_probes();
         let counts = self.facts.counts();
-        info!(
-            "in sync: {} of {} Services programmed, {} endpoints; {} in {:.1?}",
+        let words = format!(
+            "in sync: {} of {} Services programmed, {} endpoints",
             intent.services.len() - outcome.refused.len(),
             counts.services,
             counts.endpoints,
-            describe(&outcome),
-            began.elapsed(),
         );
+        info!("{words}; {} in {:.1?}", describe(&outcome), began.elapsed());
+        self.note_start(&words, &outcome, began);
         if !large.is_empty() {
             info!("{} large Services are programmed next, in portions", large.len());
         }
-        large.into_iter().for_each(|name| self.enqueue(name, began));
+        drop((intent, tried));
+        self.queue.started();
+        self.facts.shrink();
         give_memory_back();
+        large.into_iter().for_each(|name| self.enqueue(name, began));
         Ok(())
     }
 
@@ -194,10 +213,11 @@ impl Agent {
             return self.dataplane.start(intent);
         }
         let mut outcome = self.dataplane.start(&Intent { node: intent.node.clone(), services: first })?;
-        outcome.add(
-            self.dataplane
-                .change(later.into_iter().map(|(name, service)| (name, Some(service))).collect())?,
-        );
+        let later = later.into_iter().map(|(name, service)| (name, Some(service)));
+        let rounds = if self.queue.is_cut() { rounds(later) } else { vec![later.collect()] };
+        for changes in rounds {
+            outcome.add(self.dataplane.change(changes)?);
+        }
         Ok(outcome)
     }
 }

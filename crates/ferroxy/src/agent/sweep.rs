@@ -29,6 +29,10 @@ use stale::{Endpoints, Expectation, Frontends, Rule};
 /// and changes that come together are swept together.
 const SETTLE: Duration = Duration::from_millis(50);
 
+/// While so many frontends wait, those that are gone are not checked: tenants can create and delete any number of them while sweeps
+/// fail. Others are as many as the frontends in force.
+const MOST_WAITING: usize = 100_000;
+
 /// The agent's end.
 #[derive(Debug)]
 pub struct Sweeper {
@@ -59,6 +63,8 @@ struct Work {
     frontends: Frontends,
     version: u64,
     stopped: bool,
+    /// Frontends that are gone and not checked, because too many wait.
+    forgotten: u64,
 }
 
 impl Sweeper {
@@ -162,6 +168,11 @@ impl Work {
 
     fn order(&mut self, service: &ServiceName, frontend: SocketAddr, mut rule: Rule) {
         self.version += 1;
+        let is_new = !self.frontends.contains_key(&frontend);
+        if is_new && matches!(rule, Rule::Gone { .. }) && self.frontends.len() >= MOST_WAITING {
+            self.forgotten += 1;
+            return;
+        }
         let pending = self.frontends.get(&frontend).map(|pending| &pending.rule);
         if let (Some(Rule::HeldBy { appeared: true, .. }), Rule::HeldBy { appeared, .. }) =
             (pending, &mut rule)
@@ -184,7 +195,8 @@ fn udp_frontends(
     in_force: &Acknowledged,
     name: &ServiceName,
 ) -> HashMap<SocketAddr, Endpoints> {
-    let ports = in_force.service(name).into_iter().flat_map(|service| &service.ports);
+    let service = in_force.service(name);
+    let ports = service.iter().flat_map(|service| &service.ports);
     let mut all = HashMap::new();
     for port in ports.filter(|port| port.protocol == Protocol::Udp) {
         let endpoints: Endpoints = resolve::serving(facts, name, port).into();
@@ -246,6 +258,7 @@ impl Shared {
                     let wait = backoff(failures);
                     failures += 1;
                     warn!("cannot remove stale UDP connections: {error}; retrying in {wait:?}");
+                    self.log_forgotten();
                     self.wait_after_failure(version, wait);
                 }
             }
@@ -297,6 +310,15 @@ impl Shared {
             }
             drop(work);
             thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn log_forgotten(&self) {
+        let forgotten = std::mem::take(&mut self.work().forgotten);
+        if forgotten > 0 {
+            warn!(
+                "too many frontends wait for a check of their UDP connections: connections to {forgotten} deleted ones are not removed"
+            );
         }
     }
 
@@ -388,6 +410,21 @@ mod tests {
         assert_eq!(pending(&work), Some(Rule::Gone { endpoints: endpoints(&[B]) }));
         change(&mut work, None, &[A]);
         assert_eq!(pending(&work), held_by(&[A], true));
+    }
+
+    /// Sweeps fail, and a tenant creates and deletes Services.
+    #[test]
+    fn frontends_that_are_gone_do_not_pile_up() {
+        let mut work = Work::default();
+        let frontend = |number: usize| SocketAddr::new(IpAddr::from((number as u128).to_be_bytes()), 53);
+        for number in 0..MOST_WAITING + 10 {
+            work.order(&dns(), frontend(number), Rule::Gone { endpoints: endpoints(&[A]) });
+        }
+        assert_eq!((work.frontends.len(), work.forgotten), (MOST_WAITING, 10));
+        work.order(&dns(), frontend(0), Rule::Gone { endpoints: endpoints(&[A]) });
+        assert_eq!(work.forgotten, 10, "it waits already");
+        change(&mut work, None, &[A]);
+        assert_eq!(pending(&work), held_by(&[A], true), "what is in force is always checked");
     }
 
     #[test]

@@ -41,7 +41,7 @@ pub(super) struct Takeover {
     waiting: Option<Waiting>,
 }
 
-/// For connections to end. A restart begins anew: it is not recorded how long they have been waited for.
+/// For connections to end. A restart starts over: it is not recorded how long they have been waited for.
 #[derive(Debug, Clone, Copy)]
 struct Waiting {
     since: Instant,
@@ -108,7 +108,9 @@ impl Takeover {
                     debug!("no longer used by connections through kube-proxy: removed {removed}");
                 }
                 Established::GoOn => {
-                    info!("no connection goes through kube-proxy any more: removed {removed}")
+                    info!(
+                        "all connections through kube-proxy's virtual servers have ended: removed {removed}"
+                    )
                 }
             }
         } else if !self.has_looked {

@@ -9,6 +9,7 @@ use ferroxy_dataplane::testing::{Faults, Faulty, Kernel, MEMORY, Memory};
 use super::*;
 
 mod fairness;
+mod probes;
 
 /// A Service with one port and one endpoint.
 fn service(namespace: &str, name: &str, last: u8, port: i64) -> [Event; 2] {
@@ -274,4 +275,25 @@ fn a_service_that_is_refused_and_changes_all_the_time_keeps_to_its_rate() {
     }
     let attempts = kernel.take_journal().len();
     assert!(attempts <= 30, "{attempts} attempts in five seconds");
+}
+
+/// One tenant's slice, which belongs to another Service that does not exist in each of its versions.
+#[test]
+fn nothing_is_kept_of_services_that_a_slice_only_names() {
+    let kernel = Kernel::warm();
+    let mut agent = agent(&kernel);
+    drop(agent.apply(cluster()));
+    assert_eq!(agent.start(&inbox().1), None);
+    for number in 0..1000 {
+        let slice = EndpointSlice {
+            namespace: "apps".into(),
+            name: "restless".into(),
+            service: Some(format!("nothing-{number}")),
+            address_type: "IPv4".into(),
+            last_change: Some(i64::MAX),
+            ..EndpointSlice::default()
+        };
+        agent.take(Input::Events(vec![Event::Slice(slice)]));
+    }
+    assert_eq!((agent.queue.len(), agent.latency.waiting()), (0, 0));
 }

@@ -7,6 +7,7 @@ use tracing::warn;
 
 use super::program::operations;
 use super::{Agent, MANY};
+use crate::journal::{Entry, What};
 use crate::memory::give_memory_back;
 use crate::serve::health::Step;
 
@@ -56,12 +57,13 @@ impl Agent {
         }
         self.status.drift_repaired();
         self.count_rules();
-        warn!(
-            "drift repaired ({} so far): {}, for example: {}",
-            self.drift_repairs,
-            operations(repair.operations),
-            repair.examples.join("; "),
-        );
+        let what = format!("{}, for example: {}", operations(repair.operations), repair.examples.join("; "));
+        self.note(|| Entry {
+            took: Some(began.elapsed().as_secs_f64()),
+            operations: repair.operations,
+            ..Entry::new(What::Drift, &what)
+        });
+        warn!("drift repaired ({} so far): {what}", self.drift_repairs);
     }
 
     /// Another program works against us, or a tool does not do what it is asked. Logged once, retried every period.

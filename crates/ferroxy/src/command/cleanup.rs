@@ -1,6 +1,9 @@
 //! `ferroxy cleanup`: removes everything of ours, in every mode, and whatever kube-proxy left; or, on the way back to kube-proxy,
 //! only ours, as soon as its rules are there.
 
+use std::collections::BTreeSet;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
@@ -12,8 +15,8 @@ use ferroxy_dataplane::{Dataplane, FailureKind, Mode, Opening, Platform, Setting
 use ferroxy_platform::signals;
 
 use super::Answer;
-use crate::host;
 use crate::modes::Modes;
+use crate::{host, log, panic, wrapper};
 
 #[derive(Debug, Args)]
 pub struct Cleanup {
@@ -28,23 +31,30 @@ pub struct Cleanup {
     /// Afterwards, wait for SIGTERM: for a container that is restarted when it ends
     #[arg(long, requires = "when_replaced")]
     stay: bool,
+
+    /// Directory of pinned programs and maps, if `run` was given another one
+    #[arg(long, value_name = "DIRECTORY", default_value = wrapper::PINS)]
+    sockets_pins: PathBuf,
 }
 
 impl Cleanup {
     pub fn run(self, modes: Modes) -> anyhow::Result<Answer> {
         if !self.when_replaced {
-            return cleanup(modes, self.only_ours);
+            return cleanup(modes, self.only_ours, &self.sockets_pins);
         }
         // The first process of a container must ask for SIGTERM, or it does not get it.
         let (sender, stop) = mpsc::channel();
-        let watched = signals::watch(move |_| sender.send(()).unwrap_or_default());
+        let watched = signals::watch(move |reason| match reason {
+            Ok(_) => sender.send(()).unwrap_or_default(),
+            Err(error) => panic::ended("the thread that waits for signals", &error),
+        });
         watched.context("cannot handle signals")?;
         // A running agent is reported at once, and not after the wait. An agent that starts meanwhile need not wait for us.
         claim().map(drop)?;
         wait_until_replaced(&mut open_all(modes)?, &stop)?;
-        let answer = cleanup(modes, true)?;
+        let answer = cleanup(modes, true, &self.sockets_pins)?;
         if self.stay {
-            eprintln!("done; waiting for SIGTERM");
+            log::print_error("done; waiting for SIGTERM");
             // An error says that nobody can send one.
             stop.recv().ok();
         }
@@ -57,9 +67,10 @@ const LOOK: Duration = Duration::from_millis(200);
 
 /// Our rules serve as long as nobody else does.
 fn wait_until_replaced(opened: &mut Opened, stop: &Receiver<()>) -> anyhow::Result<()> {
-    let mut reported = Vec::new();
+    let mut reported = BTreeSet::new();
     loop {
-        let mut alone = Vec::new();
+        // Two modes may have the same rules.
+        let mut alone = BTreeSet::new();
         for takes_over in opened.iter_mut().filter_map(|(_, dataplane)| dataplane.takes_over()) {
             alone.extend(takes_over.not_replaced()?);
         }
@@ -68,10 +79,10 @@ fn wait_until_replaced(opened: &mut Opened, stop: &Receiver<()>) -> anyhow::Resu
         }
         if reported != alone {
             let families: Vec<String> = alone.iter().map(Family::to_string).collect();
-            eprintln!(
+            log::print_error(&format!(
                 "waiting for the rules of kube-proxy for {}; ours stay until then",
                 families.join(" and ")
-            );
+            ));
             reported = alone;
         }
         if stop.recv_timeout(LOOK).is_ok() {
@@ -97,10 +108,12 @@ fn claim() -> anyhow::Result<host::Claim> {
 }
 
 /// A diff to nothing, in every mode of this platform. A running agent would restore everything.
-pub fn cleanup(modes: Modes, only_ours: bool) -> anyhow::Result<Answer> {
+pub fn cleanup(modes: Modes, only_ours: bool, pins: &Path) -> anyhow::Result<Answer> {
     let _claim = claim()?;
     let mut opened = open_all(modes)?;
-    let (mut removed, mut left) = (Vec::new(), Leftovers::default());
+    // First of all: connections then take the way of packets, which goes after it.
+    let mut removed = wrapper::remove(pins).map_err(anyhow::Error::msg)?;
+    let mut left = Leftovers::default();
     let mut again = Vec::new();
     for (mode, dataplane) in opened.iter_mut().filter(|(mode, _)| !only_ours || !mode.shares_names) {
         match dataplane.cleanup() {
@@ -143,20 +156,24 @@ fn merge(all: &mut Leftovers, found: Leftovers) {
 }
 
 fn report(removed: &[String], left: &Leftovers) -> anyhow::Result<Answer> {
+    let mut lines = String::new();
     for it in removed.iter().chain(&left.own) {
-        println!("removed: {it}");
+        lines.push_str(&format!("removed: {it}\n"));
     }
     for it in &left.removed {
-        println!("removed rules of kube-proxy: {it}");
+        lines.push_str(&format!("removed rules of kube-proxy: {it}\n"));
     }
     for it in &left.kept {
-        println!("kept, because another program uses it: {it}");
+        lines.push_str(&format!("kept, because another program uses it: {it}\n"));
     }
     if removed.is_empty() && *left == Leftovers::default() {
-        println!("nothing to remove");
+        lines.push_str("nothing to remove\n");
     }
+    // What is left matters more than a reader that is gone.
+    let printed = io::stdout().write_all(lines.as_bytes());
     if !left.failed.is_empty() {
         bail!("cannot remove everything: {}", left.failed.join("; "));
     }
+    printed?;
     Ok(Answer::Yes)
 }

@@ -1,15 +1,17 @@
 //! `ferroxy diff`: what `run` would change in this kernel now.
 
-use std::io::{self, Write};
-
+use anyhow::anyhow;
 use clap::Args;
 use ferroxy_core::resolve;
 use serde_json::json;
 
+use super::bundle::Bundle;
 use super::input::Input;
+use super::verdicts::{self, warn_of};
 use super::{Answer, Output};
 use crate::agent::inputs;
 use crate::modes::Modes;
+use crate::view::document;
 
 #[derive(Debug, Args)]
 pub struct Diff {
@@ -22,17 +24,29 @@ pub struct Diff {
 
 impl Diff {
     pub fn run(self, modes: Modes) -> anyhow::Result<Answer> {
+        if let Some(path) = &self.input.bundle {
+            return self.recorded(&Bundle::read(path)?);
+        }
         let (settings, mut cluster) = self.input.look(modes)?;
+        warn_of(verdicts::learn(&mut cluster.facts, &settings));
         cluster.facts.apply(inputs::host_addresses(&settings.devices())?);
         let (intent, _) = resolve::all(&cluster.facts);
         let preview = settings.open()?.preview(&intent)?;
         let nothing = preview.operations.is_empty();
-        let mut out = io::stdout().lock();
-        match self.output {
-            Output::Text if nothing => writeln!(out, "the kernel has exactly this")?,
-            Output::Text => write!(out, "{}", preview.text)?,
-            Output::Json => writeln!(out, "{:#}", json!({ "operations": preview.operations }))?,
-        }
+        let text = || if nothing { SAME.to_owned() } else { preview.text.clone() };
+        self.output.print(text, || document("Diff", json!({ "operations": preview.operations })))?;
+        Ok(if nothing { Answer::Yes } else { Answer::No })
+    }
+
+    /// What the bundle says about the kernel it was made on.
+    fn recorded(&self, bundle: &Bundle) -> anyhow::Result<Answer> {
+        let difference =
+            bundle.difference().map_err(|why| anyhow!("--bundle: nothing was compared: {why}"))?;
+        let nothing = difference.is_empty();
+        let text = || if nothing { SAME.to_owned() } else { difference.to_owned() };
+        self.output.print(text, || document("Diff", json!({ "text": difference })))?;
         Ok(if nothing { Answer::Yes } else { Answer::No })
     }
 }
+
+const SAME: &str = "the kernel has exactly this\n";

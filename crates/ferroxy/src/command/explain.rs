@@ -1,20 +1,19 @@
 //! `ferroxy explain NAMESPACE/SERVICE`: what a Service does on this node, and why it does not work.
 
-use std::io::{self, Write};
 use std::sync::Arc;
 
 use anyhow::Context;
 use clap::Args;
 use ferroxy_core::explain::{Explanation, Finding, PortExplanation, Standing, explain};
-use ferroxy_core::intent::{Frontend, FrontendKind};
 use ferroxy_core::{Intent, ServiceIntent, ServiceName, resolve};
 use ferroxy_dataplane::{Failure, FailureKind, Programmed};
-use serde_json::{Value, json};
 
 use super::input::{Input, Settings};
-use super::{Answer, Output};
+use super::{Answer, Output, sockets, verdicts};
 use crate::modes::Modes;
 use crate::output::{Paint, Table};
+use crate::serve::probes::rfc3339;
+use crate::view::explanation::{OnHost, frontend_address, to_json};
 
 #[derive(Debug, Args)]
 pub struct Explain {
@@ -32,7 +31,9 @@ impl Explain {
     pub fn run(self, modes: Modes) -> anyhow::Result<Answer> {
         let name = ServiceName::parse(&self.service)
             .with_context(|| format!("`{}` is not of the form NAMESPACE/SERVICE", self.service))?;
-        let (settings, cluster) = self.input.look(modes)?;
+        let (settings, mut cluster) = self.input.look(modes)?;
+        let verdicts = verdicts::learn(&mut cluster.facts, &settings);
+        let verdicts = verdicts.filter(|_| cluster.facts.probed(&name).is_some());
         let mut explanation = explain(&cluster.facts, &name);
         let (intent, _) = resolve::all(&cluster.facts);
         let kernel = intent.services.get(&name).map(|service| in_kernel(&intent, service, &settings));
@@ -44,12 +45,13 @@ impl Explain {
             let alone = Intent { node: intent.node.clone(), services };
             settings.ruleset(&alone, &cluster.facts).traits_of(service)
         });
-        let on_host = OnHost { kernel, traits: traits.unwrap_or_default() };
-        let mut out = io::stdout().lock();
-        match self.output {
-            Output::Text => out.write_all(text(&explanation, &on_host, Paint::stdout()).as_bytes())?,
-            Output::Json => writeln!(out, "{:#}", to_json(&explanation, &on_host))?,
+        let mut traits = traits.unwrap_or_default();
+        if let Some(words) = sockets::in_force(&name, &settings).filter(|_| !traits.is_empty()) {
+            traits.push(("sockets in force", words));
         }
+        let on_host = OnHost { kernel, traits, verdicts };
+        self.output
+            .print(|| text(&explanation, &on_host, Paint::stdout()), || to_json(&explanation, &on_host))?;
         Ok(if is_fine(&explanation) { Answer::Yes } else { Answer::No })
     }
 }
@@ -57,15 +59,6 @@ impl Explain {
 fn is_fine(explanation: &Explanation) -> bool {
     let troubles = explanation.findings.len() + explanation.diagnostics.len();
     explanation.standing == Standing::Ours && troubles == 0
-}
-
-/// What the mode makes of the Service on this machine.
-#[derive(Debug, Default)]
-pub(super) struct OnHost {
-    /// How much of it is in force, in words.
-    pub(super) kernel: Option<String>,
-    /// What only this mode has: the scheduler of virtual servers.
-    pub(super) traits: Vec<(&'static str, String)>,
 }
 
 /// How much of the Service this machine has in force.
@@ -82,6 +75,9 @@ pub(super) fn in_kernel(intent: &Intent, service: &Arc<ServiceIntent>, settings:
         let problem = Some(Finding { problem: problem.into(), fix: fix.into() });
         InKernel { words, problem }
     };
+    if settings.is_recorded {
+        return fine("not checked: the bundle is from another time, or another machine".into());
+    }
     match programmed(intent, service, settings) {
         Ok(None) => fine(format!("not checked: {} mode keeps no state on the host", settings.mode.name)),
         Ok(Some(Programmed::Nothing)) => wrong(
@@ -127,6 +123,12 @@ pub(super) fn text(explanation: &Explanation, on_host: &OnHost, paint: Paint) ->
     }
     for (name, value) in &on_host.traits {
         text.push_str(&format!("  {name}: {value}\n"));
+    }
+    if let Some(probe) = &explanation.probe {
+        text.push_str(&format!("  probe: {probe}\n"));
+    }
+    if let Some(reason) = &on_host.verdicts {
+        text.push_str(&format!("  which endpoints fail it is not known: {reason}\n"));
     }
     for port in &explanation.ports {
         text.push_str(&port_text(port, paint));
@@ -181,7 +183,12 @@ fn port_text(port: &PortExplanation, paint: Paint) -> String {
             (false, true) => paint.good("used for policy Local"),
             (false, false) => paint.doubtful("not used"),
         };
-        let reason = endpoint.reason.clone().unwrap_or_default();
+        let reason = match (&endpoint.reason, endpoint.down) {
+            (None, None) => String::new(),
+            (Some(reason), None) => reason.clone(),
+            (Some(reason), Some(down)) => format!("{reason}, since {}", rfc3339(down.since)),
+            (None, Some(down)) => format!("fails its probe: {}, since {}", down.fault, rfc3339(down.since)),
+        };
         endpoints.row([endpoint.address.clone(), endpoint.target.clone(), place, used, reason]);
     }
     text.push_str(&format!("{frontends}"));
@@ -190,73 +197,4 @@ fn port_text(port: &PortExplanation, paint: Paint) -> String {
     }
     text.push_str(&format!("{endpoints}"));
     text
-}
-
-fn frontend_address(frontend: &Frontend) -> String {
-    match (frontend.kind, frontend.address) {
-        (FrontendKind::NodePort, _) | (_, None) => frontend.port.to_string(),
-        (_, Some(address)) => std::net::SocketAddr::new(address, frontend.port).to_string(),
-    }
-}
-
-pub(super) fn to_json(explanation: &Explanation, on_host: &OnHost) -> Value {
-    let standing = match &explanation.standing {
-        Standing::Ours => json!("handled"),
-        Standing::NotOurs(why) => json!({ "not handled": why.words() }),
-        Standing::Unknown { elsewhere, similar } => {
-            let names = |list: &[ServiceName]| list.iter().map(ToString::to_string).collect::<Vec<_>>();
-            json!({ "unknown": { "elsewhere": names(elsewhere), "similar": names(similar) } })
-        }
-    };
-    json!({
-        "service": explanation.service.to_string(),
-        "standing": standing,
-        "programmed": on_host.kernel,
-        "traits": on_host.traits.iter().map(|(name, value)| json!({ "name": name, "value": value })).collect::<Vec<_>>(),
-        "ports": explanation.ports.iter().map(port_json).collect::<Vec<_>>(),
-        "findings": explanation.findings.iter()
-            .map(|finding| json!({ "problem": finding.problem, "fix": finding.fix })).collect::<Vec<_>>(),
-        "diagnostics": explanation.diagnostics.iter().map(ToString::to_string).collect::<Vec<_>>(),
-    })
-}
-
-fn port_json(port: &PortExplanation) -> Value {
-    let frontends: Vec<Value> = port
-        .frontends
-        .iter()
-        .map(|it| {
-            json!({
-                "kind": it.frontend.kind.words(),
-                "address": frontend_address(&it.frontend),
-                "route": it.words,
-            })
-        })
-        .collect();
-    let endpoints: Vec<Value> = port
-        .endpoints
-        .iter()
-        .map(|it| {
-            json!({
-                "address": it.address,
-                "pod": it.target,
-                "node": it.node,
-                "zone": it.zone,
-                "local": it.is_local,
-                "slice": it.slice,
-                "usedForCluster": it.used_for_cluster,
-                "usedForLocal": it.used_for_local,
-                "reason": it.reason,
-            })
-        })
-        .collect();
-    json!({
-        "name": &*port.name,
-        "family": port.family.to_string(),
-        "protocol": port.protocol.lowercase(),
-        "port": port.port,
-        "targetPort": port.target_port,
-        "affinitySeconds": port.affinity,
-        "frontends": frontends,
-        "endpoints": endpoints,
-    })
 }

@@ -7,20 +7,24 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use ferroxy_core::{Diagnostic, Facts, Family, Intent, Policy, resolve};
-use ferroxy_dataplane::{Dataplane, Failure, Mode, Opening, Periods, Platform, Rendering, Ruleset};
+use ferroxy_dataplane::{Dataplane, Failure, Mode, Opening, Periods, Platform, Ruleset};
 use ferroxy_source::manifest::ManifestSource;
 
+use super::bundle::Bundle;
 use super::source::{ApiSource, Source};
 use crate::config::Config;
 use crate::flags::Flags;
-use crate::host;
 use crate::modes::Modes;
+use crate::{host, log, wrapper};
 
 #[derive(Debug, Args)]
 pub struct Input {
     /// A manifest, or a directory of them, instead of the API server: Services, EndpointSlices, Nodes, ServiceCIDRs
     #[arg(long, value_name = "PATH")]
     pub manifests: Option<PathBuf>,
+    /// A support bundle of `ferroxy record`, instead of the API server and of this machine's configuration
+    #[arg(long, value_name = "PATH", conflicts_with = "manifests")]
+    pub bundle: Option<PathBuf>,
     #[command(flatten)]
     pub flags: Flags,
 }
@@ -34,6 +38,8 @@ pub struct Settings {
     pub modes: Modes,
     pub node_name: String,
     pub periods: Periods,
+    /// They come from a bundle: this machine's kernel and agent have nothing to do with them.
+    pub is_recorded: bool,
 }
 
 /// The cluster as far as it is known.
@@ -74,7 +80,8 @@ impl Settings {
     /// The dataplane of this mode, on a platform that has it.
     pub fn open(&self) -> Result<Box<dyn Dataplane>, Failure> {
         self.check_platform()?;
-        (self.mode.open)(&Opening { families: &self.families(), settings: &self.config.settings(self.mode) })
+        let opening = Opening { families: &self.families(), settings: &self.config.settings(self.mode) };
+        Ok(wrapper::wrap((self.mode.open)(&opening)?, &self.config.sockets))
     }
 
     /// The families that both this host and the mode have.
@@ -92,17 +99,31 @@ impl Settings {
     /// The rules for an Intent, without a kernel.
     pub fn ruleset(&self, intent: &Intent, facts: &Facts) -> Box<dyn Ruleset> {
         let host_addresses: Vec<IpAddr> = resolve::known_addresses(facts).into_iter().collect();
-        let settings = self.config.settings(self.mode);
-        (self.mode.render)(&Rendering { intent, settings: &settings, host_addresses: &host_addresses })
+        self.config.ruleset(self.mode, intent, &host_addresses)
     }
 }
 
 impl Input {
     /// Reads flags and configuration file; warnings go to `warn`.
     pub fn settings(&self, modes: Modes, warn: &mut dyn FnMut(String)) -> anyhow::Result<Settings> {
-        let (config, warnings) = Config::load(&self.flags, modes).map_err(join_lines)?;
+        self.settings_of(None, modes, warn)
+    }
+
+    /// The same, from a bundle if there is one.
+    pub fn settings_of(
+        &self,
+        bundle: Option<&Bundle>,
+        modes: Modes,
+        warn: &mut dyn FnMut(String),
+    ) -> anyhow::Result<Settings> {
+        let loaded = match bundle {
+            Some(bundle) => bundle.config(&self.flags, modes),
+            None => Config::load(&self.flags, modes),
+        };
+        let (config, warnings) = loaded.map_err(join_lines)?;
         warnings.into_iter().for_each(&mut *warn);
-        let mode = match config.mode {
+        let recorded = bundle.and_then(|bundle| modes.find(bundle.mode()?));
+        let mode = match config.mode.or(recorded) {
             Some(mode) => mode,
             None => {
                 let (mode, why) = default_mode(modes)?;
@@ -111,9 +132,12 @@ impl Input {
                 mode
             }
         };
-        let node_name = config.node_name().map_err(anyhow::Error::msg)?;
+        let node_name = match bundle.and_then(Bundle::node) {
+            Some(node) => node.to_owned(),
+            None => config.node_name().map_err(anyhow::Error::msg)?,
+        };
         let periods = config.periods(mode);
-        Ok(Settings { config, mode, modes, node_name, periods })
+        Ok(Settings { config, mode, modes, node_name, periods, is_recorded: bundle.is_some() })
     }
 
     /// Manifests are read once; the API server is not asked for anything yet.
@@ -130,7 +154,14 @@ impl Input {
 
     /// For commands that only look: the whole cluster, with warnings on standard error.
     pub fn look(&self, modes: Modes) -> anyhow::Result<(Settings, Cluster)> {
-        let settings = self.settings(modes, &mut |warning| eprintln!("ferroxy: {warning}"))?;
+        let bundle = self.bundle.as_deref().map(Bundle::read).transpose()?;
+        let warn = &mut |warning| log::print_error(&format!("ferroxy: {warning}"));
+        let settings = self.settings_of(bundle.as_ref(), modes, warn)?;
+        if let Some(bundle) = bundle {
+            let mut facts = settings.facts();
+            let diagnostics = bundle.facts(&mut facts);
+            return Ok((settings, Cluster { facts, diagnostics }));
+        }
         let (mut cluster, source) = self.open(&settings)?;
         if let Source::Api(source) = source {
             let (events, diagnostics) = source.read_once(LOOK_LIMIT)?;
@@ -138,7 +169,7 @@ impl Input {
             cluster.diagnostics = diagnostics;
         }
         for diagnostic in &cluster.diagnostics {
-            eprintln!("ferroxy: {diagnostic}");
+            log::print_error(&format!("ferroxy: {diagnostic}"));
         }
         Ok((settings, cluster))
     }

@@ -1,22 +1,33 @@
 //! The command line: which commands there are. One small file for each.
 
+mod agent_page;
+mod bundle;
 mod cleanup;
+mod completions;
 #[cfg(all(feature = "demo", target_os = "linux"))]
 mod demo;
 mod diff;
 mod explain;
 mod input;
+mod man;
+mod record;
 mod render;
 mod run;
+mod sockets;
 mod source;
+mod status;
 mod trace;
+mod verdicts;
+mod watch;
 
 use std::ffi::{OsStr, OsString};
+use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
-use ferroxy_core::foreign::printable;
+
+use serde_json::Value;
 
 use crate::config::KUBERNETES_VERSION;
 use crate::flags::{Flags, ModeFlags, normalise, one_line};
@@ -26,7 +37,7 @@ use crate::modes::Modes;
 /// kube-proxy, rebuilt: makes the Services of a Kubernetes cluster work on this node.
 ///
 /// Exit codes: 0 success; 1 error, with one line on stderr; 2 the command succeeded and found a problem
-/// (`diff` found differences, `trace` reaches no endpoint, `explain` found something wrong).
+/// (`diff` found differences, `trace` reaches no endpoint, `explain` and `status` found something wrong).
 #[derive(Debug, Parser)]
 #[command(name = "ferroxy", disable_version_flag = true, args_conflicts_with_subcommands = true)]
 struct Cli {
@@ -51,6 +62,16 @@ enum Command {
     Trace(trace::Trace),
     /// Explain how this node handles a Service, and diagnose it
     Explain(explain::Explain),
+    /// Show how the agent on this node is doing, on one screen
+    Status(status::Status),
+    /// Follow what the agent on this node does, line by line
+    Watch(watch::Watch),
+    /// Write a support bundle that explain, trace, render and diff can read on another machine
+    Record(record::Record),
+    /// Print a script that completes commands and flags in a shell
+    Completions(completions::Completions),
+    /// Print the manual page, or write those of all commands
+    Man(man::Manual),
     /// Run a demo cluster in its own network namespaces; leaves nothing behind
     #[cfg(all(feature = "demo", target_os = "linux"))]
     Demo(demo::Demo),
@@ -64,6 +85,21 @@ pub enum Output {
     Text,
     /// For machines
     Json,
+    /// The same as JSON, in the form of manifests
+    Yaml,
+}
+
+impl Output {
+    /// Writes an answer in the form that was asked for. Only that form is made.
+    pub fn print(self, text: impl FnOnce() -> String, value: impl FnOnce() -> Value) -> anyhow::Result<()> {
+        let mut out = io::stdout().lock();
+        match self {
+            Output::Text => out.write_all(text().as_bytes())?,
+            Output::Json => writeln!(out, "{:#}", value())?,
+            Output::Yaml => out.write_all(serde_saphyr::to_string(&value())?.as_bytes())?,
+        }
+        Ok(())
+    }
 }
 
 /// What came of a command that could be carried out.
@@ -113,10 +149,8 @@ impl Name {
 }
 
 impl Cli {
-    /// The flags of commands depend on the modes.
     fn parse_with(args: Vec<OsString>, modes: Modes) -> Result<Cli, clap::Error> {
-        let command = ModeFlags::add_to_all(Cli::command(), modes);
-        Cli::from_arg_matches(&command.try_get_matches_from(args)?)
+        Cli::from_arg_matches(&command_line(modes).try_get_matches_from(args)?)
     }
 
     fn run(self, modes: Modes) -> anyhow::Result<Answer> {
@@ -128,10 +162,20 @@ impl Cli {
             Some(Command::Diff(command)) => command.run(modes),
             Some(Command::Trace(command)) => command.run(modes),
             Some(Command::Explain(command)) => command.run(modes),
+            Some(Command::Status(command)) => command.run(),
+            Some(Command::Watch(command)) => command.run(),
+            Some(Command::Record(command)) => command.run(modes),
+            Some(Command::Completions(command)) => command.run(modes),
+            Some(Command::Man(command)) => command.run(modes),
             #[cfg(all(feature = "demo", target_os = "linux"))]
             Some(Command::Demo(command)) => command.run(modes),
         }
     }
+}
+
+/// All commands. Their flags depend on the modes.
+fn command_line(modes: Modes) -> clap::Command {
+    ModeFlags::add_to_all(Cli::command(), modes)
 }
 
 /// No commands then: a word that is not a flag is an error, as in the original.
@@ -141,8 +185,7 @@ fn as_kube_proxy(args: Vec<OsString>, modes: Modes) -> Result<anyhow::Result<Ans
     );
     let matches = ModeFlags::add_to_all(run::Run::augment_args(command), modes).try_get_matches_from(args)?;
     if let Some(version) = kubernetes_version(&Flags::from_arg_matches(&matches)?) {
-        println!("{version}");
-        return Ok(Ok(Answer::Yes));
+        return Ok(print_line(&version));
     }
     run::Run::from_arg_matches(&matches).map(|run| run.run(modes))
 }
@@ -153,7 +196,7 @@ fn not_understood(name: Name, error: &clap::Error) -> ExitCode {
         return if error.print().is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
     let name = name.as_str();
-    eprintln!("{name}: {}; `{name} --help` lists commands and flags", one_line(error));
+    log::print_error(&format!("{name}: {}; `{name} --help` lists commands and flags", one_line(error)));
     ExitCode::FAILURE
 }
 
@@ -166,9 +209,7 @@ fn failed(name: Name, error: &anyhow::Error) -> ExitCode {
     if log::is_json() {
         tracing::error!(error = reasons, "command failed");
     } else {
-        reasons
-            .lines()
-            .for_each(|reason| log::print_error(&format!("{}: {}", name.as_str(), printable(reason))));
+        reasons.lines().for_each(|reason| log::print_error(&format!("{}: {reason}", name.as_str())));
     }
     ExitCode::FAILURE
 }
@@ -176,6 +217,12 @@ fn failed(name: Name, error: &anyhow::Error) -> ExitCode {
 /// Whoever read our output has enough of it (`ferroxy render | head`).
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
+}
+
+/// An answer of one line. (Not `println!`, which panics when the reader is gone.)
+fn print_line(line: &str) -> anyhow::Result<Answer> {
+    writeln!(std::io::stdout(), "{line}")?;
+    Ok(Answer::Yes)
 }
 
 /// `--version`. (`--version=v…` sets, in the original, the version to report as; it prints nothing.)

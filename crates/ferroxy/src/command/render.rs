@@ -1,13 +1,13 @@
 //! `ferroxy render`: the ruleset for manifests, as text. Touches no kernel.
 
-use std::io::{self, Write};
-
 use clap::Args;
 use ferroxy_core::resolve;
 
 use super::input::Input;
 use super::{Answer, Output};
+use crate::log;
 use crate::modes::Modes;
+use crate::view::document;
 
 #[derive(Debug, Args)]
 pub struct Render {
@@ -23,14 +23,10 @@ impl Render {
         let (settings, cluster) = self.input.look(modes)?;
         let (intent, diagnostics) = resolve::all(&cluster.facts);
         for diagnostic in diagnostics.into_iter().chain(cluster.facts.orphans()) {
-            eprintln!("ferroxy: {diagnostic}");
+            log::print_error(&format!("ferroxy: {diagnostic}"));
         }
         let ruleset = settings.ruleset(&intent, &cluster.facts);
-        let mut out = io::stdout().lock();
-        match self.output {
-            Output::Text => write!(out, "{ruleset}")?,
-            Output::Json => writeln!(out, "{:#}", ruleset.to_json())?,
-        }
+        self.output.print(|| ruleset.to_string(), || document("Ruleset", ruleset.to_json()))?;
         Ok(Answer::Yes)
     }
 }

@@ -1,25 +1,27 @@
 //! `ferroxy run`: the node agent.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::Args;
 use ferroxy_core::{Facts, Family, resolve};
-use ferroxy_dataplane::{Dataplane, Failure, Lifetime, Periods};
+use ferroxy_dataplane::{Dataplane, Failure, Lifetime, Periods, Platform};
 use ferroxy_source::{Occurrence, Regarding};
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use super::input::{Cluster, Input, Settings};
 use super::source::Source;
-use super::{Answer, cleanup, version};
+use super::{Answer, cleanup, print_line, version};
 use crate::agent::{self, Agent, inputs};
 use crate::config::reload::{self, Reload};
 use crate::flags::Flags;
 use crate::host::notify::Notifier;
+use crate::journal::Journal;
 use crate::modes::Modes;
-use crate::serve::{Counters, Status};
-use crate::{host, log, memory};
+use crate::serve::{AgentLink, Counters, Status};
+use crate::{host, log, memory, wrapper};
 
 #[derive(Debug, Args)]
 pub struct Run {
@@ -31,8 +33,10 @@ impl Run {
     pub fn run(self, modes: Modes) -> anyhow::Result<Answer> {
         let flags = &self.input.flags;
         if let Some(version) = version(flags) {
-            println!("{version}");
-            return Ok(Answer::Yes);
+            return print_line(&version);
+        }
+        if self.input.bundle.is_some() {
+            bail!("--bundle: `run` needs a cluster; explain, trace, render and diff read bundles");
         }
         let mut warnings = Vec::new();
         let settings = self.input.settings(modes, &mut |warning| warnings.push(warning))?;
@@ -42,7 +46,7 @@ impl Run {
             return Ok(Answer::Yes);
         }
         if flags.cleanup == Some(true) {
-            return cleanup::cleanup(modes, false);
+            return cleanup::cleanup(modes, false, &settings.config.sockets.pins);
         }
         settings.check_platform()?;
         log::start(&settings.config.logging);
@@ -52,9 +56,36 @@ impl Run {
         if flags.init_only == Some(true) {
             return init_only(&settings);
         }
-        let (cluster, source) = self.input.open(&settings)?;
-        serve(settings, cluster, source, flags)
+        if is_service(&settings, flags) { self.work_as_service(settings) } else { self.work(settings) }
     }
+
+    fn work(self, settings: Settings) -> anyhow::Result<Answer> {
+        let (cluster, source) = self.input.open(&settings)?;
+        serve(settings, cluster, source, &self.input.flags)
+    }
+
+    /// The service manager gets the result as an exit code; the reason is in the log.
+    fn work_as_service(self, settings: Settings) -> anyhow::Result<Answer> {
+        let work = move || match self.work(settings) {
+            Ok(_) => 0,
+            Err(error) => {
+                error!("{error:#}");
+                log::flush();
+                1
+            }
+        };
+        ferroxy_platform::service::run(SERVICE, work)
+            .context("--windows-service: the service manager did not start this process")?;
+        Ok(Answer::Yes)
+    }
+}
+
+/// The name that the original registers, too.
+const SERVICE: &str = "kube-proxy";
+
+fn is_service(settings: &Settings, flags: &Flags) -> bool {
+    let is_asked = flags.windows_service.unwrap_or(settings.config.windows_run_as_service);
+    is_asked && Platform::HERE == Platform::Windows
 }
 
 /// Only what needs privileges: prepares the host and checks that it has what this mode needs.
@@ -77,15 +108,62 @@ fn serve(settings: Settings, cluster: Cluster, source: Source, flags: &Flags) ->
     let (sender, receiver) = agent::inbox();
     inputs::watch_signals(sender.clone()).context("cannot handle signals")?;
     log::write_in_background();
-    let Some(_claim) = claim(&receiver)? else { return Ok(Answer::Yes) };
+    let Some(claim) = claim(&receiver, settings.mode.lifetime)? else { return Ok(Answer::Yes) };
+    remove_stale_pins(&settings);
 
-    let status = Arc::new(Status::new(&families, settings.periods.sync));
-    let counters = Counters { traffic: dataplane.counts_traffic(), packets: dataplane.counts_packets() };
-    crate::serve::start(&settings.config, settings.mode, flags, counters, &status)?;
+    let mut status = Status::new(&families, settings.periods.sync);
+    status.journal = settings.config.page.is_some().then(Journal::default);
+    let status = Arc::new(status);
+    let counters = Counters::of(&*dataplane);
+    let link = AgentLink { node: settings.node_name.clone(), inputs: sender.clone() };
+    crate::serve::start(&settings.config, settings.mode, flags, counters, link, &status)?;
     watch_dataplane(&mut *dataplane, sender.clone())?;
     // Watch first, then list: no change is missed in between.
     inputs::watch_addresses(&settings.devices(), sender.clone())?;
     facts.apply(inputs::host_addresses(&settings.devices())?);
+    introduce(&settings, &source);
+    let is_api = matches!(source, Source::Api(_));
+    let source_is_whole = agent::is_whole(&diagnostics);
+    let _ = sender.send(agent::Input::SourceDiagnostics(diagnostics));
+    status.show_inputs(sender.gauge());
+    if let Some(persists) = dataplane.persists().filter(|_| is_api) {
+        persists.look_ahead();
+    }
+    let _watching = source.watch(sender.clone(), &status)?;
+    // Dropped before the source, whose thread may wait for room.
+    let _closing = receiver.closing();
+    announce(&settings, &status);
+    let manager = host::service_manager();
+    let prober = agent::prober(sender.clone(), &status, dataplane.ejects());
+    let _reload = follow_config(&settings, flags, &manager, sender, &status)?;
+
+    let mut agent = Agent::new(settings.mode, facts, dataplane, periods(&settings.periods), status);
+    agent.set_heart(manager.heart());
+    agent.set_prober(prober);
+    if !source_is_whole {
+        agent.distrust_source();
+    }
+    let stopped = is_api.then(|| agent.gather(&receiver)).flatten().or_else(|| agent.start(&receiver));
+    let why = stopped.unwrap_or_else(|| {
+        manager.ready("in sync");
+        agent.run(&receiver)
+    });
+    manager.stopping(why);
+    finish(settings.mode.lifetime, agent, claim, why);
+    Ok(Answer::Yes)
+}
+
+fn finish(lifetime: Lifetime, agent: Agent, claim: Mine, why: &str) {
+    match lifetime {
+        Lifetime::OutlivesProcess => {
+            info!("{why}: the rules stay in place (`ferroxy cleanup` removes them)")
+        }
+        Lifetime::EndsWithProcess => end(agent, claim, why),
+    }
+    log::flush();
+}
+
+fn introduce(settings: &Settings, source: &Source) {
     info!(
         "ferroxy {} runs in {} mode as node {}, with {}",
         env!("CARGO_PKG_VERSION"),
@@ -93,38 +171,54 @@ fn serve(settings: Settings, cluster: Cluster, source: Source, flags: &Flags) ->
         settings.node_name,
         source.describe(),
     );
-    let is_api = matches!(source, Source::Api(_));
-    let source_is_whole = agent::is_whole(&diagnostics);
-    let _ = sender.send(agent::Input::SourceDiagnostics(diagnostics));
-    status.show_inputs(sender.gauge());
-    let _watching = source.watch(sender.clone(), &status)?;
-    // Dropped before the source, whose thread may wait for room.
-    let _closing = receiver.closing();
-    announce(&settings, &status);
-    let manager = host::service_manager();
-    let _reload = follow_config(&settings, flags, &manager, sender, &status)?;
+}
 
-    let mut agent = Agent::new(settings.mode, facts, dataplane, periods(&settings.periods), status);
-    agent.set_heart(manager.heart());
-    if !source_is_whole {
-        agent.distrust_source();
+/// A successor that waits for our end takes over the listeners, if there is one; our connections may finish then.
+fn end(mut agent: Agent, claim: Mine, why: &str) {
+    let Some(listeners) = agent.dataplane().hands_over() else {
+        return info!("{why}: Services stop working on this node");
+    };
+    let is_alone = matches!(claim, Mine::Unclaimed);
+    drop(claim);
+    if is_alone || !has_successor() {
+        let cut = listeners.finish(Duration::ZERO);
+        return info!("{why}: Services stop working on this node ({cut} connections end)");
     }
-    let why =
-        is_api.then(|| agent.gather(&receiver)).flatten().or_else(|| agent.start(&receiver)).unwrap_or_else(
-            || {
-                manager.ready("in sync");
-                agent.run(&receiver)
-            },
-        );
-    manager.stopping(why);
-    match settings.mode.lifetime {
-        Lifetime::OutlivesProcess => {
-            info!("{why}: the rules stay in place (`ferroxy cleanup` removes them)")
+    info!("{why}: the listeners are handed over");
+    let deadline = Instant::now() + SUCCESSION;
+    while !listeners.is_superseded() && Instant::now() < deadline {
+        thread::sleep(LOOK);
+    }
+    let superseded = listeners.is_superseded();
+    let cut = listeners.finish(if superseded { GRACE } else { Duration::ZERO });
+    match superseded {
+        true => info!("another process took over; {cut} connections were closed"),
+        false => {
+            warn!("no other process took over: Services stop working on this node ({cut} connections end)")
         }
-        Lifetime::EndsWithProcess => info!("{why}: Services stop working on this node"),
     }
-    log::flush();
-    Ok(Answer::Yes)
+}
+
+/// How long a successor may take to its first sync, and connections to their end after that.
+const SUCCESSION: Duration = Duration::from_secs(60);
+const GRACE: Duration = Duration::from_secs(25);
+
+/// How often a waiting agent looks whether it may begin, and how often we look for one.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Whether another agent has taken the claim that was ours.
+fn has_successor() -> bool {
+    (0..4).any(|_| {
+        thread::sleep(LOOK);
+        matches!(host::Claim::take(), Ok(None))
+    })
+}
+
+/// What keeps other agents from programming this host.
+enum Mine {
+    Claimed(#[allow(dead_code, reason = "held until it is dropped")] host::Claim),
+    /// Not permitted to claim anything, nor to program anything: sockets exclude each other by themselves.
+    Unclaimed,
 }
 
 /// Opens the dataplane if this host has what it needs. Changes nothing.
@@ -145,6 +239,24 @@ fn check_host(settings: &Settings, families: &[Family], facts: &Facts) -> anyhow
     Ok(dataplane)
 }
 
+/// What an earlier run with accelerated sockets pinned would stay in force and never change.
+fn remove_stale_pins(settings: &Settings) {
+    let sockets = &settings.config.sockets;
+    if wrapper::is_on(sockets) {
+        return;
+    }
+    match wrapper::remove(&sockets.pins) {
+        Ok(removed) if removed.is_empty() => {}
+        Ok(removed) => {
+            info!("removed what an earlier run with --accelerate-sockets left: {}", removed.join(", "))
+        }
+        Err(error) => warn!(
+            "cannot remove what an earlier run with --accelerate-sockets left, so connections may go to endpoints that are gone: \
+             {error}"
+        ),
+    }
+}
+
 fn watch_dataplane(dataplane: &mut dyn Dataplane, inputs: agent::Sender) -> Result<(), Failure> {
     let Some(watches) = dataplane.watches() else { return Ok(()) };
     watches.watch(Box::new(move |what| inputs.send(agent::Input::Drift(what)).is_ok()))
@@ -161,6 +273,7 @@ fn announce(settings: &Settings, status: &Status) {
             regarding: Regarding::Node(settings.node_name.clone()),
             reason: reason.into(),
             action: "StartKubeProxy".into(),
+            about: String::new(),
             note: note.into(),
             warning,
         });
@@ -205,18 +318,27 @@ fn follow_config(
 }
 
 /// Waits until no other agent runs in this network namespace: two would undo each other's work. `None`: asked to stop.
-fn claim(inputs: &agent::Receiver) -> anyhow::Result<Option<host::Claim>> {
+fn claim(inputs: &agent::Receiver, lifetime: Lifetime) -> anyhow::Result<Option<Mine>> {
     let mut warned = false;
     loop {
-        let claim = host::Claim::take().context("cannot check whether another Ferroxy agent runs here")?;
-        if claim.is_some() {
-            return Ok(claim);
+        match host::Claim::take() {
+            Ok(Some(claim)) => return Ok(Some(Mine::Claimed(claim))),
+            Ok(None) => {}
+            Err(error)
+                if lifetime == Lifetime::EndsWithProcess
+                    && error.kind() == std::io::ErrorKind::PermissionDenied =>
+            {
+                return Ok(Some(Mine::Unclaimed));
+            }
+            Err(error) => {
+                return Err(error).context("cannot check whether another Ferroxy agent runs here");
+            }
         }
         if !warned {
             warn!("another Ferroxy agent runs in this network namespace: waiting for it to end");
             warned = true;
         }
-        if let Ok(agent::Input::Stop(why)) = inputs.recv_timeout(Duration::from_millis(200)) {
+        if let Ok(agent::Input::Stop(why)) = inputs.recv_timeout(LOOK) {
             info!("{why} while waiting: nothing was changed");
             return Ok(None);
         }

@@ -27,7 +27,8 @@ pub(super) fn fill(file: &mut File, modes: Modes, origin: Origin) {
         &mut file.cluster_cidr,
         &mut file.hostname_override,
         &mut file.mode,
-        &mut file.port_range,
+        &mut file.page_address,
+        &mut file.page_token_file,
         &mut file.show_hidden_metrics_for_version,
         &mut file.detect_local.bridge_interface,
         &mut file.detect_local.interface_name_prefix,
@@ -48,6 +49,7 @@ pub(super) fn fill(file: &mut File, modes: Modes, origin: Origin) {
 
 pub(super) const HEALTHZ_PORT: u16 = 10256;
 pub(super) const METRICS_PORT: u16 = 10249;
+pub(super) const PAGE_PORT: u16 = 10257;
 pub(super) const TRAFFIC_METRICS_MAX_SERIES: u32 = 20_000;
 
 /// The default addresses of the health and metrics services: of the family of `bindAddress`.
@@ -87,9 +89,11 @@ fn addresses(file: &mut File, origin: Origin) {
         fill.text(&mut file.healthz_bind_address, &format!("{healthz}:{HEALTHZ_PORT}"));
     }
     fill.text(&mut file.metrics_bind_address, &format!("{metrics}:{METRICS_PORT}"));
-    for (address, port) in
-        [(&mut file.healthz_bind_address, HEALTHZ_PORT), (&mut file.metrics_bind_address, METRICS_PORT)]
-    {
+    for (address, port) in [
+        (&mut file.healthz_bind_address, HEALTHZ_PORT),
+        (&mut file.metrics_bind_address, METRICS_PORT),
+        (&mut file.page_address, PAGE_PORT),
+    ] {
         *address = address.as_deref().map(|it| with_port(it, port.into()));
     }
 }

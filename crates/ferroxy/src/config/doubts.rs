@@ -1,7 +1,7 @@
 //! Warnings: settings that are ignored, and settings that are probably a mistake. Errors are in `validate.rs`.
 
 use ferroxy_core::policy::NodePortAddress;
-use ferroxy_dataplane::Mode;
+use ferroxy_dataplane::{Mode, Platform};
 use ipnet::IpNet;
 use serde_json::Value;
 
@@ -9,7 +9,6 @@ use super::defaults::Origin;
 use super::file::File;
 use super::{Config, overlay};
 use crate::flags::Flags;
-use crate::modes::Modes;
 
 /// All warnings about a configuration that is valid. `written` is the file (or the flags) before the defaults.
 pub(super) fn warnings(flags: &Flags, written: &File, origin: Origin, config: &Config) -> Vec<String> {
@@ -38,31 +37,42 @@ pub(super) fn open_node_ports(config: &Config, mode: &Mode) -> Option<String> {
 }
 
 /// Whether this flag is ignored when `--config` is given.
-pub(super) fn is_ignored_beside_a_file(flag: &str, modes: Modes) -> bool {
-    !BESIDE_A_FILE.contains(&flag) && !flag.starts_with("log-") && !is_unused(flag, modes)
+pub(super) fn is_ignored_beside_a_file(flag: &str) -> bool {
+    !BESIDE_A_FILE.contains(&flag) && !flag.starts_with("log-") && !is_unused(flag)
 }
 
-/// Whether nothing in this binary uses the flag.
-fn is_unused(flag: &str, modes: Modes) -> bool {
-    flag == "windows-service" || modes.unclaimed().any(|field| field.flag.is_some_and(|it| it.name == flag))
+/// Whether nothing uses the flag on this platform.
+fn is_unused(flag: &str) -> bool {
+    flag == "windows-service" && Platform::HERE != Platform::Windows
 }
 
 /// The flags that are used together with `--config`, as in the original, and our own. So are all that begin with `log-`.
-const BESIDE_A_FILE: [&str; 15] = [
+const BESIDE_A_FILE: [&str; 26] = [
+    "accelerate-sockets",
     "config",
     "cleanup",
     "hostname-override",
     "init-only",
     "logging-format",
     "master",
+    "namespace-max-frontends",
+    "node-max-frontends",
+    "page-address",
+    "page-token-file",
     "service-max-endpoints",
     "service-max-entries",
     "service-max-frontends",
+    "sockets-cgroup",
+    "sockets-max-entries",
+    "sockets-peer-names",
+    "sockets-pins",
+    "sockets-pods-cgroup",
     "traffic-metrics",
     "traffic-metrics-max-series",
     "v",
     "version",
     "vmodule",
+    "windows-service",
     "write-config-to",
 ];
 
@@ -75,10 +85,10 @@ fn ignored(flags: &Flags, written: &File, origin: Origin, config: &Config) -> Op
     let (mut beside_a_file, mut by_mode, mut not_here) = (Vec::new(), Vec::new(), Vec::new());
     match origin {
         Origin::File => {
-            beside_a_file = flags_that(&|flag| is_ignored_beside_a_file(flag, config.modes));
+            beside_a_file = flags_that(&|flag| is_ignored_beside_a_file(flag));
             let fields = fields_that_say_something(written);
             by_mode.extend(fields.iter().filter(|field| !config.reads(field)).cloned());
-            not_here.extend(fields.into_iter().filter(|field| has_no_effect(field, config.modes)));
+            not_here.extend(fields.into_iter().filter(|field| has_no_effect(field)));
         }
         Origin::Flags => {
             by_mode = flags_that(&|flag| {
@@ -87,7 +97,7 @@ fn ignored(flags: &Flags, written: &File, origin: Origin, config: &Config) -> Op
             });
         }
     }
-    not_here.extend(flags_that(&|flag| is_unused(flag, config.modes)));
+    not_here.extend(flags_that(&|flag| is_unused(flag)));
     let reasons = [
         ("because --config is given", beside_a_file),
         ("in this mode", by_mode),
@@ -98,9 +108,9 @@ fn ignored(flags: &Flags, written: &File, origin: Origin, config: &Config) -> Op
     (!reasons.is_empty()).then(|| format!("ignored {}", reasons.join("; ")))
 }
 
-/// Fields that nothing in this binary reads.
-pub(super) fn has_no_effect(field: &str, modes: Modes) -> bool {
-    matches!(field, "portRange" | "windowsRunAsService") || modes.unclaimed().any(|it| it.name == field)
+/// Fields that nothing reads on this platform.
+pub(super) fn has_no_effect(field: &str) -> bool {
+    field == "windowsRunAsService" && Platform::HERE != Platform::Windows
 }
 
 /// The fields of a file that have a value other than zero or empty. kubeadm writes every field.

@@ -41,7 +41,9 @@ pub(super) fn examples(modes: Modes) -> Written {
     let example = |kind| match kind {
         Kind::Truth { .. } => Value::Bool(true),
         Kind::Number { .. } => Value::from(0),
-        Kind::Text { .. } | Kind::Duration { .. } => Value::String(String::new()),
+        Kind::Text { .. } | Kind::Duration { .. } | Kind::Choice { .. } | Kind::Ports => {
+            Value::String(String::new())
+        }
         Kind::Cidrs => Value::Array(vec![Value::String(String::new())]),
     };
     modes.fields().into_iter().map(|field| (field.name, example(field.kind))).collect()

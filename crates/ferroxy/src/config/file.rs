@@ -38,7 +38,11 @@ pub(super) struct File {
     pub(super) mode: Option<String>,
     pub(super) node_port_addresses: Option<Vec<String>>,
     pub(super) oom_score_adj: Option<i64>,
-    pub(super) port_range: Option<String>,
+    /// Not in the original: these are written only where they say something.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) page_address: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) page_token_file: Option<String>,
     pub(super) show_hidden_metrics_for_version: Option<String>,
     pub(super) windows_run_as_service: Option<bool>,
     /// What the modes' tables describe, in blocks of their own.

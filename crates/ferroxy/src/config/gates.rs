@@ -16,14 +16,16 @@ enum Stage {
     Locked,
 }
 
-/// The gates that the original (1.37) reads: its own, those of logging, and those of its API client.
-const KNOWN: [(&str, Stage, bool); 20] = [
+/// The gates that the original (1.37) reads: its own, those of logging, and those of its API client. And ours, which begins with
+/// our name.
+const KNOWN: [(&str, Stage, bool); 21] = [
     ("AllowServiceExternalIPs", Stable, true),
     ("ClientsAllowCBOR", Alpha, false),
     ("ClientsPreferCBOR", Alpha, false),
     ("ComponentFlagz", Beta, true),
     ("ComponentStatusz", Beta, true),
     ("ContextualLogging", Beta, true),
+    ("FerroxyProbes", Beta, true),
     ("InOrderInformers", Beta, true),
     ("InformerResourceVersion", Alpha, false),
     ("KubeProxyIPVS", Deprecated, true),

@@ -8,7 +8,6 @@
 
 mod defaults;
 mod doubts;
-pub mod duration;
 mod families;
 mod fields;
 mod file;
@@ -21,16 +20,18 @@ mod write;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use ferroxy_core::Policy;
 use ferroxy_core::policy::{DetectLocal, Limits, NodePortAddress};
-use ferroxy_dataplane::{Mode, Periods, Settings};
+use ferroxy_core::{Intent, Policy, duration};
+use ferroxy_dataplane::{Mode, Periods, Rendering, Ruleset, Settings};
 use ipnet::IpNet;
 use serde_json::Value;
 
 use crate::flags::Flags;
 use crate::modes::Modes;
+use crate::wrapper;
 use defaults::Origin;
 pub use gates::FeatureGates;
 
@@ -69,12 +70,17 @@ pub struct Config {
     pub conntrack: Conntrack,
     pub config_sync_period: Duration,
     /// Without effect, as in the original; kept so that it can be written back.
-    pub port_range: String,
     pub windows_run_as_service: bool,
-    /// Our own settings have flags only: the original can read the file.
+    /// The node's page and its API; `None` when it is switched off.
+    pub page: Option<PageConfig>,
+    /// The rest of our own settings have flags only: the original can read the file.
     pub traffic_metrics: bool,
     pub traffic_metrics_max_series: u32,
     pub limits: Limits,
+    /// Clients whose sockets are connected to endpoints directly.
+    pub sockets: wrapper::Options,
+    /// The mode was configured by a name that also means this.
+    pub(crate) mode_accelerates: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,6 +123,13 @@ pub struct LogStream {
     pub split_stream: bool,
     /// A Kubernetes quantity, as written.
     pub info_buffer_size: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PageConfig {
+    pub address: SocketAddr,
+    /// Always there if other hosts can reach the address.
+    pub token_file: Option<PathBuf>,
 }
 
 /// Zero leaves the kernel's value alone, everywhere.
@@ -192,7 +205,9 @@ impl Config {
             node_port_addresses: self.node_port_addresses.clone(),
             external_ips: self.feature_gates.enabled("AllowServiceExternalIPs"),
             count_traffic: self.traffic_metrics,
+            probes: self.feature_gates.enabled("FerroxyProbes"),
             limits: self.limits,
+            know_host_addresses: wrapper::is_on(&self.sockets),
             ..Policy::default()
         };
         (mode.shape)(&self.settings(mode), &mut policy);
@@ -202,6 +217,13 @@ impl Config {
     /// The values of the fields that a mode reads.
     pub fn settings(&self, mode: &Mode) -> Settings {
         mode.fields.iter().map(|field| (field.name, self.values.get(field))).collect()
+    }
+
+    /// The rules for an Intent, without a kernel.
+    pub fn ruleset(&self, mode: &Mode, intent: &Intent, host_addresses: &[IpAddr]) -> Box<dyn Ruleset> {
+        let settings = self.settings(mode);
+        let packets = (mode.render)(&Rendering { intent, settings: &settings, host_addresses });
+        wrapper::wrap_ruleset(packets, intent, &self.sockets)
     }
 
     pub fn periods(&self, mode: &Mode) -> Periods {
@@ -234,7 +256,7 @@ impl Config {
         defaults::fill(&mut file, modes, origin);
         let mut config = validate::check(file, modes).map_err(|problems| {
             let shown = |it: validate::Problem| match overlay::flag_of(&it.field, modes) {
-                Some(flag) if origin == Origin::Flags || counts_beside_a_file(flag, flags, modes) => {
+                Some(flag) if origin == Origin::Flags || counts_beside_a_file(flag, flags) => {
                     format!("--{flag}: {}", it.reason)
                 }
                 _ => format!("{}: {}", it.field, it.reason),
@@ -245,6 +267,7 @@ impl Config {
         let max_series = flags.traffic_metrics_max_series;
         config.traffic_metrics_max_series = max_series.unwrap_or(config.traffic_metrics_max_series);
         config.limits = limits(flags);
+        config.sockets = wrapper::options(flags, config.mode_accelerates);
         let warnings = doubts::warnings(flags, &written, origin, &config);
         Ok((config, warnings))
     }
@@ -260,8 +283,12 @@ impl LogStream {
 
 fn limits(flags: &Flags) -> Limits {
     let or = |given: Option<u32>, default: usize| given.map_or(default, |given| given as usize);
-    let Limits { frontends, endpoints, entries } = Limits::default();
+    let Limits { frontends, endpoints, entries, always, namespace_frontends, node_frontends } =
+        Limits::default();
     Limits {
+        always,
+        namespace_frontends: or(flags.namespace_max_frontends, namespace_frontends),
+        node_frontends: or(flags.node_max_frontends, node_frontends),
         frontends: or(flags.service_max_frontends, frontends),
         endpoints: or(flags.service_max_endpoints, endpoints),
         entries: or(flags.service_max_entries, entries),
@@ -276,9 +303,9 @@ fn reads(modes: Modes, mode: Option<&Mode>, field: &str) -> bool {
 }
 
 /// Whether a flag is given and used together with a file: then a problem is in the flag.
-fn counts_beside_a_file(flag: &str, flags: &Flags, modes: Modes) -> bool {
+fn counts_beside_a_file(flag: &str, flags: &Flags) -> bool {
     let given = flags.given().iter().any(|(given, _)| given == flag);
-    given && !doubts::is_ignored_beside_a_file(flag, modes)
+    given && !doubts::is_ignored_beside_a_file(flag)
 }
 
 /// The default values of the flags that set fields, by name.
@@ -286,10 +313,13 @@ pub fn flag_defaults(modes: Modes) -> BTreeMap<&'static str, Value> {
     let ports = [("healthz-port", defaults::HEALTHZ_PORT), ("metrics-port", defaults::METRICS_PORT)];
     let mut values: BTreeMap<_, Value> = ports.map(|(flag, port)| (flag, port.into())).into();
     values.insert("traffic-metrics-max-series", defaults::TRAFFIC_METRICS_MAX_SERIES.into());
-    let Limits { frontends, endpoints, entries } = Limits::default();
+    let Limits { frontends, endpoints, entries, namespace_frontends, node_frontends, .. } = Limits::default();
+    values.insert("namespace-max-frontends", namespace_frontends.into());
+    values.insert("node-max-frontends", node_frontends.into());
     values.insert("service-max-frontends", frontends.into());
     values.insert("service-max-endpoints", endpoints.into());
     values.insert("service-max-entries", entries.into());
+    values.extend(wrapper::flag_defaults());
     // Without flags nothing can be wrong.
     let Ok((config, _)) = Config::load(&Flags::default(), modes) else { return values };
     let file = write::complete(&config).to_json();

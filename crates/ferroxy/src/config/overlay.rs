@@ -46,6 +46,8 @@ pub(super) fn from_flags(flags: &Flags, modes: Modes) -> File {
 /// The flags that are used together with a file. They override it.
 pub(super) fn with_file(file: &mut File, flags: &Flags) {
     set(&mut file.hostname_override, &flags.hostname_override);
+    set(&mut file.page_address, &flags.page_address);
+    set(&mut file.page_token_file, &flags.page_token_file);
     let logging = &mut file.logging;
     set(&mut logging.format, &flags.logging_format);
     set(&mut logging.flush_frequency, &flags.log_flush_frequency);
@@ -75,7 +77,7 @@ pub(super) fn fields_of(flag: &str, modes: Modes) -> impl Iterator<Item = &'stat
 }
 
 /// Fields that do not belong to modes, with their flags.
-const FLAGS: [(&str, &str); 35] = [
+const FLAGS: [(&str, &str); 37] = [
     ("bindAddress", "bind-address"),
     ("bindAddressHardFail", "bind-address-hard-fail"),
     ("clientConnection.burst", "kube-api-burst"),
@@ -110,6 +112,8 @@ const FLAGS: [(&str, &str); 35] = [
     ("mode", "proxy-mode"),
     ("nodePortAddresses", "nodeport-addresses"),
     ("oomScoreAdj", "oom-score-adj"),
+    ("pageAddress", "page-address"),
+    ("pageTokenFile", "page-token-file"),
     ("showHiddenMetricsForVersion", "show-hidden-metrics-for-version"),
 ];
 

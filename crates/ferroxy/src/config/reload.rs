@@ -109,7 +109,7 @@ pub(super) fn judge(text: &str, flags: &Flags, current: &Config) -> Option<Reloa
         // They belong to the new mode; the running mode keeps its settings.
         changed.retain(|field| modes.field(field).is_none());
     }
-    changed.retain(|field| !has_no_effect(field, current.modes) && current.reads(field));
+    changed.retain(|field| !has_no_effect(field) && current.reads(field));
     let (live, needs_restart): (Vec<_>, Vec<_>) =
         changed.into_iter().partition(|field| is_live(field, modes));
 
@@ -193,6 +193,7 @@ impl Fields {
             traffic_metrics: loaded.traffic_metrics,
             traffic_metrics_max_series: loaded.traffic_metrics_max_series,
             limits: loaded.limits,
+            sockets: loaded.sockets.clone(),
             ..merged
         })
     }

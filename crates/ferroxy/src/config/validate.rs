@@ -11,10 +11,11 @@ use ipnet::IpNet;
 
 use super::file::{self, File};
 use super::{
-    Client, Config, Conntrack, DetectLocalMode, FeatureGates, LogFormat, LogStream, Logging, defaults,
-    duration, quantity,
+    Client, Config, Conntrack, DetectLocalMode, FeatureGates, LogFormat, LogStream, Logging, PageConfig,
+    defaults, duration, quantity,
 };
 use crate::modes::Modes;
+use crate::wrapper;
 
 /// The minor version of Kubernetes that this stands in for.
 const MINOR: u32 = 37;
@@ -44,7 +45,9 @@ struct Check {
 impl Check {
     fn config(&mut self, file: File, modes: Modes) -> Config {
         let feature_gates = self.gates(file.feature_gates.unwrap_or_default());
-        let mode = self.mode(&file.mode.unwrap_or_default(), modes, &feature_gates);
+        let mode_name = file.mode.unwrap_or_default();
+        let accelerated = modes.accelerated(&mode_name);
+        let mode = self.mode(accelerated.map_or(&mode_name, |mode| mode.name), modes, &feature_gates);
         let detect_local_mode = self.detect_local_mode(&file.detect_local_mode.unwrap_or_default());
         let bridge_interface = file.detect_local.bridge_interface.unwrap_or_default();
         let interface_name_prefix = file.detect_local.interface_name_prefix.unwrap_or_default();
@@ -66,11 +69,14 @@ impl Check {
             oom_score_adj: self.number("oomScoreAdj", file.oom_score_adj, -1000, 1000) as i32,
             conntrack: self.conntrack(file.conntrack),
             config_sync_period: self.positive("configSyncPeriod", file.config_sync_period),
-            port_range: file.port_range.unwrap_or_default(),
             windows_run_as_service: file.windows_run_as_service.unwrap_or_default(),
+            page: self
+                .page(&file.page_address.unwrap_or_default(), &file.page_token_file.unwrap_or_default()),
             traffic_metrics: false,
             traffic_metrics_max_series: defaults::TRAFFIC_METRICS_MAX_SERIES,
             limits: Limits::default(),
+            sockets: wrapper::Options::default(),
+            mode_accelerates: accelerated.is_some(),
             feature_gates,
             mode,
             modes,
@@ -218,6 +224,18 @@ impl Check {
 
     fn healthz(&mut self, text: &str) -> Option<SocketAddr> {
         (!text.is_empty()).then(|| self.socket("healthzBindAddress", text))
+    }
+
+    /// Beyond loopback whoever asks must know a token. That it is in the file is checked at the start.
+    fn page(&mut self, address: &str, token_file: &str) -> Option<PageConfig> {
+        let token_file = (!token_file.is_empty()).then(|| token_file.into());
+        let address = (!address.is_empty()).then(|| self.socket("pageAddress", address))?;
+        let is_placeholder = address.port() == 0;
+        if !is_placeholder && !address.ip().to_canonical().is_loopback() && token_file.is_none() {
+            let reason = "is reachable from other hosts: set pageTokenFile (--page-token-file)";
+            self.problem("pageAddress", format!("{address} {reason}"));
+        }
+        Some(PageConfig { address, token_file })
     }
 
     /// Metrics that were hidden in this version may be shown for one version more.

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::file::{self, File};
 use super::{Config, DetectLocalMode, LogFormat, LogStream, duration, fields, overlay};
-use crate::modes::Modes;
+use crate::modes::{ACCELERATED, Modes};
 
 /// As the original writes it: it keeps the periods, and whatever one flag sets for several modes, once for the mode that
 /// runs. So the other modes' blocks get no values for these. (Where no mode is configured, the blocks of all modes that
@@ -19,10 +19,16 @@ pub(super) fn to_file(config: &Config) -> File {
         if is_kept_once(field, config.modes) && !config.reads(field.name) {
             file.modes.insert(field.name, without_value(field.kind));
         }
+        if !field.is_of_the_original && config.values.get(field) == field.kind.default() {
+            file.modes.remove(field.name);
+        }
     }
     let is_empty = |value: &Value| value.as_array().is_some_and(Vec::is_empty);
     file.modes.values_mut().filter(|value| is_empty(value)).for_each(|value| *value = Value::Null);
     file.node_port_addresses = file.node_port_addresses.filter(|list| !list.is_empty());
+    let says_something = |text: &String| !text.is_empty();
+    file.page_address = file.page_address.filter(says_something);
+    file.page_token_file = file.page_token_file.filter(says_something);
     file.feature_gates = file.feature_gates.filter(|gates| !gates.is_empty());
     file.logging.vmodule = file.logging.vmodule.filter(|list| !list.is_empty());
     file
@@ -44,6 +50,8 @@ fn without_value(kind: Kind) -> Value {
 /// Every field with its value, also those that the mode does not read.
 pub(super) fn complete(config: &Config) -> File {
     let healthz = config.healthz.map(|address| address.to_string());
+    let page = config.page.as_ref();
+    let token_file = page.and_then(|it| it.token_file.as_ref());
     let cluster_cidrs: Vec<String> = config.cluster_cidrs.iter().map(ToString::to_string).collect();
     File {
         api_version: text(file::API_VERSION),
@@ -65,11 +73,15 @@ pub(super) fn complete(config: &Config) -> File {
         hostname_override: text(&config.hostname_override),
         logging: logging(config),
         metrics_bind_address: Some(config.metrics.to_string()),
-        mode: text(config.mode.map_or("", |mode| mode.name)),
+        mode: text(match config.mode {
+            Some(_) if config.mode_accelerates => ACCELERATED.0,
+            mode => mode.map_or("", |mode| mode.name),
+        }),
         modes: fields::all(config.modes, &config.values),
         node_port_addresses: Some(config.node_port_addresses.iter().map(node_port_address).collect()),
         oom_score_adj: Some(config.oom_score_adj.into()),
-        port_range: text(&config.port_range),
+        page_address: Some(page.map(|it| it.address.to_string()).unwrap_or_default()),
+        page_token_file: Some(token_file.map(|it| it.to_string_lossy().into_owned()).unwrap_or_default()),
         show_hidden_metrics_for_version: text(&config.show_hidden_metrics_for_version),
         windows_run_as_service: Some(config.windows_run_as_service),
     }

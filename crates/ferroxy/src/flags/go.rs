@@ -2,7 +2,7 @@
 
 use clap::Arg;
 
-use crate::config::duration;
+use ferroxy_core::duration;
 
 /// Stands for the value of a flag that is true or false.
 pub(super) const TRUTH: &str = "BOOL";

@@ -197,9 +197,41 @@ pub struct Flags {
     /// Maximum of frontends times endpoints and source ranges of a Service
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = OURS)]
     pub service_max_entries: Option<u32>,
+    /// Maximum number of frontends of a namespace, beyond the first 16 of each Service
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = OURS)]
+    pub namespace_max_frontends: Option<u32>,
+    /// Maximum number of frontends of all namespaces, beyond the first 16 of each Service
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = OURS)]
+    pub node_max_frontends: Option<u32>,
 
-    // For Windows: accepted, so that one set of arguments works on every node, with a warning.
-    #[arg(long, truth(), hide = true)]
+    /// Address of the node's page and its API; beyond loopback only with a token; empty switches it off
+    #[arg(long, value_name = "IP[:PORT]", help_heading = OURS)]
+    pub page_address: Option<String>,
+    /// File with the token that the page's API asks for, 16 to 512 characters
+    #[arg(long, value_name = "FILE", help_heading = OURS)]
+    pub page_token_file: Option<String>,
+
+    /// Connect TCP sockets of these clients to endpoints directly, by BPF, without NAT: off, host, pods or all
+    #[arg(long, value_name = "CLIENTS", value_parser = ["off", "host", "pods", "all"], help_heading = OURS)]
+    pub accelerate_sockets: Option<String>,
+    /// Report the Service as the peer of a connection that was made directly (getpeername)
+    #[arg(long, truth(), help_heading = OURS)]
+    pub sockets_peer_names: Option<bool>,
+    /// Top of the node's cgroups, instead of where they are mounted
+    #[arg(long, value_name = "DIRECTORY", help_heading = OURS)]
+    pub sockets_cgroup: Option<String>,
+    /// Cgroup of all pods, instead of kubepods below the top
+    #[arg(long, value_name = "DIRECTORY", help_heading = OURS)]
+    pub sockets_pods_cgroup: Option<String>,
+    /// Directory for pinned programs and maps, on a bpffs
+    #[arg(long, value_name = "DIRECTORY", help_heading = OURS)]
+    pub sockets_pins: Option<String>,
+    /// Maximum number of elements in a map of sockets; Services beyond it are served by packets
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = OURS)]
+    pub sockets_max_entries: Option<u32>,
+
+    /// Windows: register with the service manager, as kube-proxy
+    #[arg(long, truth(), help_heading = NODE)]
     pub windows_service: Option<bool>,
 }
 
@@ -281,11 +313,19 @@ fn dashed(flag: &str) -> String {
     }
 }
 
-/// The error of a command line, in one line.
+/// The error of a command line, in one line: what is wrong, what is missing or possible, and what may be meant. Without the usage.
 pub fn one_line(error: &clap::Error) -> String {
     let text = error.render().to_string();
-    let first = text.lines().next().unwrap_or_default();
-    first.strip_prefix("error: ").unwrap_or(first).to_owned()
+    let is_over = |line: &str| line.starts_with("Usage:") || line.starts_with("For more information");
+    let mut lines = text.lines().take_while(|line| !is_over(line)).map(str::trim);
+    let first = lines.next().unwrap_or_default();
+    let mut words = first.strip_prefix("error: ").unwrap_or(first).to_owned();
+    // How to pass such a word as a value is no help here: there are no such values.
+    for line in lines.filter(|line| !line.is_empty() && !line.starts_with("tip: to pass")) {
+        let between = if words.ends_with(':') || line.starts_with('[') { " " } else { "; " };
+        words = format!("{words}{between}{}", line.strip_prefix("tip: ").unwrap_or(line));
+    }
+    words
 }
 
 #[cfg(test)]

@@ -128,7 +128,9 @@ fn arg(it: &ModeFlag) -> Arg {
             let parser = clap::value_parser!(i64).range(range).map(|it| Given::Whole(it.into()));
             arg.number(flag.value_name).value_parser(parser)
         }
-        Kind::Text { .. } => arg.value_name(flag.value_name).value_parser(StringValueParser::new().map(text)),
+        Kind::Text { .. } | Kind::Ports | Kind::Choice { .. } => {
+            arg.value_name(flag.value_name).value_parser(StringValueParser::new().map(text))
+        }
         Kind::Duration { .. } => arg.duration().value_parser(go_duration.map(text)),
         Kind::Cidrs => arg
             .list(flag.value_name)

@@ -86,6 +86,22 @@ fn what_is_wrong_takes_one_line() {
 }
 
 #[test]
+fn an_error_names_what_is_missing_and_what_is_possible() {
+    let service = Arg::new("service").value_name("NAMESPACE/SERVICE").required(true);
+    let output = Arg::new("output").long("output").value_parser(["text", "json"]);
+    let command = Command::new("ferroxy").subcommand(Command::new("explain").arg(service).arg(output));
+    let refused = |args: &[&str]| {
+        let args = std::iter::once("ferroxy").chain(args.iter().copied());
+        one_line(&command.clone().try_get_matches_from(args).unwrap_err())
+    };
+    let missing = "the following required arguments were not provided: <NAMESPACE/SERVICE>";
+    assert_eq!(refused(&["explain"]), missing);
+    let impossible = refused(&["explain", "web", "--output=yaml"]);
+    assert_eq!(impossible, "invalid value 'yaml' for '--output <output>' [possible values: text, json]");
+    assert!(refused(&["explian"]).starts_with("unrecognized subcommand 'explian'"));
+}
+
+#[test]
 fn names_of_given_flags_are_the_names_on_the_command_line() {
     let command = Flags::augment_args(Command::new("test"));
     let mut on_command_line: Vec<_> = command.get_arguments().filter_map(|arg| arg.get_long()).collect();
@@ -172,6 +188,8 @@ fn every_flag_has_a_value() {
         ("log-text-info-buffer-size", "0"),
         ("masquerade-all", "false"),
         ("metrics-port", "10249"),
+        ("namespace-max-frontends", "200000"),
+        ("node-max-frontends", "1000000"),
         ("service-max-endpoints", "20000"),
         ("service-max-entries", "250000"),
         ("service-max-frontends", "10000"),

@@ -37,7 +37,7 @@ pub fn prepare_again(old: &Config, new: &Config) {
 
 /// Keeps the privileges that the mode needs. Call it after [`prepare`] and before any thread is started.
 pub fn give_up_privileges(mode: &Mode, config: &Config) {
-    let kept = ferroxy_platform::privileges::keep(&mode.privileges, privileges::extra(config));
+    let kept = ferroxy_platform::privileges::keep(&mode.privileges, &privileges::extra(config));
     if let Err(error) = kept {
         warn!("cannot give up privileges, keeping all of them: {error}");
     }

@@ -6,12 +6,15 @@
 use ferroxy_platform::Privilege;
 
 use crate::config::Config;
+use crate::wrapper;
 
 /// What the configuration needs in any mode.
-pub fn extra(config: &Config) -> &'static [Privilege] {
-    let mut served = [config.healthz, Some(config.metrics)].into_iter().flatten();
+pub fn extra(config: &Config) -> Vec<Privilege> {
+    let page = config.page.as_ref().map(|page| page.address);
+    let mut served = [config.healthz, Some(config.metrics), page].into_iter().flatten();
     let low_port = served.any(|address| (1..1024).contains(&address.port()));
-    if low_port { &[Privilege::NetBindService] } else { &[] }
+    let for_ports = low_port.then_some(Privilege::NetBindService);
+    for_ports.into_iter().chain(wrapper::privileges(&config.sockets).iter().copied()).collect()
 }
 
 #[cfg(test)]
@@ -27,9 +30,17 @@ mod tests {
         flags: Flags,
     }
 
-    fn extra_with(flags: &[&str]) -> &'static [Privilege] {
+    fn extra_with(flags: &[&str]) -> Vec<Privilege> {
         let line = Line::try_parse_from(std::iter::once(&"ferroxy").chain(flags)).unwrap();
         extra(&Config::load(&line.flags, crate::modes::MODES).unwrap().0)
+    }
+
+    #[test]
+    fn sockets_need_a_privilege_of_their_own() {
+        assert_eq!(extra_with(&["--accelerate-sockets=host"]), [Privilege::Bpf]);
+        assert_eq!(extra_with(&["--accelerate-sockets=off"]), []);
+        let both = extra_with(&["--proxy-mode=ebpf", "--metrics-bind-address=127.0.0.1:249"]);
+        assert_eq!(both, [Privilege::NetBindService, Privilege::Bpf]);
     }
 
     #[test]
@@ -37,6 +48,7 @@ mod tests {
         let low: &[Privilege] = &[Privilege::NetBindService];
         assert_eq!(extra_with(&["--metrics-bind-address=127.0.0.1:249"]), low);
         assert_eq!(extra_with(&["--healthz-bind-address=0.0.0.0:1023"]), low);
+        assert_eq!(extra_with(&["--page-address=127.0.0.1:80"]), low);
         assert_eq!(extra_with(&["--healthz-bind-address=0.0.0.0:1024"]), []);
         assert_eq!(extra_with(&[]), []);
     }

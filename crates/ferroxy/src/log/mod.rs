@@ -10,6 +10,7 @@ mod levels;
 mod limit;
 mod place;
 mod streams;
+mod terminal;
 mod text;
 mod writer;
 
@@ -41,7 +42,7 @@ pub fn start(logging: &Logging) {
         LogFormat::Json => registry.with(layer(streams).event_format(json::Json)).try_init(),
         LogFormat::Text if is_for_people(logging) => {
             let colour = std::env::var_os("NO_COLOR").is_none();
-            registry.with(layer(streams).with_ansi(colour).with_target(false)).try_init()
+            registry.with(layer(streams).event_format(terminal::Terminal { colour })).try_init()
         }
         LogFormat::Text => registry.with(layer(streams).event_format(text::Klog)).try_init(),
     };

@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
+use ferroxy_core::foreign::printable;
 use tracing::callsite::Identifier;
 use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
@@ -23,10 +24,13 @@ pub(super) fn open(logging: &Logging) -> Streams {
     Streams { split: stream.split_stream }
 }
 
-/// A line for people on standard error, in the order of the log. It waits for nobody once the log is open.
+/// A line for people on standard error, in the order of the log. It waits for nobody once the log is open. Others may have written
+/// parts of it.
 pub fn print_error(line: &str) {
-    if !writer::write(To::Stderr, format!("{line}\n").as_bytes()) {
-        eprintln!("{line}");
+    let line = format!("{}\n", printable(line));
+    if !writer::write(To::Stderr, line.as_bytes()) {
+        // Not `eprintln!`, which panics when the reader is gone: then there is nowhere to report it.
+        let _ = io::stderr().write_all(line.as_bytes());
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use ferroxy_core::{Event, ServiceName};
+use ferroxy_core::{Event, ObjectKind, ServiceName};
 
 #[derive(Debug, Default)]
 pub struct Changes {
@@ -35,7 +35,11 @@ impl ChangeKind {
         match event {
             Event::Service(_) | Event::ServiceGone { .. } => ChangeKind::Service,
             Event::Slice(_) | Event::SliceGone { .. } => ChangeKind::Slice,
-            Event::Node(_) | Event::NodeGone { .. } => ChangeKind::Other,
+            Event::Listed { kind: ObjectKind::Service, .. } => ChangeKind::Service,
+            Event::Listed { kind: ObjectKind::EndpointSlice, .. } => ChangeKind::Slice,
+            Event::Node(_) | Event::NodeGone { .. } | Event::Verdict(_) | Event::Listed { .. } => {
+                ChangeKind::Other
+            }
             Event::ServiceCidr(_) | Event::ServiceCidrGone { .. } | Event::HostAddresses(_) => {
                 ChangeKind::Other
             }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use ferroxy_core::Family;
 
 use ferroxy_dataplane::Receipt;
+use ferroxy_dataplane::capability::RefusalCount;
 
 use super::changes::Changes;
 use super::exposition::Histogram;
@@ -38,6 +39,8 @@ pub struct Counts {
     pub rules: BTreeMap<(Family, &'static str), Rules>,
     /// Packets that the dataplane counts, by key.
     pub packets: BTreeMap<&'static str, u64>,
+    /// What a dataplane could not program, object by object.
+    pub refusals: Vec<RefusalCount>,
     pub requests: Requests,
     /// Of our HTTP servers, by name.
     pub connections: BTreeMap<&'static str, Connections>,
@@ -89,6 +92,7 @@ impl Default for Counts {
             of_family: Default::default(),
             rules: BTreeMap::new(),
             packets: BTreeMap::new(),
+            refusals: Vec::new(),
             requests: Requests::default(),
             connections: BTreeMap::new(),
         }

@@ -35,7 +35,7 @@ impl Frontends {
     /// Of everything in force.
     pub fn of(in_force: &Acknowledged) -> Frontends {
         let mut frontends = Frontends::default();
-        in_force.services().for_each(|(name, service)| frontends.replace(name, Some(service)));
+        in_force.services().for_each(|(name, service)| frontends.replace(name, Some(&service)));
         frontends
     }
 

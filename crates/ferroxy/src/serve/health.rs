@@ -9,6 +9,17 @@ use std::time::Duration;
 
 use super::moment::Moment;
 
+/// How far the agent is: numbers of Services.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// These wait to be programmed.
+    pub waiting: usize,
+    /// Of these, so many are large, and programmed in portions.
+    pub large: usize,
+    pub known: usize,
+    pub programmed: usize,
+}
+
 /// What the agent does with the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Step {

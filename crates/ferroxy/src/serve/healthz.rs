@@ -173,7 +173,7 @@ fn more(now: &Now, moment: Moment) -> More {
         source_alive: now.source.is_alive(moment),
         source_age_seconds: now.source.state.last_sign.map(seconds),
         watches: now.source.state.watches.iter().map(watch).collect(),
-        queue_length: now.queue_length,
+        queue_length: now.progress.waiting,
         failing_count: now.refused.len() + failing.len() + usize::from(now.source.ended.is_some()),
         failing: listed.map(|(object, reason)| Failing { object, reason: reason.to_owned() }).collect(),
     }

@@ -4,6 +4,7 @@
 //! small, a body is read only by handlers that expect one, and connections are limited (`room.rs` decides which one is
 //! closed for a new one).
 
+use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -11,7 +12,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ferroxy_platform::sockets;
-use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::server::conn::http1;
@@ -23,10 +23,11 @@ use tokio::task::{AbortHandle, JoinSet, yield_now};
 use tokio::time::{sleep, timeout};
 use tracing::{error, info, warn};
 
+use super::body::Body;
 use super::room::{Id, Limits, Peer, Room, Socket};
 use super::status::Status;
 
-pub type Answer = Response<Full<Bytes>>;
+pub type Answer = Response<Body>;
 /// An answer that may take long; other requests are served meanwhile.
 pub type Pending = Pin<Box<dyn Future<Output = Answer> + Send>>;
 pub type Handler = Arc<dyn Fn(Request<Incoming>) -> Pending + Send + Sync>;
@@ -76,8 +77,13 @@ impl Service {
         Service { name, limits, shared: Arc::new(Mutex::new(shared)), status: Arc::clone(status) }
     }
 
-    /// Serves on an address as soon as it can be bound. `first` is the result of the first attempt.
-    pub async fn run(self, address: SocketAddr, first: Option<std::net::TcpListener>, handler: Handler) {
+    /// Serves on an address as soon as it can be bound. `first` is the result of the first attempt. Returns only if it cannot serve.
+    pub async fn run(
+        self,
+        address: SocketAddr,
+        first: Option<std::net::TcpListener>,
+        handler: Handler,
+    ) -> io::Error {
         let bound = match first {
             Some(listener) => listener,
             None => self.bind_in_the_end(address).await,
@@ -85,9 +91,9 @@ impl Service {
         match TcpListener::from_std(bound) {
             Ok(listener) => {
                 info!("serving {} on {address}", self.name);
-                self.serve(listener, handler).await;
+                match self.serve(listener, handler).await {}
             }
-            Err(error) => error!("cannot serve {} on {address}: {error}", self.name),
+            Err(error) => error,
         }
     }
 
@@ -106,7 +112,7 @@ impl Service {
     }
 
     /// Serves until it is dropped, which also closes its connections.
-    pub async fn serve(self, listener: TcpListener, handler: Handler) {
+    pub async fn serve(self, listener: TcpListener, handler: Handler) -> Infallible {
         let mut connections = JoinSet::new();
         let socket = self.shared().new_id();
         loop {
@@ -240,7 +246,7 @@ async fn converse(stream: TcpStream, handler: Handler, seat: &Seat) -> hyper::Re
         async {
             let answer = answer.await;
             seat.used(false);
-            Ok::<_, std::convert::Infallible>(answer)
+            Ok::<_, Infallible>(answer)
         }
     };
     http1::Builder::new()
@@ -268,7 +274,11 @@ pub async fn elsewhere(work: impl FnOnce() -> Answer + Send + 'static) -> Answer
 
 /// An answer with `nosniff`, so that browsers do not guess its type.
 pub fn answer(code: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Answer {
-    let mut answer = Response::new(Full::new(body.into()));
+    whole_answer(code, content_type, Body::from(body))
+}
+
+pub fn whole_answer(code: StatusCode, content_type: &'static str, body: Body) -> Answer {
+    let mut answer = Response::new(body);
     *answer.status_mut() = code;
     let headers = answer.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));

@@ -14,16 +14,25 @@ use super::counts::{Connections, Counts};
 use super::exposition::{Exposition, Histogram, Kind};
 use super::moment::Moment;
 use super::process;
+use super::sockets::Sockets;
 use super::status::{Now, Status};
 use super::traffic::Collector;
 use super::without_local::Policy;
 use crate::config::FeatureGates;
 use crate::log;
 
-pub fn page(status: &Status, mode: &Mode, gates: &FeatureGates, traffic: &Collector) -> String {
+pub fn page(
+    status: &Status,
+    mode: &Mode,
+    gates: &FeatureGates,
+    traffic: &Collector,
+    sockets: &Sockets,
+) -> String {
     let mut page = Exposition::default();
     agent(&mut page, &status.refreshed(), mode);
+    status.probes.write(&mut page);
     traffic.write(status, &mut page);
+    sockets.write(&mut page);
     page.begin(Kind::Gauge, "kubernetes_feature_enabled", "[BETA] Feature gates, and whether they are on.");
     for (name, stage, on) in gates.all() {
         page.sample("kubernetes_feature_enabled", &[("name", name), ("stage", stage)], u8::from(on));
@@ -147,9 +156,10 @@ fn ours(page: &mut Exposition, now: &Now) {
     let counts = &now.counts;
     let help = "Repairs of rules that something else had changed.";
     page.single(Kind::Counter, "ferroxy_drift_repairs_total", help, counts.drift_repairs);
-    page.single(Kind::Gauge, "ferroxy_queue_length", "Services waiting to be programmed.", now.queue_length);
+    let help = "Services waiting to be programmed.";
+    page.single(Kind::Gauge, "ferroxy_queue_length", help, now.progress.waiting);
     let help = "Large Services that are being programmed in portions.";
-    page.single(Kind::Gauge, "ferroxy_large_services", help, now.large_services);
+    page.single(Kind::Gauge, "ferroxy_large_services", help, now.progress.large);
     let inputs = now.inputs;
     let help = "Events that wait for the agent.";
     page.single(Kind::Gauge, "ferroxy_input_queue_events", help, inputs.events);
@@ -274,7 +284,7 @@ mod tests {
     use crate::serve::requests::Request;
     use crate::serve::status::{SourceState, Watch};
     use ferroxy_dataplane::Counted;
-    use ferroxy_dataplane::capability::RuleCount;
+    use ferroxy_dataplane::capability::{RefusalCount, RuleCount};
     use std::time::Duration;
 
     fn lines(text: &str, beginning: &str) -> Vec<String> {
@@ -282,7 +292,7 @@ mod tests {
     }
 
     fn page_of(status: &Status, mode: &Mode) -> String {
-        page(status, mode, &FeatureGates::default(), &Collector::new(None))
+        page(status, mode, &FeatureGates::default(), &Collector::new(None), &Sockets::default())
     }
 
     /// A status with values in every metric.
@@ -297,6 +307,12 @@ mod tests {
         let keys =
             metrics.filter_map(|it| if let Counted::Packets(key) = it.counts { Some(key) } else { None });
         status.packets(&keys.zip([5, 2]).collect::<Vec<_>>());
+        status.refusals(vec![RefusalCount {
+            key: "lb_create",
+            family: Family::V4,
+            labels: vec![("lb_type", "nodeport"), ("error", "port_already_exists")],
+            count: 3,
+        }]);
         let took = Duration::from_millis(3);
         status.requested(Request { method: "GET", host: "10.0.0.1:6443", code: Some(200), took });
         let watch = Watch { resource: "services", alive: true, last_activity: Some(Moment::now()) };
@@ -351,6 +367,15 @@ mod tests {
                 assert!(!text.contains(word), "{} has {word}: {text}", mode.name);
             }
         }
+    }
+
+    #[test]
+    fn kernelspace_mode_counts_what_hns_refuses() {
+        let text = page_of(&busy(), &ferroxy_kernelspace::MODE);
+        let name = "kubeproxy_sync_proxy_rules_winkernel_lb_create_failures_total";
+        let labels = "ip_family=\"IPv4\",lb_type=\"nodeport\",error=\"port_already_exists\"";
+        assert!(text.contains(&format!("\n{name}{{{labels}}} 3\n")), "{text}");
+        assert!(text.contains("winkernel_lb_delete_failures_total"));
     }
 
     #[test]

@@ -3,19 +3,25 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ferroxy_dataplane::{CountsPackets, CountsTraffic, Mode};
+use ferroxy_dataplane::{CountsPackets, CountsTraffic, Dataplane, Mode, TranslatesSockets};
 use hyper::body::Incoming;
 use hyper::header::{ALLOW, HeaderValue};
 use hyper::{Method, Request, StatusCode};
 use serde_json::{Value, json};
 
 use super::accept::{self, Format};
+use super::body::Body;
+use super::contents::Shelf;
 use super::http::{self, Answer, Handler, Pending, TEXT};
 use super::moment::Moment;
+use super::sockets::Sockets;
 use super::status::Status;
 use super::traffic::Collector;
 use super::{debug, exposition, metrics};
 use crate::config::Config;
+
+/// The name of this server in metrics and logs.
+pub const NAME: &str = "metrics";
 
 const PATHS: [&str; 7] =
     ["/configz", "/flagz", "/healthz", "/metrics", "/metrics/slis", "/proxyMode", "/statusz"];
@@ -36,23 +42,47 @@ pub struct About {
 pub struct Counters {
     pub traffic: Option<Box<dyn CountsTraffic>>,
     pub packets: Option<Box<dyn CountsPackets>>,
+    pub sockets: Option<Box<dyn TranslatesSockets>>,
 }
 
-pub fn handler(status: Arc<Status>, about: About, counters: Counters) -> Handler {
-    let pages = Arc::new(Pages {
-        status,
-        about,
-        traffic: Collector::new(counters.traffic),
-        packets: Mutex::new(counters.packets),
-    });
+impl Counters {
+    pub fn of(dataplane: &dyn Dataplane) -> Counters {
+        Counters {
+            traffic: dataplane.counts_traffic(),
+            packets: dataplane.counts_packets(),
+            sockets: dataplane.translates_sockets(),
+        }
+    }
+}
+
+/// The same, as this server and the node's page read it.
+#[derive(Debug)]
+pub struct Shared {
+    pub traffic: Arc<Collector>,
+    pub packets: Mutex<Option<Box<dyn CountsPackets>>>,
+    pub sockets: Arc<Sockets>,
+}
+
+impl From<Counters> for Shared {
+    fn from(Counters { traffic, packets, sockets }: Counters) -> Shared {
+        Shared {
+            traffic: Arc::new(Collector::new(traffic)),
+            packets: Mutex::new(packets),
+            sockets: Arc::new(Sockets::new(sockets)),
+        }
+    }
+}
+
+pub fn handler(status: Arc<Status>, about: About, counters: Shared) -> Handler {
+    let pages = Arc::new(Pages { status, about, counters, shelf: Shelf::default() });
     Arc::new(move |request| pages.answer(request))
 }
 
 struct Pages {
     status: Arc<Status>,
     about: About,
-    traffic: Collector,
-    packets: Mutex<Option<Box<dyn CountsPackets>>>,
+    counters: Shared,
+    shelf: Shelf,
 }
 
 impl Pages {
@@ -79,7 +109,7 @@ impl Pages {
 
     fn metrics(&self) -> Answer {
         let about = &self.about;
-        let mut packets = self.packets.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut packets = self.counters.packets.lock().unwrap_or_else(PoisonError::into_inner);
         match packets.as_mut().map(|packets| packets.read()) {
             None => {}
             Some(Ok(read)) => self.status.packets(&read),
@@ -87,8 +117,14 @@ impl Pages {
             Some(Err(error)) => tracing::debug!("cannot read packet counters: {error}"),
         }
         drop(packets);
-        let page = metrics::page(&self.status, about.mode, &about.config.feature_gates, &self.traffic);
-        http::answer(StatusCode::OK, exposition::CONTENT_TYPE, page)
+        let gates = &about.config.feature_gates;
+        let page =
+            metrics::page(&self.status, about.mode, gates, &self.counters.traffic, &self.counters.sockets);
+        let (contents, given_up) = self.shelf.contents(page);
+        if given_up > 0 {
+            self.status.connections(NAME, |counts| counts.evicted += given_up);
+        }
+        http::whole_answer(StatusCode::OK, exposition::CONTENT_TYPE, Body::Whole(contents))
     }
 
     fn page(&self, request: &Request<Incoming>) -> Answer {
@@ -116,7 +152,16 @@ impl Pages {
                 json_page(&json!({ "kubeproxy.config.k8s.io": config.to_json() }))
             }
             "/flagz" => in_any_form(flagz(about), flagz_value(about)),
-            "/statusz" => in_any_form(statusz(about, Moment::now()), statusz_value(about, Moment::now())),
+            "/statusz" => {
+                let mut value = statusz_value(about, Moment::now());
+                let sockets = self.counters.sockets.value();
+                if !sockets.is_null() {
+                    value["sockets"] = sockets;
+                }
+                value["probes"] = self.status.probes.value();
+                let more = self.counters.sockets.text() + &self.status.probes.text();
+                in_any_form(statusz(about, Moment::now()) + &more, value)
+            }
             _ => http::not_found(),
         }
     }

@@ -2,16 +2,19 @@
 //! agent writes and never waits for the agent.
 
 mod accept;
+pub(crate) mod body;
 pub mod changes;
+mod contents;
 mod counts;
 #[cfg(feature = "profiling")]
 mod cpu_profile;
 mod debug;
 mod exposition;
-mod frontends;
+pub(crate) mod frontends;
 pub mod health;
 mod healthz;
-mod http;
+pub(crate) mod http;
+pub mod idle;
 mod left_out;
 mod metrics;
 mod metrics_server;
@@ -19,14 +22,16 @@ mod moment;
 mod ports;
 #[cfg(feature = "profiling")]
 mod pprof;
+pub mod probes;
 mod process;
 #[cfg(feature = "profiling")]
 mod profile;
 pub mod requests;
 mod room;
 mod service_health;
+pub(crate) mod sockets;
 pub mod status;
-mod traffic;
+pub(crate) mod traffic;
 mod without_local;
 
 use std::net::{SocketAddr, TcpListener};
@@ -34,14 +39,16 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use ferroxy_dataplane::Mode;
-use ferroxy_platform::{process as this_process, sockets};
+use ferroxy_platform::{process as this_process, sockets as listeners};
 use tracing::warn;
 
 use crate::config::Config;
 use crate::flags::Flags;
 use crate::modes::MODES;
-use metrics_server::About;
+use crate::{agent, page, panic};
 pub use metrics_server::Counters;
+pub(crate) use metrics_server::not_allowed;
+use metrics_server::{About, Shared};
 pub use moment::Moment;
 use room::Limits;
 pub use status::Status;
@@ -51,7 +58,17 @@ pub use status::Status;
 /// such ports there are, and anyone may connect.
 const METRICS: Limits = Limits { service: 64, socket: 64, peer: 32, silent: 256 };
 const HEALTHZ: Limits = Limits { service: 128, socket: 128, peer: 32, silent: 1024 };
+const PAGE: Limits = Limits { service: 64, socket: 64, peer: 48, silent: 256 };
 const NODE_PORTS: Limits = Limits { service: 1024, socket: 128, peer: 32, silent: 1024 };
+
+/// What the node's page needs of the agent.
+#[derive(Debug)]
+pub struct AgentLink {
+    /// The name of the node.
+    pub node: String,
+    /// Where questions go.
+    pub inputs: agent::Sender,
+}
 
 /// Starts the servers that the configuration asks for. An address that cannot be bound is retried, or is an
 /// error when `bindAddressHardFail` is set.
@@ -60,14 +77,21 @@ pub fn start(
     mode: &'static Mode,
     flags: &Flags,
     counters: Counters,
+    agent_link: AgentLink,
     status: &Arc<Status>,
 ) -> anyhow::Result<()> {
     let files = allow_many_files();
     status.limit_traffic_series(config.traffic_metrics_max_series as usize);
     let about = About { config: config.clone(), mode, flags: flags.all(MODES), started: Moment::now() };
+    let counters = Shared::from(counters);
     let mut servers = Vec::new();
+    if let Some(page) = &config.page {
+        let service = http::Service::new("page", PAGE.at_most(files / 16), status);
+        let handler = page_handler(&about, &counters, agent_link, status)?;
+        servers.push(Server::prepare(service, page.address, handler, config)?);
+    }
     if let Some(address) = config.metrics_address() {
-        let metrics = http::Service::new("metrics", METRICS.at_most(files / 16), status);
+        let metrics = http::Service::new(metrics_server::NAME, METRICS.at_most(files / 16), status);
         let handler = metrics_server::handler(Arc::clone(status), about, counters);
         servers.push(Server::prepare(metrics, address, handler, config)?);
     }
@@ -80,17 +104,15 @@ pub fn start(
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .enable_time()
-        // For slow requests: traffic counters and profiles.
-        .max_blocking_threads(2)
+        // For slow requests: traffic counters, profiles, long answers of the page.
+        .max_blocking_threads(4)
         .thread_name("serve-slowly")
         .build()
         .context("cannot prepare to serve health and metrics")?;
     let serve = move || {
         runtime.block_on(async {
-            for Server { service, address, bound, handler } in servers {
-                tokio::spawn(service.run(address, bound, handler));
-            }
-            node_ports.await;
+            servers.into_iter().for_each(|server| drop(tokio::spawn(server.run())));
+            node_ports.await
         });
     };
     std::thread::Builder::new()
@@ -98,6 +120,24 @@ pub fn start(
         .spawn(serve)
         .context("cannot start the thread that serves health and metrics")?;
     Ok(())
+}
+
+fn page_handler(
+    about: &About,
+    counters: &Shared,
+    agent_link: AgentLink,
+    status: &Arc<Status>,
+) -> anyhow::Result<http::Handler> {
+    page::handler(page::Setting {
+        status: Arc::clone(status),
+        config: about.config.clone(),
+        mode: about.mode,
+        node: agent_link.node,
+        inputs: agent_link.inputs,
+        traffic: Arc::clone(&counters.traffic),
+        sockets: Arc::clone(&counters.sockets),
+        started: about.started,
+    })
 }
 
 /// A service on one address.
@@ -110,6 +150,14 @@ struct Server {
 }
 
 impl Server {
+    /// Serves as long as the process lives.
+    async fn run(self) {
+        let Server { service, address, bound, handler } = self;
+        let what = format!("serving {} on {address}", service.name);
+        let error = service.run(address, bound, handler).await;
+        panic::ended(&what, &error);
+    }
+
     /// Binds now, so that a failure can end the program.
     fn prepare(
         service: http::Service,
@@ -117,7 +165,7 @@ impl Server {
         handler: http::Handler,
         config: &Config,
     ) -> anyhow::Result<Server> {
-        let bound = match sockets::listen(address) {
+        let bound = match listeners::listen(address) {
             Ok(listener) => Some(listener),
             Err(error) if config.bind_address_hard_fail => {
                 return Err(error).with_context(|| format!("cannot serve {} on {address}", service.name));

@@ -2,6 +2,7 @@
 //! which ports must be open; this file opens, closes and serves them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -28,7 +29,7 @@ const OPEN_AGAIN: Duration = Duration::from_secs(1);
 const WEIGHT: HeaderName = HeaderName::from_static("x-load-balancing-endpoint-weight");
 
 /// Keeps the required ports open while it is polled, as far as so many sockets are enough.
-pub async fn run(status: Arc<Status>, service: Service, most_sockets: usize) {
+pub async fn run(status: Arc<Status>, service: Service, most_sockets: usize) -> Infallible {
     let mut open = Open { sockets: BTreeMap::new(), refused: BTreeSet::new(), status, service, most_sockets };
     loop {
         open.follow().await;
@@ -42,7 +43,7 @@ pub async fn run(status: Arc<Status>, service: Service, most_sockets: usize) {
 }
 
 struct Open {
-    sockets: BTreeMap<SocketAddr, (ServiceName, JoinHandle<()>)>,
+    sockets: BTreeMap<SocketAddr, (ServiceName, JoinHandle<Infallible>)>,
     /// Ports that could not be opened: each is logged once.
     refused: BTreeSet<SocketAddr>,
     status: Arc<Status>,
@@ -103,6 +104,7 @@ impl Open {
             },
             reason: "FailedToStartServiceHealthcheck".to_owned(),
             action: "Listen".to_owned(),
+            about: String::new(),
             note: format!("cannot open health-check node port {address}: {error}"),
             warning: true,
         });

@@ -13,16 +13,19 @@ use tokio::sync::Notify;
 
 use crate::agent::{Depth, Gauge};
 use crate::config::Config;
-use ferroxy_dataplane::capability::RuleCount;
+use crate::journal::{Entry, Journal, What};
+use ferroxy_dataplane::capability::{RefusalCount, RuleCount};
 use ferroxy_dataplane::{Acknowledged, Receipt, Refusal};
 
 use super::changes::Reported;
 use super::counts::{Connections, Counts, Rules};
 use super::frontends::Frontends;
-use super::health::{Health, Step};
+use super::health::{Health, Progress, Step};
+use super::idle::Idle;
 use super::left_out::Excess;
 use super::moment::Moment;
 use super::ports::Ports;
+use super::probes::Probes;
 use super::requests::Request;
 use super::without_local::WithoutLocal;
 
@@ -45,6 +48,10 @@ pub struct Status {
     recorder: OnceLock<Recorder>,
     probe: OnceLock<Probe>,
     inputs: OnceLock<Gauge>,
+    pub probes: Probes,
+    pub idle: Idle,
+    /// Only if there is a page that shows it.
+    pub journal: Option<Journal>,
 }
 
 /// Sends an event to the API server.
@@ -65,8 +72,7 @@ pub struct Now {
     pub was_ready: bool,
     /// Services that the kernel refused, and why.
     pub refused: BTreeMap<ServiceName, String>,
-    pub queue_length: usize,
-    pub large_services: usize,
+    pub progress: Progress,
     /// What waits for the agent.
     pub inputs: Depth,
     pub ports: Ports,
@@ -123,8 +129,7 @@ impl Status {
             source: Source::default(),
             was_ready: false,
             refused: BTreeMap::new(),
-            queue_length: 0,
-            large_services: 0,
+            progress: Progress::default(),
             inputs: Depth::default(),
             ports: Ports::default(),
             without_local: WithoutLocal::default(),
@@ -141,6 +146,9 @@ impl Status {
             recorder: OnceLock::new(),
             probe: OnceLock::new(),
             inputs: OnceLock::new(),
+            probes: Probes::default(),
+            idle: Idle::default(),
+            journal: None,
         }
     }
 
@@ -213,6 +221,7 @@ impl Status {
     /// The thread of the source has ended: no change will be reported any more.
     pub fn source_ended(&self, why: &'static str) {
         self.now().source.ended = Some(why);
+        self.journal.iter().for_each(|journal| journal.write(Entry::new(What::Source, why)));
     }
 
     pub fn requested(&self, request: Request<'_>) {
@@ -260,9 +269,14 @@ impl Status {
     }
 
     pub fn failed(&self, step: Step, reason: &dyn Display) {
-        let mut now = self.now();
-        now.health.failed(step, reason.to_string(), Moment::now());
+        let (mut now, reason) = (self.now(), reason.to_string());
+        let is_known = now.health.failing().get(&step).is_some_and(|failing| failing.reason == reason);
+        let news = self.journal.as_ref().filter(|_| !is_known);
+        let news = news.map(|it| (it, Entry::new(What::Failed, &format!("{}: {reason}", step.words()))));
+        now.health.failed(step, reason, Moment::now());
         now.counts.failed(step);
+        drop(now);
+        news.into_iter().for_each(|(journal, entry)| journal.write(entry));
     }
 
     /// These Services were sent to the kernel, which refused some of them.
@@ -286,7 +300,8 @@ impl Status {
         let mut now = self.now();
         let mut other_ports = false;
         for name in names {
-            let service = in_force.service(name).map(AsRef::as_ref);
+            let service = in_force.service(name);
+            let service = service.as_deref();
             now.without_local.replace(name, service);
             now.left_out.replace(name, service);
             if let Some(frontends) = &mut now.frontends {
@@ -323,10 +338,8 @@ impl Status {
         self.now().counts.drift_repairs += 1;
     }
 
-    /// So many Services wait to be programmed; so many of them are large, and programmed in portions.
-    pub fn queue_length(&self, length: usize, large: usize) {
-        let mut now = self.now();
-        (now.queue_length, now.large_services) = (length, large);
+    pub fn progress(&self, progress: Progress) {
+        self.now().progress = progress;
     }
 
     /// The kernel has a change of endpoints, so long after it was made in the API.
@@ -346,6 +359,11 @@ impl Status {
     pub fn rules(&self, counts: &[RuleCount]) {
         let count = |it: &RuleCount| ((it.family, it.group), Rules { total: it.total, last: it.last });
         self.now().counts.rules.extend(counts.iter().map(count));
+    }
+
+    /// What was refused so far, object by object.
+    pub fn refusals(&self, counts: Vec<RefusalCount>) {
+        self.now().counts.refusals = counts;
     }
 
     /// Packets that the dataplane has counted so far, by key.

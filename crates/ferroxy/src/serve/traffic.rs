@@ -9,13 +9,14 @@ use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use ferroxy_core::Family;
+use ferroxy_core::{Family, ServiceName};
 use ferroxy_dataplane::CountsTraffic;
 use ferroxy_dataplane::capability::traffic::{Flow, Traffic, Volume};
 use tracing::warn;
 
 use super::exposition::{Exposition, Kind};
 use super::frontends::ServicePort;
+use super::moment::Moment;
 use super::status::Status;
 
 /// A reading younger than this is reused.
@@ -71,12 +72,47 @@ impl Collector {
     }
 }
 
+/// What was counted so far.
+#[derive(Debug)]
+pub struct Totals {
+    /// When the counters were read.
+    pub read_at: Moment,
+    pub services: Vec<(ServicePort, Traffic)>,
+    pub endpoints: Vec<(ServicePort, SocketAddr, Traffic)>,
+}
+
+/// For the page.
+impl Collector {
+    /// Reads the counters if they are old. Of all Services, without their endpoints; or of one, with them. `None` while traffic is
+    /// not counted. Takes as long as `write`.
+    pub fn totals(&self, status: &Status, of: Option<&ServiceName>) -> Option<Totals> {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let Inner { reader, readings } = &mut *inner;
+        let (most_series, reader) = status.traffic_limit().zip(reader.as_mut())?;
+        if readings.read_at.is_none_or(|read_at| read_at.elapsed() >= YOUNG) {
+            readings.refresh(&mut **reader, status, most_series);
+        }
+        let age = readings.read_at.map_or(Duration::ZERO, |read_at| read_at.elapsed());
+        let read_at = Moment::ago(age).unwrap_or_else(Moment::now);
+        let Tally { services, endpoints, .. } = &readings.tally;
+        let is_meant = |port: &ServicePort| of.is_none_or(|name| port.service == *name);
+        let services = services.iter().filter(|(port, _)| is_meant(port));
+        let endpoints = endpoints.iter().filter(|((port, _), _)| of.is_some() && is_meant(port));
+        Some(Totals {
+            read_at,
+            services: services.map(|(port, traffic)| (port.clone(), *traffic)).collect(),
+            endpoints: endpoints.map(|((port, endpoint), it)| (port.clone(), *endpoint, *it)).collect(),
+        })
+    }
+}
+
 impl Readings {
     fn refresh(&mut self, reader: &mut dyn CountsTraffic, status: &Status, most_series: usize) {
         match reader.read() {
             Ok(flows) => {
                 let owned = owned(status, flows);
                 let exists = |port: &ServicePort| status.has_frontends(&port.service);
+                status.idle.read(self.tally.busy(&owned), Instant::now());
                 self.tally.take(owned, exists, most_series / SERIES_OF_ONE);
             }
             Err(error) => {
@@ -146,6 +182,16 @@ impl Tally {
         self.add(flows);
     }
 
+    /// The Services with traffic since the last reading.
+    fn busy(&self, flows: &[Owned]) -> BTreeSet<ServiceName> {
+        let is_busy = |(flow, _, traffic): &&Owned| self.flows.get(flow) != Some(traffic);
+        flows
+            .iter()
+            .filter(is_busy)
+            .filter_map(|(_, owner, _)| Some(owner.as_ref()?.service.clone()))
+            .collect()
+    }
+
     fn add(&mut self, flows: Vec<Owned>) {
         let before = std::mem::take(&mut self.flows);
         for (flow, owner, traffic) in flows {
@@ -209,7 +255,7 @@ fn write_rows(page: &mut Exposition, prefix: &str, whose: &str, rows: &[Row<'_>]
     let name = format!("{prefix}_connections_total");
     page.begin(Kind::Counter, &name, &format!("Connections {whose}."));
     for row in rows {
-        row.sample(page, &name, None, row.traffic.connections);
+        row.sample(page, &name, None, row.traffic.connections + row.traffic.at_sockets);
     }
     let help = format!("Packets {whose}: received from clients, and sent to them.");
     write_both_ways(page, &format!("{prefix}_packets_total"), &help, rows, |counter| counter.packets);
@@ -241,6 +287,7 @@ fn since(before: Option<&Traffic>, now: Traffic) -> Traffic {
     };
     Traffic {
         connections: number(before.connections, now.connections),
+        at_sockets: number(before.at_sockets, now.at_sockets),
         received: counter(before.received, now.received),
         sent: counter(before.sent, now.sent),
     }
@@ -252,6 +299,7 @@ fn add(total: &mut Traffic, news: Traffic) {
         total.bytes += news.bytes;
     };
     total.connections += news.connections;
+    total.at_sockets += news.at_sockets;
     add(&mut total.received, news.received);
     add(&mut total.sent, news.sent);
 }
@@ -268,7 +316,8 @@ mod tests {
 
     fn traffic(connections: u64) -> Traffic {
         let counter = |packets| Volume { packets, bytes: packets * 100 };
-        Traffic { connections, received: counter(connections * 3), sent: counter(connections * 2) }
+        let (received, sent) = (counter(connections * 3), counter(connections * 2));
+        Traffic { connections, at_sockets: 0, received, sent }
     }
 
     /// A flow of a Service to one of its endpoints.
@@ -298,6 +347,26 @@ mod tests {
         assert_eq!((service(&tally, "web"), tally.endpoints.len()), (Some(17), 0));
         tally.take(Vec::new(), |_| false, 100);
         assert_eq!(service(&tally, "web"), None, "the Service is gone");
+    }
+
+    /// Each of the two counters may be forgotten on its own.
+    #[test]
+    fn connections_at_sockets_are_added() {
+        let mut tally = Tally::default();
+        let both = |packets, at_sockets| {
+            let (flow, owner, traffic) = counted("web", 1, 5, packets);
+            vec![(flow, owner, Traffic { at_sockets, ..traffic })]
+        };
+        for (packets, at_sockets, expected) in [(10, 5, 15), (12, 6, 18), (0, 7, 19), (1, 1, 21)] {
+            tally.take(both(packets, at_sockets), |_| true, 100);
+            let mut page = Exposition::default();
+            tally.write(&mut page, 65_536);
+            let line = format!(
+                "ferroxy_service_connections_total{{namespace=\"default\",service=\"web\",port=\"http\"}} {expected}\n"
+            );
+            let text = page.finish();
+            assert!(text.contains(&line), "{text}");
+        }
     }
 
     #[test]

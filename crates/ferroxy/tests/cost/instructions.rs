@@ -1,6 +1,7 @@
 //! Instructions, counted by valgrind, which runs this test binary once more for one piece of work: exact, and the same on a
 //! busy machine.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{Write, stderr};
 use std::path::Path;
@@ -33,11 +34,16 @@ pub fn of(cluster: Cluster, changes: usize) -> u64 {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("work");
     write(&file, &[lines_of(cluster), moves(cluster, changes)]);
+    of_test("what_is_counted", FILE, file.as_os_str())
+}
+
+/// How many one of the ignored tests takes, which finds out from this variable what to do.
+pub fn of_test(name: &str, variable: &str, work: &OsStr) -> u64 {
     let done = Command::new("valgrind")
         .args(["--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null"])
         .arg(std::env::current_exe().unwrap())
-        .args(["--exact", "what_is_counted", "--ignored"])
-        .env(FILE, &file)
+        .args(["--exact", name, "--ignored"])
+        .env(variable, work)
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&done.stderr);

@@ -14,6 +14,7 @@ mod budgets;
 mod counting;
 mod instructions;
 mod work;
+mod writers;
 
 use ferroxy_lab::api::cluster::Cluster;
 
@@ -32,6 +33,7 @@ fn nothing_costs_more_than_it_did() {
     start(&mut costs);
     change(&mut costs);
     instructions(&mut costs);
+    writers::count(&mut costs);
     costs.judge();
 }
 
@@ -107,4 +109,10 @@ fn instructions(costs: &mut Costs) {
 #[ignore = "run by the other test, under valgrind"]
 fn what_is_counted() {
     instructions::work();
+}
+
+#[test]
+#[ignore = "run by the other test, under valgrind"]
+fn what_a_writer_does() {
+    writers::work();
 }

@@ -5,8 +5,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use ferroxy::modes::MODES;
-use ferroxy_core::policy::{DetectLocal, NodePortAddress};
-use ferroxy_core::{Event, Facts, Origin, Packet, Policy, Protocol};
+use ferroxy_core::event::Verdict;
+use ferroxy_core::policy::{DetectLocal, Limits, NodePortAddress};
+use ferroxy_core::probe::{Down, Fault, Target};
+use ferroxy_core::{Event, Facts, Origin, Packet, Policy, Protocol, ServiceName};
 use ferroxy_dataplane::Settings;
 use ferroxy_source::manifest::read_str;
 
@@ -56,7 +58,8 @@ impl Step {
     pub fn events(&self) -> Vec<Event> {
         let lines = |word: &'static str| self.text.lines().filter_map(move |line| line.strip_prefix(word));
         let hosts = lines("# host: ").map(|it| Event::HostAddresses(addresses(it)));
-        lines("# delete: ").map(gone).chain(hosts).chain(read(&self.text)).collect()
+        let verdicts = lines("# verdict: ").map(verdict);
+        lines("# delete: ").map(gone).chain(hosts).chain(read(&self.text)).chain(verdicts).collect()
     }
 }
 
@@ -79,13 +82,18 @@ fn policy() -> Policy {
     }
 }
 
-/// `nodeCIDR`, `nodePortAddresses CIDR…`, or `annotations MODE`: those that this mode reads.
+/// `nodeCIDR`, `nodePortAddresses CIDR…`, `annotations MODE` (those that this mode reads), or `frontends ALWAYS NAMESPACE NODE`: limits.
 fn set(policy: &mut Policy, text: &str) {
     match text.split_once(' ') {
         None if text == "nodeCIDR" => policy.detect_local = DetectLocal::NodeCidr,
         Some(("nodePortAddresses", ranges)) => {
             let range = |text: &str| NodePortAddress::Cidr(text.parse().unwrap());
             policy.node_port_addresses = ranges.split(' ').map(range).collect();
+        }
+        Some(("frontends", limits)) => {
+            let numbers: Vec<usize> = limits.split(' ').map(|number| number.parse().unwrap()).collect();
+            let [always, namespace_frontends, node_frontends] = numbers.try_into().unwrap();
+            policy.limits = Limits { always, namespace_frontends, node_frontends, ..policy.limits };
         }
         Some(("annotations", mode)) => {
             let mut of_mode = Policy::default();
@@ -116,6 +124,22 @@ fn read(text: &str) -> Vec<Event> {
     let (objects, diagnostics) = read_str("scenario.yaml", text);
     assert_eq!(diagnostics, [], "the scenario can be read");
     objects.into_iter().map(Into::into).collect()
+}
+
+/// `web 10.244.1.5:8080/tcp down`, of the namespace `default`.
+fn verdict(text: &str) -> Event {
+    let [service, target, word] = text.split(' ').collect::<Vec<_>>().try_into().unwrap();
+    let down = Down { since: 1_700_000_000, fault: Fault::TimedOut };
+    Event::Verdict(Verdict {
+        service: ServiceName::new("default", service),
+        target: Target::parse(target).unwrap(),
+        life: None,
+        down: match word {
+            "down" => Some(down),
+            "up" => None,
+            other => panic!("# verdict: {other} is not supported"),
+        },
+    })
 }
 
 /// `Service web`, of the namespace `default`, or `Node ka`.

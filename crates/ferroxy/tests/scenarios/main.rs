@@ -3,7 +3,7 @@
 //! A scenario is `cases/NAME.yaml`: lines `# packet: FROM -> TO:PORT/PROTOCOL` and `# policy: SETTING`, then steps. A step is a
 //! line `# step: words`, lines `# delete: KIND NAME` and `# host: ADDRESS…`, and the manifests that it adds or changes. `NAME.expected` beside it has the Intent, the
 //! Diagnostics and the verdicts after every step: the same for every dataplane, or listed where a mode differs.
-//! `UPDATE_SCENARIOS=1 cargo test --test scenarios` writes it anew; read the difference before you commit it.
+//! `UPDATE_SCENARIOS=1 cargo test --test scenarios` rewrites it; read the difference before you commit it.
 //!
 //! Ring 0 compares with that file. The other tests drive the agent, with faults injected: operations refused, calls that
 //! fail or forget, notifications lost, another program that interferes, and a restart in the middle. After every step
@@ -14,6 +14,8 @@
 mod agent;
 mod file;
 mod pure;
+mod sockets;
+mod windows;
 
 use std::io::Write;
 
@@ -61,6 +63,47 @@ fn every_scenario_through_the_agent_in_iptables_mode() {
     play(&ferroxy_iptables::MODE, &tamper, scenarios());
 }
 
+#[test]
+fn every_scenario_through_the_agent_in_userspace_mode() {
+    if !require(&[Capability::NetworkNamespaces, Capability::NfTables, Capability::NftTool]) {
+        return;
+    }
+    let tamper = || agent::run("nft", &["delete", "table", "ip", "ferroxy"]);
+    play(&ferroxy_userspace::MODE, &tamper, scenarios());
+}
+
+/// On a service in memory that answers as HNS does: no Windows is needed.
+#[test]
+fn every_scenario_through_the_agent_in_kernelspace_mode() {
+    let faults = (0..).zip(scenarios()).map(|(seed, scenario)| {
+        let host = windows::Host::of(&scenario);
+        let mode = &ferroxy_kernelspace::MODE;
+        Stage { mode, open: &|| host.open(), tamper: &|| host.tamper(), seed }.play(&scenario)
+    });
+    assert!(faults.sum::<usize>() > 0, "no fault was injected");
+}
+
+/// Maps and programs besides the rules; the programs run in cgroups of the test.
+#[test]
+fn every_scenario_through_the_agent_with_accelerated_sockets() {
+    if !require(&[Capability::NetworkNamespaces, Capability::NfTables, Capability::SocketPrograms]) {
+        return;
+    }
+    let mode = &ferroxy_nftables::MODE;
+    let faults = (0..).zip(scenarios()).map(|(seed, scenario)| {
+        progress("accelerated sockets", &scenario);
+        let sockets = sockets::Place::new();
+        let mut namespace = Namespace::new("scenario").unwrap();
+        namespace.set_cgroup(sockets.host());
+        let stage = || {
+            let open = || sockets.open(mode);
+            Stage { mode, open: &open, tamper: &|| sockets.tamper(), seed }.play(&scenario)
+        };
+        namespace.run(stage).unwrap()
+    });
+    assert!(faults.sum::<usize>() > 0, "no fault was injected");
+}
+
 /// Every third one: a scenario takes a quarter of a minute in the virtual machine. `FERROXY_ALL_SCENARIOS=1` plays all of them.
 #[test]
 #[ignore = "needs IPVS: make test-vm"]
@@ -70,6 +113,11 @@ fn scenarios_through_the_agent_in_ipvs_mode() {
     play(&ferroxy_ipvs::MODE, &tamper, scenarios().into_iter().step_by(step));
 }
 
+/// A sign of progress in the virtual machine. Not eprintln!, whose output the test harness captures.
+fn progress(place: &str, scenario: &Scenario) {
+    std::io::stderr().write_all(format!("{place}: {}\n", scenario.name()).as_bytes()).unwrap();
+}
+
 /// Each scenario in a network namespace of its own.
 fn play(
     mode: &'static ferroxy_dataplane::Mode,
@@ -77,9 +125,7 @@ fn play(
     scenarios: impl IntoIterator<Item = Scenario>,
 ) {
     let faults = (0..).zip(scenarios).map(|(seed, scenario)| {
-        // A sign of progress in the virtual machine. Not eprintln!, whose output the test harness captures.
-        let line = format!("{} mode: {}\n", mode.name, scenario.name());
-        std::io::stderr().write_all(line.as_bytes()).unwrap();
+        progress(&format!("{} mode", mode.name), &scenario);
         let namespace = Namespace::new("scenario").unwrap();
         namespace.run(|| Stage { mode, open: &|| agent::open(mode), tamper, seed }.play(&scenario)).unwrap()
     });

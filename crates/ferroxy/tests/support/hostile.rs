@@ -3,6 +3,7 @@
 
 use std::net::Ipv6Addr;
 
+use ferroxy_core::policy::Limits;
 use serde_json::{Value, json};
 
 /// The namespace of the tenant.
@@ -19,8 +20,14 @@ const PORTS: usize = 600;
 pub fn objects(victims: &[&str], round: usize) -> Vec<Value> {
     let mut objects = vec![thief(victims, round), many_addresses(round), ports_times_addresses(round)];
     objects.extend((0..SLICES).map(|index| endless_annotation(index, round)));
-    objects.extend([escapes(round), nonsense(round)]);
+    objects.extend([escapes(round), nonsense(round), of_many_addresses(round)]);
     objects
+}
+
+/// How many frontends the limits of a Service leave out of the tenant's.
+pub fn left_out() -> usize {
+    let of_each = [ADDRESSES + 2, PORTS * (PORTS + 1)];
+    of_each.map(|frontends| frontends - Limits::default().frontends).iter().sum()
 }
 
 /// Claims the cluster IPs of others, and says that it is older than all of them.
@@ -32,11 +39,20 @@ fn thief(victims: &[&str], round: usize) -> Value {
     service
 }
 
+/// Addresses that collide under FxHash: their first eight bytes cancel its seed, and zero times anything is zero.
+const COLLIDING: Ipv6Addr = Ipv6Addr::new(0xd308, 0xa385, 0x886a, 0x3f24, 0, 0, 0, 0);
+
+/// What all addresses of [`many_addresses`] begin with, as `nft` prints them.
+pub const COLLIDING_PREFIX: &str = "d308:a385:886a:3f24:";
+
 fn many_addresses(round: usize) -> Value {
     let mut service = service("many-addresses", "10.96.250.2", round);
-    let base = u128::from(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0));
-    let addresses = (0..ADDRESSES).map(|index| Ipv6Addr::from(base + ((index as u128) << 32)).to_string());
-    service["spec"]["externalIPs"] = addresses.collect();
+    service["spec"]["clusterIPs"] = json!(["10.96.250.2", "fd00:10:96::fa02"]);
+    service["spec"]["ipFamilies"] = json!(["IPv4", "IPv6"]);
+    service["spec"]["ipFamilyPolicy"] = json!("RequireDualStack");
+    // Each round has one that the last one did not have.
+    let addresses = (1 + round..=ADDRESSES + round).map(|it| u128::from(COLLIDING) + it as u128);
+    service["spec"]["externalIPs"] = addresses.map(|it| Ipv6Addr::from(it).to_string()).collect();
     service
 }
 
@@ -64,6 +80,14 @@ fn escapes(round: usize) -> Value {
     slice["endpoints"][0]["targetRef"] = json!({"kind": "Pod", "namespace": TENANT, "name": hostile});
     slice["endpoints"][0]["nodeName"] = json!(hostile);
     slice["endpoints"][0]["zone"] = json!(hostile);
+    slice
+}
+
+/// The endpoint behind the many addresses.
+fn of_many_addresses(round: usize) -> Value {
+    let mut slice = slice("many-addresses-v6", "many-addresses", round);
+    slice["addressType"] = json!("IPv6");
+    slice["endpoints"][0]["addresses"] = json!([format!("fd00:10:244:2::{:x}", 0x100 + round % 100)]);
     slice
 }
 

@@ -3,9 +3,10 @@
 
 use std::time::Duration;
 
+use ferroxy_core::Family;
 use ferroxy_lab::load::LoadPlan;
 use ferroxy_lab::pod::ECHO_PORT;
-use ferroxy_lab::{ANSWER, Load, LongConnection, Network, Protocol};
+use ferroxy_lab::{ANSWER, Answer, Load, LongConnection, Network, Protocol, ask};
 
 use super::{DEADLINE, Service, wait_until};
 
@@ -26,6 +27,7 @@ pub struct Traffic {
     enough: usize,
 }
 
+/// The first two are one of each family.
 const LOADS: [(&str, Protocol, &str); 5] = [
     ("a1", Protocol::Tcp, "10.96.0.80:80"),
     ("a2", Protocol::Tcp, "[fd00:10:96::80]:80"),
@@ -46,7 +48,22 @@ impl Traffic {
 
     /// One way of each kind: for many networks at once.
     pub fn light(network: &Network) -> Traffic {
-        Traffic::start(network, &LOADS[..1], &LONG_CONNECTIONS[..1], Duration::from_millis(25), 5)
+        Traffic::light_of(network, Family::V4)
+    }
+
+    /// One way of each kind, in one family.
+    pub fn light_of(network: &Network, family: Family) -> Traffic {
+        let which = family as usize..=family as usize;
+        let pace = Duration::from_millis(25);
+        Traffic::start(network, &LOADS[which.clone()], &LONG_CONNECTIONS[which], pace, 5)
+    }
+
+    /// Whether the first way of a family leads somewhere now.
+    pub fn is_possible(network: &Network, family: Family) -> bool {
+        let (from, protocol, target) = LOADS[family as usize];
+        let from = network.namespace(from).unwrap();
+        let answer = from.run(|| ask(protocol, target.parse().unwrap(), Duration::from_secs(1)));
+        matches!(answer.unwrap().unwrap(), Answer::Reply(_))
     }
 
     fn start(

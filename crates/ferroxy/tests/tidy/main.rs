@@ -16,6 +16,7 @@ mod finding;
 mod header;
 mod hosts;
 mod length;
+mod limits;
 mod modes;
 mod names;
 mod paths;
@@ -109,6 +110,13 @@ fn crates_without_unsafe_forbid_it() {
     let tree = Tree::read();
     let crates: Vec<_> = tree.crates().into_iter().map(|it| (it.path.clone(), tree.sources(it))).collect();
     judge("unsafe", crates.iter().flat_map(|(path, sources)| safety::findings(path, sources)).collect());
+}
+
+#[test]
+fn limits_are_those_of_the_code() {
+    let tree = Tree::read();
+    let code = |path: &str| tree.files().find(|file| file.path == path).map(|file| file.text.as_str());
+    judge("limit", limits::findings("docs/limits.md", code("docs/limits.md").unwrap_or_default(), code));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! read; it cannot find good ones.
 
 use crate::finding::Finding;
+use crate::rust::Code;
 
 /// What not to write, and what an engineer would search for.
 const PHRASES: &[(&str, &str)] = &[
@@ -34,6 +35,28 @@ const PHRASES: &[(&str, &str)] = &[
     ("all is well", "\"success\" or \"no problem found\""),
     ("hears of", "\"receives\", \"watches\" or \"learns\""),
     ("tells of", "\"reports\" or \"notifies about\""),
+    ("astray", "\"is lost\" or \"is not translated\""),
+    ("ordinary way", "\"packet rules translate it\", or what else serves it"),
+    ("tells people", "\"writes Events and log lines\""),
+    ("cannot tell more", "\"is too noisy to show more\""),
+];
+
+/// What documents and messages do not have either. Comments and names may.
+const FOR_USERS: &[(&str, &str)] = &[
+    ("anew", "\"again\", \"starts over\" or \"is recreated\""),
+    ("at hand", "\"available\" or \"this machine's\""),
+    ("nothing leads to", "\"unreferenced\""),
+    ("nobody", "\"none\", \"no client\", \"no process\": say which"),
+    ("nobody's", "\"no Service's\", \"of no client\": say which"),
+    ("whoever", "\"the client that\", \"the program that\": say which"),
+    ("who tells", "\"status\", \"Events\", \"metrics\": say which"),
+    ("cannot tell", "\"limitations\" or \"cannot distinguish\""),
+    ("whose it is", "\"its owner\""),
+    ("its look", "\"verification\""),
+    ("a look", "\"verification\" or \"a check\""),
+    ("never seen", "\"not confirmed\" or \"not tested\""),
+    ("is asked once", "\"is probed once\" or \"is queried once\""),
+    ("says nothing", "\"has no effect\" or \"is neither success nor failure\""),
 ];
 
 /// Files that people write and read. Recordings, licences and this list are not judged.
@@ -42,9 +65,39 @@ pub fn findings(path: &str, text: &str) -> Vec<Finding> {
     if skipped.iter().any(|it| path.starts_with(it)) || path.ends_with(".lock") {
         return vec![];
     }
+    let mut found = of(PHRASES, path, text);
+    if path.ends_with(".md") {
+        found.extend(of(FOR_USERS, path, text));
+    } else if is_product(path) {
+        found.extend(of(FOR_USERS, path, &messages(text)));
+    }
+    found.sort_by_key(|it| it.line);
+    found
+}
+
+fn is_product(path: &str) -> bool {
+    let is_test =
+        path.contains("/tests") || path.contains("/testing/") || path.starts_with("crates/ferroxy-lab/");
+    path.starts_with("crates/") && path.ends_with(".rs") && path.contains("/src/") && !is_test
+}
+
+/// The literals that are not in tests, on the same lines.
+fn messages(text: &str) -> String {
+    let (code, with_literals) = (Code::of(text), Code::with_literals(text));
+    let tests = code.test_modules();
+    let lines = code.lines().zip(with_literals.lines()).map(|((line, code), (_, both))| {
+        let is_test = tests.iter().any(|it| (it.first..=it.last).contains(&line));
+        let pairs = code.bytes().zip(both.bytes());
+        let literal = |(code, both): (u8, u8)| if is_test || code == both { b' ' } else { both };
+        String::from_utf8_lossy(&pairs.map(literal).collect::<Vec<_>>()).into_owned()
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+fn of(phrases: &[(&str, &str)], path: &str, text: &str) -> Vec<Finding> {
     let words = words(text);
     let mut found = Vec::new();
-    for (phrase, instead) in PHRASES {
+    for (phrase, instead) in phrases {
         let phrase: Vec<&str> = phrase.split(' ').collect();
         for window in words.windows(phrase.len()) {
             if window.iter().map(|(_, word)| word.as_str()).eq(phrase.iter().copied()) {
@@ -53,7 +106,6 @@ pub fn findings(path: &str, text: &str) -> Vec<Finding> {
             }
         }
     }
-    found.sort_by_key(|it| it.line);
     found
 }
 
@@ -75,6 +127,16 @@ mod tests {
         let found = findings("a.rs", "fn a() {}\n/// Fields nobody\n/// knows are warnings.\nfn b() {}\n");
         assert_eq!(found.len(), 1, "{found:?}");
         assert_eq!(found[0].line, 2);
+    }
+
+    #[test]
+    fn some_phrases_are_for_comments_only() {
+        let text = "// Nobody waits.\nfn a() {\n    warn!(\"nobody answers\");\n}\n\
+                    #[cfg(test)]\nmod tests {\n    const NAME: &str = \"nobody\";\n}\n";
+        let lines = |path| findings(path, text).iter().map(|it| it.line).collect::<Vec<_>>();
+        assert_eq!(lines("crates/a/src/b.rs"), [3]);
+        assert_eq!(lines("crates/a/tests/b.rs"), [0; 0]);
+        assert_eq!(lines("docs/b.md"), [1, 3, 7]);
     }
 
     #[test]

@@ -7,9 +7,19 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 
-{{/* Not empty for modes that run the iptables tools. */}}
+{{/* Not empty for modes whose rules may be those of legacy iptables. */}}
+{{- define "ferroxy.xtables" -}}
+{{- if has .Values.mode (list "iptables" "ipvs" "userspace") }}xtables{{ end }}
+{{- end }}
+
+{{/* The image variant with the iptables tools, where they shall write the rules. */}}
 {{- define "ferroxy.tools" -}}
-{{- if ne .Values.mode "nftables" }}-iptables{{ end }}
+{{- if eq (dig "iptables" "program" "" .Values.config) "tool" }}-iptables{{ end }}
+{{- end }}
+
+{{/* Not empty where connections are made at sockets. */}}
+{{- define "ferroxy.sockets" -}}
+{{- if ne .Values.sockets "off" }}{{ .Values.sockets }}{{ end }}
 {{- end }}
 
 {{- define "ferroxy.image" -}}
@@ -24,6 +34,9 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- define "ferroxy.arguments" -}}
 - --config=/var/lib/kube-proxy/config.conf
 - --hostname-override=$(NODE_NAME)
+{{- with include "ferroxy.sockets" . }}
+- --accelerate-sockets={{ . }}
+{{- end }}
 {{- with .Values.extraArgs }}
 {{ toYaml . }}
 {{- end }}
@@ -42,11 +55,18 @@ volumeMounts:
   - name: kube-proxy
     mountPath: /var/lib/kube-proxy
     readOnly: true
-  {{- if include "ferroxy.tools" . }}
+  {{- if include "ferroxy.xtables" . }}
   - name: xtables-lock
     mountPath: /run/xtables.lock
   - name: modules
     mountPath: /lib/modules
+    readOnly: true
+  {{- end }}
+  {{- if include "ferroxy.sockets" . }}
+  - name: bpf
+    mountPath: /sys/fs/bpf
+  - name: cgroup
+    mountPath: /sys/fs/cgroup
     readOnly: true
   {{- end }}
 {{- end }}

@@ -1,10 +1,14 @@
 //! Expressions: the instructions that rules are made of. Registers and offsets are raw numbers, as
 //! `nft --debug=netlink` shows them; what a sequence of them means is the caller's business.
 
+mod compat;
 mod decode;
 mod encode;
 mod numbers;
 
+pub use compat::{Expression, Expressions, Extension, meta_key};
+#[doc(hidden)]
+pub use compat::{decode_expressions, encode_expressions};
 pub(super) use decode::read_counter;
 
 use super::types::{Family, Verdict};

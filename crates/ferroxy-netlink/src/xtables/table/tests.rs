@@ -1,6 +1,7 @@
 //! Tables without a kernel: what is read, and what stays when chains and rules are removed.
 
 use super::*;
+use crate::xtables::Parts;
 
 const LAYOUT: Layout = Layout::of(Family::Ip);
 
@@ -17,13 +18,13 @@ fn entry(name: &str, data: &[u8]) -> Vec<u8> {
     entry
 }
 
-const RULE: i32 = 152;
+pub(in crate::xtables) const RULE: i32 = 152;
 const BEGIN: i32 = 176;
 const ACCEPT: i32 = -2;
 
 /// One built-in chain (jump to `theirs`, jump to `mine`, policy), then `theirs` (a jump to `mine`, its end) and
 /// `mine` (a rule that decides nothing, its end), then the end of the table.
-fn table() -> Table {
+pub(in crate::xtables) fn table() -> Table {
     let theirs = 3 * RULE + BEGIN;
     let mine = theirs + 2 * RULE + BEGIN;
     let standard = |verdict: i32| entry("", &verdict.to_ne_bytes());
@@ -42,7 +43,22 @@ fn table() -> Table {
     let mut info = named_header("nat", INFO).unwrap();
     info[INFO_HOOKS..INFO_HOOKS + 4].copy_from_slice(&1u32.to_ne_bytes());
     info[INFO_UNDERFLOWS..INFO_UNDERFLOWS + 4].copy_from_slice(&(2 * RULE).to_ne_bytes());
-    Table::parse(Family::Ip, &info, bytes.concat()).unwrap()
+    Table::parse(Family::Ip, &info, bytes.concat(), 0).unwrap()
+}
+
+/// For each entry, which it was before.
+pub(in crate::xtables) fn kept(replacement: &Replacement) -> Vec<Option<usize>> {
+    let each = |run: &Run| {
+        let before = run.before.map(|it| it as usize);
+        (0..run.count as usize).map(move |index| before.map(|first| first + index)).collect::<Vec<_>>()
+    };
+    replacement.runs.iter().flat_map(each).collect()
+}
+
+/// As the kernel would return it.
+pub(in crate::xtables) fn reread(replacement: &Replacement) -> Table {
+    let message = replacement.message.clone();
+    Table::parse(Family::Ip, &replacement.info, message, REPLACE_HEADER).unwrap()
 }
 
 fn names(names: &[&str]) -> BTreeSet<String> {
@@ -52,13 +68,13 @@ fn names(names: &[&str]) -> BTreeSet<String> {
 #[test]
 fn what_rules_have_counted_is_not_in_the_digest() {
     let (mut counted, mut changed) = (table(), table());
-    counted.bytes[LAYOUT.size - 1] = 7;
-    counted.bytes[LAYOUT.size - COUNTER] = 7;
+    counted.block[LAYOUT.size - 1] = 7;
+    counted.block[LAYOUT.size - COUNTER] = 7;
     assert_eq!(counted.digest(), table().digest());
-    changed.bytes[LAYOUT.size - COUNTER - 1] = 7;
+    changed.block[LAYOUT.size - COUNTER - 1] = 7;
     assert_ne!(changed.digest(), table().digest());
     changed = table();
-    *changed.bytes.last_mut().unwrap() = 7;
+    *changed.block.last_mut().unwrap() = 7;
     assert_ne!(changed.digest(), table().digest());
 }
 
@@ -79,8 +95,8 @@ fn chains_and_jumps_are_seen() {
 fn what_stays_leads_where_it_led() {
     let before = table();
     let replacement = before.without(&names(&["theirs"]), &BTreeSet::from([0]));
-    assert_eq!(replacement.kept, [1, 2, 6, 7, 8, 9]);
-    let after = Table::parse(Family::Ip, &replacement.info, replacement.bytes.clone()).unwrap();
+    assert_eq!(kept(&replacement), [1, 2, 6, 7, 8, 9].map(Some));
+    let after = reread(&replacement);
     assert_eq!(after.chains().collect::<Vec<_>>(), ["mine"]);
     assert_eq!(after.jumps(), [Jump { from: None, rule: 0, to: "mine".into() }]);
     assert_eq!(after.entries[3].target, Target::Next);
@@ -93,14 +109,14 @@ fn what_stays_leads_where_it_led() {
 fn without_nothing_is_the_same() {
     let before = table();
     let replacement = before.without(&BTreeSet::new(), &BTreeSet::new());
-    assert_eq!((&replacement.bytes, &replacement.info), (&before.bytes, &before.info));
-    assert_eq!(replacement.header(0).len(), REPLACE_HEADER);
+    assert_eq!(replacement.message[REPLACE_HEADER..], *before.bytes());
+    assert_eq!(replacement.info, before.info);
 }
 
 #[test]
 fn the_end_of_the_table_is_no_chain() {
     let replacement = table().without(&names(&["ERROR"]), &BTreeSet::new());
-    assert_eq!(replacement.kept.len(), 10);
+    assert_eq!(kept(&replacement).len(), 10);
 }
 
 #[test]
@@ -115,14 +131,15 @@ fn counters_follow_their_rules() {
 #[test]
 fn damaged_tables_never_panic() {
     let table = table();
-    for at in 0..table.bytes.len() {
-        let _ = Table::parse(Family::Ip, &table.info, table.bytes[..at].to_vec());
+    for at in 0..table.block.len() {
+        let _ = Table::parse(Family::Ip, &table.info, table.block[..at].to_vec(), 0);
         for value in [0, 1, 0x7f, 0xff] {
-            let mut bytes = table.bytes.clone();
+            let mut bytes = table.block.clone();
             bytes[at] = value;
-            if let Ok(table) = Table::parse(Family::Ip, &table.info, bytes) {
+            if let Ok(table) = Table::parse(Family::Ip, &table.info, bytes, 0) {
                 let _ = (table.chains().count(), table.jumps());
                 let _ = table.without(&names(&["mine"]), &BTreeSet::from([0]));
+                let _ = Parts::new(table).map(|parts| parts.replacement());
             }
         }
     }

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-use super::{Bookmark, Content, Item, Line, PageEnd, Status, TOO_LONG};
+use super::{Bookmark, Content, Item, Line, PageEnd, Status};
 use crate::object::Kind;
 use crate::wire::field::Notes;
 use crate::wire::{self, Decoded};
@@ -181,7 +181,7 @@ impl<'de> Visitor<'de> for ItemSeed {
             Decoded::Object(object) => Content::Object(object, notes.finish()),
             Decoded::LeftOut(key) => Content::LeftOut(key),
             Decoded::Nameless => Content::Unusable("it has no name"),
-            Decoded::TooManyEntries => Content::Unusable(TOO_LONG),
+            Decoded::TooManyEntries(key) => Content::TooLong(key),
         };
         Ok(Item { version, content })
     }

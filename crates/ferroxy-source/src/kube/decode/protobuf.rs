@@ -1,6 +1,6 @@
 //! Answers in protobuf: frames of a watch, pages of a list, errors.
 
-use super::{Bookmark, Content, Item, Line, PageEnd, Status, TOO_LONG};
+use super::{Bookmark, Content, Item, Line, PageEnd, Status};
 use crate::object::Kind;
 use crate::protobuf::message::{self, Envelope, ListMeta, WatchEvent};
 use crate::protobuf::{self, Malformed};
@@ -59,7 +59,7 @@ fn item(kind: Kind, message: &[u8]) -> Item {
         }
         Ok((Decoded::LeftOut(key), version)) => Item { version, content: Content::LeftOut(key) },
         Ok((Decoded::Nameless, version)) => Item { version, content: Content::Unusable("it has no name") },
-        Ok((Decoded::TooManyEntries, version)) => Item { version, content: Content::Unusable(TOO_LONG) },
+        Ok((Decoded::TooManyEntries(key), version)) => Item { version, content: Content::TooLong(key) },
         Err(why) => unusable(why),
     }
 }
@@ -67,7 +67,6 @@ fn item(kind: Kind, message: &[u8]) -> Item {
 fn unusable(why: Malformed) -> Item {
     let why = match why {
         Malformed::Kind => "it is of another kind",
-        Malformed::TooManyEntries => TOO_LONG,
         _ => "it is not valid protobuf",
     };
     Item { version: None, content: Content::Unusable(why) }

@@ -1,6 +1,7 @@
 //! Tests of `list_watch.rs`: what to do next after each thing an API server can answer.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use ferroxy_core::Event;
@@ -21,7 +22,10 @@ struct Bench {
 fn bench(kind: Kind) -> Bench {
     let events = Rc::new(RefCell::new(Vec::new()));
     let sink = Rc::clone(&events);
-    let out = Outlet::new(move |events| sink.borrow_mut().extend(events.iter().map(shown)));
+    let mut known = BTreeSet::new();
+    let out = Outlet::new(move |events| {
+        sink.borrow_mut().extend(events.iter().flat_map(|event| shown(event, &mut known)));
+    });
     Bench { machine: ListWatch::new(kind, SERVER, accept(), || 1.0), now: Instant::now(), out, events }
 }
 
@@ -29,18 +33,28 @@ fn accept() -> Accept {
     Accept::new(&Options::for_node("ka"))
 }
 
-fn shown(event: &Event) -> String {
-    match event {
-        Event::Service(it) => format!("+{}", it.name),
-        Event::ServiceGone { namespace, name } => format!("-{namespace}/{name}"),
-        Event::Node(it) => format!("+{}", it.name),
-        Event::NodeGone { name } => format!("-{name}"),
-        Event::ServiceCidr(it) => format!("+{}", it.name),
-        Event::ServiceCidrGone { name } => format!("-{name}"),
-        Event::Slice(it) => format!("+{}", it.name),
-        Event::SliceGone { namespace, name } => format!("-{namespace}/{name}"),
-        Event::HostAddresses(_) => "host".to_owned(),
-    }
+/// What an event changes for an agent that knows these objects.
+fn shown(event: &Event, known: &mut BTreeSet<String>) -> Vec<String> {
+    let mut come = |name: &str, key: String| {
+        known.insert(key);
+        vec![format!("+{name}")]
+    };
+    let gone = match event {
+        Event::Service(it) => return come(&it.name, format!("{}/{}", it.namespace, it.name)),
+        Event::Slice(it) => return come(&it.name, format!("{}/{}", it.namespace, it.name)),
+        Event::Node(it) => return come(&it.name, it.name.clone()),
+        Event::ServiceCidr(it) => return come(&it.name, it.name.clone()),
+        Event::HostAddresses(_) => return vec!["host".to_owned()],
+        Event::Verdict(_) => return vec!["verdict".to_owned()],
+        Event::ServiceGone { namespace, name } | Event::SliceGone { namespace, name } => {
+            BTreeSet::from([format!("{namespace}/{name}")])
+        }
+        Event::NodeGone { name } | Event::ServiceCidrGone { name } => BTreeSet::from([name.clone()]),
+        Event::Listed { names, .. } => {
+            known.iter().filter(|name| !names.contains(name.as_str())).cloned().collect()
+        }
+    };
+    gone.iter().filter(|name| known.remove(*name)).map(|name| format!("-{name}")).collect()
 }
 
 fn object(name: &str, version: u32) -> String {

@@ -24,7 +24,7 @@ pub(super) fn alone(
 ) -> Result<()> {
     let count = subject.options.changes as usize;
     let mut times = Vec::new();
-    let before = listener.announced();
+    let (before, server_before) = (listener.announced(), subject.stage.spent_by_server()?);
     for number in FIRST_ALONE..FIRST_ALONE + count {
         let change = subject.change(number);
         let made = subject.stage.make(&change)?;
@@ -36,6 +36,9 @@ pub(super) fn alone(
         proxy.check()?;
     }
     let announced = listener.announced().since(before);
+    let server = subject.stage.spent_by_server()?.since(server_before);
+    figures.set_time(Figure::ChangeServerCpu, server.cpu / subject.options.changes);
+    figures.set(Figure::ChangeServerBytes, server.bytes as f64 / count as f64);
     figures.set_time(Figure::Change50, quantile(&mut times, 0.5));
     figures.set_time(Figure::Change99, quantile(&mut times, 0.99));
     figures.set(Figure::ChangeMessages, announced.messages as f64 / count as f64);
@@ -56,7 +59,7 @@ pub(super) fn churn(
     // Made before, so that this costs nothing while it is measured.
     let numbers = FIRST_CHURN..FIRST_CHURN + (rate * seconds) as usize;
     let changes: Vec<Change> = numbers.map(|number| subject.change(number)).collect();
-    let (cpu_before, server_before) = (proxy.cpu()?, subject.stage.api_cpu());
+    let (cpu_before, server_before) = (proxy.cpu()?, subject.stage.spent_by_server()?);
     let begun = Instant::now();
     let made = make_all(subject, &changes, Duration::from_secs(1) / rate)?;
     figures.set(Figure::ChurnRate, changes.len() as f64 / begun.elapsed().as_secs_f64());
@@ -67,9 +70,9 @@ pub(super) fn churn(
     let took = begun.elapsed().as_secs_f64();
     proxy.check()?;
     figures.set(Figure::ChurnCores, (proxy.cpu()? - cpu_before).as_secs_f64() / took);
-    if let (Some(before), Some(after)) = (server_before, subject.stage.api_cpu()) {
-        figures.set(Figure::ChurnServerCores, (after - before).as_secs_f64() / took);
-    }
+    let server = subject.stage.spent_by_server()?.since(server_before);
+    figures.set(Figure::ChurnServerCores, server.cpu.as_secs_f64() / took);
+    figures.set(Figure::ChurnServerBytes, server.bytes as f64 / changes.len() as f64);
     // The last need not be the last to arrive.
     thread::sleep(REST);
     let (mut times, unseen) = delays(&changes, &made, listener);

@@ -13,8 +13,10 @@ use std::time::Duration;
 
 use super::figures::{Figure, Figures, Results, Run};
 use super::kernel::Listener;
-use super::options::{MOST_CHURN, Options, Size};
+use super::options::{MOST_CHURN, Options};
 use super::proxy::Proxy;
+use super::quantile::quantile;
+use super::size::Size;
 use super::stage::{Change, POD_RANGE, Stage};
 use super::{Result, progress};
 
@@ -121,7 +123,8 @@ fn setting(options: &Options) -> Result<Vec<(&'static str, String)>> {
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease")?;
     let load = fs::read_to_string("/proc/loadavg")?;
     let cores = thread::available_parallelism().map_or(0, usize::from);
-    let server = if options.assets.is_some() { "kube-apiserver" } else { "ferroxy-lab's, TLS, JSON" };
+    let server =
+        if options.assets.is_some() { "kube-apiserver" } else { "ferroxy-lab's, TLS, JSON and protobuf" };
     let mut setting = vec![
         ("mode", options.mode.name().to_owned()),
         ("kernel", format!("Linux {}", kernel.trim())),
@@ -135,11 +138,4 @@ fn setting(options: &Options) -> Result<Vec<(&'static str, String)>> {
         setting.push(("peer", peer.display().to_string()));
     }
     Ok(setting)
-}
-
-/// The smallest that is not less than `share` of them.
-fn quantile(times: &mut [Duration], share: f64) -> Duration {
-    times.sort_unstable();
-    let rank = (times.len() as f64 * share).ceil() as usize;
-    times.get(rank.saturating_sub(1)).copied().unwrap_or_default()
 }

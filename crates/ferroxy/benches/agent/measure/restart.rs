@@ -47,6 +47,7 @@ pub(super) fn measure(
         listener.wait_for(change.address, patience).ok_or("what changed meanwhile never arrived")?;
     figures.set_time(Figure::RestartCurrent, arrived - proxy.started());
     proxy.check()?;
+    figures.set(Figure::RestartMemory, proxy.memory()?.peak as f64 / 1e6);
     let report = load.stop()?;
     if report.successes() == 0 {
         return Err("no connection was made during the restarts".into());

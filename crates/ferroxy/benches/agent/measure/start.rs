@@ -19,7 +19,7 @@ const ATTEMPT: Duration = Duration::from_millis(500);
 
 pub(super) fn measure(subject: &Subject<'_>, figures: &mut Figures) -> Result<Proxy> {
     let stage = subject.stage;
-    let server_before = stage.api_cpu();
+    let server_before = stage.spent_by_server()?;
     let mut proxy = subject.start()?;
     let connected = first_connection(subject, &mut proxy)?;
     figures.set_time(Figure::FirstPacket, connected - proxy.started());
@@ -30,9 +30,9 @@ pub(super) fn measure(subject: &Subject<'_>, figures: &mut Figures) -> Result<Pr
     figures.set(Figure::PeakMemory, memory.peak as f64 / 1e6);
     figures.set(Figure::SteadyMemory, memory.resident as f64 / 1e6);
     figures.set(Figure::ChildrenMemory, proxy.peak_of_children() as f64 / 1e6);
-    if let (Some(before), Some(after)) = (server_before, stage.api_cpu()) {
-        figures.set_time(Figure::ServerCpu, after - before);
-    }
+    let server = stage.spent_by_server()?.since(server_before);
+    figures.set_time(Figure::ServerCpu, server.cpu);
+    figures.set(Figure::ServerBytes, server.bytes as f64 / 1e6);
     Ok(proxy)
 }
 

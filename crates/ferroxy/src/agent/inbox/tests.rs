@@ -2,7 +2,9 @@
 
 use std::thread;
 
+use ferroxy_core::ObjectKind;
 use ferroxy_core::event::{EndpointSlice, SliceEndpoint};
+use ferroxy_core::{Cause, Diagnostic, Object};
 
 use super::*;
 use crate::agent::Periods;
@@ -29,6 +31,7 @@ fn take(receiver: &Receiver) -> String {
         Input::SourceDiagnostics(found) => format!("{} diagnostics", found.len()),
         Input::Reconfigured(_) => "reconfigured".into(),
         Input::Drift(what) => format!("drift: {what}"),
+        Input::Ask(_) => "question".into(),
         Input::Stop(why) => format!("stop: {why}"),
     }
 }
@@ -163,6 +166,7 @@ fn batches(receiver: &Receiver) -> Vec<String> {
     let show = |event: &Event| match event {
         Event::Slice(slice) => format!("{}:{}", slice.name, slice.endpoints.len()),
         Event::SliceGone { name, .. } => format!("{name} gone"),
+        Event::Listed { names, .. } => format!("only {}", names.iter().map(|it| &**it).collect::<String>()),
         other => panic!("{other:?}"),
     };
     let inputs = receiver.try_iter().map(|input| match input {
@@ -214,6 +218,19 @@ fn the_last_state_is_where_the_first_one_waited() {
     assert_eq!(sender.gauge().depth(), Depth::default());
 }
 
+/// A complete list says what is gone of all that was reported before it.
+#[test]
+fn nothing_that_comes_after_a_list_takes_a_place_before_it() {
+    let (sender, receiver) = inbox();
+    let names = ["s1".into()].into();
+    let listed = Event::Listed { kind: ObjectKind::EndpointSlice, names };
+    sender.send(Input::Events(vec![slice(1, 1), slice(2, 1), slice(1, 2), listed, slice(2, 3)])).unwrap();
+    sender.send(Input::Events(vec![slice(1, 4), slice(2, 5)])).unwrap();
+    assert_eq!(sender.gauge().depth().events, 5);
+    assert_eq!(batches(&receiver), ["s1:2 s2:1 only s1 s2:5", "s1:4"]);
+    assert_eq!(sender.gauge().depth(), Depth::default());
+}
+
 #[test]
 fn the_time_of_the_first_change_that_waits_is_kept() {
     let (sender, receiver) = inbox();
@@ -221,4 +238,55 @@ fn the_time_of_the_first_change_that_waits_is_kept() {
     sender.send(Input::Events(vec![changed(None), changed(Some(5)), changed(Some(7))])).unwrap();
     let Ok(Input::Events(events)) = receiver.recv_timeout(PATIENCE) else { panic!() };
     assert_eq!(events, [changed(Some(5))]);
+}
+
+/// A tenant's objects are wrong in another way each time, while the agent takes nothing.
+#[test]
+fn of_the_problems_of_the_source_only_the_last_wait() {
+    let (sender, receiver) = inbox();
+    let problem = |number: usize| Diagnostic {
+        object: Object::slice("apps/wrong"),
+        field: "metadata".into(),
+        reason: number.to_string(),
+        effect: "it is ignored".into(),
+        cause: Cause::Field,
+    };
+    for number in 1..=100 {
+        sender.send_now(Input::SourceDiagnostics(vec![problem(number); number])).unwrap();
+        sender.send_now(Input::Events(vec![slice(number % 10, 1)])).unwrap();
+        sender.send_now(Input::SourceDiagnostics(vec![problem(number)])).unwrap();
+    }
+    sender.send_now(Input::Events(vec![slice(10, 1)])).unwrap();
+    let taken: Vec<Input> = receiver.try_iter().collect();
+    let problems = taken.iter().filter_map(|input| match input {
+        Input::SourceDiagnostics(found) => Some(found.clone()),
+        _ => None,
+    });
+    assert_eq!(problems.collect::<Vec<_>>(), [vec![problem(100)]]);
+    assert_eq!(taken.len(), 12, "ten objects, their problems, and one object after these");
+    assert!(matches!(&taken[10], Input::SourceDiagnostics(_)), "{taken:?}");
+    assert_eq!(sender.gauge().depth(), Depth::default());
+}
+
+#[test]
+fn questions_come_before_events_and_only_a_few_wait() {
+    let (sender, receiver) = inbox();
+    sender.send(Input::Events(vec![slice(1, 1)])).unwrap();
+    let answers: Vec<_> = (0..MOST_QUESTIONS + 1)
+        .map(|_| {
+            let (reply, answer) = tokio::sync::oneshot::channel();
+            let question = Question::Services { after: None, limit: 1, reply };
+            sender.send_now(Input::Ask(question)).unwrap();
+            answer
+        })
+        .collect();
+    for mut answer in answers.into_iter().skip(MOST_QUESTIONS) {
+        assert!(answer.try_recv().is_err_and(|it| it == tokio::sync::oneshot::error::TryRecvError::Closed));
+    }
+    sender.send(Input::Stop("stopped")).unwrap();
+    assert_eq!(take(&receiver), "stop: stopped");
+    for _ in 0..MOST_QUESTIONS {
+        assert_eq!(take(&receiver), "question");
+    }
+    assert_eq!(take(&receiver), "s1");
 }

@@ -1,11 +1,12 @@
 //! Inputs that wait in the order in which they came. Of an object only the last state waits: an event replaces the one of the
 //! same object, in its place. So the first list of a source is never less than complete, and an object that changes all the
-//! time takes no more room than any other.
+//! time takes no more room than any other. Of the problems of the source only the last wait, too: each time these are all of them.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 
 use ferroxy_core::Event;
+use ferroxy_core::probe::Target;
 
 use super::super::Input;
 
@@ -17,6 +18,8 @@ pub(super) struct Waiting {
     /// By the hash of its name, where the event of an object waits: the number of its input, and its place there.
     places: HashMap<u64, (usize, usize)>,
     hasher: RandomState,
+    /// The number of the input with the problems of the source, while it waits.
+    problems: Option<usize>,
     events: usize,
     bytes: usize,
 }
@@ -38,10 +41,9 @@ impl Waiting {
     pub(super) fn put(&mut self, input: Input) {
         match input {
             Input::Events(events) => self.put_events(events),
-            Input::SourceDiagnostics(_)
-                if matches!(self.inputs.back(), Some(Input::SourceDiagnostics(_))) =>
-            {
-                self.inputs.pop_back();
+            Input::SourceDiagnostics(_) => {
+                self.forget_problems();
+                self.problems = Some(self.taken + self.inputs.len());
                 self.inputs.push_back(input);
             }
             _ => self.inputs.push_back(input),
@@ -49,25 +51,53 @@ impl Waiting {
     }
 
     pub(super) fn take(&mut self) -> Option<Input> {
-        let input = self.inputs.pop_front()?;
-        if let Input::Events(events) = &input {
-            for (place, event) in events.iter().enumerate() {
-                self.events -= 1;
-                self.bytes -= bytes(event);
-                let key = self.key(event);
-                if self.places.get(&key) == Some(&(self.taken, place)) {
-                    self.places.remove(&key);
-                }
+        loop {
+            let input = self.inputs.pop_front()?;
+            if let Input::Events(events) = &input {
+                self.taken_out(events);
+            }
+            self.taken += 1;
+            if !matches!(&input, Input::Events(events) if events.is_empty()) {
+                return Some(input);
             }
         }
-        self.taken += 1;
-        Some(input)
+    }
+
+    fn taken_out(&mut self, events: &[Event]) {
+        for (place, event) in events.iter().enumerate() {
+            self.events -= 1;
+            self.bytes -= bytes(event);
+            let key = self.key(event);
+            if self.places.get(&key) == Some(&(self.taken, place)) {
+                self.places.remove(&key);
+            }
+        }
+    }
+
+    /// Only the last problems count, and they come after all events before them. What waits behind the earlier ones keeps its
+    /// number, so an empty input takes their place.
+    fn forget_problems(&mut self) {
+        let Some(place) = self.problems.take().and_then(|number| number.checked_sub(self.taken)) else {
+            return;
+        };
+        if place + 1 == self.inputs.len() {
+            self.inputs.pop_back();
+        } else if let Some(before) = self.inputs.get_mut(place) {
+            *before = Input::Events(Vec::new());
+        }
     }
 
     fn put_events(&mut self, events: Vec<Event>) {
         let mut new = Vec::with_capacity(events.len());
         for event in events {
             self.bytes += bytes(&event);
+            if matches!(event, Event::Listed { .. }) {
+                // It is about what was reported before it: what comes later must not take a place before it.
+                self.places.clear();
+                self.events += 1;
+                new.push(event);
+                continue;
+            }
             let key = self.key(&event);
             let before = match self.places.get(&key) {
                 Some(place) => waiting(&mut self.inputs, self.taken, *place, &mut new),
@@ -120,8 +150,14 @@ fn newer(before: &Event, mut event: Event) -> Event {
     event
 }
 
-/// The object that an event is about: its kind, its namespace and its name.
-fn object(event: &Event) -> (u8, &str, &str) {
+/// The object that an event is about: its kind, its namespace and its name, and the endpoint that a verdict is about.
+fn object(event: &Event) -> (u8, &str, &str, Option<&Target>) {
+    let (kind, namespace, name) = named(event);
+    let target = if let Event::Verdict(verdict) = event { Some(&verdict.target) } else { None };
+    (kind, namespace, name, target)
+}
+
+fn named(event: &Event) -> (u8, &str, &str) {
     match event {
         Event::Service(service) => (0, &service.namespace, &service.name),
         Event::ServiceGone { namespace, name } => (0, namespace, name),
@@ -132,6 +168,8 @@ fn object(event: &Event) -> (u8, &str, &str) {
         Event::ServiceCidr(range) => (3, "", &range.name),
         Event::ServiceCidrGone { name } => (3, "", name),
         Event::HostAddresses(_) => (4, "", ""),
+        Event::Verdict(verdict) => (5, verdict.service.namespace(), verdict.service.name()),
+        Event::Listed { kind, .. } => (6, "", kind.as_str()),
     }
 }
 
@@ -150,6 +188,7 @@ fn bytes(event: &Event) -> usize {
                 + service.ingress.len() * 2;
             service.ports.len() * 4 * TEXT + lists * TEXT
         }
+        Event::Listed { names, .. } => names.len() * 2 * TEXT,
         _ => 0,
     };
     size_of::<Event>() + parts

@@ -172,8 +172,8 @@ fn as_text<S: Serializer>(protocol: &Protocol, serializer: S) -> Result<S::Ok, S
 
 fn failure_words(word: &str) -> &str {
     match word {
-        "timeout" => "nobody: dropped",
-        "refused" => "nobody: refused",
+        "timeout" => "no answer: dropped",
+        "refused" => "no answer: refused",
         other => other,
     }
 }

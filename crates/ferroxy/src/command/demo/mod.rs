@@ -10,7 +10,6 @@ mod questions;
 mod screen;
 mod shop;
 
-use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -26,6 +25,7 @@ use super::{Answer, Output, explain as explain_command, is_broken_pipe};
 use crate::flags::Flags;
 use crate::modes::{MODES, Modes};
 use crate::output::Table;
+use crate::view::explanation as explanation_view;
 use asking::Row;
 use change::Change;
 use network::NODES;
@@ -57,17 +57,13 @@ impl Demo {
         let wrong = result.as_ref().map(Found::wrong).unwrap_or_default();
         let failed = result.as_ref().is_err_and(|error| !is_broken_pipe(error));
         if failed || !wrong.is_empty() {
-            stage.proxies.iter_mut().for_each(|proxy| eprint!("{}", proxy.said()));
+            stage.proxies.iter_mut().for_each(|proxy| screen::show(&proxy.said()));
         }
         drop(stage);
         let found = result?;
-        match self.output {
-            Output::Text => screen.print(closing(screen, wrong.len(), began))?,
-            Output::Json => {
-                let seconds = began.elapsed().as_secs_f64();
-                writeln!(io::stdout().lock(), "{:#}", found.to_json(&wrong, seconds))?;
-            }
-        }
+        let seconds = began.elapsed().as_secs_f64();
+        self.output
+            .print(|| closing(screen, wrong.len(), began).to_string(), || found.to_json(&wrong, seconds))?;
         if !wrong.is_empty() {
             bail!("not everything was as it should be: {}", wrong.join("; "));
         }
@@ -159,7 +155,7 @@ impl Stage {
     /// What `ferroxy explain` says on node-1.
     fn explain_broken(&self) -> anyhow::Result<(Explanation, Value)> {
         self.screen.heading(&format!("Why does {BROKEN} not work? `ferroxy explain {BROKEN}`, on node-1"))?;
-        let input = Input { manifests: Some(self.manifests.clone()), flags: flags(&NODES[0])? };
+        let input = Input { manifests: Some(self.manifests.clone()), bundle: None, flags: flags(&NODES[0])? };
         let (settings, cluster) = input.look(MODES)?;
         let name = ServiceName::parse(BROKEN).context(BROKEN)?;
         let explanation = explain(&cluster.facts, &name);
@@ -172,10 +168,10 @@ impl Stage {
             }
             None => None,
         };
-        let on_host = explain_command::OnHost { kernel, ..Default::default() };
+        let on_host = explanation_view::OnHost { kernel, ..Default::default() };
         let text = explain_command::text(&explanation, &on_host, self.screen.paint());
         self.screen.print(indented(&text))?;
-        let explained = explain_command::to_json(&explanation, &on_host);
+        let explained = explanation_view::to_json(&explanation, &on_host);
         Ok((explanation, explained))
     }
 }

@@ -31,9 +31,9 @@ impl Screen {
         self.print(format!("\n{}\n\n", self.paint.strong(text)))
     }
 
-    /// Nothing where JSON is wanted: that comes at the end, in one piece.
+    /// Nothing where JSON or YAML is wanted: that comes at the end, in one piece.
     pub fn print(self, text: impl Display) -> io::Result<()> {
-        if self.output == Output::Json {
+        if self.output != Output::Text {
             return Ok(());
         }
         let mut out = io::stdout().lock();
@@ -45,7 +45,7 @@ impl Screen {
     pub fn waiting(self, what: &str) -> Waiting {
         let shown = io::stderr().is_terminal();
         if shown {
-            eprint!("  {what} ...");
+            show(&format!("  {what} ..."));
         }
         Waiting { shown }
     }
@@ -55,7 +55,12 @@ impl Drop for Waiting {
     fn drop(&mut self) {
         if self.shown {
             // Back to the start of the line, and clear it.
-            eprint!("\r\x1b[K");
+            show("\r\x1b[K");
         }
     }
+}
+
+/// On the terminal, if it is still there.
+pub(super) fn show(text: &str) {
+    let _ = io::stderr().write_all(text.as_bytes());
 }

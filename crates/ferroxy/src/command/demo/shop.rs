@@ -35,7 +35,7 @@ pub fn write(folder: &Path) -> anyhow::Result<()> {
     write_api_endpoints(folder, &["api-1", "api-2", "api-3"])
 }
 
-/// Says anew which pods are endpoints of `shop/api`.
+/// Replaces which pods are endpoints of `shop/api`.
 pub fn write_api_endpoints(folder: &Path, pods: &[&str]) -> anyhow::Result<()> {
     let ports = [
         Port { name: "http", protocol: "TCP", number: 9090 },

@@ -163,7 +163,7 @@ fn what_cannot_be_used_is_refused() {
         Some(Reload::Refused(reasons)) => reasons,
         other => panic!("{to}: {other:?}"),
     };
-    assert_eq!(refused("mode: fast"), ["mode: \"fast\" is not one of iptables, ipvs and nftables"]);
+    assert_eq!(refused("mode: fast"), [format!("mode: \"fast\" is not one of {}", MODES.sentence("and"))]);
     assert_eq!(refused("oomScoreAdj: x\nbindAddress: 5").len(), 2);
     assert!(refused("mode: [")[0].contains("line"));
     // Right on its own, wrong together with what has to wait.

@@ -4,6 +4,7 @@
 use clap::Command;
 use ferroxy_dataplane::{Field, Flag, Kind, PeriodFields, Zero};
 use ferroxy_iptables::settings::{MASQUERADE_ALL, MASQUERADE_BIT};
+use ferroxy_kernelspace::settings::SOURCE_VIP;
 
 use super::*;
 use crate::config::reload::{self, Reload};
@@ -14,6 +15,7 @@ static LEVEL: Field = Field {
     kind: Kind::Number { default: 5, least: 1, most: 9 },
     flag: Some(Flag { name: "tested-level", help: "How much of it", value_name: "LEVEL" }),
     is_live: true,
+    is_of_the_original: true,
 };
 
 static RANGES: Field = Field {
@@ -21,6 +23,7 @@ static RANGES: Field = Field {
     kind: Kind::Cidrs,
     flag: Some(Flag { name: "tested-ranges", help: "Where it works", value_name: "CIDR,…" }),
     is_live: false,
+    is_of_the_original: true,
 };
 
 static SYNC_PERIOD: Field = Field {
@@ -28,6 +31,7 @@ static SYNC_PERIOD: Field = Field {
     kind: Kind::Duration { default: Duration::from_secs(20), default_in_file: None, zero: Zero::Refused },
     flag: Some(Flag { name: "tested-sync-period", help: "How often", value_name: "DURATION" }),
     is_live: true,
+    is_of_the_original: true,
 };
 
 static MIN_SYNC_PERIOD: Field = Field {
@@ -39,14 +43,7 @@ static MIN_SYNC_PERIOD: Field = Field {
     },
     flag: None,
     is_live: true,
-};
-
-/// A field of the original that no mode of the binary reads.
-static SOURCE_VIP: Field = Field {
-    name: "winkernel.sourceVip",
-    kind: Kind::Text { default: "" },
-    flag: Some(Flag { name: "source-vip", help: "The address of this node", value_name: "ADDRESS" }),
-    is_live: false,
+    is_of_the_original: true,
 };
 
 static FIELDS: [Field; 7] =
@@ -107,21 +104,21 @@ fn a_file_with_its_block() {
     // A list without the mode knows neither the mode nor the block.
     let (_, warnings) = super::from_file("tested: {level: 7}").unwrap();
     assert_eq!(warnings, ["--config: parts of the file are ignored: unknown field tested"]);
-    let error = "mode: \"tested\" is not one of iptables, ipvs and nftables";
+    let error = format!("mode: \"tested\" is not one of {}", MODES.sentence("and"));
     assert_eq!(super::from_file("mode: tested").unwrap_err(), [error]);
 }
 
 #[test]
-fn it_can_claim_a_field_that_no_mode_reads() {
+fn it_can_read_a_field_of_another_mode() {
     let vip = |config: &Config| config.settings(config.mode.unwrap()).text(&SOURCE_VIP);
     let (config, warnings) = from_file("mode: tested\nwinkernel: {sourceVip: 10.0.0.1}").unwrap();
     assert_eq!((vip(&config).as_str(), warnings), ("10.0.0.1", vec![]));
     let (config, warnings) = from_flags(&["--proxy-mode=tested", "--source-vip=10.0.0.2"]).unwrap();
     assert_eq!((vip(&config).as_str(), warnings), ("10.0.0.2", vec![]));
     let (_, warnings) = from_file("mode: tested\nwinkernel: {networkName: net}").unwrap();
-    assert_eq!(warnings, ["ignored in every mode: winkernel.networkName"]);
+    assert_eq!(warnings, ["ignored in this mode: winkernel.networkName"]);
     let (_, warnings) = super::from_file("mode: nftables\nwinkernel: {sourceVip: 10.0.0.1}").unwrap();
-    assert_eq!(warnings, ["ignored in every mode: winkernel.sourceVip"]);
+    assert_eq!(warnings, ["ignored in this mode: winkernel.sourceVip"]);
 }
 
 #[test]
@@ -136,7 +133,7 @@ fn its_defaults() {
 #[test]
 fn what_is_wrong_with_it() {
     for (lines, expected) in [
-        ("mode: fast", "mode: \"fast\" is not one of iptables, ipvs, nftables and tested"),
+        ("mode: fast", &*format!("mode: \"fast\" is not one of {} and tested", MODES.names().join(", "))),
         (
             "mode: tested\nfeatureGates: {NativeHistograms: false}",
             "mode: tested is switched off by the feature gate NativeHistograms",
@@ -194,8 +191,8 @@ fn its_help() {
     let line = |flag: &str| help.lines().find(|line| line.contains(flag)).unwrap_or(&help).trim().to_owned();
     let has = |flag: &str, words: &str| assert!(line(flag).ends_with(words), "{}", line(flag));
     has("--tested-level <LEVEL>", "How much of it (tested)");
-    has("--iptables-masquerade-bit <BIT>", "(iptables, ipvs, tested)");
-    has("--proxy-mode <MODE>", "iptables, ipvs, nftables or tested");
+    has("--iptables-masquerade-bit <BIT>", ", tested)");
+    has("--proxy-mode <MODE>", &format!("{} or tested", MODES.names().join(", ")));
 }
 
 #[test]

@@ -2,6 +2,28 @@
 
 use super::*;
 
+/// `{MODES}` stands for the names of all modes.
+fn with_modes(text: &str) -> String {
+    text.replace("{MODES}", &MODES.sentence("and"))
+}
+
+#[test]
+fn what_is_wrong_with_the_address_of_the_page_names_the_field() {
+    for (lines, expected) in [
+        ("pageAddress: here", "pageAddress: \"here\" is not IP:port such as 0.0.0.0:10256 or [::]:10256"),
+        (
+            "pageAddress: 0.0.0.0:10257",
+            "pageAddress: 0.0.0.0:10257 is reachable from other hosts: set pageTokenFile (--page-token-file)",
+        ),
+        (
+            "pageAddress: 'fd00::1'",
+            "pageAddress: [fd00::1]:10257 is reachable from other hosts: set pageTokenFile (--page-token-file)",
+        ),
+    ] {
+        assert_eq!(from_file(lines).unwrap_err(), [expected], "{lines}");
+    }
+}
+
 #[test]
 fn what_is_wrong_in_a_file_names_the_field() {
     for (lines, expected) in [
@@ -18,8 +40,8 @@ fn what_is_wrong_in_a_file_names_the_field() {
             "metricsBindAddress: here",
             "metricsBindAddress: \"here\" is not IP:port such as 0.0.0.0:10256 or [::]:10256",
         ),
-        ("mode: userspace", "mode: \"userspace\" is not one of iptables, ipvs and nftables"),
-        ("mode: Nftables", "mode: \"Nftables\" is not one of iptables, ipvs and nftables"),
+        ("mode: slow", "mode: \"slow\" is not one of {MODES}"),
+        ("mode: Nftables", "mode: \"Nftables\" is not one of {MODES}"),
         (
             "mode: ipvs\nfeatureGates: {KubeProxyIPVS: false}",
             "mode: ipvs is switched off by the feature gate KubeProxyIPVS",
@@ -97,7 +119,7 @@ fn what_is_wrong_in_a_file_names_the_field() {
             "logging.options.json.infoBufferSize: \"big\" is not a size such as 0, 512k or 1Mi",
         ),
     ] {
-        assert_eq!(from_file(lines).unwrap_err(), [expected], "{lines}");
+        assert_eq!(from_file(lines).unwrap_err(), [with_modes(expected)], "{lines}");
     }
 }
 
@@ -108,7 +130,7 @@ fn what_is_wrong_with_flags_names_the_flag() {
             &["--nodeport-addresses=10.0.0.0/33"][..],
             "--nodeport-addresses: \"10.0.0.0/33\" is not a CIDR, nor primary, localhost or all",
         ),
-        (&["--proxy-mode=ebpf"], "--proxy-mode: \"ebpf\" is not one of iptables, ipvs and nftables"),
+        (&["--proxy-mode=fast"], "--proxy-mode: \"fast\" is not one of {MODES}"),
         (&["--iptables-masquerade-bit=32"], "--iptables-masquerade-bit: 32 is not between 0 and 31"),
         (
             &["--proxy-mode=nftables", "--iptables-sync-period=0"],
@@ -127,7 +149,7 @@ fn what_is_wrong_with_flags_names_the_flag() {
         ),
         (&["--vmodule=a=x"], "--vmodule: \"a\" is not a pattern with a verbosity"),
     ] {
-        assert_eq!(from_flags(args).unwrap_err(), [expected], "{args:?}");
+        assert_eq!(from_flags(args).unwrap_err(), [with_modes(expected)], "{args:?}");
     }
     let errors = from_file_and("bindAddress: x", &["--hostname-override= "]).unwrap_err();
     assert_eq!(
@@ -173,4 +195,23 @@ fn a_file_that_cannot_be_read() {
     assert_eq!(errors.len(), 1);
     assert!(errors[0].starts_with("--config: cannot read /nonexistent/config.yaml: "), "{errors:?}");
     assert!(from_file("mode: [").is_err());
+}
+
+#[test]
+fn a_page_that_others_can_reach_needs_a_token() {
+    for (lines, expected) in [
+        ("pageAddress: here", "pageAddress: \"here\" is not IP:port such as 0.0.0.0:10256 or [::]:10256"),
+        (
+            "pageAddress: 0.0.0.0:10257",
+            "pageAddress: 0.0.0.0:10257 is reachable from other hosts: set pageTokenFile (--page-token-file)",
+        ),
+        (
+            "pageAddress: 'fd00::1'",
+            "pageAddress: [fd00::1]:10257 is reachable from other hosts: set pageTokenFile (--page-token-file)",
+        ),
+    ] {
+        assert_eq!(from_file(lines).unwrap_err(), [expected], "{lines}");
+    }
+    let flags = from_flags(&["--page-address=0.0.0.0:10257"]).unwrap_err();
+    assert!(flags[0].starts_with("--page-address: 0.0.0.0:10257 is reachable"), "{flags:?}");
 }

@@ -118,9 +118,13 @@ fn the_policy_of_a_mode() {
         detect_local: DetectLocal::ClusterCidr(vec!["10.244.0.0/16".parse().unwrap()]),
         node_port_addresses: vec![NodePortAddress::Primary],
         node_ports_on_loopback: false,
+        listen_on_loopback: true,
         masquerade_all: false,
         external_ips: true,
+        topology_hints: true,
         count_traffic: false,
+        probes: true,
+        know_host_addresses: false,
         limits: Limits::default(),
         annotations: &[],
     };
@@ -164,4 +168,27 @@ fn every_case_of_the_corpus_loads() {
         count += 1;
     }
     assert!(count >= 30, "only {count} cases");
+}
+
+#[test]
+fn the_page_is_off_unless_it_has_an_address() {
+    let page = |lines: &str, args: &[&str]| {
+        let (config, warnings) = from_file_and(lines, args).unwrap();
+        assert_eq!(warnings, Vec::<String>::new(), "{lines} {args:?}");
+        config.page.map(|it| (it.address.to_string(), it.token_file.is_some()))
+    };
+    assert_eq!(page("mode: nftables", &[]), None);
+    assert_eq!(page("mode: nftables\npageAddress: ''", &[]), None);
+    assert_eq!(page("mode: nftables\npageAddress: 127.0.0.1", &[]), Some(("127.0.0.1:10257".into(), false)));
+    assert_eq!(page("mode: nftables\npageAddress: '::1'", &[]), Some(("[::1]:10257".into(), false)));
+    let file = "mode: nftables\npageAddress: 10.0.0.1:80\npageTokenFile: /token";
+    assert_eq!(page(file, &[]), Some(("10.0.0.1:80".into(), true)));
+    assert_eq!(page(file, &["--page-address="]), None, "flags override the file");
+    assert_eq!(page("mode: nftables", &["--page-address=127.0.0.2:1"]), Some(("127.0.0.2:1".into(), false)));
+    let written = from_file_and("mode: nftables", &[]).unwrap().0.to_json();
+    assert_eq!(
+        (written.get("pageAddress"), written.get("pageTokenFile")),
+        (None, None),
+        "as the original writes it"
+    );
 }

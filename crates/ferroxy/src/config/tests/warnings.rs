@@ -52,10 +52,24 @@ fn flags_of_our_own_count_beside_a_file() {
 }
 
 #[test]
-fn limits_of_a_service_have_flags() {
-    let args = ["--service-max-frontends=5", "--service_max_endpoints=6", "--service-max-entries=70"];
+fn limits_have_flags() {
+    let args = [
+        "--service-max-frontends=5",
+        "--service_max_endpoints=6",
+        "--service-max-entries=70",
+        "--namespace-max-frontends=80",
+        "--node-max-frontends=90",
+    ];
+    let expected = Limits {
+        frontends: 5,
+        endpoints: 6,
+        entries: 70,
+        namespace_frontends: 80,
+        node_frontends: 90,
+        ..Limits::default()
+    };
     for (config, warnings) in [from_file_and("", &args).unwrap(), from_flags(&args).unwrap()] {
-        assert_eq!((config.limits, warnings), (Limits { frontends: 5, endpoints: 6, entries: 70 }, vec![]));
+        assert_eq!((config.limits, warnings), (expected, vec![]));
         let mode = MODES.find("nftables").unwrap();
         assert_eq!(config.policy(mode, "ka".into()).limits, config.limits);
     }
@@ -83,7 +97,7 @@ fn what_the_mode_ignores_is_said_in_one_line() {
                  iptables: {masqueradeAll: true, masqueradeBit: null}\nnftables: {masqueradeAll: true}\nportRange: 1-2";
     let (_, warnings) = from_file_and(lines, &["--proxy-mode=ipvs"]).unwrap();
     let expected = "ignored because --config is given: --proxy-mode; \
-                    in this mode: iptables.masqueradeAll ipvs.scheduler; in every mode: portRange";
+                    in this mode: iptables.masqueradeAll ipvs.scheduler portRange";
     assert_eq!(warnings, [expected]);
 }
 
@@ -122,12 +136,12 @@ fn settings_for_a_family_that_the_host_lacks() {
 fn warnings_for_what_has_no_effect() {
     let (_, warnings) = from_flags(&["--source-vip=1.2.3.4", "--healthz-port=1"]).unwrap();
     let expected =
-        ["ignored in every mode: --source-vip", "--healthz-port is deprecated: use --healthz-bind-address"];
+        ["ignored in this mode: --source-vip", "--healthz-port is deprecated: use --healthz-bind-address"];
     assert_eq!(warnings, expected);
-    let (_, warnings) = from_file("portRange: 1-2\nnonsense: 1").unwrap();
+    let (_, warnings) = from_file("mode: nftables\nportRange: 1-2\nnonsense: 1").unwrap();
     let expected = [
         "--config: parts of the file are ignored: unknown field nonsense",
-        "ignored in every mode: portRange",
+        "ignored in this mode: portRange",
     ];
     assert_eq!(warnings, expected);
     let lines = "clusterCIDR: '10.0.0.0/8,fd00::/8'\nnodePortAddresses: [10.0.0.0/8]";

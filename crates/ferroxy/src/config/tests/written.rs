@@ -7,7 +7,8 @@ fn what_is_written_loads_as_the_same() {
     for (lines, args) in [
         ("", &[][..]),
         (
-            "mode: nftables\nnftables: {masqueradeAll: true, masqueradeBit: 3, syncPeriod: 1m, minSyncPeriod: 1.5s}",
+            "pageAddress: 0.0.0.0\npageTokenFile: /etc/token\n\
+             mode: nftables\nnftables: {masqueradeAll: true, masqueradeBit: 3, syncPeriod: 1m, minSyncPeriod: 1.5s}",
             &[],
         ),
         (

@@ -1,6 +1,6 @@
 //! The checks of modes' fields: type, range, and that a mode does not work less often than it must.
 
-use ferroxy_dataplane::{Field, Kind, Mode, PeriodFields, Settings, Value as Setting, Zero};
+use ferroxy_dataplane::{Field, Kind, Mode, PeriodFields, Settings, Value as Setting, Zero, ports};
 use serde_json::Value;
 
 use super::Check;
@@ -44,6 +44,24 @@ impl Check {
                 let texts = value.as_array().into_iter().flatten().filter_map(Value::as_str).enumerate();
                 let cidr = |(i, text)| self.cidr(&format!("{}[{i}]", field.name), text);
                 Setting::Cidrs(texts.filter_map(cidr).collect())
+            }
+            Kind::Choice { default, among } => {
+                let written = text();
+                if !among.contains(&written.as_str()) {
+                    self.problem(field.name, format!("`{written}` is none of {}", among.join(", ")));
+                    return Setting::Text(default.to_owned());
+                }
+                Setting::Text(written)
+            }
+            Kind::Ports => {
+                let written = text();
+                match ports(&written) {
+                    Ok(_) => Setting::Text(written),
+                    Err(reason) => {
+                        self.problem(field.name, format!("`{written}` {reason}"));
+                        Setting::Text(String::new())
+                    }
+                }
             }
         }
     }

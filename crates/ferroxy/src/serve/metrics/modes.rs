@@ -36,6 +36,7 @@ fn write_one(page: &mut Exposition, now: &Now, metric: &Metric) {
             let packets = counts.packets.get(key).copied().unwrap_or_default();
             page.single(Kind::Counter, name, &alpha(help), packets);
         }
+        Counted::Refusals(key) => refusals(page, now, metric, key),
         Counted::SweepSeconds => {
             by_family_histogram(page, now, name, help, |family| &of(family).conntrack_sweep);
         }
@@ -52,5 +53,15 @@ fn rules(page: &mut Exposition, now: &Now, metric: &Metric, label: &str, of: fn(
     page.begin(Kind::Gauge, metric.name, &alpha(metric.help));
     for ((family, group), rules) in &now.counts.rules {
         page.sample(metric.name, &[("ip_family", &family.to_string()), (label, group)], of(rules));
+    }
+}
+
+fn refusals(page: &mut Exposition, now: &Now, metric: &Metric, key: &str) {
+    page.begin(Kind::Counter, metric.name, &alpha(metric.help));
+    for it in now.counts.refusals.iter().filter(|it| it.key == key) {
+        let family = it.family.to_string();
+        let labels: Vec<(&str, &str)> =
+            [("ip_family", &*family)].into_iter().chain(it.labels.iter().copied()).collect();
+        page.sample(metric.name, &labels, it.count);
     }
 }

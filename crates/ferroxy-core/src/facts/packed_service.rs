@@ -1,0 +1,199 @@
+//! A Service in as little memory as possible: all of them are kept, and one is looked at only when something about it changes.
+
+use std::sync::Arc;
+
+use super::field::Faults;
+use super::service::{Listed, LoadBalancerIp, Service, ServiceKind, ServicePort};
+use crate::diagnostic::Diagnostic;
+use crate::name::{Family, Protocol, ServiceName};
+use crate::packed::{Packer, Unpacker};
+use crate::probe::Probe;
+
+/// Without the name, which whoever keeps it knows.
+#[derive(Debug, PartialEq)]
+pub(super) struct PackedService {
+    bytes: Box<[u8]>,
+    faults: Faults,
+    /// Hardly any Service asks for probes.
+    probe: Option<Arc<Probe>>,
+}
+
+const KINDS: [ServiceKind; 4] =
+    [ServiceKind::ClusterIp, ServiceKind::NodePort, ServiceKind::LoadBalancer, ServiceKind::ExternalName];
+
+impl PackedService {
+    pub(super) fn new(service: &Service, faults: Box<[Diagnostic]>) -> PackedService {
+        PackedService { bytes: pack(service), faults: faults.into(), probe: service.probe.clone() }
+    }
+
+    pub(super) fn unpack(&self, name: &ServiceName) -> Service {
+        Service { probe: self.probe.clone(), ..unpack(&self.bytes, name) }
+    }
+
+    pub(super) fn probe(&self) -> Option<&Probe> {
+        self.probe.as_deref()
+    }
+
+    pub(super) fn diagnostics(&self) -> &[Diagnostic] {
+        self.faults.as_slice()
+    }
+}
+
+fn pack(service: &Service) -> Box<[u8]> {
+    let mut out = Packer::default();
+    out.option(service.created, |out, time| out.number(time as u64));
+    out.option(service.proxy_name.as_deref(), Packer::text);
+    out.list(&service.annotations, |out, (key, value)| {
+        out.text(key);
+        out.text(value);
+    });
+    out.byte(service.kind as u8);
+    for flag in [
+        service.headless,
+        service.client_ip_affinity,
+        service.internal_traffic_local,
+        service.external_traffic_local,
+    ] {
+        out.byte(flag.into());
+    }
+    out.list(&service.cluster_ips, |out, address| out.option(*address, Packer::address));
+    out.list(&service.ip_families, |out, family| out.option(*family, |out, it| out.byte(it as u8)));
+    out.list(&service.ports, pack_port);
+    out.list(&service.external_ips, |out, Listed { index, value }| {
+        out.length(*index);
+        out.address(*value);
+    });
+    out.list(&service.load_balancer_ips, |out, Listed { index, value }| {
+        out.length(*index);
+        out.address(value.ip);
+        out.byte(value.via_proxy.into());
+    });
+    out.option(service.affinity_timeout, |out, seconds| out.number(seconds.into()));
+    out.option(service.health_check_node_port, Packer::port);
+    out.option(service.source_ranges.as_deref(), |out, ranges| {
+        out.list(ranges, |out, range| out.network(*range));
+    });
+    out.finish()
+}
+
+fn unpack(bytes: &[u8], name: &ServiceName) -> Service {
+    let mut from = Unpacker::new(bytes);
+    let kind = |index: u8| KINDS.get(usize::from(index)).copied().unwrap_or(ServiceKind::ClusterIp);
+    Service {
+        name: name.clone(),
+        created: from.option(|from| from.number() as i64),
+        proxy_name: from.option(|from| from.text().into()),
+        annotations: from.list(|from| (from.text().into(), from.text().into())),
+        kind: kind(from.byte()),
+        headless: from.flag(),
+        client_ip_affinity: from.flag(),
+        internal_traffic_local: from.flag(),
+        external_traffic_local: from.flag(),
+        cluster_ips: from.list(|from| from.option(Unpacker::address)),
+        ip_families: from.list(|from| from.option(unpack_family)),
+        ports: from.list(unpack_port),
+        external_ips: from.list(|from| Listed { index: from.length(), value: from.address() }),
+        load_balancer_ips: from.list(|from| Listed {
+            index: from.length(),
+            value: LoadBalancerIp { ip: from.address(), via_proxy: from.flag() },
+        }),
+        affinity_timeout: from.option(|from| from.number() as u32),
+        health_check_node_port: from.option(Unpacker::port),
+        source_ranges: from.option(|from| from.list(Unpacker::network)),
+        probe: None,
+    }
+}
+
+fn unpack_family(from: &mut Unpacker<'_>) -> Family {
+    if from.byte() == Family::V4 as u8 { Family::V4 } else { Family::V6 }
+}
+
+fn pack_port(out: &mut Packer, port: &ServicePort) {
+    let ServicePort { name, protocol, port, node_port, target_port, index } = port;
+    out.text(name);
+    out.byte(protocol.number());
+    out.port(*port);
+    out.option(*node_port, Packer::port);
+    out.text(target_port);
+    out.length(*index);
+}
+
+fn unpack_port(from: &mut Unpacker<'_>) -> ServicePort {
+    ServicePort {
+        name: from.text().into(),
+        protocol: Protocol::from_number(from.byte()).unwrap_or(Protocol::Tcp),
+        port: from.port(),
+        node_port: from.option(Unpacker::port),
+        target_port: from.text().into(),
+        index: from.length(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::probe::Check;
+
+    #[test]
+    fn nothing_of_a_service_is_lost() {
+        let addresses = ["10.96.0.1", "2001:db8::96"].map(|text| text.parse::<IpAddr>().unwrap());
+        let port = |name: &str, protocol, node_port, index| ServicePort {
+            name: name.into(),
+            protocol,
+            port: 80,
+            node_port,
+            target_port: "8080".into(),
+            index,
+        };
+        let probe = Probe {
+            check: Check::Tcp,
+            port: Some(81),
+            interval: Duration::from_secs(5),
+            timeout: Duration::from_secs(1),
+            failures: 3,
+            successes: 2,
+        };
+        let full = Service {
+            name: ServiceName::new("default", "web"),
+            created: Some(-1_700_000_000),
+            proxy_name: Some("other".into()),
+            annotations: [("key".into(), "value".into())].into(),
+            kind: ServiceKind::LoadBalancer,
+            headless: true,
+            client_ip_affinity: true,
+            internal_traffic_local: true,
+            external_traffic_local: true,
+            cluster_ips: [Some(addresses[0]), None, Some(addresses[1])].into(),
+            ip_families: [Some(Family::V4), None, Some(Family::V6)].into(),
+            ports: [port("", Protocol::Sctp, None, 0), port("http", Protocol::Udp, Some(30_000), 7)].into(),
+            external_ips: [Listed { index: 3, value: addresses[1] }].into(),
+            load_balancer_ips: [Listed {
+                index: 300,
+                value: LoadBalancerIp { ip: addresses[0], via_proxy: true },
+            }]
+            .into(),
+            affinity_timeout: Some(86_400),
+            health_check_node_port: Some(31_000),
+            source_ranges: Some(["10.0.0.0/8".parse().unwrap()].into()),
+            probe: Some(Arc::new(probe)),
+        };
+        let plain = Service {
+            created: None,
+            proxy_name: None,
+            affinity_timeout: None,
+            health_check_node_port: None,
+            source_ranges: None,
+            probe: None,
+            ..full.clone()
+        };
+        for service in [full, plain] {
+            assert_eq!(PackedService::new(&service, Box::default()).unpack(&service.name), service);
+        }
+        for (index, kind) in KINDS.into_iter().enumerate() {
+            assert_eq!(kind as usize, index);
+        }
+    }
+}

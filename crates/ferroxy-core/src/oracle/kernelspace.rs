@@ -1,0 +1,90 @@
+//! What happens to a packet on Windows, in kernelspace mode: load balancers of HNS translate, and can do nothing else.
+//!
+//! - Nothing is refused or dropped, and source ranges are not looked at: what no load balancer serves passes.
+//! - A load balancer sends to one port: the endpoints of the port that most have are used.
+//! - External frontends with policy Local use endpoints of this node for everybody, if HNS has direct server return (DSR),
+//!   and those of the cluster otherwise.
+//! - Pods in the host's network on this node are no endpoints of HNS.
+//! - Load balancers without DSR replace the client's address.
+//! - The node itself does not reach its node ports.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use super::{family, find};
+use crate::intent::{Endpoint, Frontend, FrontendKind, Intent, PortIntent, Route};
+use crate::name::Protocol;
+use crate::packet::{Origin, Packet, Verdict};
+use crate::policy::PRESERVE_DESTINATION;
+
+/// What of the host decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Host {
+    /// HNS has direct server return.
+    pub has_dsr: bool,
+    /// It is configured for cluster IPs.
+    pub enable_dsr: bool,
+    /// The most endpoints that a load balancer can have.
+    pub most_endpoints: usize,
+}
+
+pub fn kernelspace(intent: &Intent, packet: &Packet, host: Host) -> Verdict {
+    if packet.protocol == Protocol::Sctp {
+        return Verdict::Pass;
+    }
+    let at_node_port = packet.to_this_host && packet.origin != Origin::Host;
+    let found = find(intent, packet, |frontend| frontend.address == Some(packet.destination))
+        .or_else(|| find(intent, packet, |frontend| frontend.address.is_none() && at_node_port));
+    let Some((port, frontend)) = found else { return Verdict::Pass };
+    let preserves = host.has_dsr && preserves_destination(intent, port);
+    let own = family(intent, packet).node_ip;
+    let in_hns = |endpoint: &Endpoint| !(endpoint.is_local && Some(endpoint.ip) == own);
+    let mut pool = pool(port, frontend, preserves, host);
+    pool.retain(in_hns);
+    let answers = of_largest_port(&pool, host.most_endpoints);
+    if answers.is_empty() {
+        return Verdict::Pass;
+    }
+    let masquerade = !returns_directly(frontend, preserves, host);
+    Verdict::Endpoints(answers.into_iter().map(|it| (it, masquerade)).collect())
+}
+
+fn preserves_destination(intent: &Intent, port: &PortIntent) -> bool {
+    let has_port = |ports: &[PortIntent]| ports.iter().any(|it| std::ptr::eq(it, port));
+    let mut services = intent.services.values();
+    let service = services.find(|service| has_port(&service.ports));
+    service.is_some_and(|service| service.annotation(PRESERVE_DESTINATION) == Some("true"))
+}
+
+fn pool(port: &PortIntent, frontend: &Frontend, preserves: bool, host: Host) -> Vec<Endpoint> {
+    let narrowed = preserves && matches!(frontend.kind, FrontendKind::NodePort | FrontendKind::LoadBalancer);
+    match frontend.route {
+        Route::Reject | Route::Drop => Vec::new(),
+        Route::Local => port.local.clone(),
+        Route::ExternalLocal if host.has_dsr => port.local.clone(),
+        Route::ExternalCluster | Route::ExternalLocal if narrowed => {
+            port.cluster.iter().filter(|endpoint| endpoint.is_local).copied().collect()
+        }
+        Route::Cluster | Route::ExternalCluster | Route::ExternalLocal => port.cluster.clone(),
+    }
+}
+
+/// If two ports have as many endpoints, the one of the last endpoint.
+fn of_largest_port(pool: &[Endpoint], most: usize) -> Vec<SocketAddr> {
+    let mut by_port: BTreeMap<u16, Vec<SocketAddr>> = BTreeMap::new();
+    for endpoint in pool {
+        by_port.entry(endpoint.port).or_default().push(SocketAddr::new(endpoint.ip, endpoint.port));
+    }
+    let largest = by_port.into_values().max_by_key(|group| (group.len(), group.last().copied()));
+    let mut largest = largest.unwrap_or_default();
+    largest.truncate(most);
+    largest
+}
+
+fn returns_directly(frontend: &Frontend, preserves: bool, host: Host) -> bool {
+    match frontend.kind {
+        FrontendKind::ClusterIp => host.enable_dsr && host.has_dsr,
+        FrontendKind::LoadBalancer if preserves => true,
+        _ => host.has_dsr && frontend.route == Route::ExternalLocal,
+    }
+}

@@ -1,0 +1,254 @@
+//! The API in typed documents. What takes several calls (open, query, close) is done here, and no handle is left open.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::api::{Api, Handle, Kind, OnNotification};
+use crate::document::{Endpoint, LoadBalancer, Network, Query};
+use crate::error::{Code, Error, ErrorKind};
+use crate::guid::Guid;
+use crate::version::Version;
+
+#[derive(Debug)]
+pub struct Hcn {
+    api: Box<dyn Api>,
+    /// Endpoints are created in it: it stays open, so that each costs one call.
+    network: Option<(Guid, Handle)>,
+    /// Whether the service keeps the ids that a caller chooses: known after the first object was created.
+    keeps_ids: Option<bool>,
+    calls: Calls,
+}
+
+/// How many calls were made. Closing a handle is none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Calls {
+    pub reads: u64,
+    pub writes: u64,
+}
+
+impl Calls {
+    pub fn total(self) -> u64 {
+        self.reads + self.writes
+    }
+}
+
+impl Hcn {
+    pub fn new(api: Box<dyn Api>) -> Hcn {
+        Hcn { api, network: None, keeps_ids: None, calls: Calls::default() }
+    }
+
+    pub fn calls(&self) -> Calls {
+        self.calls
+    }
+
+    pub fn version(&mut self) -> Result<Version, Error> {
+        const CALL: &str = "HNSCall";
+        self.calls.reads += 1;
+        let text = self.api.call_v1("GET", "/globals/version")?;
+        let answer: Value = decode(CALL, &text)?;
+        if answer.get("Success") == Some(&Value::Bool(false)) {
+            let reason = answer.get("Error").and_then(Value::as_str).unwrap_or_default();
+            return Err(Error::new(CALL, Code::NOT_IMPLEMENTED, reason));
+        }
+        serde_json::from_value(answer.get("Output").cloned().unwrap_or_default())
+            .map_err(|error| Error::unreadable(CALL, error))
+    }
+
+    /// The network of this name, in whatever case: `None` if there is none.
+    pub fn network(&mut self, name: &str) -> Result<Option<Network>, Error> {
+        let mut found = self.list(Kind::Network, &Query::named(name))?;
+        if found.is_empty() {
+            // Filters may compare by case.
+            found = self.list(Kind::Network, &Query::default())?;
+        }
+        for id in found {
+            let network: Option<Network> = self.get(Kind::Network, id)?;
+            if let Some(network) = network.filter(|it| it.name.eq_ignore_ascii_case(name)) {
+                return Ok(Some(Network { id: Some(id), ..network }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The names of all networks, for people.
+    pub fn network_names(&mut self) -> Result<Vec<String>, Error> {
+        let mut names = Vec::new();
+        for id in self.list(Kind::Network, &Query::default())? {
+            let network: Option<Network> = self.get(Kind::Network, id)?;
+            names.extend(network.map(|it| it.name));
+        }
+        Ok(names)
+    }
+
+    /// Whether there is an object with this id.
+    pub fn exists(&mut self, kind: Kind, id: Guid) -> Result<bool, Error> {
+        self.calls.reads += 1;
+        match self.api.open(kind, id) {
+            Ok(handle) => {
+                self.api.close(kind, handle);
+                Ok(true)
+            }
+            Err(error) if is_absence(&error) => Ok(false),
+            Err(error) => Err(error.about(id)),
+        }
+    }
+
+    pub fn endpoints(&mut self, network: Guid) -> Result<Vec<Guid>, Error> {
+        self.list(Kind::Endpoint, &Query::of_network(network))
+    }
+
+    /// The endpoints of all networks.
+    pub fn all_endpoints(&mut self) -> Result<Vec<Guid>, Error> {
+        self.list(Kind::Endpoint, &Query::default())
+    }
+
+    /// `None` when it is gone.
+    pub fn endpoint(&mut self, id: Guid) -> Result<Option<Endpoint>, Error> {
+        let found: Option<Endpoint> = self.get(Kind::Endpoint, id)?;
+        Ok(found.map(|endpoint| Endpoint { id: Some(id), ..endpoint }))
+    }
+
+    pub fn load_balancers(&mut self) -> Result<Vec<Guid>, Error> {
+        self.list(Kind::LoadBalancer, &Query::default())
+    }
+
+    /// `None` when it is gone.
+    pub fn load_balancer(&mut self, id: Guid) -> Result<Option<LoadBalancer>, Error> {
+        let found: Option<LoadBalancer> = self.get(Kind::LoadBalancer, id)?;
+        Ok(found.map(|balancer| LoadBalancer { id: Some(id), ..balancer }))
+    }
+
+    /// Returns the id that it got: the service may choose another one.
+    pub fn create_endpoint(&mut self, network: Guid, id: Guid, endpoint: &Endpoint) -> Result<Guid, Error> {
+        let network = self.open_network(network)?;
+        let created = self.create(Kind::Endpoint, Some(network), id, endpoint);
+        if created.as_ref().is_err_and(|error| is_absence(error) || error.code == Code::INVALID_HANDLE) {
+            // The handle may be one of a network that was recreated.
+            self.forget_network();
+        }
+        created
+    }
+
+    pub fn create_load_balancer(&mut self, id: Guid, balancer: &LoadBalancer) -> Result<Guid, Error> {
+        self.create(Kind::LoadBalancer, None, id, balancer)
+    }
+
+    pub fn modify_load_balancer(&mut self, id: Guid, balancer: &LoadBalancer) -> Result<(), Error> {
+        let settings = encode("HcnModifyLoadBalancer", balancer)?;
+        self.calls.reads += 1;
+        let handle = self.api.open(Kind::LoadBalancer, id).map_err(|error| error.about(id))?;
+        self.calls.writes += 1;
+        let modified = self.api.modify(Kind::LoadBalancer, handle, &settings);
+        self.api.close(Kind::LoadBalancer, handle);
+        modified.map_err(|error| error.about(id))
+    }
+
+    /// One that is gone already is deleted.
+    pub fn delete(&mut self, kind: Kind, id: Guid) -> Result<(), Error> {
+        self.calls.writes += 1;
+        match self.api.delete(kind, id) {
+            Err(error) if is_absence(&error) => Ok(()),
+            done => done.map_err(|error| error.about(id)),
+        }
+    }
+
+    pub fn listen(&mut self, notify: OnNotification) -> Result<(), Error> {
+        self.api.listen(notify)
+    }
+
+    /// After the network was recreated, or the service was restarted.
+    pub fn forget_network(&mut self) {
+        if let Some((_, handle)) = self.network.take() {
+            self.api.close(Kind::Network, handle);
+        }
+    }
+
+    fn open_network(&mut self, id: Guid) -> Result<Handle, Error> {
+        if let Some((open, handle)) = self.network
+            && open == id
+        {
+            return Ok(handle);
+        }
+        self.forget_network();
+        self.calls.reads += 1;
+        let handle = self.api.open(Kind::Network, id).map_err(|error| error.about(id))?;
+        self.network = Some((id, handle));
+        Ok(handle)
+    }
+
+    fn list(&mut self, kind: Kind, query: &Query) -> Result<Vec<Guid>, Error> {
+        let call = format!("HcnEnumerate{}s", kind.as_str());
+        self.calls.reads += 1;
+        let text = self.api.enumerate(kind, &encode(&call, query)?)?;
+        decode(&call, &text)
+    }
+
+    /// `None` when it is gone: it may vanish between two calls.
+    fn get<T: DeserializeOwned>(&mut self, kind: Kind, id: Guid) -> Result<Option<T>, Error> {
+        self.calls.reads += 2;
+        let found = self.api.open(kind, id).and_then(|handle| {
+            let text = self.query(kind, handle);
+            self.api.close(kind, handle);
+            text
+        });
+        match found {
+            Ok(text) => decode(&format!("HcnQuery{}Properties", kind.as_str()), &text)
+                .map(Some)
+                .map_err(|error| error.about(id)),
+            Err(error) if is_absence(&error) => Ok(None),
+            Err(error) => Err(error.about(id)),
+        }
+    }
+
+    fn query(&mut self, kind: Kind, handle: Handle) -> Result<String, Error> {
+        self.api.query(kind, handle, &encode("HostComputeQuery", &Query::default())?)
+    }
+
+    fn create<T: Serialize>(
+        &mut self,
+        kind: Kind,
+        network: Option<Handle>,
+        id: Guid,
+        document: &T,
+    ) -> Result<Guid, Error> {
+        let settings = encode(&format!("HcnCreate{}", kind.as_str()), document)?;
+        self.calls.writes += 1;
+        let handle = self.api.create(kind, network, id, &settings)?;
+        let found = if self.keeps_ids == Some(true) { Ok(id) } else { self.id_of(kind, handle) };
+        self.api.close(kind, handle);
+        let found = found?;
+        self.keeps_ids = Some(found == id && self.keeps_ids != Some(false));
+        Ok(found)
+    }
+
+    fn id_of(&mut self, kind: Kind, handle: Handle) -> Result<Guid, Error> {
+        #[derive(serde::Deserialize)]
+        struct Identified {
+            #[serde(rename = "ID")]
+            id: Guid,
+        }
+        self.calls.reads += 1;
+        let text = self.query(kind, handle)?;
+        let found: Identified = decode(&format!("HcnQuery{}Properties", kind.as_str()), &text)?;
+        Ok(found.id)
+    }
+}
+
+impl Drop for Hcn {
+    fn drop(&mut self) {
+        self.forget_network();
+    }
+}
+
+fn is_absence(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NetworkNotFound)
+}
+
+fn encode<T: Serialize>(call: &str, document: &T) -> Result<String, Error> {
+    serde_json::to_string(document).map_err(|error| Error::unreadable(call, error))
+}
+
+fn decode<T: DeserializeOwned>(call: &str, text: &str) -> Result<T, Error> {
+    serde_json::from_str(text).map_err(|error| Error::unreadable(call, error))
+}

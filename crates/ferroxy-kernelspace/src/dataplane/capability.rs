@@ -1,0 +1,165 @@
+//! The capabilities of kernelspace mode.
+//!
+//! HNS announces endpoints and networks, and its own end; it announces nothing about load balancers. So their ids are listed
+//! every `syncPeriod`, and a share of them is read again each time.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use ferroxy_core::{Intent, ServiceIntent};
+use ferroxy_dataplane::capability::leftovers::{Established, InForce, Leftovers};
+use ferroxy_dataplane::capability::{Notify, RefusalCount};
+use ferroxy_dataplane::{
+    Changed, CountsRefusals, Failure, Persists, Programmed, Repair, SignsOfLife, TakesOver, Verifies, Watches,
+};
+use ferroxy_hcn::{Kind, Notification};
+use tracing::warn;
+
+use super::{Error, Kernelspace, Life};
+use crate::plan::Plan;
+use crate::render::fragment;
+use crate::state::Frontend;
+use crate::text;
+
+impl Persists for Kernelspace {
+    fn is_cold(&mut self) -> Result<bool, Failure> {
+        let node = self.ledger.node().clone();
+        self.look_at_everything(&node)?;
+        Ok(self.mirror.balancers.values().all(|seen| !seen.is_own && !seen.is_unclaimed))
+    }
+
+    fn keep_unknown(&mut self, keep: bool) {
+        self.keep_unknown = keep;
+    }
+
+    /// Parts are load balancers and endpoints.
+    fn programmed(&mut self, intent: &Intent, service: &Arc<ServiceIntent>) -> Result<Programmed, Failure> {
+        let surroundings = self.refresh(&intent.node)?;
+        let wanted = fragment(service, &intent.node, &surroundings);
+        let seen = self.mirror.state(&wanted);
+        if seen.is_empty() {
+            return Ok(Programmed::Nothing);
+        }
+        let balancers = wanted.balancers.iter().filter(|(at, it)| seen.balancers.get(at) == Some(it)).count();
+        let endpoints = wanted
+            .endpoints
+            .iter()
+            .filter(|(ip, it)| seen.endpoints.get(ip) == Some(it) || self.mirror.is_of_others(**ip));
+        Ok(Programmed::Parts {
+            right: balancers + endpoints.count(),
+            wanted: wanted.balancers.len() + wanted.endpoints.len(),
+        })
+    }
+}
+
+impl Verifies for Kernelspace {
+    fn changed_by_others(&mut self) -> Result<Changed, Failure> {
+        Ok(Changed::Ours)
+    }
+
+    fn verify(&mut self) -> Result<Repair, Failure> {
+        let before = self.hcn.calls();
+        let node = self.ledger.node().clone();
+        self.refresh(&node)?;
+        let (plan, missing) = self.plan_all(self.wanted());
+        let applied = self.carry_out(&plan)?;
+        for (at, ip) in &missing {
+            warn!(
+                "{}: HNS has no endpoint for the pod {ip} of this node: it gets no traffic",
+                text::frontend(at)
+            );
+        }
+        let remaining = if plan.is_empty() { Plan::default() } else { self.plan_all(self.wanted()).0 };
+        let because = applied.refused.first().map(|(op, error)| format!("{op}: {error}"));
+        Ok(Repair {
+            receipt: self.receipt(before),
+            operations: plan.len(),
+            examples: examples(&plan),
+            unrepaired: (!remaining.is_empty())
+                .then(|| because.unwrap_or_else(|| examples(&remaining).join("; "))),
+        })
+    }
+}
+
+/// The first operations, for people.
+fn examples(plan: &Plan) -> Vec<String> {
+    plan.ops().iter().take(3).map(ToString::to_string).collect()
+}
+
+impl Watches for Kernelspace {
+    fn watch(&mut self, notify: Notify) -> Result<(), Failure> {
+        let notify = Mutex::new(notify);
+        let listen = move |notification: Notification| {
+            let words = match notification {
+                Notification::NetworkCreated => "a network was created",
+                Notification::NetworkDeleted => "a network was deleted",
+                Notification::EndpointAttached => "a pod was attached",
+                Notification::EndpointDetached => "a pod was detached",
+                Notification::Disconnected => "the Host Networking Service stopped",
+            };
+            notify.lock().unwrap_or_else(PoisonError::into_inner)(words)
+        };
+        // What is not announced is found by verification.
+        if let Err(error) = self.hcn.listen(Box::new(listen)) {
+            warn!("HNS does not announce changes: {error}; they are noticed every syncPeriod");
+        }
+        Ok(())
+    }
+}
+
+impl CountsRefusals for Kernelspace {
+    fn refusals(&self) -> Vec<RefusalCount> {
+        self.failures.read()
+    }
+}
+
+impl SignsOfLife for Kernelspace {
+    fn show_life(&mut self, alive: Box<dyn Fn() + Send>) {
+        self.life = Some(Life { alive, shown: Instant::now() });
+    }
+}
+
+impl TakesOver for Kernelspace {
+    /// At frontends of ours kube-proxy's load balancers are adopted or replaced as soon as they are seen. Here it is about
+    /// the others, and only about those that nobody else can have made.
+    fn remove_leftovers(&mut self, in_force: InForce, _: Established) -> Leftovers {
+        if in_force == InForce::No {
+            return self.remove_all_leftovers();
+        }
+        let mut leftovers = Leftovers::default();
+        if self.is_certain && !self.keep_unknown {
+            let wanted: BTreeSet<Frontend> =
+                self.mirror.frontends().filter(|at| self.ledger.owner(at).is_some()).copied().collect();
+            self.delete_leftovers(|at| wanted.contains(at), &mut leftovers);
+        }
+        leftovers
+    }
+}
+
+impl Kernelspace {
+    pub(super) fn delete_leftovers(
+        &mut self,
+        is_wanted: impl Fn(&Frontend) -> bool,
+        leftovers: &mut Leftovers,
+    ) {
+        for (id, at) in self.mirror.leftovers(is_wanted) {
+            let words = format!("load balancer {}", text::frontend(&at));
+            match self.hcn.delete(Kind::LoadBalancer, id) {
+                Ok(()) => {
+                    self.mirror.forget_balancer(id);
+                    leftovers.removed.push(words);
+                }
+                Err(error) => leftovers.failed.push(format!("{words}: {error}")),
+            }
+        }
+    }
+
+    fn look_at_everything(&mut self, node: &ferroxy_core::NodeIntent) -> Result<(), Error> {
+        match self.look(node) {
+            // Asked before the node is known.
+            Err(Error::NoNodeIp | Error::NoMac(_)) => Ok(()),
+            other => other,
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! The service control manager: it starts the process, asks it to stop, and wants to know how it is.
+
+use std::io;
+use std::process;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use windows_sys::Win32::Foundation::{ERROR_CALL_NOT_IMPLEMENTED, ERROR_SERVICE_SPECIFIC_ERROR, NO_ERROR};
+use windows_sys::Win32::System::Services::{
+    RegisterServiceCtrlHandlerExW, SERVICE_ACCEPT_PRESHUTDOWN, SERVICE_ACCEPT_SHUTDOWN, SERVICE_ACCEPT_STOP,
+    SERVICE_CONTROL_INTERROGATE, SERVICE_CONTROL_PRESHUTDOWN, SERVICE_CONTROL_SHUTDOWN, SERVICE_CONTROL_STOP,
+    SERVICE_RUNNING, SERVICE_START_PENDING, SERVICE_STATUS, SERVICE_STOP_PENDING, SERVICE_STOPPED,
+    SERVICE_TABLE_ENTRYW, SERVICE_WIN32_OWN_PROCESS, SetServiceStatus, StartServiceCtrlDispatcherW,
+};
+
+use super::signals;
+use crate::StopReason;
+use crate::service::Work;
+
+/// Handed to the thread that the service manager starts, which takes no argument of ours.
+static WORK: Mutex<Option<(&'static str, Work)>> = Mutex::new(None);
+
+/// The handle of the service, as a number; 0 while there is none.
+static HANDLE: AtomicUsize = AtomicUsize::new(0);
+
+/// The state that was reported last.
+static STATE: AtomicU32 = AtomicU32::new(SERVICE_START_PENDING);
+
+/// How long the service manager waits for a service that says it is stopping.
+const TIME_TO_STOP_MS: u32 = 30_000;
+
+pub fn run(name: &'static str, work: Work) -> io::Result<()> {
+    *WORK.lock().unwrap_or_else(PoisonError::into_inner) = Some((name, work));
+    let mut wide = wide(name);
+    let table = [
+        SERVICE_TABLE_ENTRYW { lpServiceName: wide.as_mut_ptr(), lpServiceProc: Some(service_main) },
+        SERVICE_TABLE_ENTRYW { lpServiceName: std::ptr::null_mut(), lpServiceProc: None },
+    ];
+    // SAFETY: the table ends with a null entry, and it and the name live until the call returns.
+    if unsafe { StartServiceCtrlDispatcherW(table.as_ptr()) } == 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+fn wide(text: &str) -> Vec<u16> {
+    text.encode_utf16().chain([0]).collect()
+}
+
+/// The service manager calls this on a thread of its own.
+unsafe extern "system" fn service_main(_: u32, _: *mut windows_sys::core::PWSTR) {
+    let work = WORK.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let Some((name, work)) = work else { return };
+    // SAFETY: the name ends with a zero, and the handler has the type that the system calls.
+    let handle =
+        unsafe { RegisterServiceCtrlHandlerExW(wide(name).as_ptr(), Some(on_control), std::ptr::null()) };
+    HANDLE.store(handle as usize, Ordering::SeqCst);
+    report(SERVICE_RUNNING, 0);
+    let code = work();
+    report(SERVICE_STOPPED, code);
+}
+
+unsafe extern "system" fn on_control(
+    control: u32,
+    _: u32,
+    _: *mut core::ffi::c_void,
+    _: *mut core::ffi::c_void,
+) -> u32 {
+    match control {
+        SERVICE_CONTROL_STOP | SERVICE_CONTROL_SHUTDOWN | SERVICE_CONTROL_PRESHUTDOWN => {
+            report(SERVICE_STOP_PENDING, 0);
+            if !signals::stop(StopReason::Terminated) {
+                // No listener yet: nothing has begun.
+                report(SERVICE_STOPPED, 0);
+                process::exit(0);
+            }
+            NO_ERROR
+        }
+        SERVICE_CONTROL_INTERROGATE => {
+            report(STATE.load(Ordering::SeqCst), 0);
+            NO_ERROR
+        }
+        _ => ERROR_CALL_NOT_IMPLEMENTED,
+    }
+}
+
+fn report(state: u32, code: u32) {
+    const ACCEPTED: u32 = SERVICE_ACCEPT_STOP | SERVICE_ACCEPT_SHUTDOWN | SERVICE_ACCEPT_PRESHUTDOWN;
+    STATE.store(state, Ordering::SeqCst);
+    let status = SERVICE_STATUS {
+        dwServiceType: SERVICE_WIN32_OWN_PROCESS,
+        dwCurrentState: state,
+        dwControlsAccepted: if state == SERVICE_RUNNING { ACCEPTED } else { 0 },
+        dwWin32ExitCode: if code == 0 { NO_ERROR } else { ERROR_SERVICE_SPECIFIC_ERROR },
+        dwServiceSpecificExitCode: code,
+        dwCheckPoint: u32::from(state == SERVICE_STOP_PENDING),
+        dwWaitHint: if state == SERVICE_STOP_PENDING { TIME_TO_STOP_MS } else { 0 },
+    };
+    let handle = HANDLE.load(Ordering::SeqCst);
+    // SAFETY: the handle is the one that the system gave; it never closes while the process lives. An error has nobody to hear it.
+    unsafe { SetServiceStatus(handle as _, &raw const status) };
+}

@@ -1,0 +1,201 @@
+//! The socket of a UDP frontend: receives clients' datagrams in batches, and finds or opens their sessions.
+
+use std::cell::RefCell;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+use tokio::io::Interest;
+use tokio::net::UdpSocket;
+use tokio::task::{AbortHandle, yield_now};
+
+use super::session::{self, Session};
+use super::sessions::{SessionKey, Sessions};
+use crate::config::Class;
+use crate::pool::lease::Lease;
+use crate::random;
+use crate::shared::Shared;
+use crate::system::Batch;
+use crate::table::Frontend;
+
+/// So many batches, then others have their turn.
+const ROUNDS: usize = 8;
+
+thread_local! {
+    static BATCH: RefCell<Option<Batch>> = const { RefCell::new(None) };
+    static SESSIONS: RefCell<Option<Sessions<Open>>> = const { RefCell::new(None) };
+}
+
+/// A session, and its task.
+#[derive(Debug)]
+struct Open {
+    session: Arc<Session>,
+    task: AbortHandle,
+}
+
+#[derive(Debug)]
+pub struct Listener {
+    id: u64,
+    socket: Arc<UdpSocket>,
+    frontend: Arc<Frontend>,
+    class: Class,
+    shared: Arc<Shared>,
+    /// Sessions had to make room since it was last asked: their tasks close them as soon as they get a turn.
+    has_evicted: AtomicBool,
+}
+
+impl Listener {
+    pub fn new(
+        socket: Arc<UdpSocket>,
+        frontend: Arc<Frontend>,
+        class: Class,
+        shared: Arc<Shared>,
+    ) -> Listener {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Listener {
+            id: NEXT.fetch_add(1, Relaxed),
+            socket,
+            frontend,
+            class,
+            shared,
+            has_evicted: AtomicBool::new(false),
+        }
+    }
+
+    fn receive(&self) -> io::Result<()> {
+        with_batch(|batch| {
+            receive(&self.socket, batch)?;
+            // Consecutive datagrams of one client go on together.
+            let mut run: Option<(SessionKey, Vec<&[u8]>)> = None;
+            for message in batch.messages() {
+                let key = SessionKey { listener: self.id, client: message.from, local: message.to };
+                match &mut run {
+                    Some((same, datagrams)) if *same == key => datagrams.extend(message.datagrams()),
+                    _ => {
+                        let next = Some((key, message.datagrams().collect()));
+                        self.forward(std::mem::replace(&mut run, next));
+                    }
+                }
+            }
+            self.forward(run);
+            Ok(())
+        })
+    }
+
+    fn forward(&self, run: Option<(SessionKey, Vec<&[u8]>)>) {
+        let Some((key, datagrams)) = run else { return };
+        let Some(session) = self.find(&key).or_else(|| self.open(key, datagrams.len() as u64)) else {
+            return;
+        };
+        if !session.send(&datagrams) {
+            forget(&session);
+        }
+    }
+
+    /// The client's session, if its endpoint is still there.
+    fn find(&self, key: &SessionKey) -> Option<Arc<Session>> {
+        let session =
+            with_sessions(&self.shared, |sessions| sessions.touch(key).map(|it| it.session.clone()))?;
+        if session.endpoint.has_left() {
+            forget(&session);
+            return None;
+        }
+        Some(session)
+    }
+
+    fn open(&self, key: SessionKey, datagrams: u64) -> Option<Arc<Session>> {
+        let source = key.client.ip();
+        let Some(pool) = self.frontend.pool(source, self.class) else {
+            self.shared.tally.unrouted.fetch_add(datagrams, Relaxed);
+            return None;
+        };
+        let limit = pool.snapshot().config.limits.sessions;
+        let session = Lease::take(&pool, |totals| &totals.active_sessions, limit).and_then(|lease| {
+            let endpoint = random::with(|random| pool.choose(source.to_canonical(), &[], random))?;
+            let (outside, shared) = (self.socket.clone(), self.shared.clone());
+            Session::open(key, (pool.clone(), lease), endpoint, outside, shared).ok()
+        });
+        let Some(session) = session else {
+            pool.totals.dropped_datagrams.fetch_add(datagrams, Relaxed);
+            return None;
+        };
+        let session = Arc::new(session);
+        let task = tokio::spawn(session::run(session.clone())).abort_handle();
+        let open = Open { session: session.clone(), task };
+        let gone = with_sessions(&self.shared, |sessions| sessions.insert(session.key.clone(), open));
+        self.shared.tally.evicted_sessions.fetch_add(gone.len() as u64, Relaxed);
+        gone.iter().for_each(|it| it.task.abort());
+        self.has_evicted.fetch_or(!gone.is_empty(), Relaxed);
+        Some(session)
+    }
+}
+
+impl Drop for Listener {
+    /// Sessions hold the socket: they end with it, unless a successor listens there now.
+    fn drop(&mut self) {
+        if !self.shared.is_superseded() {
+            let gone = with_sessions(&self.shared, |sessions| sessions.remove_listener(self.id));
+            gone.iter().for_each(|it| it.task.abort());
+        }
+    }
+}
+
+/// Receives until the task is aborted.
+pub async fn listen(listener: Listener) {
+    loop {
+        for _ in 0..ROUNDS {
+            if listener.socket.readable().await.is_err() {
+                return;
+            }
+            // Errors of earlier answers (a client's port is closed) are reported here: they mean nothing.
+            let _ = listener.receive();
+            // No more than one batch of sessions is open beyond the limit.
+            if listener.has_evicted.swap(false, Relaxed) {
+                break;
+            }
+        }
+        yield_now().await;
+    }
+}
+
+/// Ends a session, unless another one has taken its place.
+pub fn forget(session: &Arc<Session>) {
+    let gone = SESSIONS.with_borrow_mut(|sessions| {
+        let sessions = sessions.as_mut()?;
+        let is_same = Arc::ptr_eq(&sessions.peek(&session.key)?.session, session);
+        if is_same { sessions.remove(&session.key) } else { None }
+    });
+    if let Some(gone) = gone {
+        gone.task.abort();
+    }
+}
+
+/// Receives what has arrived. A batch that is not full has emptied the socket, so that it is not asked again before the
+/// kernel reports more.
+pub fn receive(socket: &UdpSocket, batch: &mut Batch) -> io::Result<()> {
+    let mut received = Err(io::ErrorKind::WouldBlock.into());
+    let _ = socket.try_io(Interest::READABLE, || {
+        received = batch.receive(socket);
+        match &received {
+            Ok(_) if !batch.is_full() => Err(io::ErrorKind::WouldBlock.into()),
+            Err(error) => Err(error.kind().into()),
+            Ok(_) => Ok(()),
+        }
+    });
+    received.map(|_| ())
+}
+
+/// The memory for datagrams of this thread.
+pub fn with_batch<T>(receive: impl FnOnce(&mut Batch) -> T) -> T {
+    BATCH.with_borrow_mut(|batch| receive(batch.get_or_insert_with(Batch::new)))
+}
+
+fn with_sessions<T>(shared: &Shared, change: impl FnOnce(&mut Sessions<Open>) -> T) -> T {
+    SESSIONS.with_borrow_mut(|sessions| {
+        change(sessions.get_or_insert_with(|| {
+            let limits = shared.settings.udp;
+            let threads = shared.threads.max(1);
+            Sessions::new(limits.sessions / threads, limits.sessions_per_source.div_ceil(threads))
+        }))
+    })
+}

@@ -1,0 +1,210 @@
+//! A thread that serves traffic, with a runtime of its own. Tasks are started on it from anywhere, and stay there.
+
+use std::future::Future;
+use std::io;
+use std::net::{TcpListener, UdpSocket};
+use std::pin::Pin;
+use std::sync::{Arc, mpsc};
+use std::task::{Context, Poll};
+use std::thread::JoinHandle;
+
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+
+use crate::config::Class;
+use crate::shared::Shared;
+use crate::table::Frontend;
+use crate::tcp::accept::{self, accept};
+use crate::tcp::serve::{Arrived, Entry, serve};
+use crate::udp::listen::{self, listen};
+use crate::wheel;
+
+#[derive(Debug)]
+pub struct Worker {
+    runtime: Handle,
+    stop: Arc<Notify>,
+    thread: JoinHandle<()>,
+}
+
+/// A task that listens on one socket.
+#[derive(Debug)]
+pub struct Listening {
+    #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "sockets are not handed over"))]
+    socket: Listened,
+    task: AbortHandle,
+    /// Ends when the task and its socket are gone.
+    gone: mpsc::Receiver<()>,
+}
+
+/// The socket, which the task has as well.
+#[derive(Debug)]
+#[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "sockets are not handed over"))]
+enum Listened {
+    Tcp(Arc<tokio::net::TcpListener>),
+    Udp(Arc<tokio::net::UdpSocket>),
+}
+
+impl Worker {
+    pub fn start(number: usize) -> io::Result<Worker> {
+        let runtime = Builder::new_current_thread().enable_io().enable_time().build()?;
+        let handle = runtime.handle().clone();
+        let stop = Arc::new(Notify::new());
+        let stopped = stop.clone();
+        let thread = std::thread::Builder::new().name(format!("proxy-{number}")).spawn(move || {
+            runtime.block_on(async {
+                tokio::spawn(wheel::turn());
+                stopped.notified().await;
+            });
+        })?;
+        Ok(Worker { runtime: handle, stop, thread })
+    }
+
+    /// Ends the thread and cuts its connections.
+    pub fn stop(self) {
+        self.stop.notify_one();
+        // A thread that has panicked is gone, too.
+        let _ = self.thread.join();
+    }
+
+    pub fn sibling(&self) -> Sibling {
+        Sibling(self.runtime.clone())
+    }
+
+    pub fn listen_tcp(
+        &self,
+        socket: TcpListener,
+        entry: Entry,
+        shared: Arc<Shared>,
+        siblings: Siblings,
+    ) -> io::Result<Listening> {
+        let _inside = self.runtime.enter();
+        let socket = Arc::new(tokio::net::TcpListener::from_std(socket)?);
+        let listener = accept::Listener { socket: socket.clone(), entry, shared, siblings };
+        Ok(self.spawn(Listened::Tcp(socket), accept(listener)))
+    }
+
+    pub fn listen_udp(
+        &self,
+        socket: UdpSocket,
+        frontend: Arc<Frontend>,
+        class: Class,
+        shared: Arc<Shared>,
+    ) -> io::Result<Listening> {
+        let _inside = self.runtime.enter();
+        let socket = Arc::new(tokio::net::UdpSocket::from_std(socket)?);
+        let listener = listen::Listener::new(socket.clone(), frontend, class, shared);
+        Ok(self.spawn(Listened::Udp(socket), listen(listener)))
+    }
+
+    fn spawn(&self, socket: Listened, listening: impl Future<Output = ()> + Send + 'static) -> Listening {
+        let (alive, gone) = mpsc::channel::<()>();
+        let task = self.runtime.spawn(Task { listening: Box::pin(listening), _alive: alive });
+        Listening { socket, task: task.abort_handle(), gone }
+    }
+}
+
+/// What listens, with its sign of life.
+struct Task {
+    listening: Pin<Box<dyn Future<Output = ()> + Send>>,
+    /// Dropped after the socket, also if the task is aborted before its first turn: fields are dropped in their order.
+    _alive: mpsc::Sender<()>,
+}
+
+impl Future for Task {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        self.listening.as_mut().poll(context)
+    }
+}
+
+impl Listening {
+    /// Begins to close the socket.
+    pub fn abort(&self) {
+        self.task.abort();
+    }
+
+    /// Waits until the socket is closed.
+    pub fn wait(self) {
+        // Nothing is ever sent: the end of the task ends it.
+        let _ = self.gone.recv();
+    }
+}
+
+#[cfg(target_os = "linux")]
+impl std::os::fd::AsFd for Listening {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        match &self.socket {
+            Listened::Tcp(socket) => socket.as_fd(),
+            Listened::Udp(socket) => socket.as_fd(),
+        }
+    }
+}
+
+/// Another thread, to which an accepted connection can go.
+#[derive(Debug, Clone)]
+pub struct Sibling(Handle);
+
+impl Sibling {
+    pub fn take_connection(&self, arrived: Arrived<tokio::net::TcpStream>) {
+        let Arrived { stream, peer, entry, accepted } = arrived;
+        let _inside = self.0.enter();
+        // If it cannot change threads, memory is short, and the client sees it closed.
+        let moved = stream.into_std().and_then(tokio::net::TcpStream::from_std);
+        if let Ok(stream) = moved {
+            self.0.spawn(serve(Arrived { stream, peer, entry, accepted }));
+        }
+    }
+}
+
+/// The threads that a listener spreads its connections over, in turn.
+#[derive(Debug, Clone, Default)]
+pub struct Siblings {
+    /// `None` is the listener's own thread. Empty: always the own one.
+    pub all: Arc<[Option<Sibling>]>,
+    pub turn: usize,
+}
+
+impl Siblings {
+    /// `None` if it is the listener's own thread.
+    pub fn next(&mut self) -> Option<&Sibling> {
+        self.turn = self.turn.wrapping_add(1);
+        let count = self.all.len();
+        if count == 0 { None } else { self.all[self.turn % count].as_ref() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    struct Socket(Arc<AtomicBool>);
+
+    impl Drop for Socket {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// A connection to a socket that is closed a moment later would be reset.
+    #[test]
+    fn the_socket_is_closed_before_the_sign_of_life_ends_also_without_a_first_turn() {
+        let is_closed = Arc::new(AtomicBool::new(false));
+        let (alive, gone) = mpsc::channel();
+        let socket = Socket(is_closed.clone());
+        let listening = async move {
+            let _socket = socket;
+            std::future::pending::<()>().await;
+        };
+        let task = Task { listening: Box::pin(listening), _alive: alive };
+        let watching = std::thread::spawn(move || {
+            let _ = gone.recv();
+            is_closed.load(Ordering::SeqCst)
+        });
+        drop(task);
+        assert!(watching.join().unwrap());
+    }
+}

@@ -1,0 +1,438 @@
+//! The programs: what the kernel does when a socket connects. They translate or do nothing, and never refuse.
+//!
+//! ```text
+//! TCP? not bound? ─▶ frontends[address, port] ─▶ the clients meant?
+//!    ─▶ a few endpoints: a random one of those that are listed there, or the only one
+//!    ─▶ more: a random number below count ─▶ endpoints[pool, number]
+//!    ─▶ with session affinity: sessions[client, port] ─▶ still in members, and not too long ago? ─▶ that endpoint, else as above
+//!    ─▶ remember and count what must be ─▶ write address and port
+//! ```
+//! Whatever is missing or odd on the way ends in "unchanged", and packet rules translate the connection. The same instructions
+//! are executed by [`interpret`](crate::interpret).
+
+use ferroxy_bpf::{
+    Arithmetic, Assembler, Code, Comparison, KernelFunction, Label, Register, Size, Unresolved,
+};
+use ferroxy_core::Family;
+
+use crate::entry::{Clients, FrontendValue, PoolId};
+
+use Register::{R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10};
+
+/// The positions of maps in the list that a program is loaded with.
+pub const FRONTENDS: u32 = 0;
+pub const ENDPOINTS: u32 = 1;
+pub const COUNTS: u32 = 2;
+pub const MEMBERS: u32 = 3;
+pub const SESSIONS: u32 = 4;
+pub const FLOWS: u32 = 5;
+pub const PEERS: u32 = 6;
+
+/// What a program is made for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Purpose {
+    /// Of the socket. One of IPv6 can connect to mapped IPv4 addresses.
+    pub family: Family,
+    /// The host's own sockets, or those of pods.
+    pub clients: Clients,
+    /// The number of the host's network namespace.
+    pub host_namespace: u64,
+    /// Remembers the frontend for [`peer_name`].
+    pub remembers_peer: bool,
+    /// Counts connections of each frontend and endpoint.
+    pub counts_flows: bool,
+}
+
+/// Offsets in `struct bpf_sock_addr`.
+pub mod context {
+    pub const ADDRESS_4: i16 = 4;
+    pub const ADDRESS_6: i16 = 8;
+    pub const PORT: i16 = 24;
+    pub const PROTOCOL: i16 = 36;
+    pub const SOCKET: i16 = 64;
+    pub const SIZE: usize = 72;
+}
+
+/// Offsets in `struct bpf_sock`.
+pub mod socket {
+    pub const BOUND_DEVICE: i16 = 0;
+    pub const SOURCE_4: i16 = 24;
+    pub const SOURCE_6: i16 = 28;
+    pub const SIZE: usize = 80;
+}
+
+/// What is remembered of a socket: frontend and endpoint, each 16 bytes of address, 2 of port and 6 zeros.
+pub const PEER_SIZE: usize = 48;
+const PEER_ENDPOINT: i16 = 24;
+
+/// A flow: frontend and endpoint, as a peer is remembered.
+pub const FLOW_SIZE: usize = PEER_SIZE;
+
+// The stack. Where eight bytes are written in parts, the first part comes last: verifiers of several kernels take an aligned store
+// for a saved register, and refuse to overwrite part of one if the process has no CAP_PERFMON.
+const FRONTEND_KEY: i16 = -24;
+const SLOT_KEY: i16 = -40;
+/// Number of the client's network namespace, and of the Service port.
+const SESSION_KEY: i16 = -56;
+/// Address 16, port 2 and 6 zeros.
+const ENDPOINT: i16 = -80;
+/// The pool, and the endpoint behind it.
+const MEMBER_KEY: i16 = -88;
+/// The time takes the place of the pool: endpoint and key are behind it already.
+const SESSION_VALUE: i16 = -88;
+const LAST_USED: i16 = -96;
+const LONGEST: i16 = -104;
+const COUNT_KEY: i16 = -112;
+const FLOW_KEY: i16 = -160;
+const FIRST: i16 = -168;
+
+// Of a frontend's value.
+const CLIENTS: i16 = FrontendValue::CLIENTS as i16;
+const FORM: i16 = FrontendValue::FORM as i16;
+const STAMP: i16 = FrontendValue::STAMP as i16;
+const COUNT: i16 = FrontendValue::COUNT as i16;
+const POOL: i16 = FrontendValue::POOL as i16;
+const ENDPOINTS_AT: i16 = FrontendValue::ENDPOINTS as i16;
+
+/// Of an element that is added by a program: only if it is not there.
+const NEW_ONLY: i32 = 1;
+
+/// The first half of a mapped IPv4 address ends with these bytes.
+const MAPPED: i32 = i32::from_ne_bytes([0, 0, 0xff, 0xff]);
+const TCP: i32 = 6;
+
+/// For `connect(2)`.
+pub fn connect(purpose: &Purpose) -> Result<Code, Unresolved> {
+    let mut program = Assembler::new();
+    let (pass, chosen, on_stack) = (program.label(), program.label(), program.label());
+    let (pooled, sticky) = (program.label(), program.label());
+    let needs_stack = purpose.remembers_peer || purpose.counts_flows;
+    program.set(R6, R1);
+    program.load(Size::Word, R7, R6, context::PROTOCOL).jump_if(R7, Comparison::NotEqual, TCP, pass);
+    // Every socket of a pod comes to the host's program as well: nothing is looked up for it there. The pods' program sees few
+    // others, and asks last, so that a connection to no Service never asks.
+    if purpose.clients == Clients::HOST {
+        check_clients(&mut program, purpose, pass);
+    }
+    check_unbound(&mut program, purpose.family, pass);
+    find_frontend(&mut program, purpose, pass);
+    if purpose.clients != Clients::HOST {
+        check_clients(&mut program, purpose, pass);
+    }
+    program.jump_if(R8, Comparison::Equal, 0, pooled);
+    program.jump_if(R8, Comparison::Greater, FrontendValue::MOST as i32, sticky);
+    choose_listed(&mut program, purpose.family, pass);
+    program.jump(chosen).place(sticky);
+    choose_sticky(&mut program, pass);
+    if needs_stack {
+        program.jump(on_stack);
+    } else {
+        read_endpoint(&mut program, purpose.family, (R10, ENDPOINT));
+        program.jump(chosen);
+    }
+    program.place(pooled);
+    choose_pooled(&mut program, purpose.family, pass);
+    program.place(chosen);
+    if needs_stack {
+        store_endpoint(&mut program, purpose.family);
+        program.place(on_stack);
+        remember(&mut program, purpose, pass);
+    }
+    translate(&mut program, purpose.family);
+    count(&mut program, purpose.clients, pass);
+    program.place(pass).set(R0, 1).exit();
+    program.finish()
+}
+
+/// What must be kept of the connection, with the endpoint on the stack.
+fn remember(program: &mut Assembler, purpose: &Purpose, pass: Label) {
+    if purpose.remembers_peer {
+        remember_peer(program, pass);
+    }
+    if purpose.counts_flows {
+        count_flow(program);
+    }
+    read_endpoint(program, purpose.family, (R10, ENDPOINT));
+}
+
+/// For `getpeername(2)`: the frontend, as long as the socket is connected to the endpoint that stood for it.
+pub fn peer_name(family: Family) -> Result<Code, Unresolved> {
+    let mut program = Assembler::new();
+    let pass = program.label();
+    program.set(R6, R1);
+    program.load(Size::Double, R2, R6, context::SOCKET);
+    program.set_map(R1, PEERS).set(R3, 0).set(R4, 0).call(KernelFunction::SocketStorageGet);
+    program.jump_if(R0, Comparison::Equal, 0, pass);
+    for (in_context, at) in words(family) {
+        program.load(Size::Word, R1, R6, in_context).load(Size::Word, R2, R0, PEER_ENDPOINT + at);
+        program.jump_if(R1, Comparison::NotEqual, R2, pass);
+    }
+    program.load(Size::Word, R1, R6, context::PORT).load(Size::Half, R2, R0, PEER_ENDPOINT + 16);
+    program.jump_if(R1, Comparison::NotEqual, R2, pass);
+    for (in_context, at) in words(family) {
+        program.load(Size::Word, R1, R0, at).store(Size::Word, R6, in_context, R1);
+    }
+    program.load(Size::Half, R1, R0, 16).store(Size::Word, R6, context::PORT, R1);
+    program.place(pass).set(R0, 1).exit();
+    program.finish()
+}
+
+/// Where the words of an address are: in the context, and in sixteen bytes.
+fn words(family: Family) -> impl Iterator<Item = (i16, i16)> {
+    let v4 = (family == Family::V4).then_some((context::ADDRESS_4, 12));
+    let v6 =
+        (0..4).filter(move |_| family == Family::V6).map(|word| (context::ADDRESS_6 + word * 4, word * 4));
+    v4.into_iter().chain(v6)
+}
+
+/// By the socket's network namespace: a pod on the host's network counts as the host.
+fn check_clients(program: &mut Assembler, purpose: &Purpose, pass: Label) {
+    program.set(R1, R6).call(KernelFunction::NamespaceCookie).set_long(R1, purpose.host_namespace);
+    let other = if purpose.clients == Clients::HOST { Comparison::NotEqual } else { Comparison::Equal };
+    program.jump_if(R0, other, R1, pass);
+}
+
+/// A socket with a source address or a device of its own is left alone.
+fn check_unbound(program: &mut Assembler, family: Family, pass: Label) {
+    program.load(Size::Double, R1, R6, context::SOCKET);
+    program.load(Size::Word, R2, R1, socket::BOUND_DEVICE).jump_if(R2, Comparison::NotEqual, 0, pass);
+    let sources: &[i16] = match family {
+        Family::V4 => &[socket::SOURCE_4],
+        Family::V6 => &[0, 4, 8, 12],
+    };
+    for offset in sources {
+        let at = if family == Family::V4 { *offset } else { socket::SOURCE_6 + offset };
+        program.load(Size::Word, R2, R1, at).jump_if(R2, Comparison::NotEqual, 0, pass);
+    }
+}
+
+/// R7: the address of its value, R8: the form of that. Some of the clients of this program are meant.
+fn find_frontend(program: &mut Assembler, purpose: &Purpose, pass: Label) {
+    match purpose.family {
+        Family::V4 => {
+            program.store_constant(Size::Double, R10, FRONTEND_KEY, 0);
+            program.load(Size::Word, R1, R6, context::ADDRESS_4).store(
+                Size::Word,
+                R10,
+                FRONTEND_KEY + 12,
+                R1,
+            );
+            program.store_constant(Size::Word, R10, FRONTEND_KEY + 8, MAPPED);
+        }
+        Family::V6 => {
+            for half in [0, 8] {
+                program.load(Size::Double, R1, R6, context::ADDRESS_6 + half);
+                program.store(Size::Double, R10, FRONTEND_KEY + half, R1);
+            }
+        }
+    }
+    program.store_constant(Size::Word, R10, FRONTEND_KEY + 20, 0);
+    program.store_constant(Size::Byte, R10, FRONTEND_KEY + 19, 0);
+    program.store_constant(Size::Byte, R10, FRONTEND_KEY + 18, TCP);
+    program.load(Size::Word, R1, R6, context::PORT).store(Size::Half, R10, FRONTEND_KEY + 16, R1);
+    look_up(program, FRONTENDS, FRONTEND_KEY, pass);
+    program.set(R7, R0).load(Size::Byte, R1, R7, CLIENTS).load(Size::Byte, R8, R7, FORM);
+    program.arithmetic(Arithmetic::And, R1, i32::from(purpose.clients.0));
+    program.jump_if(R1, Comparison::Equal, 0, pass);
+}
+
+/// What was read of the frontend belongs to its key, if the value says so afterwards.
+fn check_key(program: &mut Assembler, (left, right): (Register, Register), pass: Label) {
+    program.load(Size::Double, left, R7, 0).load(Size::Double, right, R10, FRONTEND_KEY + 8);
+    program.jump_if(left, Comparison::NotEqual, right, pass);
+    program.load(Size::Half, left, R7, 8).load(Size::Half, right, R10, FRONTEND_KEY + 16);
+    program.jump_if(left, Comparison::NotEqual, right, pass);
+}
+
+/// The words of an endpoint's address, and its port in R1.
+const WORDS: [Register; 4] = [R2, R3, R4, R5];
+
+/// WORDS and R1: the endpoint that is there.
+fn read_endpoint(program: &mut Assembler, family: Family, (base, at): (Register, i16)) {
+    for ((_, part), word) in words(family).zip(WORDS) {
+        program.load(Size::Word, word, base, at + part);
+    }
+    program.load(Size::Half, R1, base, at + 16);
+}
+
+/// R0: a random number below R8. The upper half of a product, which is as even as a remainder and takes no division.
+fn draw(program: &mut Assembler) {
+    program.call(KernelFunction::Random).arithmetic(Arithmetic::Multiply, R0, R8);
+    program.arithmetic(Arithmetic::ShiftRight, R0, 32);
+}
+
+/// WORDS and R1: one of the endpoints in the value, of which there are R8. Every place has its own instructions: without
+/// CAP_PERFMON, the kernel adds more of them than that to a calculated address.
+fn choose_listed(program: &mut Assembler, family: Family, pass: Label) {
+    let (only, read) = (program.label(), program.label());
+    let places = [only, program.label(), program.label(), program.label()];
+    program.jump_if(R8, Comparison::Equal, 1, only);
+    draw(program);
+    for (number, place) in (0..).zip(places).skip(1) {
+        program.jump_if(R0, Comparison::Equal, number, place);
+    }
+    for (at, place) in (ENDPOINTS_AT..).step_by(FrontendValue::ENDPOINT_SIZE).zip(places) {
+        program.place(place).load(Size::Word, R8, R7, at + FrontendValue::ENDPOINT_STAMP as i16);
+        read_endpoint(program, family, (R7, at));
+        program.jump(read);
+    }
+    program.place(read).load(Size::Word, R9, R7, STAMP).jump_if(R8, Comparison::NotEqual, R9, pass);
+    check_key(program, (R8, R9), pass);
+}
+
+/// R7: the pool, R8: the number of endpoints in it, which is not zero.
+fn enter_pool(program: &mut Assembler, pass: Label) {
+    program.load(Size::Word, R8, R7, COUNT).load(Size::Double, R9, R7, POOL);
+    check_key(program, (R1, R2), pass);
+    program.set(R7, R9).jump_if(R8, Comparison::Equal, 0, pass);
+}
+
+/// R0: the address of a random slot of the pool.
+fn find_slot(program: &mut Assembler, pass: Label) {
+    draw(program);
+    program.store(Size::Double, R10, SLOT_KEY, R7).store_constant(Size::Word, R10, SLOT_KEY + 12, 0);
+    program.store(Size::Word, R10, SLOT_KEY + 8, R0);
+    look_up(program, ENDPOINTS, SLOT_KEY, pass);
+}
+
+/// WORDS and R1: a random endpoint of the pool.
+fn choose_pooled(program: &mut Assembler, family: Family, pass: Label) {
+    enter_pool(program, pass);
+    find_slot(program, pass);
+    read_endpoint(program, family, (R0, 8));
+    program.load(Size::Double, R8, R0, 0).jump_if(R8, Comparison::NotEqual, R7, pass);
+}
+
+/// ENDPOINT: where the client was before, if that still holds, or a random one of the pool. The client is its network
+/// namespace: a pod has one, as it has one address.
+fn choose_sticky(program: &mut Assembler, pass: Label) {
+    let (pick, found) = (program.label(), program.label());
+    enter_pool(program, pass);
+    program.set(R1, R6).call(KernelFunction::NamespaceCookie).store(Size::Double, R10, SESSION_KEY, R0);
+    program.set(R1, R7).arithmetic(Arithmetic::And, R1, PoolId::PORT as i32);
+    program.store(Size::Double, R10, SESSION_KEY + 8, R1);
+    recall_session(program, pick);
+    program.jump(found).place(pick);
+    find_slot(program, pass);
+    copy(program, (R10, ENDPOINT), (R0, 8));
+    program.load(Size::Double, R1, R0, 0).jump_if(R1, Comparison::NotEqual, R7, pass).place(found);
+    // What cannot be remembered here is left to packets, which remember as well.
+    program.call(KernelFunction::MonotonicTime).store(Size::Double, R10, SESSION_VALUE, R0);
+    update(program, SESSIONS, SESSION_KEY, SESSION_VALUE, 0);
+    program.jump_if(R0, Comparison::NotEqual, 0, pass);
+}
+
+/// ENDPOINT: that of the client's session. It must be one of the pool's still, and the client's last connection not too old.
+fn recall_session(program: &mut Assembler, otherwise: Label) {
+    look_up(program, SESSIONS, SESSION_KEY, otherwise);
+    program.load(Size::Double, R1, R0, 0).store(Size::Double, R10, LAST_USED, R1);
+    copy(program, (R10, ENDPOINT), (R0, 8));
+    for part in [0, 8] {
+        program.load(Size::Double, R1, R0, 32 + part).load(Size::Double, R2, R10, SESSION_KEY + part);
+        program.jump_if(R1, Comparison::NotEqual, R2, otherwise);
+    }
+    program.store(Size::Double, R10, MEMBER_KEY, R7);
+    look_up(program, MEMBERS, MEMBER_KEY, otherwise);
+    program.load(Size::Double, R1, R0, 8).store(Size::Double, R10, LONGEST, R1);
+    program.load(Size::Double, R1, R0, 0).jump_if(R1, Comparison::NotEqual, R7, otherwise);
+    program.call(KernelFunction::MonotonicTime).load(Size::Double, R1, R10, LAST_USED);
+    program.arithmetic(Arithmetic::Subtract, R0, R1).load(Size::Double, R1, R10, LONGEST);
+    program.jump_if(R0, Comparison::Greater, R1, otherwise);
+}
+
+fn look_up(program: &mut Assembler, map: u32, key: i16, missing: Label) {
+    program.set_map(R1, map).set(R2, R10).add(R2, i32::from(key)).call(KernelFunction::MapLookup);
+    program.jump_if(R0, Comparison::Equal, 0, missing);
+}
+
+/// R0: zero if it was done.
+fn update(program: &mut Assembler, map: u32, key: i16, value: i16, flags: i32) {
+    program.set_map(R1, map).set(R2, R10).add(R2, i32::from(key)).set(R3, R10).add(R3, i32::from(value));
+    program.set(R4, flags).call(KernelFunction::MapUpdate);
+}
+
+/// The 24 bytes of a frontend or an endpoint.
+fn copy(program: &mut Assembler, to: (Register, i16), from: (Register, i16)) {
+    for part in [0, 8, 16] {
+        program.load(Size::Double, R1, from.0, from.1 + part).store(Size::Double, to.0, to.1 + part, R1);
+    }
+}
+
+/// ENDPOINT: that of WORDS and R1.
+fn store_endpoint(program: &mut Assembler, family: Family) {
+    match family {
+        Family::V4 => {
+            program.store_constant(Size::Double, R10, ENDPOINT, 0);
+            program.store(Size::Word, R10, ENDPOINT + 12, R2);
+            program.store_constant(Size::Word, R10, ENDPOINT + 8, MAPPED);
+        }
+        Family::V6 => {
+            for (at, word) in [(4, R3), (0, R2), (12, R5), (8, R4)] {
+                program.store(Size::Word, R10, ENDPOINT + at, word);
+            }
+        }
+    }
+    program.store_constant(Size::Word, R10, ENDPOINT + 20, 0);
+    program.store_constant(Size::Half, R10, ENDPOINT + 18, 0).store(Size::Half, R10, ENDPOINT + 16, R1);
+}
+
+/// Writes the endpoint of WORDS and R1 to the context.
+fn translate(program: &mut Assembler, family: Family) {
+    for ((in_context, _), word) in words(family).zip(WORDS) {
+        program.store(Size::Word, R6, in_context, word);
+    }
+    program.store(Size::Word, R6, context::PORT, R1);
+}
+
+/// A socket that cannot be remembered is not translated: its peer would have the wrong name.
+fn remember_peer(program: &mut Assembler, pass: Label) {
+    program.set_map(R1, PEERS).load(Size::Double, R2, R6, context::SOCKET).set(R3, 0).set(R4, 1);
+    program.call(KernelFunction::SocketStorageGet).jump_if(R0, Comparison::Equal, 0, pass);
+    copy(program, (R0, 0), (R10, FRONTEND_KEY));
+    copy(program, (R0, PEER_ENDPOINT), (R10, ENDPOINT));
+}
+
+/// What cannot be counted, because there are too many flows, is translated all the same.
+fn count_flow(program: &mut Assembler) {
+    let (first, done) = (program.label(), program.label());
+    copy(program, (R10, FLOW_KEY), (R10, FRONTEND_KEY));
+    copy(program, (R10, FLOW_KEY + PEER_ENDPOINT), (R10, ENDPOINT));
+    look_up(program, FLOWS, FLOW_KEY, first);
+    program.set(R1, 1).atomic_add(Size::Double, R0, 0, R1).jump(done).place(first);
+    program.store_constant(Size::Double, R10, FIRST, 1);
+    update(program, FLOWS, FLOW_KEY, FIRST, NEW_ONLY);
+    program.place(done);
+}
+
+/// Counts the connection for these clients.
+fn count(program: &mut Assembler, clients: Clients, pass: Label) {
+    program.store_constant(Size::Word, R10, COUNT_KEY, count_index(clients) as i32);
+    look_up(program, COUNTS, COUNT_KEY, pass);
+    program.set(R1, 1).atomic_add(Size::Double, R0, 0, R1);
+}
+
+/// The position of a counter.
+pub fn count_index(clients: Clients) -> u32 {
+    u32::from(clients != Clients::HOST)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A bound that the verifier of every kernel is far from, and a reminder: the program runs for every connection.
+    #[test]
+    fn every_variant_is_short() {
+        for family in Family::ALL {
+            assert!(peer_name(family).unwrap().slots() <= 40);
+            for clients in [Clients::HOST, Clients::PODS] {
+                for (remembers_peer, counts_flows, most) in [(false, false, 240), (true, true, 300)] {
+                    let purpose =
+                        Purpose { family, clients, host_namespace: 3, remembers_peer, counts_flows };
+                    let code = connect(&purpose).unwrap();
+                    assert!(code.slots() <= most, "{} slots:\n{code}", code.slots());
+                }
+            }
+        }
+    }
+}

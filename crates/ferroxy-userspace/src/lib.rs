@@ -1,0 +1,40 @@
+//! The userspace dataplane: a proxy on this host (`ferroxy-proxy`), and the rules that lead clients to it.
+//!
+//! ```text
+//! Intent ──fragment──▶ pools, frontends ──▶ engine          the proxy: sockets, picks, dials
+//!        └─for_rules─▶ Intent of nftables mode ──▶ kernel    its endpoints are the proxy's listeners
+//! ```
+//! So refusing, dropping, source ranges and classes of clients are the rules of nftables mode, and everything about
+//! choosing and reaching an endpoint is the engine's. `fragment.rs` decides which is which.
+//!
+//! Everything is pure and builds for any platform, except for `dataplane`. [`MODE`] describes the dataplane to the agent.
+
+#![forbid(unsafe_code)]
+
+pub mod balancing;
+#[cfg(target_os = "linux")]
+pub mod dataplane;
+pub mod diff;
+pub mod fragment;
+pub mod interpret;
+pub mod ledger;
+pub mod metrics;
+mod mode;
+pub mod plan;
+pub mod portals;
+pub mod ports;
+pub mod render;
+mod ruleset;
+pub mod settings;
+pub mod state;
+pub mod text;
+
+#[cfg(target_os = "linux")]
+pub use dataplane::Userspace;
+pub use diff::diff;
+pub use interpret::{interpret, trace};
+pub use mode::MODE;
+pub use plan::{Op, Plan};
+pub use render::render;
+pub use settings::Settings;
+pub use state::State;

@@ -1,0 +1,109 @@
+//! The proxy's own ports: who has which. A Service port keeps its port for as long as it exists, so that connections which the
+//! kernel still translates keep working; after a restart it is read from the rules.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
+
+use ferroxy_proxy::{Class, Key};
+
+/// Clients that go to the endpoints for policy `Cluster`, and those that go to endpoints of this node.
+pub const CLUSTER: Class = Class(0);
+pub const LOCAL: Class = Class(1);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ports {
+    range: RangeInclusive<u16>,
+    /// By the key of a pool, or of a redirect listener.
+    by_key: BTreeMap<Key, u16>,
+    taken: BTreeSet<u16>,
+    /// Ports that other programs have.
+    unusable: BTreeSet<u16>,
+    /// Where the search for a free port begins.
+    next: u16,
+}
+
+impl Ports {
+    pub fn new(range: RangeInclusive<u16>) -> Ports {
+        let next = *range.start();
+        Ports { range, by_key: BTreeMap::new(), taken: BTreeSet::new(), unusable: BTreeSet::new(), next }
+    }
+
+    pub fn get(&self, key: &str) -> Option<u16> {
+        self.by_key.get(key).copied()
+    }
+
+    /// The port of this key: the one it has, or a free one. `None` when all are taken.
+    pub fn assign(&mut self, key: &Key) -> Option<u16> {
+        if let Some(port) = self.get(key) {
+            return Some(port);
+        }
+        let (first, last) = (*self.range.start(), *self.range.end());
+        let free = (self.next.max(first)..=last).chain(first..self.next);
+        let port =
+            free.into_iter().find(|port| !self.taken.contains(port) && !self.unusable.contains(port))?;
+        self.next = if port >= last { first } else { port + 1 };
+        self.enter(key, port);
+        Some(port)
+    }
+
+    /// Enters what an earlier run assigned. Not outside of the range, and not a port that another key has.
+    pub fn adopt(&mut self, key: &Key, port: u16) {
+        if self.range.contains(&port) && !self.taken.contains(&port) && !self.by_key.contains_key(key) {
+            self.enter(key, port);
+        }
+    }
+
+    pub fn release(&mut self, key: &str) {
+        if let Some(port) = self.by_key.remove(key) {
+            self.taken.remove(&port);
+        }
+    }
+
+    /// Another program has the port of this key: it gets another one the next time.
+    pub fn give_up(&mut self, key: &str) {
+        if let Some(port) = self.by_key.remove(key) {
+            self.taken.remove(&port);
+            self.unusable.insert(port);
+        }
+    }
+
+    /// Ports that were in use may be free by now.
+    pub fn forgive(&mut self) {
+        self.unusable.clear();
+    }
+
+    fn enter(&mut self, key: &Key, port: u16) {
+        self.by_key.insert(key.clone(), port);
+        self.taken.insert(port);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(text: &str) -> Key {
+        text.into()
+    }
+
+    #[test]
+    fn a_key_keeps_its_port_and_a_released_one_is_used_last() {
+        let mut ports = Ports::new(100..=102);
+        assert_eq!(["a", "b", "a"].map(|it| ports.assign(&key(it))), [Some(100), Some(101), Some(100)]);
+        ports.release("a");
+        assert_eq!(["c", "d", "e"].map(|it| ports.assign(&key(it))), [Some(102), Some(100), None]);
+    }
+
+    #[test]
+    fn adopted_ports_are_respected_and_ports_of_others_avoided() {
+        let mut ports = Ports::new(100..=102);
+        ports.adopt(&key("a"), 101);
+        ports.adopt(&key("b"), 101);
+        ports.adopt(&key("c"), 99);
+        assert_eq!(["a", "b", "c"].map(|it| ports.get(it)), [Some(101), None, None]);
+        ports.give_up("a");
+        assert_eq!(["b", "a", "c"].map(|it| ports.assign(&key(it))), [Some(100), Some(102), None]);
+        ports.forgive();
+        assert_eq!(ports.assign(&key("c")), Some(101));
+    }
+}

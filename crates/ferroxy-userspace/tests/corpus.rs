@@ -1,0 +1,126 @@
+//! Ring 0: with `--userspace-rules=iptables` the rules are those that kube-proxy 1.25 wrote, for every recorded case.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "the functions that tests share are tests too; clippy does not know"
+)]
+#![cfg(target_os = "linux")]
+
+#[path = "../../ferroxy-iptables/tests/support/bytes.rs"]
+mod bytes;
+
+use std::fs;
+
+use ferroxy_core::Family;
+use ferroxy_core::intent::NodePortAddresses;
+use ferroxy_iptables::State as RuleState;
+use ferroxy_iptables::state::Rules as Lines;
+use ferroxy_iptables::text::Reader;
+use ferroxy_iptables::xt::Sets;
+use ferroxy_lab::conformance::{Mode, Trial};
+use ferroxy_lab::{Capability, require};
+use ferroxy_userspace::portals::owns;
+use ferroxy_userspace::settings::Rules;
+use ferroxy_userspace::{Settings, render};
+
+/// The original served one family, that of its bind address. Ours serves both.
+const RECORDED: Family = Family::V4;
+
+/// What the original wrote and we do not, or the reverse: the frontends differ, not the form of their rules.
+const OTHER_FRONTENDS: [(&str, &str); 1] =
+    [("lb-ipmode-proxy", "the original's last userspace mode did not know ipMode: it captured the address")];
+
+fn recorded(trial: &Trial) -> RuleState {
+    let text = fs::read_to_string(trial.case.folder.join("userspace.rules")).unwrap();
+    let (v4, _) = text.split_once("# ip6tables-save").unwrap();
+    let mut reader = Reader::of(RECORDED, owns);
+    v4.lines().for_each(|line| reader.line(line));
+    reader.finish()
+}
+
+/// Ports of the proxy differ from run to run: the Service's name stands for them. The recording has the API server's own Service.
+fn comparable(state: RuleState) -> Vec<String> {
+    let mut lines = Vec::new();
+    for ((family, table), rules) in state.tables.into_iter().filter(|((family, _), _)| *family == RECORDED) {
+        for (chain, rules) in rules.chains.iter().chain(&rules.jumps) {
+            let mut ours: Vec<String> = normalised(rules);
+            ours.sort_by_key(|line| service(line).to_owned());
+            lines.extend(ours.into_iter().map(|line| format!("{family} {table} {chain} {line}")));
+        }
+    }
+    lines
+}
+
+fn service(line: &str) -> &str {
+    line.split_once("--comment \"").and_then(|(_, rest)| rest.split('"').next()).unwrap_or_default()
+}
+
+fn normalised(rules: &Lines) -> Vec<String> {
+    let lines = rules.iter().filter(|line| !service(line).starts_with("default/kubernetes"));
+    let without_ports = |line: &str| -> String {
+        let words: Vec<&str> = line.split(' ').collect();
+        let port = |at: usize| match at.checked_sub(1).map(|before| words[before]) {
+            Some("--to-ports") => true,
+            Some("--dport") => line.ends_with("--state NEW -j ACCEPT"),
+            _ => false,
+        };
+        let word = |(at, word): (usize, &&str)| match words.get(at.wrapping_sub(1)) {
+            _ if port(at) => "PORT".to_owned(),
+            Some(&"--to-destination") => {
+                let (address, _) = word.rsplit_once(':').unwrap();
+                format!("{address}:PORT")
+            }
+            _ => (*word).to_owned(),
+        };
+        words.iter().enumerate().map(word).collect::<Vec<_>>().join(" ")
+    };
+    lines.map(without_ports).collect()
+}
+
+/// Every recorded case, with the addresses of the recorded node.
+fn trials() -> Vec<Trial> {
+    let mut trials = Trial::all(Mode::Userspace).unwrap();
+    assert!(trials.len() >= 36, "only {} cases", trials.len());
+    for trial in &mut trials {
+        let node = &mut trial.intent.node;
+        node.v4.node_port_addresses = NodePortAddresses::These(["172.18.0.2".parse().unwrap()].into());
+        node.v6.node_port_addresses = NodePortAddresses::These(["fd00:172:18::2".parse().unwrap()].into());
+    }
+    trials
+}
+
+fn iptables_rules() -> Settings {
+    Settings { rules: Rules::Iptables, ..Settings::default() }
+}
+
+#[test]
+fn every_recorded_ruleset_is_rendered_exactly() {
+    let mut rules = 0;
+    for trial in trials() {
+        let rendered = render(&trial.intent, &iptables_rules(), &Family::ALL).rules.iptables;
+        let (ours, theirs) = (comparable(rendered), comparable(recorded(&trial)));
+        let differs = OTHER_FRONTENDS.iter().any(|(case, _)| *case == trial.case.name);
+        if ours.is_empty() {
+            // Only the API server's own Service has rules in the recording.
+            assert!(theirs.iter().all(|line| !line.contains("default/")), "{}: {theirs:#?}", trial.case.name);
+        } else {
+            assert_eq!(ours == theirs, !differs, "{}: {ours:#?}\nrecorded: {theirs:#?}", trial.case.name);
+        }
+        rules += ours.len();
+    }
+    assert!(rules > 200, "only {rules} rules");
+}
+
+/// Ring 1, needs root: the tool and we write these rules alike.
+#[test]
+fn writers_agree_on_every_ruleset() {
+    if !require(&[Capability::NetworkNamespaces, Capability::NfTables]) {
+        return;
+    }
+    for trial in trials() {
+        let rendered = render(&trial.intent, &iptables_rules(), &Family::ALL).rules.iptables;
+        bytes::assert_writers_agree(&trial.case.name, &rendered, owns, Sets::default);
+    }
+}

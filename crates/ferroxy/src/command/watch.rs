@@ -1,0 +1,150 @@
+//! `ferroxy watch`: the agent's journal, as lines for people or as JSON for machines.
+
+use std::io::{self, Write};
+use std::thread::sleep;
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::Value;
+
+use super::status::{milliseconds, words};
+use super::{Answer, Output};
+use crate::client::{AgentAddress, Api, Follow, Local};
+use crate::log;
+use crate::output::Paint;
+
+#[derive(Debug, Args)]
+pub struct Watch {
+    #[command(flatten)]
+    agent: AgentAddress,
+    /// Only entries about this Service: NAMESPACE/NAME
+    #[arg(long, value_name = "SERVICE")]
+    service: Option<String>,
+    /// How many earlier entries to begin with
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    last: u64,
+    /// Print these and end, instead of waiting for more
+    #[arg(long)]
+    once: bool,
+    /// How to print it: in JSON one line for each entry, in YAML one document
+    #[arg(long, value_enum, default_value_t)]
+    output: Output,
+}
+
+/// How long to wait before the agent is asked again, and how often in a row that may fail.
+const AGAIN: Duration = Duration::from_secs(1);
+const TRIES: u32 = 60;
+
+impl Watch {
+    pub fn run(self) -> anyhow::Result<Answer> {
+        let agent = self.agent.open()?;
+        let earlier = agent.get(&format!("journal?limit={}", self.last.clamp(1, 2000)))?;
+        let mut seen = earlier["last"].as_u64();
+        if self.last > 0 {
+            for entry in earlier["items"].as_array().into_iter().flatten() {
+                self.print(entry)?;
+            }
+        }
+        if !self.once {
+            self.follow(&agent, &mut seen)?;
+        }
+        Ok(Answer::Yes)
+    }
+
+    /// Until the reader is gone, or the agent is for a minute. A restarted agent counts from the beginning.
+    fn follow(&self, agent: &Local, seen: &mut Option<u64>) -> anyhow::Result<()> {
+        let mut failures = 0;
+        loop {
+            let mut printed = Ok(());
+            let result = agent.follow(*seen, &mut |event, data| {
+                failures = 0;
+                match event {
+                    "journal" => {
+                        *seen = data["number"].as_u64();
+                        printed = self.print(data);
+                    }
+                    "lost" => self.remark("some entries are lost: more happened than the journal keeps"),
+                    _ => {}
+                }
+                printed.is_ok()
+            });
+            printed?;
+            failures += 1;
+            if failures == 1 {
+                let why = result.err().map(|error| format!(" ({error})")).unwrap_or_default();
+                self.remark(&format!("connection to {} lost{why}: trying again", agent.who()));
+            }
+            anyhow::ensure!(failures <= TRIES, "no agent answers at {} any more", agent.who());
+            sleep(AGAIN);
+            if let Ok(journal) = agent.get("journal?limit=1")
+                && journal["last"].as_u64() < *seen
+            {
+                *seen = Some(0);
+            }
+        }
+    }
+
+    fn remark(&self, text: &str) {
+        log::print_error(&format!("ferroxy: {text}"));
+    }
+
+    fn print(&self, entry: &Value) -> io::Result<()> {
+        if self.service.as_deref().is_some_and(|wanted| entry["service"] != wanted) {
+            return Ok(());
+        }
+        let mut out = io::stdout().lock();
+        match self.output {
+            Output::Text => writeln!(out, "{}", line(entry, Paint::stdout()))?,
+            Output::Json => writeln!(out, "{entry}")?,
+            Output::Yaml => {
+                let text = serde_saphyr::to_string(entry).map_err(io::Error::other)?;
+                writeln!(out, "---\n{}", text.trim_end())?;
+            }
+        }
+        out.flush()
+    }
+}
+
+/// `21:50:11.512  changed  default/web  2 → 3 endpoints (12 ms after the API)`
+fn line(entry: &Value, paint: Paint) -> String {
+    let time = words(&entry["time"]);
+    let clock = time.split_once('T').map_or(time.as_str(), |(_, clock)| clock.trim_end_matches('Z'));
+    let kind = words(&entry["kind"]);
+    let padded = format!("{kind:<12}");
+    let kind = match kind.as_str() {
+        "refused" | "failed" => paint.bad(&padded),
+        "drift" | "verdict" | "source" => paint.doubtful(&padded),
+        _ => paint.good(&padded),
+    };
+    let service = entry["service"].as_str().map(|_| format!("{} ", words(&entry["service"])));
+    let after =
+        entry["apiToKernelSeconds"].as_f64().map(|it| format!(" ({} after the API)", milliseconds(it)));
+    format!(
+        "{}  {kind} {}{}{}",
+        paint.faint(clock),
+        service.map(|it| paint.strong(&it)).unwrap_or_default(),
+        words(&entry["text"]),
+        after.unwrap_or_default()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_entry_is_a_line() {
+        let mut entry = json!({
+            "number": 61, "time": "2026-11-15T21:50:11.5Z", "kind": "changed", "service": "default/web",
+            "text": "2 → 3 endpoints", "apiToKernelSeconds": 0.012,
+        });
+        let expected = "21:50:11.5  changed      default/web 2 → 3 endpoints (12 ms after the API)";
+        assert_eq!(line(&entry, Paint::off()), expected);
+        entry["service"] = Value::Null;
+        entry["apiToKernelSeconds"] = Value::Null;
+        entry["text"] = "a\nb\x1b[31m".into();
+        assert_eq!(line(&entry, Paint::off()), "21:50:11.5  changed      a\u{fffd}b\u{fffd}[31m");
+    }
+}

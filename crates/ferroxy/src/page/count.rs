@@ -1,0 +1,98 @@
+//! How many Services have problems. To know it, all of them must be looked at: only while the status is requested, in small
+//! questions, and for no more than a hundredth of the time.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+use super::{Page, Refused};
+use crate::agent::questions::{MOST_SERVICES, Question, State};
+
+const RARELY: Duration = Duration::from_secs(10);
+/// A count that took so long is repeated after a hundred times that.
+const SHARE: u32 = 100;
+/// Between two questions.
+const PAUSE: Duration = Duration::from_millis(1);
+
+#[derive(Debug, Default)]
+pub struct Count {
+    known: watch::Sender<Option<usize>>,
+    run: Mutex<Run>,
+}
+
+#[derive(Debug, Default)]
+struct Run {
+    is_running: bool,
+    /// Not before.
+    again: Option<Instant>,
+    /// The last entry of the journal when it began.
+    at_entry: Option<u64>,
+}
+
+impl Count {
+    /// The last result.
+    pub fn last(&self) -> Option<usize> {
+        *self.known.borrow()
+    }
+
+    /// Whether to count now: something may have changed, and the last time is long enough ago.
+    fn begin(&self, last_entry: Option<u64>) -> bool {
+        let mut run = self.run();
+        let is_due = run.again.is_none_or(|again| again <= Instant::now());
+        let begins = !run.is_running && is_due && (self.last().is_none() || run.at_entry != last_entry);
+        if begins {
+            *run = Run { is_running: true, again: None, at_entry: last_entry };
+        }
+        begins
+    }
+
+    fn end(&self, found: Result<usize, Refused>, took: Duration) {
+        if let Ok(problems) = found {
+            self.known.send_replace(Some(problems));
+        }
+        let mut run = self.run();
+        run.is_running = false;
+        run.again = Some(Instant::now() + RARELY.max(took * SHARE));
+    }
+
+    fn run(&self) -> MutexGuard<'_, Run> {
+        self.run.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Page {
+    /// Counts, if it is time to; and waits so long for the first result.
+    pub(super) async fn count_problems(self: &Arc<Page>, patience: Duration) {
+        // Before the first sync every Service waits, which says nothing.
+        if !self.status.now().health.first_sync_done() {
+            return;
+        }
+        if self.problems.begin(self.status.journal.as_ref().map(|journal| journal.last())) {
+            let page = Arc::clone(self);
+            tokio::spawn(async move {
+                let began = Instant::now();
+                let found = page.count().await;
+                page.problems.end(found, began.elapsed());
+            });
+        }
+        // It stays unknown if this takes too long.
+        let _ = timeout(patience, self.problems.known.subscribe().wait_for(Option::is_some)).await;
+    }
+
+    async fn count(&self) -> Result<usize, Refused> {
+        let (mut after, mut problems) = (None, 0);
+        loop {
+            let services = |reply| Question::Services { after, limit: MOST_SERVICES, reply };
+            let part = self.asker.ask(services).await?;
+            let has_problem = |state: State| matches!(state, State::Problem | State::Refused);
+            problems += part.items.iter().filter(|row| has_problem(row.state)).count();
+            after = part.next;
+            if after.is_none() {
+                return Ok(problems);
+            }
+            sleep(PAUSE).await;
+        }
+    }
+}

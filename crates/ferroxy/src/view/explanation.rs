@@ -1,0 +1,95 @@
+//! Why a Service works or does not work, as JSON: kind `Service`.
+
+use ferroxy_core::ServiceName;
+use ferroxy_core::explain::{Explanation, PortExplanation, Standing};
+use ferroxy_core::intent::{Frontend, FrontendKind};
+use serde_json::{Value, json};
+
+use super::document;
+use crate::serve::probes::rfc3339;
+
+/// What the mode makes of the Service on this machine.
+#[derive(Debug, Default)]
+pub struct OnHost {
+    /// How much of it is in force, in words.
+    pub kernel: Option<String>,
+    /// What only this mode has: the scheduler of virtual servers.
+    pub traits: Vec<(&'static str, String)>,
+    /// Why it is not known which endpoints fail their probes, if it matters.
+    pub verdicts: Option<String>,
+}
+
+pub fn frontend_address(frontend: &Frontend) -> String {
+    match (frontend.kind, frontend.address) {
+        (FrontendKind::NodePort, _) | (_, None) => frontend.port.to_string(),
+        (_, Some(address)) => std::net::SocketAddr::new(address, frontend.port).to_string(),
+    }
+}
+
+pub fn to_json(explanation: &Explanation, on_host: &OnHost) -> Value {
+    let standing = match &explanation.standing {
+        Standing::Ours => json!("handled"),
+        Standing::NotOurs(why) => json!({ "not handled": why.words() }),
+        Standing::Unknown { elsewhere, similar } => {
+            let names = |list: &[ServiceName]| list.iter().map(ToString::to_string).collect::<Vec<_>>();
+            json!({ "unknown": { "elsewhere": names(elsewhere), "similar": names(similar) } })
+        }
+    };
+    document(
+        "Service",
+        json!({
+            "service": explanation.service.to_string(),
+            "standing": standing,
+            "programmed": on_host.kernel,
+            "probe": explanation.probe.as_ref().map(ToString::to_string),
+            "verdictsUnknown": on_host.verdicts,
+            "traits": on_host.traits.iter().map(|(name, value)| json!({ "name": name, "value": value })).collect::<Vec<_>>(),
+            "ports": explanation.ports.iter().map(port_json).collect::<Vec<_>>(),
+            "findings": explanation.findings.iter()
+                .map(|finding| json!({ "problem": finding.problem, "fix": finding.fix })).collect::<Vec<_>>(),
+            "diagnostics": explanation.diagnostics.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        }),
+    )
+}
+
+fn port_json(port: &PortExplanation) -> Value {
+    let frontends: Vec<Value> = port
+        .frontends
+        .iter()
+        .map(|it| {
+            json!({
+                "kind": it.frontend.kind.words(),
+                "address": frontend_address(&it.frontend),
+                "route": it.words,
+            })
+        })
+        .collect();
+    let endpoints: Vec<Value> = port
+        .endpoints
+        .iter()
+        .map(|it| {
+            json!({
+                "address": it.address,
+                "pod": it.target,
+                "node": it.node,
+                "zone": it.zone,
+                "local": it.is_local,
+                "slice": it.slice,
+                "usedForCluster": it.used_for_cluster,
+                "usedForLocal": it.used_for_local,
+                "reason": it.reason,
+                "down": it.down.map(|down| json!({ "since": rfc3339(down.since), "fault": down.fault.to_string() })),
+            })
+        })
+        .collect();
+    json!({
+        "name": &*port.name,
+        "family": port.family.to_string(),
+        "protocol": port.protocol.lowercase(),
+        "port": port.port,
+        "targetPort": port.target_port,
+        "affinitySeconds": port.affinity,
+        "frontends": frontends,
+        "endpoints": endpoints,
+    })
+}

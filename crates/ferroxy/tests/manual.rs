@@ -1,0 +1,54 @@
+//! Completion scripts and manual pages: they know every command and flag.
+
+#![allow(clippy::unwrap_used, reason = "the functions that tests share are tests too; clippy does not know")]
+
+use std::process::Command;
+
+/// Bash completes commands, flags and values with the script, as at a prompt.
+#[test]
+fn bash_completes_commands_and_flags() {
+    let script = "source <(\"$1\" completions bash)
+        COMP_WORDS=(ferroxy \"${@:2}\") COMP_CWORD=$(($# - 1)) COMPREPLY=()
+        _ferroxy ferroxy \"${@: -1}\" \"${@: -2:1}\"
+        echo \"${COMPREPLY[@]}\"";
+    for (typed, expected) in [
+        (&["exp"][..], "explain"),
+        (&["render", "--proxy-mo"], "--proxy-mode"),
+        (&["render", "--output", "j"], "json"),
+    ] {
+        let bash = Command::new("bash")
+            .args(["-c", script, "bash", env!("CARGO_BIN_EXE_ferroxy")])
+            .args(typed)
+            .output()
+            .unwrap();
+        let (found, errors) =
+            (String::from_utf8(bash.stdout).unwrap(), String::from_utf8(bash.stderr).unwrap());
+        assert_eq!((found.trim(), errors.as_str()), (expected, ""), "{typed:?}");
+    }
+}
+
+#[test]
+fn every_command_and_flag_has_its_place_in_the_manual() {
+    let run = |arguments: &[&str]| -> String {
+        let done = Command::new(env!("CARGO_BIN_EXE_ferroxy")).args(arguments).output().unwrap();
+        assert!(done.status.success(), "{arguments:?}: {done:?}");
+        String::from_utf8(done.stdout).unwrap()
+    };
+    let folder = tempfile::tempdir().unwrap();
+    run(&["man", "--directory", folder.path().to_str().unwrap()]);
+    let page = |name: &str| std::fs::read_to_string(folder.path().join(format!("{name}.1"))).unwrap();
+    assert_eq!(page("ferroxy"), run(&["man"]));
+    for command in ["run", "cleanup", "render", "diff", "trace", "explain", "completions", "man"] {
+        let (page, help) = (page(&format!("ferroxy-{command}")), run(&[command, "--help"]));
+        let flags = help.lines().filter_map(|line| line.trim_start().split(", ").last()?.strip_prefix("--"));
+        for flag in flags.filter_map(|flag| flag.split([' ', '=', '[']).next()) {
+            assert!(page.contains(&flag.replace('-', "\\-")), "--{flag} of {command}");
+        }
+    }
+    let missing = Command::new(env!("CARGO_BIN_EXE_ferroxy"))
+        .args(["man", "--directory", folder.path().join("none").to_str().unwrap()])
+        .output()
+        .unwrap();
+    assert_eq!(missing.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&missing.stderr).starts_with("ferroxy: cannot write "), "{missing:?}");
+}

@@ -1,0 +1,136 @@
+//! Commands that ask the agent on a node: `status`, `watch`, `record`; and bundles, read where there is no agent.
+
+#![allow(clippy::unwrap_used, reason = "the functions that tests share are tests too; clippy does not know")]
+
+mod support;
+
+use std::ffi::OsString;
+use std::process::{Command, Stdio};
+
+use ferroxy_lab::{Namespace, Protocol};
+use serde_json::Value;
+
+use support::{Agent, Cluster, DEADLINE, FERROXY, Service, ferroxy, run_arguments, wait_until};
+
+fn cluster() -> Cluster {
+    let cluster = Cluster::new();
+    cluster.write_service(&web(&["a1", "b1"]));
+    cluster.write_service(&Service::new("dns", &["10.96.0.10"]).port(Protocol::Udp, 53, 53));
+    cluster
+}
+
+fn web(endpoints: &[&str]) -> Service {
+    Service::new("web", &["10.96.0.80"]).node_port(Protocol::Tcp, 80, 8080, 30080).endpoints(endpoints)
+}
+
+fn start(node: &Namespace, cluster: &Cluster) -> Agent {
+    let all = run_arguments(&cluster.manifests(), &cluster.config()).into_iter();
+    Agent::start_with(node, all.chain(["--page-address=127.0.0.1".into()]).collect::<Vec<OsString>>())
+}
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap()
+}
+
+#[test]
+fn status_is_one_screen_and_an_exit_code() {
+    let Some(node) = support::lonely_node() else { return };
+    let nobody = ferroxy(&node, &["status"]);
+    assert_eq!(nobody.code, 1);
+    assert!(nobody.stderr.contains("no agent answers at 127.0.0.1:10257"), "{}", nobody.stderr);
+    assert!(nobody.stderr.contains("--page-address=127.0.0.1:10257") && nobody.stderr.lines().count() == 1);
+
+    let cluster = cluster();
+    let _agent = start(&node, &cluster);
+    let shown = ferroxy(&node, &["status"]);
+    assert_eq!((shown.code, shown.stderr.as_str()), (0, ""), "{}", shown.stdout);
+    assert!(shown.stdout.starts_with("node ka, nftables mode, ferroxy "), "{}", shown.stdout);
+    assert!(shown.stdout.contains("2 programmed") && !shown.stdout.contains('\x1b'), "{}", shown.stdout);
+    let value = json(&ferroxy(&node, &["status", "--output=json"]).stdout);
+    assert_eq!((&value["kind"], &value["services"]["known"]), (&"Status".into(), &2.into()));
+    let yaml = ferroxy(&node, &["status", "--output=yaml", "--agent=0.0.0.0:10257"]).stdout;
+    assert!(yaml.contains("\nkind: Status\n"), "{yaml}");
+
+    let wrong = ferroxy(&node, &["status", "--agent=localhost"]);
+    assert_eq!(wrong.code, 1);
+    assert!(wrong.stderr.starts_with("ferroxy: --agent: `localhost` is neither"), "{}", wrong.stderr);
+}
+
+#[test]
+fn watch_prints_what_was_and_what_comes() {
+    let Some(node) = support::lonely_node() else { return };
+    let cluster = cluster();
+    let _agent = start(&node, &cluster);
+    let once = ferroxy(&node, &["watch", "--once"]);
+    assert_eq!(once.code, 0, "{}", once.stderr);
+    assert!(once.stdout.lines().any(|line| line.contains("  started ")), "{}", once.stdout);
+
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let output = file.reopen().unwrap();
+    let mut watching = node
+        .run(|| {
+            let mut command = Command::new(FERROXY);
+            command.args(["watch", "--last=0", "--service=default/web", "--output=json"]);
+            command.stdout(output).stdin(Stdio::null()).spawn().unwrap()
+        })
+        .unwrap();
+    let read = || std::fs::read_to_string(file.path()).unwrap();
+    // It may begin to watch after any of these changes: there is always another one.
+    let mut turn = 0;
+    wait_until("an entry about a change", DEADLINE, || {
+        turn += 1;
+        cluster.write_service(&web(if turn % 2 == 0 { &["a1", "b1"] } else { &["a1"] }));
+        cluster.write_service(&Service::new("dns", &["10.96.0.10"]).port(Protocol::Udp, 53, 50 + turn % 2));
+        read().lines().count() >= 2
+    });
+    watching.kill().unwrap();
+    watching.wait().unwrap();
+    for line in read().lines().take(2) {
+        let entry = json(line);
+        assert_eq!((&entry["service"], &entry["kind"]), (&"default/web".into(), &"changed".into()), "{line}");
+    }
+}
+
+#[test]
+fn a_bundle_is_read_where_there_is_no_agent() {
+    let Some(node) = support::lonely_node() else { return };
+    let cluster = cluster();
+    let agent = start(&node, &cluster);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("bundle.json");
+    let bundle = path.to_str().unwrap();
+    let recorded = ferroxy(&node, &["record", "--file", bundle]);
+    assert_eq!(recorded.code, 0, "{}", recorded.stderr);
+    let here = |command: &[&str]| {
+        let flags = run_arguments(&cluster.manifests(), &cluster.config());
+        let flags = flags.iter().map(|it| it.to_str().unwrap().to_owned());
+        let all: Vec<String> = command.iter().map(|it| (*it).to_owned()).chain(flags).collect();
+        ferroxy(&node, &all)
+    };
+    let explained = here(&["explain", "default/web"]);
+    let traced = here(&["trace", "10.244.1.5", "10.96.0.80:80"]);
+    agent.terminate();
+
+    let content = json(&std::fs::read_to_string(&path).unwrap());
+    for part in ["status", "configuration", "journal", "objects", "metrics", "traffic", "rules"] {
+        assert!(!content[part].is_null(), "{part}");
+    }
+    assert!(content["metrics"].as_str().unwrap().contains("ferroxy_"), "{}", content["metrics"]);
+    assert_eq!(content["rules"]["difference"], "", "{}", content["rules"]);
+
+    let Some(elsewhere) = support::lonely_node() else { return };
+    let offline = ferroxy(&elsewhere, &["explain", "--bundle", bundle, "default/web"]);
+    let ports = |text: &str| text.split_once("\nport ").map(|(_, ports)| ports.to_owned());
+    assert!(ports(&explained.stdout).is_some(), "{}{}", explained.stdout, explained.stderr);
+    assert_eq!(ports(&offline.stdout), ports(&explained.stdout), "{}{}", offline.stdout, offline.stderr);
+    let offline = ferroxy(&elsewhere, &["trace", "--bundle", bundle, "10.244.1.5", "10.96.0.80:80"]);
+    assert_eq!((offline.code, offline.stdout), (traced.code, traced.stdout), "{}", offline.stderr);
+    let offline = ferroxy(&elsewhere, &["diff", "--bundle", bundle]);
+    assert_eq!((offline.code, offline.stdout.as_str()), (0, "the kernel has exactly this\n"));
+
+    let wrong = ferroxy(&elsewhere, &["run", "--bundle", bundle]);
+    assert_eq!((wrong.code, wrong.stderr.lines().count()), (1, 1), "{}", wrong.stderr);
+    std::fs::write(&path, "{}").unwrap();
+    let wrong = ferroxy(&elsewhere, &["explain", "--bundle", bundle, "default/web"]);
+    assert!(wrong.code == 1 && wrong.stderr.contains("is not a bundle"), "{}", wrong.stderr);
+}

@@ -1,0 +1,327 @@
+//! Userspace mode with real packets: other rules, no translation, no privileges, restarts, hand-over, and what only a proxy can do.
+
+#![allow(clippy::unwrap_used, reason = "the functions that tests share are tests too; clippy does not know")]
+
+mod support;
+
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixDatagram;
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use ferroxy_lab::load::LoadPlan;
+use ferroxy_lab::{Answer, Load, Namespace, Network, Protocol};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
+use serde_json::json;
+use support::{
+    Agent, Cluster, DEADLINE, FERROXY, Iptables, Service, ask_from, ferroxy, ferroxy_with, nft, pod_from,
+    run_arguments, wait_until, web_service,
+};
+
+fn cluster() -> Cluster {
+    let cluster = Cluster::in_mode("userspace");
+    cluster.write_service(&web_service());
+    cluster
+}
+
+fn shown(node: &Namespace, program: &str, arguments: &[&str]) -> String {
+    let output = node.run(|| Command::new(program).args(arguments).output()).unwrap().unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
+
+const WAYS: [(&str, Protocol, &str); 6] = [
+    ("a1", Protocol::Tcp, "10.96.0.80:80"),
+    ("a2", Protocol::Tcp, "[fd00:10:96::80]:80"),
+    ("ka", Protocol::Udp, "10.96.0.80:53"),
+    ("ka", Protocol::Tcp, "[fd00:10:96::80]:80"),
+    ("ext", Protocol::Tcp, "172.18.0.2:30080"),
+    ("ext", Protocol::Udp, "[fd00:10:96::80]:53"),
+];
+
+fn serves_every_way(network: &Network) {
+    for (from, protocol, target) in WAYS {
+        pod_from(network, from, protocol, target);
+    }
+}
+
+#[test]
+fn node_ports_are_listened_on_and_answer_on_loopback_addresses() {
+    let Some(network) = support::network() else { return };
+    let ka = network.namespace("ka").unwrap();
+    let cluster = cluster();
+    let agent = Agent::start(ka, &cluster);
+    let listening = shown(ka, "ss", &["-Hltn"]);
+    assert!(listening.contains("0.0.0.0:30080") && listening.contains("[::]:30080"), "{listening}");
+    for target in ["127.0.0.1:30080", "[::1]:30080", "172.18.0.2:30080", "10.244.1.1:30080"] {
+        pod_from(&network, "ka", Protocol::Tcp, target);
+    }
+    agent.terminate();
+}
+
+#[test]
+fn the_chains_of_the_original_lead_to_the_proxy() {
+    let Some(network) = support::network() else { return };
+    let ka = network.namespace("ka").unwrap();
+    let cluster = cluster();
+    cluster.configure("mode: userspace", "mode: userspace\nuserspace: {rules: iptables}");
+    let tools = Iptables::nft();
+    let before = tools.rules(ka);
+    let arguments = run_arguments(&cluster.manifests(), &cluster.config());
+    let agent = Agent::start_using(ka, &tools, arguments);
+    let rules = tools.rules(ka);
+    let has = |words: &str| rules.iter().any(|rule| rule.contains(words));
+    assert!(has("-A KUBE-PORTALS-CONTAINER -d 10.96.0.80/32 -p tcp"), "{rules:#?}");
+    assert!(has("--dport 80 -j DNAT --to-destination 172.18.0.2:"), "{rules:#?}");
+    serves_every_way(&network);
+    agent.terminate();
+    assert_eq!(ferroxy_with(ka, &tools, &["cleanup"]).code, 0);
+    assert_eq!(tools.rules(ka), before);
+}
+
+#[test]
+fn cluster_ips_work_without_any_translation() {
+    let Some(network) = support::network() else { return };
+    let ka = network.namespace("ka").unwrap();
+    let cluster = cluster();
+    cluster.configure("mode: userspace", "mode: userspace\nuserspace: {clusterIPs: bind}");
+    let agent = Agent::start(ka, &cluster);
+    let elements = nft(ka, &["list", "map", "ip", "ferroxy", "sole-endpoints"]);
+    assert!(!elements.contains("10.96.0.80"), "{elements}");
+    assert!(shown(ka, "ip", &["route", "show", "table", "local"]).contains("10.96.0.80"));
+    serves_every_way(&network);
+    assert_eq!(ask_from(&network, "a1", Protocol::Tcp, "10.96.0.80:81"), Answer::Refused);
+    cluster.remove("web.yaml");
+    wait_until("the route is gone", DEADLINE, || {
+        !shown(ka, "ip", &["route", "show", "table", "local"]).contains("10.96.0.80")
+    });
+    agent.terminate();
+    assert_eq!(ferroxy(ka, &["cleanup"]).code, 0);
+}
+
+/// The rules of the killed process stay, and the next one listens where they lead to.
+#[test]
+fn after_a_kill_the_next_process_serves_at_the_same_ports() {
+    let Some(network) = support::network() else { return };
+    let ka = network.namespace("ka").unwrap();
+    let cluster = cluster();
+    let agent = Agent::start(ka, &cluster);
+    let rules = support::listing(ka);
+    agent.kill();
+    let agent = Agent::start(ka, &cluster);
+    serves_every_way(&network);
+    assert_eq!(support::listing(ka), rules);
+    agent.terminate();
+}
+
+#[test]
+fn a_successor_takes_over_without_a_refused_connection() {
+    let Some(network) = support::network() else { return };
+    let ka = network.namespace("ka").unwrap();
+    let cluster = cluster();
+    let first = Agent::start(ka, &cluster);
+    let second = Agent::spawn(ka, run_arguments(&cluster.manifests(), &cluster.config()));
+    second.wait_for("another Ferroxy agent runs in this network namespace");
+    let loads: Vec<Load> = WAYS
+        .iter()
+        .filter(|(_, protocol, _)| *protocol == Protocol::Tcp)
+        .map(|(from, protocol, target)| {
+            let plan = LoadPlan::back_to_back(*protocol, target.parse().unwrap());
+            let interval = Duration::from_millis(10);
+            let plan = LoadPlan { interval, max_time: Duration::from_secs(7200), ..plan };
+            Load::start(network.namespace(from).unwrap(), plan).unwrap()
+        })
+        .collect();
+    let enough = |more: usize| {
+        let before: Vec<usize> = loads.iter().map(Load::done).collect();
+        wait_until("there is traffic", DEADLINE, || {
+            loads.iter().zip(&before).all(|(load, before)| load.done() >= before + more)
+        });
+    };
+    enough(20);
+    let log = first.terminate();
+    assert!(log.contains("another process took over"), "{log}");
+    enough(20);
+    for load in loads {
+        assert_eq!(load.stop().unwrap().failures, []);
+    }
+    let log = second.terminate();
+    assert!(log.contains("took over"), "{log}");
+}
+
+#[test]
+fn without_privileges_node_ports_are_served_and_a_warning_says_so() {
+    let Some(network) = support::network() else { return };
+    let ka = network.namespace("ka").unwrap();
+    let cluster = cluster();
+    let mut command = Command::new(FERROXY);
+    command.arg("run");
+    let arguments = run_arguments(&cluster.manifests(), &cluster.config());
+    let agent = Agent::spawn_prepared(ka, command, arguments, || {
+        let bounding = [CapabilitySet::NET_ADMIN, CapabilitySet::NET_RAW];
+        bounding.iter().for_each(|it| rustix::thread::remove_capability_from_bounding_set(*it).unwrap());
+        let none = CapabilitySet::empty();
+        set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })
+            .unwrap();
+    });
+    agent.wait_for("in sync");
+    assert_eq!(agent.warned("not permitted to program the kernel"), 1, "{}", agent.log());
+    pod_from(&network, "ext", Protocol::Tcp, "172.18.0.2:30080");
+    assert_eq!(nft(ka, &["list", "ruleset"]), "");
+    agent.terminate();
+}
+
+/// With annotations, which `Service` has no field for.
+fn write_annotated(cluster: &Cluster, service: &Service, annotations: serde_json::Value) {
+    let mut objects = service.objects();
+    objects[0]["metadata"]["annotations"] = annotations;
+    cluster.write(&format!("{}.yaml", service.name), &objects);
+}
+
+#[test]
+fn a_connection_is_held_until_a_pod_is_ready() {
+    let Some(network) = support::network() else { return };
+    let ka = network.namespace("ka").unwrap();
+    let cluster = Cluster::in_mode("userspace");
+    let held = Service::new("idle", &["10.96.0.90"]).port(Protocol::Tcp, 80, 80);
+    write_annotated(&cluster, &held, json!({ "ferroxy.io/hold-until-ready": "30s" }));
+    let agent = Agent::start(ka, &cluster);
+    let answer = thread::scope(|scope| {
+        let asked = scope.spawn(|| pod_from(&network, "a1", Protocol::Tcp, "10.96.0.90:80"));
+        wait_until("it is held", DEADLINE, || {
+            shown(network.namespace("a1").unwrap(), "ss", &["-Htn", "dst", "10.96.0.90"]).contains("ESTAB")
+        });
+        let ready = held.clone().endpoints(&["b1"]);
+        write_annotated(&cluster, &ready, json!({ "ferroxy.io/hold-until-ready": "30s" }));
+        asked.join().unwrap()
+    });
+    assert_eq!(answer, "b1");
+    agent.terminate();
+}
+
+/// An endpoint that refuses costs a client nothing but a retry.
+#[test]
+fn a_failed_dial_goes_to_the_next_endpoint() {
+    let Some(network) = support::network() else { return };
+    let ka = network.namespace("ka").unwrap();
+    let cluster = Cluster::in_mode("userspace");
+    // Nothing listens on the node's own port 80.
+    let service =
+        Service::new("half", &["10.96.0.91"]).port(Protocol::Tcp, 80, 80).endpoints(&["b1", "10.244.1.1"]);
+    write_annotated(
+        &cluster,
+        &service,
+        json!({ "ferroxy.io/eject-after": "off", "ferroxy.io/policy": "bogus" }),
+    );
+    let agent = Agent::start(ka, &cluster);
+    for _ in 0..10 {
+        assert_eq!(pod_from(&network, "a1", Protocol::Tcp, "10.96.0.91:80"), "b1");
+    }
+    agent.wait_for("`bogus` is none of round-robin, random, least-connections, latency");
+    agent.terminate();
+}
+
+/// Plays systemd's part: keeps the descriptors that a service stores, and passes them to its next process.
+struct Systemd {
+    folder: tempfile::TempDir,
+    socket: UnixDatagram,
+    kept: Vec<(String, OwnedFd)>,
+}
+
+impl Systemd {
+    fn new() -> Systemd {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = UnixDatagram::bind(folder.path().join("notify")).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        Systemd { folder, socket, kept: Vec::new() }
+    }
+
+    /// Descriptors begin with 3, in the order of their names.
+    fn start(&self, node: &Namespace, cluster: &Cluster) -> Agent {
+        let high: Vec<OwnedFd> =
+            self.kept.iter().map(|(_, it)| rustix::io::fcntl_dupfd_cloexec(it, 200).unwrap()).collect();
+        high.iter().for_each(|it| rustix::io::fcntl_setfd(it, rustix::io::FdFlags::empty()).unwrap());
+        let moves = high.iter().enumerate().map(|(place, it)| {
+            let from = it.as_raw_fd();
+            format!("exec {}<&{from} {from}<&-; ", place + 3)
+        });
+        let moves: String = moves.collect();
+        let names: Vec<&str> = self.kept.iter().map(|(name, _)| name.as_str()).collect();
+        let mut command = Command::new("bash");
+        command.args(["-c", &format!("{moves} export LISTEN_PID=$$; exec \"$0\" run \"$@\""), FERROXY]);
+        command.env("NOTIFY_SOCKET", self.folder.path().join("notify")).env("FDSTORE", "64");
+        command.env("LISTEN_FDS", names.len().to_string()).env("LISTEN_FDNAMES", names.join(":"));
+        Agent::spawn_as(node, command, run_arguments(&cluster.manifests(), &cluster.config()))
+    }
+
+    /// Does what the messages so far ask for.
+    fn listen(&mut self) {
+        let mut bytes = [0; 1024];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(64))];
+        loop {
+            let mut control = RecvAncillaryBuffer::new(&mut space);
+            let mut parts = [IoSliceMut::new(&mut bytes)];
+            let Ok(message) = recvmsg(&self.socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC) else {
+                return;
+            };
+            let length = message.bytes;
+            let descriptors: Vec<OwnedFd> = control
+                .drain()
+                .filter_map(|it| if let RecvAncillaryMessage::ScmRights(it) = it { Some(it) } else { None })
+                .flatten()
+                .collect();
+            let text = String::from_utf8(bytes[..length].to_vec()).unwrap();
+            let Some((_, name)) = text.split_once("FDNAME=") else { continue };
+            if text.starts_with("FDSTOREREMOVE=1") {
+                self.kept.retain(|(kept, _)| kept != name);
+            } else {
+                self.kept.extend(descriptors.into_iter().map(|it| (name.to_owned(), it)));
+            }
+        }
+    }
+
+    fn wait_for(&mut self, what: &str, is_so: impl Fn(&[(String, OwnedFd)]) -> bool) {
+        let kept = std::cell::RefCell::new(self);
+        wait_until(what, DEADLINE, || {
+            kept.borrow_mut().listen();
+            is_so(&kept.borrow().kept)
+        });
+    }
+}
+
+/// Clients that come while no process runs wait, and the next one serves them.
+#[test]
+fn systemd_keeps_the_listening_sockets_through_a_kill() {
+    let Some(network) = support::network() else { return };
+    let ka = network.namespace("ka").unwrap();
+    let cluster = cluster();
+    let mut systemd = Systemd::new();
+    let first = systemd.start(ka, &cluster);
+    let node_port = |kept: &[(String, OwnedFd)]| kept.iter().any(|(name, _)| name.ends_with("0.0.0.0_30080"));
+    // It reads all the time: few messages fit into its queue.
+    systemd.wait_for("the sockets are stored", |kept| first.said("in sync") > 0 && node_port(kept));
+    first.kill();
+    thread::scope(|scope| {
+        let clients: Vec<_> = WAYS
+            .iter()
+            .filter(|(_, protocol, _)| *protocol == Protocol::Tcp)
+            .map(|(from, protocol, target)| {
+                let network = &network;
+                scope.spawn(move || pod_from(network, from, *protocol, target))
+            })
+            .collect();
+        let second = systemd.start(ka, &cluster);
+        systemd.wait_for("it starts", |_| second.said("in sync") > 0 && second.said("systemd kept") > 0);
+        clients.into_iter().for_each(|it| drop(it.join().unwrap()));
+        serves_every_way(&network);
+        // What is closed is not kept: a client would wait for nothing.
+        cluster.remove("web.yaml");
+        systemd.wait_for("the node port is forgotten", |kept| !node_port(kept));
+        let closed = || ask_from(&network, "ext", Protocol::Tcp, "172.18.0.2:30080") == Answer::Refused;
+        wait_until("nothing listens on it", DEADLINE, closed);
+        second.terminate();
+    });
+}
