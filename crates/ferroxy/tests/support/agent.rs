@@ -150,18 +150,29 @@ impl Agent {
         self.wait_for_more_than(words, 0);
     }
 
-    /// Waits until more than `number` lines of the log have these words.
+    /// Waits until more than `number` lines of the log have these words. An agent that has ended says nothing more.
     pub fn wait_for_more_than(&self, words: &str, number: usize) {
         let end = Instant::now() + DEADLINE;
         let mut text = self.log.text.lock().unwrap();
-        while count(&text, words) <= number {
+        let failure = loop {
+            // Asked before the text: what it said last is there then.
+            let has_ended = self.reader.as_ref().is_none_or(JoinHandle::is_finished);
             let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                let text = text.clone();
-                panic!("no line {} with {words:?} within {DEADLINE:?}; the log:\n{text}", number + 1);
+            if count(&text, words) > number {
+                return;
             }
-            text = self.log.grew.wait_timeout(text, left).unwrap().0;
-        }
+            if has_ended {
+                break "before it ended".to_owned();
+            }
+            if left.is_zero() {
+                break format!("within {DEADLINE:?}");
+            }
+            text = self.log.grew.wait_timeout(text, left.min(Duration::from_secs(1))).unwrap().0;
+        };
+        // A panic must not find the log locked: it is printed then.
+        let log = text.clone();
+        drop(text);
+        panic!("no line {} with {words:?} {failure}; the log:\n{log}", number + 1);
     }
 
     /// Waits until the kernel has what the source says now, but for what is left unused: that goes later.
