@@ -106,7 +106,7 @@ fn comparable(objects: &[Value]) -> BTreeMap<String, Value> {
 #[test]
 fn manifests_are_known_to_kubernetes() {
     let manifests = manifests();
-    assert_eq!(manifests.len(), 5);
+    assert_eq!(manifests.len(), 6);
     for object in &manifests {
         known_to_kubernetes(object).unwrap();
     }
@@ -156,7 +156,7 @@ fn the_whole_chart_is_known_to_kubernetes() {
     values.extend([&server, "podAnnotations.a=b", "podLabels.c=d", "imagePullSecrets[0].name=pull"]);
     values.extend(["extraArgs[0]=--v=2", "updateStrategy.type=OnDelete", "resources.limits.memory=256Mi"]);
     let Some(objects) = rendered(&values) else { return };
-    assert_eq!(objects.len(), 10);
+    assert_eq!(objects.len(), 11);
     let custom = |object: &Value| object["apiVersion"] == "monitoring.coreos.com/v1";
     for object in objects.iter().filter(|it| !custom(it)) {
         known_to_kubernetes(object).unwrap();
@@ -193,7 +193,7 @@ fn the_chart_uses_what_kubeadm_left() {
         ["existingConfigMap=kube-proxy", "serviceAccount.create=false", "initContainer.enabled=false"];
     let Some(objects) = rendered(&values) else { return };
     let kinds: Vec<&str> = objects.iter().map(|object| object["kind"].as_str().unwrap()).collect();
-    assert_eq!(kinds, ["ClusterRole", "ClusterRoleBinding", "DaemonSet"]);
+    assert_eq!(kinds, ["ClusterRole", "ClusterRole", "ClusterRoleBinding", "DaemonSet"]);
     let pod = pod(&objects);
     assert_eq!(pod["volumes"][0]["configMap"]["name"], "kube-proxy");
     assert_eq!(pod.get("initContainers"), None);
@@ -320,6 +320,41 @@ fn no_more_is_asked_of_the_api_server_than_needed() {
     assert_eq!(binding["subjects"][0]["name"], account["name"]);
     assert_eq!(binding["subjects"][0]["namespace"], account["namespace"]);
     assert_eq!(pod(&manifests)["serviceAccountName"], account["name"]);
+}
+
+/// What `kubectl ferroxy` asks for, and no more: the messages of `ferroxy_source::kube::AskError` name these permissions.
+#[test]
+fn people_get_what_the_plugin_needs() {
+    let manifests = manifests();
+    let role = manifests.iter().find(|it| it["metadata"]["name"] == "ferroxy-viewer").unwrap();
+    let expected = json!([
+        { "apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"] },
+        { "apiGroups": [""], "resources": ["pods/proxy"], "verbs": ["get"] },
+        { "apiGroups": [""], "resources": ["secrets"], "resourceNames": ["ferroxy-page"], "verbs": ["get"] },
+    ]);
+    assert_eq!(role["rules"], expected);
+    let binds = |it: &&Value| it["roleRef"]["name"] == "ferroxy-viewer";
+    assert_eq!(
+        manifests.iter().filter(binds).count(),
+        0,
+        "the administrator decides for whom, and in which namespace"
+    );
+}
+
+/// The page is off unless it is asked for; the chart and the kustomization then make the same objects, and the agent takes its flags.
+#[test]
+fn the_page_can_be_switched_on() {
+    let Some(mut kubectl) = tool("kubectl") else { return };
+    let Some(chart) = rendered(&[&api_server(), "config.clusterCIDR=", "page.enabled=true"]) else { return };
+    let built = documents(&output(kubectl.args(["kustomize", "deploy/page"]), ""));
+    assert_eq!(comparable(&chart), comparable(&built));
+    built.iter().for_each(|object| known_to_kubernetes(object).unwrap());
+    let pod = pod(&built);
+    let port =
+        pod["containers"][0]["ports"].as_array().unwrap().iter().find(|it| it["name"] == "page").unwrap();
+    let address = format!("--page-address=0.0.0.0:{}", port["containerPort"]);
+    assert!(pod["containers"][0]["command"].as_array().unwrap().contains(&json!(address)), "{pod:#}");
+    assert!(!text("deploy/kubernetes/daemonset.yaml").contains("--page-address"));
 }
 
 #[test]

@@ -45,6 +45,9 @@ fn every_command_and_flag_has_its_place_in_the_manual() {
             assert!(page.contains(&flag.replace('-', "\\-")), "--{flag} of {command}");
         }
     }
+    for page in ["kubectl-ferroxy", "kubectl-ferroxy-status", "kubectl-ferroxy-trace"].map(page) {
+        assert!(page.contains("agents\\-namespace") && page.contains("kubectl ferroxy"), "{page}");
+    }
     let missing = Command::new(env!("CARGO_BIN_EXE_ferroxy"))
         .args(["man", "--directory", folder.path().join("none").to_str().unwrap()])
         .output()

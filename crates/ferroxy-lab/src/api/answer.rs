@@ -15,6 +15,7 @@ use super::kind::{Kind, Place};
 use super::list::list;
 use super::lock;
 use super::object::Key;
+use super::proxy::pass_on;
 use super::query::{Request, Verb};
 use super::selector::Selector;
 use super::server::Shared;
@@ -70,6 +71,9 @@ async fn respond(
     head: &Parts,
     body: Incoming,
 ) -> Result<Response<AnswerBody>, Status> {
+    if let Some(target) = &request.target {
+        return pass_on(shared, target, head, body).await;
+    }
     let Some(place) = &request.place else { return no_resource(request) };
     match request.verb {
         Verb::Get => get(shared, place, wire),
@@ -87,7 +91,7 @@ async fn respond(
             Ok(encoded(StatusCode::OK, wire.content_type(true), watch))
         }
         Verb::Patch => Ok(json(StatusCode::OK, whole(patch(shared, place, head, body).await?))),
-        Verb::Create | Verb::Other => Err(Status::method_not_allowed()),
+        Verb::Create | Verb::Proxy | Verb::Other => Err(Status::method_not_allowed()),
     }
 }
 

@@ -10,11 +10,22 @@ pub enum Kind {
     ServiceCidr,
     /// Only created, never listed or watched: kept for assertions.
     Event,
+    /// Only in JSON; requests to a pod's port are passed on (`proxy`).
+    Pod,
+    /// Only in JSON.
+    Secret,
 }
 
 impl Kind {
-    pub const ALL: [Kind; 5] =
-        [Kind::Service, Kind::EndpointSlice, Kind::Node, Kind::ServiceCidr, Kind::Event];
+    pub const ALL: [Kind; 7] = [
+        Kind::Service,
+        Kind::EndpointSlice,
+        Kind::Node,
+        Kind::ServiceCidr,
+        Kind::Event,
+        Kind::Pod,
+        Kind::Secret,
+    ];
 
     /// As in an object's `kind`.
     pub fn name(self) -> &'static str {
@@ -24,6 +35,8 @@ impl Kind {
             Kind::Node => "Node",
             Kind::ServiceCidr => "ServiceCIDR",
             Kind::Event => "Event",
+            Kind::Pod => "Pod",
+            Kind::Secret => "Secret",
         }
     }
 
@@ -34,7 +47,7 @@ impl Kind {
     /// As in an object's `apiVersion`.
     pub fn api_version(self) -> &'static str {
         match self {
-            Kind::Service | Kind::Node => "v1",
+            Kind::Service | Kind::Node | Kind::Pod | Kind::Secret => "v1",
             Kind::EndpointSlice => "discovery.k8s.io/v1",
             Kind::ServiceCidr => "networking.k8s.io/v1",
             Kind::Event => "events.k8s.io/v1",
@@ -54,11 +67,13 @@ impl Kind {
             Kind::Node => "nodes",
             Kind::ServiceCidr => "servicecidrs",
             Kind::Event => "events",
+            Kind::Pod => "pods",
+            Kind::Secret => "secrets",
         }
     }
 
     pub fn namespaced(self) -> bool {
-        matches!(self, Kind::Service | Kind::EndpointSlice | Kind::Event)
+        !matches!(self, Kind::Node | Kind::ServiceCidr)
     }
 
     /// `/api/v1/services`, `/apis/discovery.k8s.io/v1/namespaces/default/endpointslices`.
@@ -79,7 +94,7 @@ impl Kind {
             Kind::EndpointSlice => r#","addressType":"","endpoints":null,"ports":null"#,
             Kind::Node => r#","spec":{},"status":{"daemonEndpoints":{"kubeletEndpoint":{"Port":0}}}"#,
             Kind::ServiceCidr => r#","spec":{},"status":{}"#,
-            Kind::Event => "",
+            Kind::Event | Kind::Pod | Kind::Secret => "",
         }
     }
 }
@@ -155,7 +170,8 @@ mod tests {
     #[test]
     fn other_paths_name_nothing() {
         for path in [
-            "/api/v1/pods",
+            "/api/v1/configmaps",
+            "/api/v1/namespaces/default/pods/web:80/proxy/",
             "/api/v1/servicesx",
             "/api/v1/services/web",
             "/api/v1/services/",

@@ -33,6 +33,7 @@ mod listen;
 mod object;
 mod process;
 pub mod protobuf;
+mod proxy;
 mod query;
 mod rules;
 mod selector;

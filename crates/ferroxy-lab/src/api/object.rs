@@ -120,6 +120,8 @@ fn head(kind: Kind) -> &'static str {
         Kind::Node => r#"{"kind":"Node","apiVersion":"v1","#,
         Kind::ServiceCidr => r#"{"kind":"ServiceCIDR","apiVersion":"networking.k8s.io/v1","#,
         Kind::Event => r#"{"kind":"Event","apiVersion":"events.k8s.io/v1","#,
+        Kind::Pod => r#"{"kind":"Pod","apiVersion":"v1","#,
+        Kind::Secret => r#"{"kind":"Secret","apiVersion":"v1","#,
     }
 }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use hyper::{Method, http::request::Parts};
 
 use super::kind::{Kind, Place};
+use super::proxy::Target;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Verb {
@@ -17,6 +18,8 @@ pub enum Verb {
     Create,
     /// An object is applied, or its status merged.
     Patch,
+    /// A request to a port of a pod.
+    Proxy,
     /// `/version`, `/livez` and whatever else is no resource; methods the server does not know.
     Other,
 }
@@ -35,6 +38,8 @@ pub struct Request {
     pub accept: String,
     /// The object or the namespace the path names.
     pub(super) place: Option<Place>,
+    /// The port of a pod that the path leads to.
+    pub(super) target: Option<Target>,
 }
 
 impl Request {
@@ -42,24 +47,29 @@ impl Request {
         let path = head.uri.path().to_owned();
         let query = parse_query(head.uri.query().unwrap_or_default());
         let place = Place::from_path(&path);
+        let target = Target::from_path(&path);
         let header = |name| {
             let value = head.headers.get(name);
             value.map(|value| String::from_utf8_lossy(value.as_bytes()).into()).unwrap_or_default()
         };
         let mut request = Request {
-            kind: place.as_ref().map(|place| place.kind),
+            kind: place.as_ref().map(|place| place.kind).or(target.as_ref().map(|_| Kind::Pod)),
             verb: Verb::Other,
             path,
             query,
             user_agent: header(hyper::header::USER_AGENT),
             accept: header(hyper::header::ACCEPT),
             place,
+            target,
         };
         request.verb = request.find_verb(&head.method);
         request
     }
 
     fn find_verb(&self, method: &Method) -> Verb {
+        if self.target.is_some() {
+            return Verb::Proxy;
+        }
         let Some(place) = &self.place else { return Verb::Other };
         match (method, &place.name) {
             (&Method::PATCH, Some(_)) => Verb::Patch,
@@ -130,6 +140,7 @@ mod tests {
             ("PATCH", "/api/v1/nodes/ka/status", Some(Kind::Node), Verb::Patch),
             ("GET", "/api/v1/nodes/ka/status", Some(Kind::Node), Verb::Other),
             ("DELETE", "/api/v1/nodes/ka", Some(Kind::Node), Verb::Other),
+            ("GET", "/api/v1/namespaces/a/pods/b:80/proxy/api/v1/status", Some(Kind::Pod), Verb::Proxy),
             ("GET", "/livez", None, Verb::Other),
         ] {
             let request = request(method, uri);

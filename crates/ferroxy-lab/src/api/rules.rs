@@ -23,7 +23,7 @@ pub(super) fn check(kind: Kind, object: &Value) -> Result<(), Status> {
         Kind::Service => check_service(&object["spec"]),
         Kind::Event => check_event(object),
         Kind::Node => check_node(&object["status"]),
-        Kind::EndpointSlice | Kind::ServiceCidr => Vec::new(),
+        Kind::EndpointSlice | Kind::ServiceCidr | Kind::Pod | Kind::Secret => Vec::new(),
     };
     if causes.is_empty() {
         return Ok(());

@@ -98,6 +98,11 @@ impl Status {
         Status::new(415, "UnsupportedMediaType", message)
     }
 
+    /// The port of a pod does not answer.
+    pub fn unreachable(error: &str) -> Status {
+        Status::new(503, "ServiceUnavailable", format!("error trying to reach service: {error}"))
+    }
+
     pub fn not_acceptable() -> Status {
         Status::of_code(406, None)
     }

@@ -38,7 +38,7 @@ fn objects_are_listed_and_got() {
     let none = none.json();
     assert_eq!((&none["kind"], &none["reason"]), (&json!("Status"), &json!("NotFound")));
     assert_eq!(none["message"], "services \"x\" not found");
-    assert_eq!(client.get("/api/v1/pods").code, 404);
+    assert_eq!(client.get("/api/v1/configmaps").code, 404);
     assert_eq!(client.get("/api/v1/services?labelSelector=a+in+(b)").code, 400);
 }
 

@@ -73,6 +73,34 @@ impl Access {
         Ok(access)
     }
 
+    /// With the rights of a person, found as kubectl finds them: this file, those that `KUBECONFIG` names, `~/.kube/config`, or the
+    /// service account of the pod. Files are read once: a command does not run for long.
+    pub(super) fn of_person(
+        kubeconfig: Option<&Path>,
+        context: Option<&str>,
+        user_agent: &'static str,
+    ) -> Result<Access, OpenError> {
+        let mut config = match person_kubeconfig(kubeconfig)? {
+            Some((path, mut kubeconfig)) => {
+                if let Some(context) = context {
+                    kubeconfig.current_context = Some(context.to_owned());
+                }
+                resolved(&path, kubeconfig, None)?.0
+            }
+            None => in_cluster(|name| std::env::var_os(name))?,
+        };
+        config.headers.push((USER_AGENT, HeaderValue::from_static(user_agent)));
+        read_token(&mut config.auth_info)?;
+        let access = Access { config, files: BTreeSet::new(), digest: 0 };
+        access.check()?;
+        Ok(access)
+    }
+
+    /// The namespace of the context, or `default`.
+    pub(super) fn namespace(&self) -> &str {
+        &self.config.default_namespace
+    }
+
     /// `https://192.0.2.1:6443`
     pub(super) fn server(&self) -> String {
         self.config.cluster_url.to_string().trim_end_matches('/').to_owned()
@@ -188,10 +216,40 @@ fn in_cluster(environment: impl Fn(&str) -> Option<OsString>) -> Result<Config, 
     Config::incluster().map_err(|error| OpenError::ServiceAccount { reason: with_causes(&error) })
 }
 
+/// `None`: there is no kubeconfig anywhere.
+fn person_kubeconfig(given: Option<&Path>) -> Result<Option<(PathBuf, Kubeconfig)>, OpenError> {
+    let named = std::env::var_os("KUBECONFIG").filter(|it| !it.is_empty()).map(PathBuf::from);
+    let (path, read) = match (given, named) {
+        (Some(path), _) => (path.to_owned(), Kubeconfig::read_from(path)),
+        (None, Some(paths)) => (paths, Kubeconfig::read()),
+        (None, None) => {
+            let home = std::env::home_dir().map(|home| home.join(".kube/config"));
+            let Some(path) = home.filter(|path| path.exists()) else { return Ok(None) };
+            let read = Kubeconfig::read_from(&path);
+            (path, read)
+        }
+    };
+    match read {
+        Ok(kubeconfig) => Ok(Some((path, kubeconfig))),
+        Err(error) => Err(OpenError::Kubeconfig { path, reason: field(&error) }),
+    }
+}
+
 fn from_kubeconfig(path: &Path, master: Option<&str>) -> Result<(Config, BTreeSet<PathBuf>), OpenError> {
+    let read = Kubeconfig::read_from(path);
     let wrong =
         |error: KubeconfigError| OpenError::Kubeconfig { path: path.to_owned(), reason: field(&error) };
-    let mut kubeconfig = Kubeconfig::read_from(path).map_err(wrong)?;
+    resolved(path, read.map_err(wrong)?, master)
+}
+
+/// What the current context means.
+fn resolved(
+    path: &Path,
+    mut kubeconfig: Kubeconfig,
+    master: Option<&str>,
+) -> Result<(Config, BTreeSet<PathBuf>), OpenError> {
+    let wrong =
+        |error: KubeconfigError| OpenError::Kubeconfig { path: path.to_owned(), reason: field(&error) };
     let cluster = chosen_cluster(&mut kubeconfig);
     let mut files = BTreeSet::from([path.to_owned()]);
     let mut own_proxy = false;

@@ -23,6 +23,7 @@ mod list_watch;
 mod liveness;
 mod observer;
 mod outlet;
+mod person;
 mod probe;
 mod recorder;
 mod resource;
@@ -36,6 +37,7 @@ pub use access::OpenError;
 pub use decode::event_of;
 pub use liveness::{Liveness, ResourceLiveness};
 pub use observer::{Observation, Observer};
+pub use person::{AgentPod, AskError, PERSON_LIMIT, Person, Target};
 pub use recorder::Recorder;
 pub use source::{KubeSource, KubeWatch, ReadError};
 

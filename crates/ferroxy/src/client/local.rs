@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::{Api, Follow, http, value_of};
 
 /// Where the page is served unless the address says otherwise.
-const PORT: u16 = 10257;
+pub const DEFAULT_PORT: u16 = 10257;
 
 /// A line of an event stream is one entry or one status.
 const LONGEST_LINE: usize = 1 << 20;
@@ -107,7 +107,8 @@ impl Follow for Local {
 /// `10257` unless there is a port; an address for all is asked on loopback.
 fn address(text: &str) -> anyhow::Result<SocketAddr> {
     let with_port = text.parse::<SocketAddr>();
-    let parsed = with_port.or_else(|_| text.parse::<IpAddr>().map(|address| SocketAddr::new(address, PORT)));
+    let parsed =
+        with_port.or_else(|_| text.parse::<IpAddr>().map(|address| SocketAddr::new(address, DEFAULT_PORT)));
     let mut address =
         parsed.with_context(|| format!("--agent: `{text}` is neither an IP address nor one with a port"))?;
     if address.ip().is_unspecified() {
@@ -117,7 +118,8 @@ fn address(text: &str) -> anyhow::Result<SocketAddr> {
     Ok(address)
 }
 
-fn read_token(path: &Path) -> anyhow::Result<String> {
+/// The token in a file, as a header has it.
+pub fn read_token(path: &Path) -> anyhow::Result<String> {
     let text = std::fs::read_to_string(path)
         .with_context(|| format!("--token-file: cannot read {}", path.display()))?;
     let token = text.trim();

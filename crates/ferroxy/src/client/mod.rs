@@ -2,13 +2,14 @@
 
 mod http;
 mod local;
+pub mod rates;
 
 use std::io;
 
 use anyhow::{Context, bail};
 use serde_json::Value;
 
-pub use local::{AgentAddress, Local};
+pub use local::{AgentAddress, DEFAULT_PORT, Local, read_token};
 
 /// Where answers come from: the agent of this node, or one that the API server leads to.
 pub trait Api {

@@ -21,20 +21,40 @@ pub struct Manual {
 
 impl Manual {
     pub fn run(self, modes: Modes) -> anyhow::Result<Answer> {
-        let mut program = command_line(modes).disable_help_subcommand(true);
-        program.build();
+        let program = built(command_line(modes));
         let Some(directory) = self.directory else {
             io::stdout().write_all(&page(program)?)?;
             return Ok(Answer::Yes);
         };
-        let commands: Vec<_> = program.get_subcommands().filter(|it| !it.is_hide_set()).cloned().collect();
-        for command in commands.into_iter().chain([program]) {
+        let programs = [Some(program), plugin().map(built)].into_iter().flatten();
+        let with_commands = |program: clap::Command| {
+            let shown = program.get_subcommands().filter(|it| !it.is_hide_set());
+            shown.cloned().chain([program.clone()]).collect::<Vec<_>>()
+        };
+        for command in programs.flat_map(with_commands) {
             let name = command.get_display_name().unwrap_or(command.get_name()).to_owned();
             let path = directory.join(format!("{name}.1"));
             fs::write(&path, page(command)?).with_context(|| format!("cannot write {}", path.display()))?;
         }
         Ok(Answer::Yes)
     }
+}
+
+fn built(program: clap::Command) -> clap::Command {
+    let mut program = program.disable_help_subcommand(true);
+    program.build();
+    program
+}
+
+/// `kubectl ferroxy`
+#[cfg(feature = "api")]
+fn plugin() -> Option<clap::Command> {
+    Some(super::fleet::command_line())
+}
+
+#[cfg(not(feature = "api"))]
+fn plugin() -> Option<clap::Command> {
+    None
 }
 
 fn page(command: clap::Command) -> io::Result<Vec<u8>> {

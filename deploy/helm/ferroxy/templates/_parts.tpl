@@ -37,6 +37,10 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- with include "ferroxy.sockets" . }}
 - --accelerate-sockets={{ . }}
 {{- end }}
+{{- if .Values.page.enabled }}
+- --page-address=0.0.0.0:{{ .Values.page.port }}
+- --page-token-file=/var/lib/ferroxy-page/token
+{{- end }}
 {{- with .Values.extraArgs }}
 {{ toYaml . }}
 {{- end }}
@@ -55,6 +59,11 @@ volumeMounts:
   - name: kube-proxy
     mountPath: /var/lib/kube-proxy
     readOnly: true
+  {{- if .Values.page.enabled }}
+  - name: page
+    mountPath: /var/lib/ferroxy-page
+    readOnly: true
+  {{- end }}
   {{- if include "ferroxy.xtables" . }}
   - name: xtables-lock
     mountPath: /run/xtables.lock

@@ -93,12 +93,12 @@ pub(super) fn of_kind(kind: Kind) -> Message {
         Kind::EndpointSlice => ENDPOINT_SLICE,
         Kind::Node => NODE,
         Kind::ServiceCidr => SERVICE_CIDR,
-        Kind::Event => EVENT,
+        Kind::Event | Kind::Pod | Kind::Secret => METADATA_ONLY,
     }
 }
 
-/// Not listed and not watched: what else it has is not needed.
-const EVENT: Message = &[message(1, "metadata", OBJECT_META)];
+/// What else they have is not needed in this encoding: clients read them in JSON.
+const METADATA_ONLY: Message = &[message(1, "metadata", OBJECT_META)];
 
 const OBJECT_META: Message = &[
     text(1, "name"),

@@ -1,0 +1,238 @@
+//! The way to the agents: which pods they are, the token of their pages, and questions to many of them at a time. A node that does not
+//! answer is an answer, too: with the reason.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{bail, ensure};
+use clap::Args;
+use ferroxy_core::foreign::printable;
+use ferroxy_source::kube::{AgentPod, AskError, Person, Target};
+use serde_json::Value;
+
+use super::is_name;
+use crate::client::{DEFAULT_PORT, read_token};
+use crate::command::Output;
+
+/// Agents that are asked at a time.
+const AT_A_TIME: usize = 16;
+
+/// The key of the token in its Secret.
+const KEY: &str = "token";
+
+/// Flags of every command.
+#[derive(Debug, Args)]
+pub struct Reach {
+    /// The kubeconfig; without it $KUBECONFIG, ~/.kube/config, or the service account of the pod
+    #[arg(long, global = true, value_name = "PATH")]
+    kubeconfig: Option<PathBuf>,
+    /// The context of the kubeconfig
+    #[arg(long, global = true, value_name = "NAME")]
+    context: Option<String>,
+    /// The namespace of the Service and of the pod; without it, that of the context
+    #[arg(long, short, global = true, value_name = "NAME")]
+    namespace: Option<String>,
+    /// The namespace in which the agents run
+    #[arg(long, global = true, value_name = "NAME", default_value = "kube-system")]
+    agents_namespace: String,
+    /// The labels of the agents' pods
+    #[arg(long, short = 'l', global = true, value_name = "LABELS", default_value = "k8s-app=kube-proxy")]
+    selector: String,
+    /// The port of the agents' pages; without it, the pod's container port `page`, or 10257
+    #[arg(long, global = true, value_name = "PORT")]
+    agents_port: Option<u16>,
+    /// File with the token of the pages; without it, the token is read from a Secret
+    #[arg(long, global = true, value_name = "PATH")]
+    token_file: Option<PathBuf>,
+    /// The Secret in the agents' namespace with the token, in the key `token`
+    #[arg(long, global = true, value_name = "NAME", default_value = "ferroxy-page")]
+    token_secret: String,
+    /// Seconds that one answer may take
+    #[arg(long, global = true, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=600))]
+    timeout: u64,
+    /// How to print it
+    #[arg(long, short, global = true, value_enum, default_value_t)]
+    pub output: Output,
+}
+
+/// All agents of the cluster.
+#[derive(Debug)]
+pub struct Agents {
+    pub person: Person,
+    pub namespace: String,
+    pub pods: Vec<AgentPod>,
+    agents_namespace: String,
+    port: Option<u16>,
+    token: Option<String>,
+    /// Why there is no token.
+    no_token: Option<String>,
+}
+
+/// What one node says, or why it says nothing.
+#[derive(Debug)]
+pub struct Said {
+    pub node: String,
+    pub pod: String,
+    pub answer: Result<Value, Reason>,
+}
+
+/// Why there is no answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reason {
+    /// Printable.
+    pub words: String,
+    /// If the agent itself says so.
+    pub code: Option<u16>,
+}
+
+impl From<&str> for Reason {
+    fn from(words: &str) -> Reason {
+        Reason { words: printable(words).into_owned(), code: None }
+    }
+}
+
+impl Reach {
+    /// Finds the agents. An error only if they cannot be found: an agent that does not answer is none.
+    pub fn open(&self) -> anyhow::Result<Agents> {
+        let named = [Some(&self.agents_namespace), self.namespace.as_ref(), Some(&self.token_secret)];
+        for name in named.into_iter().flatten() {
+            ensure!(is_name(name), "`{name}` is not a name of an object");
+        }
+        let limit = Duration::from_secs(self.timeout);
+        let person = Person::open(self.kubeconfig.as_deref(), self.context.as_deref(), limit)?;
+        let pods = person.pods(&self.agents_namespace, &self.selector)?;
+        if pods.is_empty() {
+            bail!(
+                "no pod in namespace {} has the labels `{}`: name those of the agents with --agents-namespace and --selector",
+                self.agents_namespace,
+                self.selector
+            );
+        }
+        let (token, no_token) = self.token(&person)?;
+        Ok(Agents {
+            namespace: self.namespace.clone().unwrap_or_else(|| person.namespace().to_owned()),
+            person,
+            pods,
+            agents_namespace: self.agents_namespace.clone(),
+            port: self.agents_port,
+            token,
+            no_token,
+        })
+    }
+
+    /// Agents on loopback have no token, and cannot be reached; others always have one. So a missing token is a reason only if an agent
+    /// wants one.
+    fn token(&self, person: &Person) -> anyhow::Result<(Option<String>, Option<String>)> {
+        if let Some(path) = &self.token_file {
+            return Ok((Some(read_token(path)?), None));
+        }
+        match person.secret(&self.agents_namespace, &self.token_secret, KEY) {
+            Ok(token) => {
+                let token = token.trim().to_owned();
+                let is_usable = !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic());
+                ensure!(is_usable, "the Secret {} holds no usable token", self.token_secret);
+                Ok((Some(token), None))
+            }
+            Err(error @ (AskError::Unauthorized { .. } | AskError::NoServer { .. })) => Err(error.into()),
+            Err(error) => Ok((None, Some(error.to_string()))),
+        }
+    }
+}
+
+impl Agents {
+    /// Asks all agents. `largest`: the most bytes of an answer.
+    pub fn ask(&self, path: &str, largest: usize) -> Vec<Said> {
+        self.ask_these(&self.pods, path, largest)
+    }
+
+    pub fn ask_these(&self, pods: &[AgentPod], path: &str, largest: usize) -> Vec<Said> {
+        let reachable = pods.iter().filter(|pod| unreachable(pod).is_none());
+        let targets = reachable.map(|pod| self.target(pod, path, largest)).collect();
+        let mut answers = self.person.ask_all(targets, self.token.as_deref(), AT_A_TIME).into_iter();
+        let said = |pod: &AgentPod| {
+            let answer = match unreachable(pod) {
+                Some(reason) => Err(reason.as_str().into()),
+                None => {
+                    let answer = answers.next().unwrap_or(Err(AskError::Other("not asked".to_owned())));
+                    answer.map_err(|error| self.reason(&error))
+                }
+            };
+            Said { node: node_of(pod), pod: pod.name.clone(), answer }
+        };
+        pods.iter().map(said).collect()
+    }
+
+    fn target(&self, pod: &AgentPod, path: &str, largest: usize) -> Target {
+        let port = self.port.or(pod.page_port).unwrap_or(DEFAULT_PORT);
+        let (namespace, path) = (self.agents_namespace.clone(), format!("api/v1/{path}"));
+        Target { namespace, pod: pod.name.clone(), port, path, largest }
+    }
+
+    /// With what to do about it.
+    fn reason(&self, error: &AskError) -> Reason {
+        let code = match error {
+            AskError::Agent { code, .. } => Some(*code),
+            _ => None,
+        };
+        let words = self.words(error);
+        Reason { words: printable(&words).into_owned(), code }
+    }
+
+    fn words(&self, error: &AskError) -> String {
+        match (error, &self.no_token) {
+            (AskError::Agent { code: 401, message }, Some(no_token)) => {
+                format!("{message}; there is none: {no_token} (or use --token-file)")
+            }
+            (AskError::Agent { code: 401, message }, None) => {
+                format!("{message}: the agent has another one than the Secret or --token-file")
+            }
+            (AskError::Unreachable { message }, _) => {
+                format!(
+                    "{message} (is its page on? It needs --page-address and --page-token-file: docs/fleet.md)"
+                )
+            }
+            _ => error.to_string(),
+        }
+    }
+}
+
+/// Why a pod need not be asked.
+fn unreachable(pod: &AgentPod) -> Option<String> {
+    if pod.node.is_empty() {
+        return Some("the pod is not scheduled to a node".to_owned());
+    }
+    match pod.phase.as_str() {
+        "Running" | "" => None,
+        phase => Some(format!("the pod is not running: its phase is {}", printable(phase))),
+    }
+}
+
+/// The node of a pod, or the pod itself while it has none.
+fn node_of(pod: &AgentPod) -> String {
+    let name = if pod.node.is_empty() { &pod.name } else { &pod.node };
+    printable(name).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(node: &str, phase: &str) -> AgentPod {
+        AgentPod {
+            name: "kube-proxy-x".to_owned(),
+            node: node.to_owned(),
+            addresses: Vec::new(),
+            host_network: true,
+            phase: phase.to_owned(),
+            page_port: None,
+        }
+    }
+
+    #[test]
+    fn a_pod_that_does_not_run_is_not_asked() {
+        assert_eq!(unreachable(&pod("ka", "Running")), None);
+        assert!(unreachable(&pod("ka", "Pending\x1b")).unwrap().ends_with(r"its phase is Pending\u{1b}"));
+        assert!(unreachable(&pod("", "Pending")).unwrap().contains("not scheduled"));
+        assert_eq!((node_of(&pod("ka", "")), node_of(&pod("", ""))), ("ka".into(), "kube-proxy-x".into()));
+    }
+}
