@@ -13,6 +13,7 @@ pub mod host;
 pub mod journal;
 pub mod log;
 pub mod modes;
+pub mod otlp;
 pub mod output;
 mod packet;
 pub mod page;

@@ -93,7 +93,7 @@ fn the_image_has_no_feature_that_is_for_people() {
     let metadata: serde_json::Value = serde_json::from_str(&metadata).unwrap();
     let packages = metadata["packages"].as_array().unwrap();
     let features = &packages.iter().find(|package| package["name"] == "ferroxy").unwrap()["features"];
-    assert_eq!(features["default"], serde_json::json!(["api", "demo", "profiling"]));
+    assert_eq!(features["default"], serde_json::json!(["api", "demo", "profiling", "top"]));
     assert_eq!(features["api"], serde_json::json!(["ferroxy-source/kube"]));
     assert_eq!(features["demo"], serde_json::json!(["dep:ferroxy-lab", "dep:ferroxy-netlink", "dep:rustix"]));
 }

@@ -15,3 +15,4 @@ pub mod service;
 pub mod signals;
 pub mod sockets;
 pub mod streams;
+pub mod terminal;

@@ -21,6 +21,15 @@ pub(super) struct Notes {
     many: Option<usize>,
 }
 
+/// How long a round took.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Took {
+    /// From its beginning, with resolving.
+    pub(super) whole: Duration,
+    /// Programming alone.
+    pub(super) in_kernel: Duration,
+}
+
 #[derive(Debug)]
 struct Note {
     /// Before and after.
@@ -65,9 +74,10 @@ impl Agent {
     }
 
     /// The changes were made, except for those that were refused.
-    pub(super) fn write_notes(&self, notes: Notes, tried: &Tried, outcome: &Outcome, took: Duration) {
+    pub(super) fn write_notes(&self, notes: Notes, tried: &Tried, outcome: &Outcome, took: Took) {
         let about = |entry: Entry| Entry {
-            took: Some(took.as_secs_f64()),
+            took: Some(took.whole.as_secs_f64()),
+            in_kernel: Some(took.in_kernel.as_secs_f64()),
             operations: outcome.operations,
             together: tried.all().count(),
             ..entry

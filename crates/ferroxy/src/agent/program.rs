@@ -7,7 +7,7 @@ use ferroxy_core::{ServiceName, resolve};
 use ferroxy_dataplane::{Failure, Outcome, Receipt};
 use tracing::{debug, info, warn};
 
-use super::notes::Notes;
+use super::notes::{Notes, Took};
 use super::queue::backoff;
 use super::round::{Round, Tried};
 use super::sweep::Sweeper;
@@ -79,7 +79,10 @@ impl Agent {
         }
         self.pause_sweeper(true);
         let mut notes = self.take_notes(&changes);
-        match self.dataplane.change(changes) {
+        let began = Instant::now();
+        let changed = self.dataplane.change(changes);
+        let in_kernel = began.elapsed();
+        match changed {
             Ok(outcome) => {
                 if outcome.operations > 0 {
                     // Logged from -v=2: a busy cluster has many of them each second, on every node.
@@ -87,7 +90,8 @@ impl Agent {
                 }
                 let many = tried.whole.len() > MANY;
                 self.finished(&outcome, &tried, &mut notes, now);
-                self.write_notes(notes, &tried, &outcome, now.elapsed());
+                let took = Took { whole: now.elapsed(), in_kernel };
+                self.write_notes(notes, &tried, &outcome, took);
                 if many {
                     give_memory_back();
                 }

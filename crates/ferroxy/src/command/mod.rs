@@ -8,6 +8,8 @@ mod completions;
 mod demo;
 mod diff;
 mod explain;
+#[cfg(feature = "api")]
+mod fleet;
 mod input;
 mod man;
 mod record;
@@ -16,6 +18,8 @@ mod run;
 mod sockets;
 mod source;
 mod status;
+#[cfg(feature = "top")]
+mod top;
 mod trace;
 mod verdicts;
 mod watch;
@@ -64,6 +68,9 @@ enum Command {
     Explain(explain::Explain),
     /// Show how the agent on this node is doing, on one screen
     Status(status::Status),
+    /// Show the Services of this node by traffic, problems first, live
+    #[cfg(feature = "top")]
+    Top(top::Top),
     /// Follow what the agent on this node does, line by line
     Watch(watch::Watch),
     /// Write a support bundle that explain, trace, render and diff can read on another machine
@@ -116,6 +123,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>, modes: Modes) -> ExitCode 
     let result = match name {
         Name::Ferroxy => Cli::parse_with(args, modes).map(|cli| cli.run(modes)),
         Name::KubeProxy => as_kube_proxy(args, modes),
+        Name::Plugin => as_plugin(args),
     };
     let code = match result {
         Ok(Ok(Answer::Yes)) => ExitCode::SUCCESS,
@@ -127,23 +135,31 @@ pub fn main(args: impl IntoIterator<Item = OsString>, modes: Modes) -> ExitCode 
     code
 }
 
-/// The name that the program was started by: a link called `kube-proxy` makes it take that command line.
+/// The name that the program was started by: links called `kube-proxy` and `kubectl-ferroxy` make it take other command lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Name {
     Ferroxy,
     KubeProxy,
+    /// Of kubectl.
+    Plugin,
 }
 
 impl Name {
     fn of(program: Option<&OsString>) -> Name {
         let name = program.and_then(|path| Path::new(path).file_stem());
-        if name == Some(OsStr::new("kube-proxy")) { Name::KubeProxy } else { Name::Ferroxy }
+        match name.and_then(OsStr::to_str) {
+            Some("kube-proxy") => Name::KubeProxy,
+            // kubectl writes a dash in a plugin's name as an underscore.
+            Some("kubectl-ferroxy" | "kubectl_ferroxy") => Name::Plugin,
+            _ => Name::Ferroxy,
+        }
     }
 
     fn as_str(self) -> &'static str {
         match self {
             Name::Ferroxy => "ferroxy",
             Name::KubeProxy => "kube-proxy",
+            Name::Plugin => "kubectl ferroxy",
         }
     }
 }
@@ -163,6 +179,8 @@ impl Cli {
             Some(Command::Trace(command)) => command.run(modes),
             Some(Command::Explain(command)) => command.run(modes),
             Some(Command::Status(command)) => command.run(),
+            #[cfg(feature = "top")]
+            Some(Command::Top(command)) => command.run(),
             Some(Command::Watch(command)) => command.run(),
             Some(Command::Record(command)) => command.run(modes),
             Some(Command::Completions(command)) => command.run(modes),
@@ -188,6 +206,17 @@ fn as_kube_proxy(args: Vec<OsString>, modes: Modes) -> Result<anyhow::Result<Ans
         return Ok(print_line(&version));
     }
     run::Run::from_arg_matches(&matches).map(|run| run.run(modes))
+}
+
+/// The commands for all nodes.
+#[cfg(feature = "api")]
+fn as_plugin(args: Vec<OsString>) -> Result<anyhow::Result<Answer>, clap::Error> {
+    fleet::Fleet::parse_from_args(args).map(fleet::Fleet::run)
+}
+
+#[cfg(not(feature = "api"))]
+fn as_plugin(_: Vec<OsString>) -> Result<anyhow::Result<Answer>, clap::Error> {
+    Ok(Err(anyhow::anyhow!("this binary is built without the client for the Kubernetes API")))
 }
 
 fn not_understood(name: Name, error: &clap::Error) -> ExitCode {

@@ -112,11 +112,15 @@ fn serve(settings: Settings, cluster: Cluster, source: Source, flags: &Flags) ->
     remove_stale_pins(&settings);
 
     let mut status = Status::new(&families, settings.periods.sync);
-    status.journal = settings.config.page.is_some().then(Journal::default);
+    let config = &settings.config;
+    status.journal = (config.page.is_some() || config.otlp.is_some()).then(Journal::default);
     let status = Arc::new(status);
     let counters = Counters::of(&*dataplane);
     let link = AgentLink { node: settings.node_name.clone(), inputs: sender.clone() };
     crate::serve::start(&settings.config, settings.mode, flags, counters, link, &status)?;
+    if let Some(endpoint) = settings.config.otlp.clone() {
+        crate::otlp::start(endpoint, &settings.node_name, settings.mode.name, Arc::clone(&status))?;
+    }
     watch_dataplane(&mut *dataplane, sender.clone())?;
     // Watch first, then list: no change is missed in between.
     inputs::watch_addresses(&settings.devices(), sender.clone())?;

@@ -1,6 +1,7 @@
 //! `ferroxy status`: how the agent on this node is doing, on one screen; the exit code is for scripts.
 
 use clap::Args;
+use ferroxy_core::foreign::printable;
 use serde_json::Value;
 
 use super::{Answer, Output};
@@ -96,8 +97,10 @@ fn text(status: &Value, paint: Paint) -> String {
 fn hint(problems: u64) -> &'static str {
     if problems == 0 {
         ""
-    } else {
+    } else if cfg!(feature = "top") {
         "`ferroxy top` lists them, `ferroxy explain NAMESPACE/SERVICE` says what to do"
+    } else {
+        "`ferroxy explain NAMESPACE/SERVICE` says what to do"
     }
 }
 
@@ -145,12 +148,7 @@ fn duration(seconds: f64) -> String {
 
 /// Text of an answer, without what could command a terminal.
 pub(super) fn words(value: &Value) -> String {
-    value
-        .as_str()
-        .unwrap_or("unknown")
-        .chars()
-        .map(|it| if it.is_control() { '\u{fffd}' } else { it })
-        .collect()
+    printable(value.as_str().unwrap_or("unknown")).into_owned()
 }
 
 #[cfg(test)]

@@ -47,7 +47,7 @@ fn is_unused(flag: &str) -> bool {
 }
 
 /// The flags that are used together with `--config`, as in the original, and our own. So are all that begin with `log-`.
-const BESIDE_A_FILE: [&str; 26] = [
+const BESIDE_A_FILE: [&str; 27] = [
     "accelerate-sockets",
     "config",
     "cleanup",
@@ -57,6 +57,7 @@ const BESIDE_A_FILE: [&str; 26] = [
     "master",
     "namespace-max-frontends",
     "node-max-frontends",
+    "otlp-endpoint",
     "page-address",
     "page-token-file",
     "service-max-endpoints",

@@ -31,6 +31,7 @@ use serde_json::Value;
 
 use crate::flags::Flags;
 use crate::modes::Modes;
+use crate::otlp::Endpoint;
 use crate::wrapper;
 use defaults::Origin;
 pub use gates::FeatureGates;
@@ -77,6 +78,8 @@ pub struct Config {
     pub traffic_metrics: bool,
     pub traffic_metrics_max_series: u32,
     pub limits: Limits,
+    /// Where traces of changes are sent; `None` when they are switched off.
+    pub otlp: Option<Endpoint>,
     /// Clients whose sockets are connected to endpoints directly.
     pub sockets: wrapper::Options,
     /// The mode was configured by a name that also means this.
@@ -267,6 +270,7 @@ impl Config {
         let max_series = flags.traffic_metrics_max_series;
         config.traffic_metrics_max_series = max_series.unwrap_or(config.traffic_metrics_max_series);
         config.limits = limits(flags);
+        config.otlp = otlp(flags)?;
         config.sockets = wrapper::options(flags, config.mode_accelerates);
         let warnings = doubts::warnings(flags, &written, origin, &config);
         Ok((config, warnings))
@@ -279,6 +283,12 @@ impl LogStream {
         let bytes = quantity::bytes(&self.info_buffer_size).unwrap_or_default();
         usize::try_from(bytes).unwrap_or(usize::MAX)
     }
+}
+
+fn otlp(flags: &Flags) -> Result<Option<Endpoint>, Vec<String>> {
+    let given = flags.otlp_endpoint.as_deref().filter(|text| !text.is_empty());
+    let wrong = |reason| vec![format!("--otlp-endpoint: {reason}")];
+    given.map(Endpoint::parse).transpose().map_err(wrong)
 }
 
 fn limits(flags: &Flags) -> Limits {

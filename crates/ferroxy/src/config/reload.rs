@@ -193,6 +193,7 @@ impl Fields {
             traffic_metrics: loaded.traffic_metrics,
             traffic_metrics_max_series: loaded.traffic_metrics_max_series,
             limits: loaded.limits,
+            otlp: loaded.otlp.clone(),
             sockets: loaded.sockets.clone(),
             ..merged
         })

@@ -75,6 +75,7 @@ impl Check {
             traffic_metrics: false,
             traffic_metrics_max_series: defaults::TRAFFIC_METRICS_MAX_SERIES,
             limits: Limits::default(),
+            otlp: None,
             sockets: wrapper::Options::default(),
             mode_accelerates: accelerated.is_some(),
             feature_gates,

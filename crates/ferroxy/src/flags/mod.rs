@@ -211,6 +211,10 @@ pub struct Flags {
     #[arg(long, value_name = "FILE", help_heading = OURS)]
     pub page_token_file: Option<String>,
 
+    /// Send traces of changes, from the API to the kernel, to this OpenTelemetry collector: http://HOST[:PORT][/PATH]
+    #[arg(long, value_name = "URL", help_heading = OURS)]
+    pub otlp_endpoint: Option<String>,
+
     /// Connect TCP sockets of these clients to endpoints directly, by BPF, without NAT: off, host, pods or all
     #[arg(long, value_name = "CLIENTS", value_parser = ["off", "host", "pods", "all"], help_heading = OURS)]
     pub accelerate_sockets: Option<String>,

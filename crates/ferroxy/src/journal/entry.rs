@@ -64,6 +64,8 @@ pub struct Entry {
     pub api_to_kernel: Option<f64>,
     /// Seconds that programming took, with everything that was programmed together.
     pub took: Option<f64>,
+    /// Seconds of these in which the kernel was programmed.
+    pub in_kernel: Option<f64>,
     /// What was sent to the kernel, for everything that was programmed together.
     pub operations: usize,
     /// How many Services were programmed together.
@@ -118,6 +120,7 @@ impl Entry {
             sizes: None,
             api_to_kernel: None,
             took: None,
+            in_kernel: None,
             operations: 0,
             together: 0,
         }

@@ -19,7 +19,7 @@ use super::status::{Now, Status};
 use super::traffic::Collector;
 use super::without_local::Policy;
 use crate::config::FeatureGates;
-use crate::log;
+use crate::{log, otlp};
 
 pub fn page(
     status: &Status,
@@ -203,6 +203,8 @@ fn ours(page: &mut Exposition, now: &Now) {
     page.single(Kind::Counter, "ferroxy_log_lines_dropped_total", help, log::dropped());
     let help = "Log lines that were not written because there were too many of their kind.";
     page.single(Kind::Counter, "ferroxy_log_lines_suppressed_total", help, log::suppressed());
+    let help = "Changes whose trace was dropped because the collector did not take it in time.";
+    page.single(Kind::Counter, "ferroxy_otlp_changes_dropped_total", help, otlp::dropped());
     let help = "Whether the first sync is done and the source reports changes.";
     page.single(Kind::Gauge, "ferroxy_ready", help, u8::from(now.is_ready(Moment::now())));
     let last_sign = now.source.state.last_sign.as_ref().map_or(0.0, Moment::unix_seconds);

@@ -129,6 +129,7 @@ fn the_defaults() {
         windows_run_as_service: false,
         page: None,
         traffic_metrics: false,
+        otlp: None,
         traffic_metrics_max_series: 20_000,
         limits: Limits {
             frontends: 10_000,

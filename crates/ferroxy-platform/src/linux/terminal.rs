@@ -1,0 +1,62 @@
+//! The terminal through termios.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{Errno, read};
+use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
+
+#[derive(Debug)]
+pub struct Terminal {
+    keys: File,
+    screen: File,
+    before: Termios,
+}
+
+impl Terminal {
+    pub fn open() -> io::Result<Terminal> {
+        let keys = File::from(io::stdin().as_fd().try_clone_to_owned()?);
+        let screen = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+        tcgetwinsize(&screen)?;
+        let before = tcgetattr(&keys)?;
+        let mut raw = before.clone();
+        raw.make_raw();
+        tcsetattr(&keys, OptionalActions::Now, &raw)?;
+        Ok(Terminal { keys, screen, before })
+    }
+
+    pub fn size(&self) -> io::Result<(u16, u16)> {
+        let size = tcgetwinsize(&self.screen)?;
+        Ok((size.ws_col, size.ws_row))
+    }
+
+    pub fn keys(&self, wait: Duration) -> io::Result<Vec<u8>> {
+        let wait = Timespec { tv_sec: wait.as_secs() as _, tv_nsec: wait.subsec_nanos().into() };
+        match poll(&mut [PollFd::new(&self.keys, PollFlags::IN)], Some(&wait)) {
+            Ok(0) | Err(Errno::INTR) => return Ok(Vec::new()),
+            Ok(_) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let mut bytes = vec![0; 256];
+        let length = read(&self.keys, &mut bytes)?;
+        if length == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        bytes.truncate(length);
+        Ok(bytes)
+    }
+
+    pub fn write(&self, bytes: &[u8]) -> io::Result<()> {
+        (&self.screen).write_all(bytes)
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        // A terminal that is gone has no settings to restore.
+        let _ = tcsetattr(&self.keys, OptionalActions::Now, &self.before);
+    }
+}

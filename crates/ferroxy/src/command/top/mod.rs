@@ -1,0 +1,111 @@
+//! `ferroxy top`: the Services of this node by traffic, problems first, again and again. `model.rs` is what is shown, `draw.rs` how,
+//! `feed.rs` where it comes from.
+
+mod draw;
+mod feed;
+mod keys;
+mod model;
+mod screen;
+
+use std::io::{self, IsTerminal, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+use ferroxy_platform::signals;
+
+use super::Answer;
+use crate::client::rates::{Rates, rates, short};
+use crate::client::{AgentAddress, Api, Local};
+use crate::output::{Paint, Table};
+use feed::Feed;
+use model::{Model, Sort, Wish};
+use screen::Screen;
+
+/// How often the size of the terminal and requests to stop are checked.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Without a terminal it prints one table and exits. Keys: q quits, / searches, s, b, c and n sort, Enter shows the endpoints of a
+/// Service, Esc goes back.
+#[derive(Debug, Args)]
+pub struct Top {
+    #[command(flatten)]
+    agent: AgentAddress,
+    /// Seconds between two answers
+    #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=60))]
+    interval: u64,
+    /// What comes first, after problems
+    #[arg(long, value_enum, default_value_t)]
+    sort: Sort,
+}
+
+impl Top {
+    pub fn run(self) -> anyhow::Result<Answer> {
+        let (agent, interval) = (self.agent.open()?, Duration::from_secs(self.interval));
+        let model = Model { sort: self.sort, is_counted: true, ..Model::default() };
+        // Before anything is drawn: an agent that is not there is an error, and no empty screen.
+        agent.get("status")?;
+        if io::stdin().is_terminal() && io::stdout().is_terminal() {
+            live(agent, interval, model)?;
+        } else {
+            io::stdout().lock().write_all(table(&agent, interval, model)?.as_bytes())?;
+        }
+        Ok(Answer::Yes)
+    }
+}
+
+fn live(agent: Local, interval: Duration, mut model: Model) -> anyhow::Result<()> {
+    let is_over = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&is_over);
+    // Before other threads: they inherit the blocked signals.
+    signals::watch(move |_| flag.store(true, Ordering::Relaxed)).context("cannot wait for signals")?;
+    let feed = Feed::start(agent, interval).context("cannot start a thread")?;
+    let mut screen = Screen::open().context("cannot draw on this terminal")?;
+    let mut known = Rates::new();
+    while !is_over.load(Ordering::Relaxed) {
+        feed.news.try_iter().for_each(|news| news.tell(&mut model, &mut known));
+        let (width, height) = screen.size()?;
+        screen.show(draw::draw(&mut model, width, height))?;
+        for key in keys::keys(&screen.keys(TICK)?) {
+            match model.key(key) {
+                Wish::Nothing => {}
+                Wish::Quit => return Ok(()),
+                // The thread may have ended: then the last error stays on the screen.
+                Wish::Details(name) => drop(feed.wishes.send(name)),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// One table, with rates if traffic is counted.
+fn table(agent: &Local, interval: Duration, mut model: Model) -> anyhow::Result<String> {
+    let services = feed::services(agent)?;
+    let before = agent.get("traffic")?;
+    model.is_counted = before["counted"] == true;
+    let mut passed = Rates::new();
+    if model.is_counted {
+        thread::sleep(interval);
+        passed = rates(&before, &agent.get("traffic")?, "items");
+    }
+    model.services(&services, &passed);
+    let (mut table, paint) = (Table::default(), Paint::stdout());
+    let titles = ["SERVICE", "CONN/S", "IN B/S", "OUT B/S", "ENDPOINTS", "STATE", "PROBLEM"];
+    table.row(titles.map(|title| paint.strong(title)));
+    let rate = |number: f64| if model.is_counted { short(number) } else { "-".to_owned() };
+    for row in model.visible() {
+        table.row([
+            row.name.clone(),
+            rate(row.rate.connections),
+            rate(row.rate.bytes),
+            rate(row.rate.reply_bytes),
+            format!("{}/{}", row.used, row.total),
+            row.state.clone(),
+            row.problem.clone(),
+        ]);
+    }
+    Ok(table.to_string())
+}
