@@ -37,7 +37,7 @@ pub use access::OpenError;
 pub use decode::event_of;
 pub use liveness::{Liveness, ResourceLiveness};
 pub use observer::{Observation, Observer};
-pub use person::{AgentPod, AskError, PERSON_LIMIT, Person, Target};
+pub use person::{AgentPod, AskError, Person, Target};
 pub use recorder::Recorder;
 pub use source::{KubeSource, KubeWatch, ReadError};
 

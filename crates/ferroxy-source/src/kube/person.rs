@@ -21,9 +21,6 @@ use super::access::{Access, failure, with_causes};
 
 pub use objects::AgentPod;
 
-/// How long an answer may take, unless the caller says otherwise.
-pub const PERSON_LIMIT: Duration = Duration::from_secs(10);
-
 const USER_AGENT: &str = concat!("kubectl-ferroxy/", env!("CARGO_PKG_VERSION"));
 
 /// The most bytes of a list of pods, of which one part has 500.

@@ -2,6 +2,7 @@
 
 mod http;
 mod local;
+#[cfg(any(feature = "api", feature = "top"))]
 pub mod rates;
 
 use std::io;

@@ -112,15 +112,12 @@ fn serve(settings: Settings, cluster: Cluster, source: Source, flags: &Flags) ->
     remove_stale_pins(&settings);
 
     let mut status = Status::new(&families, settings.periods.sync);
-    let config = &settings.config;
-    status.journal = (config.page.is_some() || config.otlp.is_some()).then(Journal::default);
+    status.journal = has_journal(&settings).then(Journal::default);
     let status = Arc::new(status);
     let counters = Counters::of(&*dataplane);
     let link = AgentLink { node: settings.node_name.clone(), inputs: sender.clone() };
     crate::serve::start(&settings.config, settings.mode, flags, counters, link, &status)?;
-    if let Some(endpoint) = settings.config.otlp.clone() {
-        crate::otlp::start(endpoint, &settings.node_name, settings.mode.name, Arc::clone(&status))?;
-    }
+    send_traces(&settings, &status)?;
     watch_dataplane(&mut *dataplane, sender.clone())?;
     // Watch first, then list: no change is missed in between.
     inputs::watch_addresses(&settings.devices(), sender.clone())?;
@@ -155,6 +152,17 @@ fn serve(settings: Settings, cluster: Cluster, source: Source, flags: &Flags) ->
     manager.stopping(why);
     finish(settings.mode.lifetime, agent, claim, why);
     Ok(Answer::Yes)
+}
+
+/// For those who read it.
+fn has_journal(settings: &Settings) -> bool {
+    settings.config.page.is_some() || settings.config.otlp.is_some()
+}
+
+fn send_traces(settings: &Settings, status: &Arc<Status>) -> anyhow::Result<()> {
+    let Some(endpoint) = settings.config.otlp.clone() else { return Ok(()) };
+    crate::otlp::start(endpoint, &settings.node_name, settings.mode.name, Arc::clone(status))
+        .context("cannot start the thread that sends traces")
 }
 
 fn finish(lifetime: Lifetime, agent: Agent, claim: Mine, why: &str) {

@@ -8,7 +8,6 @@ pub enum Style {
     Plain,
     Strong,
     Faint,
-    Good,
     Doubtful,
     Bad,
     /// The selected row.

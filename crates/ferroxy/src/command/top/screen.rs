@@ -72,10 +72,9 @@ fn codes(style: Style, has_colour: bool) -> &'static str {
         Style::Strong => ";1",
         Style::Faint => ";2",
         Style::Chosen => ";7",
-        Style::Good if has_colour => ";32",
         Style::Doubtful if has_colour => ";33",
         Style::Bad if has_colour => ";31",
-        Style::Plain | Style::Good | Style::Doubtful | Style::Bad => "",
+        Style::Plain | Style::Doubtful | Style::Bad => "",
     }
 }
 
