@@ -16,7 +16,7 @@ const REPORT: &str = "crates/ferroxy/src/agent/report.rs";
 const LOG: &str = "crates/ferroxy/src/log/limit.rs";
 
 /// All rows, in the order of the document. Those whose number is in words or follows from another limit have an empty number.
-const ENTRIES: [Entry; 75] = [
+const ENTRIES: [Entry; 76] = [
     ("frontends of a Service:", "10,000", POLICY, "frontends: 10_000,"),
     ("endpoints of a port of a Service", "20,000", POLICY, "endpoints: 20_000,"),
     ("endpoints of a port of a Service", "65,535", POLICY, "MOST_ENDPOINTS: usize = u16::MAX as usize;"),
@@ -174,6 +174,7 @@ const ENTRIES: [Entry; 75] = [
         "SILENCE: Duration = Duration::from_secs(600);",
     ),
     ("endpoints that are down", "1,000", "crates/ferroxy/src/serve/probes.rs", "MOST_LISTED: usize = 1_000;"),
+    ("changes whose trace waits", "2,000", "crates/ferroxy/src/journal/mod.rs", "MOST: usize = 2_000;"),
     ("log lines that wait", "1 MiB", "crates/ferroxy/src/log/backlog.rs", "MOST_BYTES: usize = 1 << 20;"),
     ("one message", "4 KiB", "crates/ferroxy/src/log/fields.rs", "MOST_BYTES: usize = 4096;"),
     (
