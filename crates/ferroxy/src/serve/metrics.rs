@@ -199,12 +199,7 @@ fn ours(page: &mut Exposition, now: &Now) {
     page.single(Kind::Counter, "ferroxy_kernel_messages_total", help, counts.kernel_messages);
     let help = "Bytes sent to program the kernel.";
     page.single(Kind::Counter, "ferroxy_kernel_bytes_total", help, counts.kernel_bytes);
-    let help = "Log lines that were dropped because the stream they go to was full.";
-    page.single(Kind::Counter, "ferroxy_log_lines_dropped_total", help, log::dropped());
-    let help = "Log lines that were not written because there were too many of their kind.";
-    page.single(Kind::Counter, "ferroxy_log_lines_suppressed_total", help, log::suppressed());
-    let help = "Changes whose trace was dropped because the collector did not take it in time.";
-    page.single(Kind::Counter, "ferroxy_otlp_changes_dropped_total", help, otlp::dropped());
+    lost(page);
     let help = "Whether the first sync is done and the source reports changes.";
     page.single(Kind::Gauge, "ferroxy_ready", help, u8::from(now.is_ready(Moment::now())));
     let last_sign = now.source.state.last_sign.as_ref().map_or(0.0, Moment::unix_seconds);
@@ -212,6 +207,16 @@ fn ours(page: &mut Exposition, now: &Now) {
     page.single(Kind::Gauge, "ferroxy_source_last_activity_timestamp_seconds", help, last_sign);
     page.begin(Kind::Gauge, "ferroxy_build_info", "The version of Ferroxy; always 1.");
     page.sample("ferroxy_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
+}
+
+/// What did not reach its readers.
+fn lost(page: &mut Exposition) {
+    let help = "Log lines that were dropped because the stream they go to was full.";
+    page.single(Kind::Counter, "ferroxy_log_lines_dropped_total", help, log::dropped());
+    let help = "Log lines that were not written because there were too many of their kind.";
+    page.single(Kind::Counter, "ferroxy_log_lines_suppressed_total", help, log::suppressed());
+    let help = "Changes whose trace was dropped because the collector did not take it in time.";
+    page.single(Kind::Counter, "ferroxy_otlp_changes_dropped_total", help, otlp::dropped());
 }
 
 /// The cluster's version, under kube-proxy's name for its own.
