@@ -30,7 +30,6 @@ pub mod service;
 pub mod signals;
 pub mod sockets;
 pub mod streams;
-pub mod terminal;
 
 pub use claim::Claim;
 pub use privileges::{Privilege, Privileges};

@@ -161,33 +161,6 @@ pub mod signals {
     }
 }
 
-/// There is none that could be drawn on.
-pub mod terminal {
-    use std::io;
-    use std::time::Duration;
-
-    #[derive(Debug)]
-    pub enum Terminal {}
-
-    impl Terminal {
-        pub fn open() -> io::Result<Terminal> {
-            Err(super::unsupported("drawing on a terminal"))
-        }
-
-        pub fn size(&self) -> io::Result<(u16, u16)> {
-            match *self {}
-        }
-
-        pub fn keys(&self, _: Duration) -> io::Result<Vec<u8>> {
-            match *self {}
-        }
-
-        pub fn write(&self, _: &[u8]) -> io::Result<()> {
-            match *self {}
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -15,4 +15,3 @@ pub mod service;
 pub mod signals;
 pub mod sockets;
 pub mod streams;
-pub mod terminal;

@@ -8,4 +8,4 @@ pub mod signals;
 
 #[cfg(feature = "profiling")]
 pub use crate::any::profile;
-pub use crate::any::{claim, conntrack, files, memory, notify, privileges, sockets, streams, terminal};
+pub use crate::any::{claim, conntrack, files, memory, notify, privileges, sockets, streams};

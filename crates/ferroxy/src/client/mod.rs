@@ -2,7 +2,7 @@
 
 mod http;
 mod local;
-#[cfg(any(feature = "api", feature = "top"))]
+#[cfg(any(feature = "api", all(feature = "top", target_os = "linux")))]
 pub mod rates;
 
 use std::io;

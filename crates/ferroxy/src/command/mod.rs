@@ -18,7 +18,7 @@ mod run;
 mod sockets;
 mod source;
 mod status;
-#[cfg(feature = "top")]
+#[cfg(all(feature = "top", target_os = "linux"))]
 mod top;
 mod trace;
 mod verdicts;
@@ -69,7 +69,7 @@ enum Command {
     /// Show how the agent on this node is doing, on one screen
     Status(status::Status),
     /// Show the Services of this node by traffic, problems first, live
-    #[cfg(feature = "top")]
+    #[cfg(all(feature = "top", target_os = "linux"))]
     Top(top::Top),
     /// Follow what the agent on this node does, line by line
     Watch(watch::Watch),
@@ -179,7 +179,7 @@ impl Cli {
             Some(Command::Trace(command)) => command.run(modes),
             Some(Command::Explain(command)) => command.run(modes),
             Some(Command::Status(command)) => command.run(),
-            #[cfg(feature = "top")]
+            #[cfg(all(feature = "top", target_os = "linux"))]
             Some(Command::Top(command)) => command.run(),
             Some(Command::Watch(command)) => command.run(),
             Some(Command::Record(command)) => command.run(modes),

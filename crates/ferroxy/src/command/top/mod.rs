@@ -6,6 +6,7 @@ mod feed;
 mod keys;
 mod model;
 mod screen;
+mod terminal;
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;

@@ -3,9 +3,8 @@
 use std::io;
 use std::time::Duration;
 
-use ferroxy_platform::terminal::Terminal;
-
 use super::draw::{Line, Style};
+use super::terminal::Terminal;
 
 /// Another screen, without cursor and without line breaks of its own; and back.
 const BEGIN: &[u8] = b"\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J";

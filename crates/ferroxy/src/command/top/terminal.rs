@@ -1,4 +1,4 @@
-//! The terminal through termios.
+//! The terminal of this process: its size, keys one by one, and its settings, which come back in the end.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -9,6 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, read};
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 
+/// Keys are not echoed and not waited for line by line, and none of them is a signal. Dropping it restores the settings.
 #[derive(Debug)]
 pub struct Terminal {
     keys: File,
@@ -17,6 +18,7 @@ pub struct Terminal {
 }
 
 impl Terminal {
+    /// An error if standard input or standard output is no terminal.
     pub fn open() -> io::Result<Terminal> {
         let keys = File::from(io::stdin().as_fd().try_clone_to_owned()?);
         let screen = File::from(io::stdout().as_fd().try_clone_to_owned()?);
@@ -28,11 +30,13 @@ impl Terminal {
         Ok(Terminal { keys, screen, before })
     }
 
+    /// Columns and rows.
     pub fn size(&self) -> io::Result<(u16, u16)> {
         let size = tcgetwinsize(&self.screen)?;
         Ok((size.ws_col, size.ws_row))
     }
 
+    /// The bytes of keys that were pressed, none after waiting for so long. An error if the terminal is gone.
     pub fn keys(&self, wait: Duration) -> io::Result<Vec<u8>> {
         let wait = Timespec { tv_sec: wait.as_secs() as _, tv_nsec: wait.subsec_nanos().into() };
         match poll(&mut [PollFd::new(&self.keys, PollFlags::IN)], Some(&wait)) {
@@ -41,7 +45,7 @@ impl Terminal {
             Err(error) => return Err(error.into()),
         }
         let mut bytes = vec![0; 256];
-        let length = read(&self.keys, &mut bytes)?;
+        let length = read(&self.keys, &mut bytes[..])?;
         if length == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
