@@ -26,7 +26,7 @@ fn trace_file() -> PathBuf {
 fn as_service() {
     let work = || {
         let (sender, receiver) = mpsc::channel();
-        ferroxy_platform::signals::watch(move |reason| sender.send(reason).unwrap()).unwrap();
+        ferroxy_platform::signals::watch(move |reason| sender.send(reason.unwrap()).unwrap()).unwrap();
         fs::write(trace_file(), "running").unwrap();
         let reason = receiver.recv_timeout(PATIENCE);
         fs::write(trace_file(), format!("{reason:?}")).unwrap();

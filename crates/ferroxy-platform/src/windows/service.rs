@@ -131,7 +131,7 @@ mod tests {
     #[test]
     fn requests_of_the_service_manager_and_the_console_reach_the_watcher() {
         let (sender, receiver) = mpsc::channel();
-        crate::signals::watch(move |reason| sender.send(reason).unwrap()).unwrap();
+        crate::signals::watch(move |reason| sender.send(reason.unwrap()).unwrap()).unwrap();
         report(SERVICE_RUNNING, 0);
         assert_eq!(control(SERVICE_CONTROL_INTERROGATE), NO_ERROR);
         assert_eq!(control(SERVICE_CONTROL_PAUSE), ERROR_CALL_NOT_IMPLEMENTED);

@@ -218,6 +218,8 @@ mod tests {
         let before = fs::read(&path).unwrap();
         whole.remember(&[ip(2)]).unwrap();
         let after = fs::read(&path).unwrap();
+        // Windows does not replace a file that is open.
+        drop(whole);
         for cut in before.len()..after.len() {
             fs::write(&path, &after[..cut]).unwrap();
             assert_eq!(*journal(&path).ours(), [ip(1)].into(), "cut at {cut}");
@@ -233,7 +235,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("addresses");
         let mut journal = journal(&path);
-        for round in 0..1000 {
+        for round in 0..300 {
             journal.remember(&[ip(round)]).unwrap();
             journal.forget(&[ip(round)]).unwrap();
         }
