@@ -96,7 +96,7 @@ impl Winuserspace {
         wanted
     }
 
-    /// Brings everything to what the ledger says. These Services are told apart in the outcome.
+    /// Brings everything to what the ledger says. The outcome lists these Services one by one.
     fn catch_up(&mut self, changes: &[Change]) -> Result<Outcome, Failure> {
         self.leave_other_interface()?;
         let wanted = self.wanted();
