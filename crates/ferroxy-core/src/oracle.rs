@@ -6,6 +6,7 @@ mod iptables;
 mod ipvs;
 mod kernelspace;
 mod userspace;
+mod winuserspace;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -20,6 +21,7 @@ pub use iptables::iptables;
 pub use ipvs::ipvs;
 pub use kernelspace::{Host, kernelspace};
 pub use userspace::userspace;
+pub use winuserspace::winuserspace;
 
 pub fn oracle(intent: &Intent, packet: &Packet) -> Verdict {
     let at_address = |frontend: &Frontend| frontend.address == Some(packet.destination);

@@ -195,5 +195,6 @@ impl<F: Followed> Following<F> {
     }
 }
 
-#[cfg(test)]
+// With links, and notifications that not every platform has.
+#[cfg(all(test, unix))]
 mod tests;

@@ -1,5 +1,7 @@
 //! Facts about this host: its name, its kernel, its IP families, its time zone.
 
+use std::path::PathBuf;
+
 use crate::system;
 
 /// The host's name as the system has it; `None` when it has none. It may differ from the name of the Node.
@@ -22,6 +24,11 @@ pub fn utc_offset_seconds(unix_seconds: i64) -> i32 {
     system::host::utc_offset_seconds(unix_seconds)
 }
 
+/// The folder for files of this program that outlive it. It may not exist yet.
+pub fn data_directory() -> PathBuf {
+    system::host::data_directory()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -31,6 +38,12 @@ mod tests {
         for seconds in [0, 951_782_400, i64::MAX] {
             assert!(utc_offset_seconds(seconds).abs() < 86_400, "{seconds}");
         }
+    }
+
+    #[test]
+    fn files_that_outlive_the_program_have_a_folder_of_their_own() {
+        let folder = data_directory();
+        assert!(folder.is_absolute() && folder.ends_with("ferroxy"), "{folder:?}");
     }
 
     #[test]

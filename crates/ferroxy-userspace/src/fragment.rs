@@ -9,13 +9,14 @@
 //! For TCP the rules are the same whatever endpoints a Service has: a change of its endpoints is a change of its pool.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 
 use ferroxy_core::intent::{FrontendKind, NodePortAddresses};
-use ferroxy_core::{Endpoint, Family, Frontend, NodeIntent, PortIntent, Protocol, Route, ServiceIntent};
-use ferroxy_proxy::{self as proxy, Affinity, Class, Key, Pool};
+use ferroxy_core::{Endpoint, Family, Frontend, NodeIntent, PortIntent, Route, ServiceIntent};
+use ferroxy_pools::{balancing, proxied};
+pub use ferroxy_pools::{pool_key, socket_key, unspecified};
+use ferroxy_proxy::{self as proxy, Class, Key, Pool};
 
-use crate::balancing;
 use crate::diff::Listening;
 use crate::ports::{CLUSTER, LOCAL, Ports};
 use crate::settings::{ClusterIps, Rules, Settings};
@@ -41,15 +42,6 @@ impl Fragment {
     }
 }
 
-/// The pool of a Service port: those who serve under the policy `Cluster`, or those on this node.
-pub fn pool_key(service: &ServiceIntent, port: &PortIntent, class: Class) -> Key {
-    let (name, protocol) = (service.name.port(&port.name), port.protocol);
-    let number = port.frontends.first().map_or(0, |frontend| frontend.port);
-    let local = if class == LOCAL { "/local" } else { "" };
-    // A Service may have the same unnamed port over two protocols; its number tells ports without a name apart.
-    format!("{name}#{number}/{protocol}/{}{local}", port.family).into()
-}
-
 /// A TCP listener that the rules lead to, of the redirected clients of a class.
 pub fn redirect_key(family: Family, class: Class) -> Key {
     let class = if class == LOCAL { "local" } else { "cluster" };
@@ -60,31 +52,11 @@ pub fn original_key(address: SocketAddr) -> Key {
     format!("to/{address}/tcp").into()
 }
 
-pub fn socket_key(protocol: proxy::Protocol, address: SocketAddr) -> Key {
-    let protocol = if protocol == proxy::Protocol::Tcp { "tcp" } else { "udp" };
-    format!("at/{address}/{protocol}").into()
-}
-
-pub fn unspecified(family: Family) -> IpAddr {
-    match family {
-        Family::V4 => Ipv4Addr::UNSPECIFIED.into(),
-        Family::V6 => Ipv6Addr::UNSPECIFIED.into(),
-    }
-}
-
-fn proxied(port: &PortIntent) -> Option<proxy::Protocol> {
-    match port.protocol {
-        Protocol::Tcp => Some(proxy::Protocol::Tcp),
-        Protocol::Udp => Some(proxy::Protocol::Udp),
-        Protocol::Sctp => None,
-    }
-}
-
 /// The keys for which the proxy needs ports of its own.
 pub fn ports_of(service: &ServiceIntent, settings: &Settings) -> Vec<Key> {
     let mut keys = Vec::new();
     for port in &service.ports {
-        match (settings.rules, proxied(port)) {
+        match (settings.rules, proxied(port.protocol)) {
             (Rules::Nftables, Some(proxy::Protocol::Udp)) => {
                 keys.extend([CLUSTER, LOCAL].map(|class| pool_key(service, port, class)));
             }
@@ -115,7 +87,7 @@ impl Scene<'_> {
     pub fn fragment(&self, service: &ServiceIntent) -> Fragment {
         let mut fragment = Fragment::default();
         for port in &service.ports {
-            if let Some(protocol) = proxied(port) {
+            if let Some(protocol) = proxied(port.protocol) {
                 PortScene { scene: *self, service, port, protocol }.add_to(&mut fragment);
             }
         }
@@ -130,7 +102,7 @@ impl Scene<'_> {
         seen.annotations.clear();
         seen.left_out = Default::default();
         for (port, original) in seen.ports.iter_mut().zip(&service.ports) {
-            if let Some(protocol) = proxied(original) {
+            if let Some(protocol) = proxied(original.protocol) {
                 PortScene { scene: *self, service, port: original, protocol }.redirect(port);
             }
         }
@@ -353,16 +325,7 @@ impl PortScene<'_> {
     }
 
     fn pool(&self, class: Class) -> Pool {
-        let endpoints = if class == LOCAL { &self.port.local } else { &self.port.cluster };
-        let mut pool = balancing::pool(self.service);
-        pool.endpoints = endpoints.iter().map(|it| SocketAddr::new(it.ip, it.port)).collect();
-        let timeout = |seconds: u32| std::time::Duration::from_secs(seconds.into());
-        pool.affinity = self.port.affinity.map(|seconds| Affinity { timeout: timeout(seconds) });
-        if let Some(idle) = self.scene.settings.udp_idle {
-            pool.timeouts.udp_unanswered = idle;
-            pool.timeouts.udp_answered = idle;
-        }
-        pool
+        ferroxy_pools::pool(self.service, self.port, class, self.scene.settings.udp_idle)
     }
 
     /// Where the rules lead the clients of a class.

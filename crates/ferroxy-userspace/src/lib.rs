@@ -11,7 +11,6 @@
 
 #![forbid(unsafe_code)]
 
-pub mod balancing;
 #[cfg(target_os = "linux")]
 pub mod dataplane;
 pub mod diff;

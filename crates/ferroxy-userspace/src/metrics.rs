@@ -1,74 +1,19 @@
-//! The metrics that only this mode has: what the proxy counts, summed up over Services.
+//! The metrics of this mode: those of its rules, and those of the proxy.
 
-use ferroxy_dataplane::{Counted, Metric};
+use ferroxy_dataplane::Metric;
 use ferroxy_netfilter::metrics::{FULL_SYNC_SECONDS, PARTIAL_SYNC_SECONDS};
-use ferroxy_proxy::{Counters, PoolCounters};
+use ferroxy_pools::metrics::METRICS as OF_PROXY;
 
-pub const METRICS: &[Metric] = &[
-    FULL_SYNC_SECONDS,
-    PARTIAL_SYNC_SECONDS,
-    counter("ferroxy_proxy_connections_total", "accepted", "Connections that the proxy accepted."),
-    counter(
-        "ferroxy_proxy_unrouted_total",
-        "unrouted",
-        "Connections and datagrams for which there is no Service.",
-    ),
-    counter(
-        "ferroxy_proxy_accept_pauses_total",
-        "pauses",
-        "Pauses in accepting, for lack of descriptors or memory.",
-    ),
-    counter("ferroxy_proxy_shed_total", "shed", "Connections reset in such a pause."),
-    counter("ferroxy_proxy_evicted_sessions_total", "evicted", "UDP sessions that made room for others."),
-    counter("ferroxy_proxy_failed_dials_total", "failed-dials", "Dials to endpoints that failed."),
-    counter("ferroxy_proxy_retries_total", "retries", "Dials to another endpoint after one had failed."),
-    counter("ferroxy_proxy_ejections_total", "ejections", "Endpoints left out because of failed dials."),
-    counter("ferroxy_proxy_held_total", "held", "Connections that waited for an endpoint."),
-    counter(
-        "ferroxy_proxy_refused_total",
-        "refused",
-        "Connections reset: no endpoint, none reachable, or a limit.",
-    ),
-    counter("ferroxy_proxy_received_bytes_total", "received", "Bytes from clients to endpoints."),
-    counter("ferroxy_proxy_sent_bytes_total", "sent", "Bytes from endpoints to clients."),
-];
+const OF_RULES: [Metric; 2] = [FULL_SYNC_SECONDS, PARTIAL_SYNC_SECONDS];
 
-const fn counter(name: &'static str, key: &'static str, help: &'static str) -> Metric {
-    Metric { name, help, counts: Counted::Packets(key) }
-}
+pub const METRICS: &[Metric] = &all();
 
-/// The values, by the keys above.
-pub fn values(counters: &Counters) -> Vec<(&'static str, u64)> {
-    let engine = &counters.engine;
-    let sum = |of: fn(&PoolCounters) -> u64| counters.pools.values().map(of).sum::<u64>();
-    vec![
-        ("accepted", engine.accepted),
-        ("unrouted", engine.unrouted),
-        ("pauses", engine.pauses),
-        ("shed", engine.shed),
-        ("evicted", engine.evicted_sessions),
-        ("failed-dials", sum(|it| it.failed_dials)),
-        ("retries", sum(|it| it.retries)),
-        ("ejections", sum(|it| it.ejections)),
-        ("held", sum(|it| it.held)),
-        ("refused", sum(|it| it.refused_empty + it.refused_unreachable + it.refused_limit)),
-        ("received", sum(|it| it.bytes_in)),
-        ("sent", sum(|it| it.bytes_out)),
-    ]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_metric_has_a_value() {
-        let values = values(&Counters::default());
-        let keys: Vec<&str> = values.iter().map(|(key, _)| *key).collect();
-        let wanted: Vec<&str> = METRICS
-            .iter()
-            .filter_map(|metric| if let Counted::Packets(key) = metric.counts { Some(key) } else { None })
-            .collect();
-        assert_eq!(keys, wanted);
+const fn all() -> [Metric; OF_RULES.len() + OF_PROXY.len()] {
+    let mut all = [FULL_SYNC_SECONDS; OF_RULES.len() + OF_PROXY.len()];
+    let mut at = 0;
+    while at < all.len() {
+        all[at] = if at < OF_RULES.len() { OF_RULES[at] } else { OF_PROXY[at - OF_RULES.len()] };
+        at += 1;
     }
+    all
 }

@@ -4,11 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
-use ferroxy_proxy::{Class, Key};
-
-/// Clients that go to the endpoints for policy `Cluster`, and those that go to endpoints of this node.
-pub const CLUSTER: Class = Class(0);
-pub const LOCAL: Class = Class(1);
+pub use ferroxy_pools::{CLUSTER, LOCAL};
+use ferroxy_proxy::Key;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ports {

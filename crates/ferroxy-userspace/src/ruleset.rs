@@ -4,9 +4,9 @@ use std::net::IpAddr;
 
 use ferroxy_core::{Family, Packet, ServiceIntent};
 use ferroxy_dataplane::{Rendering, Ruleset, Trace};
+use ferroxy_pools::balancing;
 use serde_json::{Value, json};
 
-use crate::balancing;
 use crate::interpret::trace;
 use crate::render::render;
 use crate::settings::Settings;

@@ -6,14 +6,15 @@ use std::time::Duration;
 
 use ferroxy_core::Policy;
 use ferroxy_core::policy::NodePortAddress;
-use ferroxy_dataplane::{self as contract, Field, Flag, Kind, Zero};
+use ferroxy_dataplane::{self as contract, Field, Flag, Kind};
 use ferroxy_iptables::settings::{
     LOCALHOST_NODE_PORTS, MASQUERADE_ALL, MASQUERADE_BIT, MIN_SYNC_PERIOD, PROGRAM, SYNC_PERIOD,
     masquerade_mark,
 };
 use ferroxy_nftables::settings::Proxy;
-
-use crate::balancing::ANNOTATIONS;
+use ferroxy_pools::balancing::ANNOTATIONS;
+use ferroxy_pools::settings::udp_idle;
+pub use ferroxy_pools::settings::{PORT_RANGE, UDP_IDLE_TIMEOUT};
 
 /// Where translated connections arrive. IANA keeps this address for hosts that need an address and have none (RFC 7600):
 /// nobody routes it. The host gets it by a local route.
@@ -61,14 +62,13 @@ pub enum ClusterIps {
 impl Settings {
     pub fn read(values: &contract::Settings) -> Settings {
         let ports = contract::ports(&values.text(&PORT_RANGE)).ok().flatten();
-        let udp_idle = values.duration(&UDP_IDLE_TIMEOUT);
         let rules = if values.text(&RULES) == IPTABLES { Rules::Iptables } else { Rules::Nftables };
         let binds = values.text(&CLUSTER_IPS) == BIND && rules == Rules::Nftables;
         Settings {
             rules,
             cluster_ips: if binds { ClusterIps::Bind } else { ClusterIps::Redirect },
             ports: ports.unwrap_or(PORTS),
-            udp_idle: (!udp_idle.is_zero()).then_some(udp_idle),
+            udp_idle: udp_idle(values),
             mark: 1 << (values.number(&MARK_BIT) & 31),
             masquerade_mark: masquerade_mark(values),
         }
@@ -118,31 +118,6 @@ pub static FIELDS: &[Field] = &[
     CLUSTER_IPS,
     MARK_BIT,
 ];
-
-pub static PORT_RANGE: Field = Field {
-    name: "portRange",
-    kind: Kind::Ports,
-    flag: Some(Flag {
-        name: "proxy-port-range",
-        help: "Ports for the proxy's own listeners: `a-b`, `a` or `a+n`; empty: 15000-29999",
-        value_name: "PORTS",
-    }),
-    is_live: false,
-    is_of_the_original: true,
-};
-
-/// The original's 250 ms are too short for a DNS server that asks another one.
-pub static UDP_IDLE_TIMEOUT: Field = Field {
-    name: "udpIdleTimeout",
-    kind: Kind::Duration { default: Duration::ZERO, default_in_file: None, zero: Zero::Allowed },
-    flag: Some(Flag {
-        name: "udp-timeout",
-        help: "End UDP sessions that are idle for this long; 0: 30s before the first answer, then 120s",
-        value_name: "DURATION",
-    }),
-    is_live: true,
-    is_of_the_original: false,
-};
 
 const IPTABLES: &str = "iptables";
 const NFTABLES: &str = "nftables";

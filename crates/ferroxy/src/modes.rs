@@ -9,6 +9,7 @@ pub static MODES: Modes = Modes(&[
     &ferroxy_kernelspace::MODE,
     &ferroxy_nftables::MODE,
     &ferroxy_userspace::MODE,
+    &ferroxy_winuserspace::MODE,
 ]);
 
 /// A list of modes, each name once. Functions take it as an argument, so that a test can add a mode.
@@ -184,7 +185,7 @@ mod tests {
     fn a_mode_behind_a_gate_is_never_the_default() {
         assert!(MODES.candidates().iter().all(|mode| mode.name != "ipvs"));
         let choice = MODES.default().unwrap();
-        assert!(!["ipvs", "userspace"].contains(&choice.mode.name), "{}", choice.mode.name);
+        assert!(!["ipvs", "userspace", "winuserspace"].contains(&choice.mode.name), "{}", choice.mode.name);
         assert_eq!(Modes(&[]).default(), None);
     }
 

@@ -14,6 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::process::Command;
 
+use ferroxy::config::Config;
+use ferroxy::flags::Flags;
 use ferroxy::modes::MODES;
 use ferroxy_dataplane::{Platform, Privilege};
 use k8s_openapi::api::apps::v1::DaemonSet;
@@ -231,6 +233,75 @@ fn the_chart_offers_every_mode() {
     }
 }
 
+/// The manifests for Windows nodes.
+fn windows_manifests() -> Vec<Value> {
+    let files = ["configmap", "daemonset"];
+    files.iter().flat_map(|file| documents(&text(&format!("deploy/windows/{file}.yaml")))).collect()
+}
+
+#[test]
+fn manifests_for_windows_are_known_to_kubernetes_and_configure_a_mode_of_windows() {
+    let manifests = windows_manifests();
+    manifests.iter().for_each(|object| known_to_kubernetes(object).unwrap());
+    let data = &find(&manifests, "ConfigMap")["data"];
+    let config = loaded(data["config.conf"].as_str().unwrap());
+    let mode = config.mode.unwrap();
+    assert!(mode.runs_on(Platform::Windows), "{}", mode.name);
+    let volumes = &pod(&manifests)["volumes"];
+    assert_eq!(volumes[0]["configMap"]["name"], find(&manifests, "ConfigMap")["metadata"]["name"]);
+    // The files of the configuration are those of the volume, and the kubeconfig names a server.
+    let mount = pod(&manifests)["containers"][0]["volumeMounts"][0]["mountPath"].clone();
+    let within = format!("C:{}/", mount.as_str().unwrap());
+    assert_eq!(config.client.kubeconfig, format!("{within}kubeconfig.conf"));
+    let command = pod(&manifests)["containers"][0]["command"].clone();
+    assert!(
+        command.as_array().unwrap().contains(&json!(format!("--config={within}config.conf"))),
+        "{command}"
+    );
+    let kubeconfig = documents(data["kubeconfig.conf"].as_str().unwrap()).remove(0);
+    assert_eq!(kubeconfig["clusters"][0]["cluster"]["server"], API_SERVER);
+}
+
+/// A configuration as the binary reads it.
+fn loaded(text: &str) -> Config {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config.conf");
+    fs::write(&path, text).unwrap();
+    let flags = Flags { config: Some(path.display().to_string()), ..Flags::default() };
+    Config::load(&flags, MODES).unwrap().0
+}
+
+#[test]
+fn the_chart_makes_the_same_objects_for_windows() {
+    let Some(chart) = rendered(&[&api_server(), "windows.enabled=true"]) else { return };
+    chart.iter().for_each(|object| known_to_kubernetes(object).unwrap());
+    let ours = |object: &&Value| object["metadata"]["name"] == "kube-proxy-windows";
+    let chart: Vec<Value> = chart.iter().filter(ours).cloned().collect();
+    let mut wanted = windows_manifests();
+    let pod = wanted.iter_mut().find_map(|object| object.pointer_mut("/spec/template/spec")).unwrap();
+    pod["containers"][0]["image"] = json!(format!("ferroxy-windows:{}", env!("CARGO_PKG_VERSION")));
+    assert_eq!(comparable(&chart), comparable(&wanted));
+}
+
+#[test]
+fn the_chart_offers_every_mode_of_windows() {
+    let schema: Value = serde_json::from_str(&text("deploy/helm/ferroxy/values.schema.json")).unwrap();
+    let offered = schema["properties"]["windows"]["properties"]["mode"]["enum"].as_array().unwrap();
+    let modes: BTreeSet<&str> = MODES.for_platform(Platform::Windows).map(|mode| mode.name).collect();
+    assert_eq!(offered.iter().map(|mode| mode.as_str().unwrap()).collect::<BTreeSet<_>>(), modes);
+    for mode in modes {
+        let (mode_value, extra) = (format!("windows.mode={mode}"), "windows.extraArgs[0]=--v=2");
+        let values = [&*api_server(), "windows.enabled=true", &*mode_value, extra];
+        let Some(objects) = rendered(&values) else { return };
+        let ours = |object: &&Value| object["metadata"]["name"] == "kube-proxy-windows";
+        let ours: Vec<Value> = objects.iter().filter(ours).cloned().collect();
+        let config = loaded(find(&ours, "ConfigMap")["data"]["config.conf"].as_str().unwrap());
+        assert_eq!(config.mode.unwrap().name, mode);
+        let command = pod(&ours)["containers"][0]["command"].clone();
+        assert_eq!(command.as_array().unwrap().last().unwrap(), "--v=2");
+    }
+}
+
 /// The tools are an option, and have their image.
 #[test]
 fn the_image_has_the_tools_where_they_are_asked_for() {
@@ -289,6 +360,8 @@ fn helm_refuses_values_that_make_no_sense() {
         ("serviceMonitor.enabled=maybe", "/serviceMonitor/enabled"),
         ("tolerances=x", "tolerances"),
         ("extraArgs[0]=v", "/extraArgs/0"),
+        ("windows.mode=nftables", "/windows/mode"),
+        ("windows.image.repository=", "/windows/image/repository"),
     ];
     for (value, named) in wrong {
         let Some(mut helm) = helm(&[&server, value]) else { return };

@@ -62,6 +62,23 @@ fn text_is_that_of_klog() {
     assert!(has('I', "asked to terminate"), "{lines:#?}");
 }
 
+/// The bound and the renaming have their own tests, beside `log/file.rs`.
+#[test]
+fn a_file_gets_the_log_instead_of_standard_error() {
+    let Some(node) = support::lonely_node() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("ferroxy.log");
+    let flag = format!("--log-file={}", path.display());
+    let done = run(&node, &[&flag, "--log-file-max-size=1"]);
+    assert_eq!((done.stdout.as_str(), done.stderr.as_str()), ("", ""));
+    let text = std::fs::read_to_string(&path).unwrap();
+    let lines = messages(&text);
+    assert!(lines.iter().any(|(_, line)| line.contains("asked to terminate")), "{lines:#?}");
+    let done = ferroxy(&node, &["run", "--proxy-mode=nftables", "--log-file=/no/such/directory/log"]);
+    assert_eq!(done.code, 1);
+    assert!(done.stderr.contains("--log-file: cannot write /no/such/directory/log"), "{done:?}");
+}
+
 #[test]
 fn every_line_of_json_is_json() {
     let Some(node) = support::lonely_node() else { return };

@@ -1,6 +1,7 @@
 //! Facts about this host from its own commands.
 
 use std::net::{Ipv6Addr, UdpSocket};
+use std::path::PathBuf;
 use std::process::Command;
 
 /// What the command `hostname` prints, which every system has.
@@ -20,4 +21,8 @@ pub fn has_ipv6() -> bool {
 /// The standard library knows no time zone.
 pub fn utc_offset_seconds(_: i64) -> i32 {
     0
+}
+
+pub fn data_directory() -> PathBuf {
+    PathBuf::from("/var/lib/ferroxy")
 }

@@ -1,6 +1,7 @@
 //! Facts about this host from uname, procfs and the C library.
 
 use std::fs;
+use std::path::PathBuf;
 
 pub fn name() -> Option<String> {
     Some(rustix::system::uname().nodename().to_string_lossy().into_owned())
@@ -24,4 +25,8 @@ pub fn utc_offset_seconds(unix_seconds: i64) -> i32 {
     // it writes nothing, and the zeros mean UTC.
     unsafe { libc::localtime_r(&raw const seconds, &raw mut time) };
     i32::try_from(time.tm_gmtoff).unwrap_or_default()
+}
+
+pub fn data_directory() -> PathBuf {
+    PathBuf::from("/var/lib/ferroxy")
 }

@@ -3,8 +3,10 @@
 pub mod addresses;
 pub mod claim;
 pub mod conntrack;
+pub mod event_log;
 pub mod files;
 pub mod host;
+pub mod interface;
 pub mod memory;
 pub mod notify;
 pub mod privileges;

@@ -17,8 +17,19 @@ pub use crate::any::addresses::watch;
 /// Adapters may be added between asking for the size and asking for the list.
 const ATTEMPTS: usize = 4;
 
-/// Devices go by the name that people see ("Ethernet 2").
+/// Devices go by the name that people see ("Ethernet 2"). Addresses that this program put on an interface are not the host's.
 pub fn addresses(except_devices: &[&str]) -> io::Result<Vec<IpAddr>> {
+    let mut found = all_except(except_devices)?;
+    let of_services = super::interface::of_services();
+    found.retain(|ip| !of_services.contains(ip));
+    Ok(found)
+}
+
+pub fn all() -> io::Result<Vec<IpAddr>> {
+    all_except(&[])
+}
+
+fn all_except(except_devices: &[&str]) -> io::Result<Vec<IpAddr>> {
     let mut found = Vec::new();
     for_each_adapter(|adapter, addresses| {
         // SAFETY: the name is null or ends with a zero, as the system wrote it.

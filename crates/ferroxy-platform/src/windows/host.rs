@@ -1,5 +1,7 @@
 //! The host's name and time zone. The rest is what any platform has.
 
+use std::path::{Path, PathBuf};
+
 use windows_sys::Win32::System::SystemInformation::{ComputerNamePhysicalDnsHostname, GetComputerNameExW};
 use windows_sys::Win32::System::Time::{GetTimeZoneInformation, TIME_ZONE_INFORMATION};
 
@@ -29,4 +31,9 @@ pub fn utc_offset_seconds(_: i64) -> i32 {
     };
     // The bias is what to add to local time to get UTC.
     minutes.saturating_mul(-60)
+}
+
+pub fn data_directory() -> PathBuf {
+    let common = std::env::var_os("ProgramData").filter(|it| Path::new(it).is_absolute());
+    common.map_or_else(|| PathBuf::from(r"C:\ProgramData"), PathBuf::from).join("ferroxy")
 }

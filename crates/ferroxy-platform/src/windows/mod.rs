@@ -1,7 +1,10 @@
 //! Windows: console events, services, process figures, the host's name and addresses. The rest is what any platform has.
 
 pub mod addresses;
+pub mod event_log;
 pub mod host;
+pub mod interface;
+mod library;
 pub mod process;
 pub mod service;
 pub mod signals;

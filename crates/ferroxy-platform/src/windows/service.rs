@@ -13,6 +13,7 @@ use windows_sys::Win32::System::Services::{
     SERVICE_TABLE_ENTRYW, SERVICE_WIN32_OWN_PROCESS, SetServiceStatus, StartServiceCtrlDispatcherW,
 };
 
+use super::library::wide;
 use super::signals;
 use crate::StopReason;
 use crate::service::Work;
@@ -29,6 +30,9 @@ static STATE: AtomicU32 = AtomicU32::new(SERVICE_START_PENDING);
 /// How long the service manager waits for a service that says it is stopping.
 const TIME_TO_STOP_MS: u32 = 30_000;
 
+/// Why the handler of requests could not be registered; 0 when it was.
+static UNREGISTERED: AtomicU32 = AtomicU32::new(0);
+
 pub fn run(name: &'static str, work: Work) -> io::Result<()> {
     *WORK.lock().unwrap_or_else(PoisonError::into_inner) = Some((name, work));
     let mut wide = wide(name);
@@ -40,11 +44,10 @@ pub fn run(name: &'static str, work: Work) -> io::Result<()> {
     if unsafe { StartServiceCtrlDispatcherW(table.as_ptr()) } == 0 {
         return Err(io::Error::last_os_error());
     }
-    Ok(())
-}
-
-fn wide(text: &str) -> Vec<u16> {
-    text.encode_utf16().chain([0]).collect()
+    match UNREGISTERED.load(Ordering::SeqCst) {
+        0 => Ok(()),
+        code => Err(io::Error::from_raw_os_error(code.cast_signed())),
+    }
 }
 
 /// The service manager calls this on a thread of its own.
@@ -54,6 +57,12 @@ unsafe extern "system" fn service_main(_: u32, _: *mut windows_sys::core::PWSTR)
     // SAFETY: the name ends with a zero, and the handler has the type that the system calls.
     let handle =
         unsafe { RegisterServiceCtrlHandlerExW(wide(name).as_ptr(), Some(on_control), std::ptr::null()) };
+    if handle.is_null() {
+        // No stop request could arrive: the work does not begin, and `run` returns the reason.
+        let code = io::Error::last_os_error().raw_os_error().unwrap_or_default().cast_unsigned();
+        UNREGISTERED.store(code.max(1), Ordering::SeqCst);
+        return;
+    }
     HANDLE.store(handle as usize, Ordering::SeqCst);
     report(SERVICE_RUNNING, 0);
     let code = work();
@@ -97,6 +106,53 @@ fn report(state: u32, code: u32) {
         dwWaitHint: if state == SERVICE_STOP_PENDING { TIME_TO_STOP_MS } else { 0 },
     };
     let handle = HANDLE.load(Ordering::SeqCst);
+    if handle == 0 {
+        return;
+    }
     // SAFETY: the handle is the one that the system gave; it never closes while the process lives. An error has nobody to hear it.
     unsafe { SetServiceStatus(handle as _, &raw const status) };
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use windows_sys::Win32::System::Console::{CTRL_BREAK_EVENT, CTRL_C_EVENT};
+    use windows_sys::Win32::System::Services::SERVICE_CONTROL_PAUSE;
+
+    use super::*;
+
+    fn control(code: u32) -> u32 {
+        // SAFETY: the handler reads nothing but the code.
+        unsafe { on_control(code, 0, std::ptr::null_mut(), std::ptr::null_mut()) }
+    }
+
+    /// One test, because a process has one state and one listener.
+    #[test]
+    fn requests_of_the_service_manager_and_the_console_reach_the_watcher() {
+        let (sender, receiver) = mpsc::channel();
+        crate::signals::watch(move |reason| sender.send(reason.unwrap()).unwrap()).unwrap();
+        report(SERVICE_RUNNING, 0);
+        assert_eq!(control(SERVICE_CONTROL_INTERROGATE), NO_ERROR);
+        assert_eq!(control(SERVICE_CONTROL_PAUSE), ERROR_CALL_NOT_IMPLEMENTED);
+        assert!(receiver.try_recv().is_err());
+        assert_eq!(STATE.load(Ordering::SeqCst), SERVICE_RUNNING, "neither changes anything");
+        for request in [SERVICE_CONTROL_STOP, SERVICE_CONTROL_SHUTDOWN, SERVICE_CONTROL_PRESHUTDOWN] {
+            report(SERVICE_RUNNING, 0);
+            assert_eq!(control(request), NO_ERROR);
+            assert_eq!(receiver.try_recv(), Ok(StopReason::Terminated), "{request}");
+            assert_eq!(STATE.load(Ordering::SeqCst), SERVICE_STOP_PENDING);
+        }
+        for event in [CTRL_C_EVENT, CTRL_BREAK_EVENT] {
+            assert!(signals::happened(event), "it is handled");
+            assert_eq!(receiver.try_recv(), Ok(StopReason::Interrupted));
+        }
+    }
+
+    #[test]
+    fn a_process_that_was_not_started_as_a_service_gets_an_error() {
+        let error = run("ferroxy-test", Box::new(|| 0)).unwrap_err();
+        // ERROR_FAILED_SERVICE_CONTROLLER_CONNECT
+        assert_eq!(error.raw_os_error(), Some(1063));
+    }
 }

@@ -31,12 +31,17 @@ pub fn watch(on_stop: OnStop) -> io::Result<()> {
 
 /// The system calls this on a thread of its own.
 unsafe extern "system" fn on_event(event: u32) -> i32 {
+    i32::from(happened(event))
+}
+
+/// Whether the event is handled, so that the system does not end the process for it.
+pub(super) fn happened(event: u32) -> bool {
     let interrupted = matches!(event, CTRL_C_EVENT | CTRL_BREAK_EVENT);
     stop(if interrupted { StopReason::Interrupted } else { StopReason::Terminated });
     if !interrupted {
         thread::sleep(TIME_TO_STOP);
     }
-    1
+    true
 }
 
 /// Tells whoever watches. `false`: nobody does.

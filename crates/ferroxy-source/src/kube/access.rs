@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use ::kube::client::{Body, Client, ConfigExt};
 use ::kube::config::{AuthInfo, Config, Kubeconfig, KubeconfigError};
+use ferroxy_platform::sandbox;
 use http::header::USER_AGENT;
 use http::uri::Scheme;
 use http::{HeaderValue, Uri};
@@ -26,6 +27,11 @@ use super::Options;
 const SILENCE: Duration = Duration::from_secs(10);
 const ASK_EVERY: Duration = Duration::from_secs(5);
 const UNANSWERED: Duration = Duration::from_secs(20);
+
+/// Where a pod has its service account, and what names the API server to it.
+const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+const HOST: &str = "KUBERNETES_SERVICE_HOST";
+const PORT: &str = "KUBERNETES_SERVICE_PORT";
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 
@@ -208,12 +214,54 @@ fn configuration(options: &Options) -> Result<(Config, BTreeSet<PathBuf>), OpenE
 
 /// The environment is checked first, so that the error outside a cluster says which flag to use instead.
 fn in_cluster(environment: impl Fn(&str) -> Option<OsString>) -> Result<Config, OpenError> {
-    for variable in ["KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"] {
+    for variable in [HOST, PORT] {
         if environment(variable).is_none_or(|value| value.is_empty()) {
             return Err(OpenError::Nowhere { variable });
         }
     }
-    Config::incluster().map_err(|error| OpenError::ServiceAccount { reason: with_causes(&error) })
+    let folder = sandbox::locate(Path::new(SERVICE_ACCOUNT));
+    if folder == Path::new(SERVICE_ACCOUNT) {
+        return Config::incluster()
+            .map_err(|error| OpenError::ServiceAccount { reason: with_causes(&error) });
+    }
+    let text = |name: &str| environment(name).and_then(|it| it.into_string().ok()).unwrap_or_default();
+    service_account_in(&folder, &text(HOST), &text(PORT))
+}
+
+/// The client looks for it in one place only: for another place we build a kubeconfig.
+fn service_account_in(folder: &Path, host: &str, port: &str) -> Result<Config, OpenError> {
+    let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+    let path = |name: &str| folder.join(name).display().to_string();
+    let text = serde_json::json!({
+        "clusters": [{ "name": "pod", "cluster": {
+            "server": format!("https://{host}:{port}"),
+            "certificate-authority": path("ca.crt"),
+        }}],
+        "users": [{ "name": "pod", "user": { "tokenFile": path("token") } }],
+        "contexts": [{ "name": "pod", "context": { "cluster": "pod", "user": "pod" } }],
+        "current-context": "pod",
+    });
+    let wrong = |reason: String| OpenError::ServiceAccount { reason };
+    let kubeconfig: Kubeconfig = serde_json::from_value(text).map_err(|error| wrong(error.to_string()))?;
+    let mut config = Config::try_from(kubeconfig).map_err(|error| wrong(field(&error)))?;
+    config.proxy_url = None;
+    config.root_cert_file = Some(folder.join("ca.crt"));
+    Ok(config)
+}
+
+/// Files that a kubeconfig names, where a HostProcess container sees them.
+fn locate_credentials(kubeconfig: &mut Kubeconfig) {
+    let clusters = kubeconfig.clusters.iter_mut().filter_map(|it| it.cluster.as_mut());
+    let authorities = clusters.filter_map(|it| it.certificate_authority.as_mut());
+    authorities.for_each(|path| *path = located(path));
+    for user in kubeconfig.auth_infos.iter_mut().filter_map(|it| it.auth_info.as_mut()) {
+        let files = [&mut user.token_file, &mut user.client_certificate, &mut user.client_key];
+        files.into_iter().flatten().for_each(|path| *path = located(path));
+    }
+}
+
+fn located(path: &str) -> String {
+    sandbox::locate(Path::new(path)).to_str().unwrap_or(path).to_owned()
 }
 
 /// `None`: there is no kubeconfig anywhere.
@@ -236,10 +284,12 @@ fn person_kubeconfig(given: Option<&Path>) -> Result<Option<(PathBuf, Kubeconfig
 }
 
 fn from_kubeconfig(path: &Path, master: Option<&str>) -> Result<(Config, BTreeSet<PathBuf>), OpenError> {
-    let read = Kubeconfig::read_from(path);
+    let path = &sandbox::locate(path);
     let wrong =
         |error: KubeconfigError| OpenError::Kubeconfig { path: path.to_owned(), reason: field(&error) };
-    resolved(path, read.map_err(wrong)?, master)
+    let mut kubeconfig = Kubeconfig::read_from(path).map_err(wrong)?;
+    locate_credentials(&mut kubeconfig);
+    resolved(path, kubeconfig, master)
 }
 
 /// What the current context means.

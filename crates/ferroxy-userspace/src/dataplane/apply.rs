@@ -1,8 +1,9 @@
 //! Carries out plans: opens and closes listeners, adds and removes routes. The rules between the two are `rules.rs`'s.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use ferroxy_core::{Family, ServiceName};
+use ferroxy_core::{Family, ServiceIntent, ServiceName};
 use ferroxy_dataplane::{Change, Failure, Outcome, Refusal};
 use ferroxy_proxy::Key;
 
@@ -140,7 +141,8 @@ impl Userspace {
             }
         }
         if self.ledger.acknowledged().node().count_traffic {
-            self.traffic.follow(&accepted, &self.ledger);
+            let seen = |service: &Arc<ServiceIntent>| self.ledger.in_families(service);
+            self.traffic.follow(accepted.iter().map(|(name, it)| (name, it.as_ref().map(seen))));
         }
         for (name, service) in accepted {
             let failed = unopened.get(&name).into_iter().flatten();
@@ -152,5 +154,11 @@ impl Userspace {
             }
         }
         Ok(())
+    }
+    /// Follows all Services: counting may be on or off now.
+    pub(super) fn follow_all(&self) {
+        let in_force = self.ledger.acknowledged();
+        let services = in_force.services().filter(|_| in_force.node().count_traffic);
+        self.traffic.follow_all(services.map(|(name, it)| (name, self.ledger.in_families(&it))));
     }
 }

@@ -2,18 +2,16 @@
 
 use std::fs;
 use std::io::ErrorKind;
-use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::thread;
+use std::sync::Arc;
 use std::time::Duration;
 
-use ferroxy_dataplane::{CountsPackets, Ejects, Failure};
-use ferroxy_proxy::{Counters, Engine, ProxyError};
+use ferroxy_dataplane::Failure;
+use ferroxy_pools::Meter;
+use ferroxy_proxy::{Engine, ProxyError};
 use tracing::{info, warn};
 
-use crate::metrics;
 use crate::plan::{Op, change};
 use crate::settings::{Rules, Settings};
 
@@ -35,7 +33,7 @@ impl Proxy {
             ..ferroxy_proxy::Settings::default()
         };
         let engine = Arc::new(Engine::start(wanted).map_err(Failure::other)?);
-        *meter.engine() = Arc::downgrade(&engine);
+        meter.read_from(&engine);
         let hand_over = path();
         if let Some(path) = &hand_over {
             match engine.adopt(path) {
@@ -75,48 +73,8 @@ impl Proxy {
         self.engine.is_superseded()
     }
 
-    /// A reader of metrics may have the engine for a moment.
     pub(super) fn stop(self, grace: Duration) -> usize {
-        let mut engine = self.engine;
-        loop {
-            match Arc::try_unwrap(engine) {
-                Ok(engine) => return engine.stop(grace),
-                Err(shared) => engine = shared,
-            }
-            thread::sleep(Duration::from_millis(10));
-        }
-    }
-}
-
-/// Reads the counters of the engine, once it runs. Readers are made before that.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Meter {
-    engine: Arc<Mutex<Weak<Engine>>>,
-}
-
-impl Meter {
-    fn engine(&self) -> MutexGuard<'_, Weak<Engine>> {
-        self.engine.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Nothing while no engine runs.
-    pub(super) fn counters(&self) -> Counters {
-        let engine = self.engine().upgrade();
-        engine.map(|engine| engine.counters()).unwrap_or_default()
-    }
-}
-
-impl Ejects for Meter {
-    fn pardon(&self, endpoint: SocketAddr) {
-        // Without an engine, nothing is ejected.
-        let engine = self.engine().upgrade();
-        engine.iter().for_each(|engine| engine.pardon(endpoint));
-    }
-}
-
-impl CountsPackets for Meter {
-    fn read(&mut self) -> Result<Vec<(&'static str, u64)>, Failure> {
-        Ok(metrics::values(&self.counters()))
+        ferroxy_pools::stop(self.engine, grace)
     }
 }
 

@@ -11,7 +11,6 @@ mod engine;
 mod observe;
 mod routes;
 mod rules;
-mod traffic;
 
 use std::collections::BTreeSet;
 
@@ -20,15 +19,15 @@ use ferroxy_dataplane::{
     Acknowledged, Change, CountsPackets, CountsTraffic, Dataplane, Ejects, Failure, HandsOver, Outcome,
     Persists, Preview, Refusal, Settings as Values, SweepsConnections, TakesOver, Tidies, Verifies, Watches,
 };
+use ferroxy_pools::{Meter, Reader};
 use tracing::warn;
 
 use crate::ledger::Ledger;
 use crate::render::{assign, render_with};
 use crate::settings::{ClusterIps, Rules, Settings};
-use engine::{Meter, Proxy};
+use engine::Proxy;
 use routes::Routes;
 use rules::Door;
-use traffic::Reader;
 
 #[derive(Debug)]
 pub struct Userspace {
@@ -169,7 +168,7 @@ impl Dataplane for Userspace {
             warn!("{}", failure.error);
         }
         self.ledger.settle_node(node, self.settings.clone());
-        self.traffic.follow_all(&self.ledger);
+        self.follow_all();
         let (door, ledger) = (&mut self.door, &self.ledger);
         let mut outcome = door.change_node(ledger, || everything(ledger, []))?;
         if let Some(proxy) = &self.proxy {

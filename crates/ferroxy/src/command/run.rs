@@ -49,6 +49,7 @@ impl Run {
             return cleanup::cleanup(modes, false, &settings.config.sockets.pins);
         }
         settings.check_platform()?;
+        log_to_file(flags)?;
         log::start(&settings.config.logging);
         warnings.iter().for_each(|warning| warn!("{warning}"));
         log::flags(flags);
@@ -74,6 +75,9 @@ impl Run {
                 1
             }
         };
+        if let Err(error) = log::to_event_log(SERVICE) {
+            warn!("warnings and errors do not go to the Event Log: {error}");
+        }
         ferroxy_platform::service::run(SERVICE, work)
             .context("--windows-service: the service manager did not start this process")?;
         Ok(Answer::Yes)
@@ -82,6 +86,12 @@ impl Run {
 
 /// The name that the original registers, too.
 const SERVICE: &str = "kube-proxy";
+
+fn log_to_file(flags: &Flags) -> anyhow::Result<()> {
+    let Some(path) = flags.log_file.as_deref().filter(|path| !path.is_empty()) else { return Ok(()) };
+    let megabytes = flags.log_file_max_size.unwrap_or(log::USUAL_MEGABYTES);
+    log::to_file(path.as_ref(), megabytes).with_context(|| format!("--log-file: cannot write {path}"))
+}
 
 fn is_service(settings: &Settings, flags: &Flags) -> bool {
     let is_asked = flags.windows_service.unwrap_or(settings.config.windows_run_as_service);
@@ -309,7 +319,8 @@ fn follow_config(
     let (mode, node_name, manager) = (settings.mode, settings.node_name.clone(), manager.clone());
     let status = Arc::clone(status);
     let mut current = settings.config.clone();
-    let follower = reload::spawn(path.into(), flags.clone(), current.clone(), move |reload| {
+    let place = ferroxy_platform::sandbox::locate(path.as_ref());
+    let follower = reload::spawn(place, flags.clone(), current.clone(), move |reload| {
         reload.tell();
         let Reload::Changed { new, .. } = reload else { return };
         manager.reloading();

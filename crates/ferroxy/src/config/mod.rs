@@ -26,6 +26,7 @@ use std::time::Duration;
 use ferroxy_core::policy::{DetectLocal, Limits, NodePortAddress};
 use ferroxy_core::{Intent, Policy, duration};
 use ferroxy_dataplane::{Mode, Periods, Rendering, Ruleset, Settings};
+use ferroxy_platform::sandbox;
 use ipnet::IpNet;
 use serde_json::Value;
 
@@ -152,7 +153,7 @@ impl Config {
     pub fn load(flags: &Flags, modes: Modes) -> Result<(Config, Vec<String>), Vec<String>> {
         match flags.config.as_deref().filter(|path| !path.is_empty()) {
             Some(path) => {
-                let text = std::fs::read_to_string(path)
+                let text = std::fs::read_to_string(sandbox::locate(path.as_ref()))
                     .map_err(|error| vec![format!("--config: cannot read {path}: {error}")])?;
                 Config::from_text(&text, flags, modes)
             }

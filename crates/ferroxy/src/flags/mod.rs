@@ -181,6 +181,12 @@ pub struct Flags {
     /// Buffer of the split stream (alpha)
     #[arg(long, value_name = "BYTES", help_heading = LOGGING)]
     pub log_json_info_buffer_size: Option<String>,
+    /// Write the log to this file instead of stderr
+    #[arg(long, value_name = "PATH", help_heading = LOGGING)]
+    pub log_file: Option<String>,
+    /// Size in megabytes at which the log file is renamed to PATH.1 (default: 100)
+    #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = LOGGING)]
+    pub log_file_max_size: Option<u32>,
 
     /// Count connections, packets and bytes of every Service and endpoint
     #[arg(long, truth(), help_heading = OURS)]

@@ -4,7 +4,9 @@
 //! `trace!` from `-v=4`; see `levels.rs`.
 
 mod backlog;
+mod events;
 mod fields;
+mod file;
 mod json;
 mod levels;
 mod limit;
@@ -26,6 +28,8 @@ use tracing_subscriber::util::SubscriberInitExt;
 use crate::config::{LogFormat, Logging};
 use crate::flags::Flags;
 use crate::modes::MODES;
+pub use events::to_event_log;
+pub use file::{USUAL_MEGABYTES, to_file};
 pub use levels::{set_verbosity, verbosity};
 pub use limit::{count_suppressed, suppressed};
 pub use streams::print_error;
@@ -70,7 +74,7 @@ pub fn flags(flags: &Flags) {
 }
 
 fn is_for_people(logging: &Logging) -> bool {
-    io::stderr().is_terminal() && !logging.text.split_stream
+    io::stderr().is_terminal() && file::chosen().is_none() && !logging.text.split_stream
 }
 
 fn layer<S>(

@@ -1,15 +1,16 @@
-//! Where lines go: all to standard error, or (`splitStream`) errors there and the rest to standard output.
+//! Where lines go: all to standard error, or (`splitStream`) errors there and the rest to standard output, or to a file.
 
 use std::io::{self, Write};
 use std::time::Duration;
 
 use ferroxy_core::foreign::printable;
+use ferroxy_platform::event_log::Severity;
 use tracing::callsite::Identifier;
 use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
 
 use super::backlog::To;
-use super::{limit, writer};
+use super::{events, limit, writer};
 use crate::config::{LogFormat, Logging};
 
 pub(super) fn open(logging: &Logging) -> Streams {
@@ -43,12 +44,16 @@ impl<'a> MakeWriter<'a> for Streams {
     type Writer = Stream;
 
     fn make_writer(&'a self) -> Stream {
-        Stream { to: To::Stderr, payer: None }
+        Stream { to: To::Stderr, payer: None, severity: None }
     }
 
     fn make_writer_for(&'a self, metadata: &Metadata<'_>) -> Stream {
         let is_apart = self.split && *metadata.level() != Level::ERROR;
-        Stream { to: if is_apart { To::Stdout } else { To::Stderr }, payer: limit::payer(metadata) }
+        Stream {
+            to: if is_apart { To::Stdout } else { To::Stderr },
+            payer: limit::payer(metadata),
+            severity: events::severity(metadata.level()),
+        }
     }
 }
 
@@ -57,12 +62,17 @@ impl<'a> MakeWriter<'a> for Streams {
 pub(super) struct Stream {
     to: To,
     payer: Option<Identifier>,
+    /// Of an event for the system's own log.
+    severity: Option<Severity>,
 }
 
 impl Write for Stream {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         if let Some(payer) = &self.payer {
             limit::spend(payer, line.len());
+        }
+        if let Some(severity) = self.severity {
+            events::offer(severity, line);
         }
         if !writer::write(self.to, line) {
             return io::stderr().write(line);

@@ -14,6 +14,7 @@ use ferroxy_platform::streams::{self, Output, SHORT};
 use tracing::warn;
 
 use super::backlog::{Backlog, To};
+use super::file::{self, LogFile};
 use super::limit;
 
 /// How long the end of the process waits for its last lines to be read.
@@ -25,8 +26,8 @@ static DROPPED: AtomicU64 = AtomicU64::new(0);
 
 #[derive(Debug)]
 struct Writer {
-    stdout: Output,
-    stderr: Output,
+    stdout: Sink,
+    stderr: Sink,
     /// How often lines that are held back are written.
     every: Option<Duration>,
     state: Mutex<State>,
@@ -42,6 +43,34 @@ struct State {
     is_writing: bool,
 }
 
+/// What lines are written to.
+#[derive(Debug)]
+enum Sink {
+    Stream(Output),
+    File(&'static LogFile),
+}
+
+impl Sink {
+    /// Of a stream, or of the file that was chosen instead.
+    fn open(stream: fn() -> io::Result<Output>) -> io::Result<Sink> {
+        file::chosen().map_or_else(|| stream().map(Sink::Stream), |file| Ok(Sink::File(file)))
+    }
+
+    fn has_room(&self, wait: Duration) -> bool {
+        match self {
+            Sink::Stream(output) => output.has_room(wait),
+            Sink::File(_) => true,
+        }
+    }
+
+    fn write_all(&self, lines: &[u8]) -> io::Result<()> {
+        match self {
+            Sink::Stream(output) => output.write_all(lines),
+            Sink::File(file) => file.write_all(lines),
+        }
+    }
+}
+
 /// What the thread does next.
 struct Work {
     batch: Option<(To, Vec<u8>)>,
@@ -51,7 +80,7 @@ struct Work {
 
 /// Lines may be written from now on. Those for standard output may be held back, up to so many bytes and for so long.
 pub(super) fn open(hold: usize, every: Option<Duration>) -> io::Result<()> {
-    let (stdout, stderr) = (streams::stdout()?, streams::stderr()?);
+    let (stdout, stderr) = (Sink::open(streams::stdout)?, Sink::open(streams::stderr)?);
     let state = State { backlog: Backlog::holding(hold), ..State::default() };
     WRITER.get_or_init(|| Writer {
         stdout,
@@ -170,7 +199,7 @@ impl Writer {
         }
     }
 
-    fn output(&self, to: To) -> &Output {
+    fn output(&self, to: To) -> &Sink {
         match to {
             To::Stderr => &self.stderr,
             To::Stdout => &self.stdout,

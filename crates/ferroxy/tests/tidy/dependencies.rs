@@ -23,6 +23,7 @@ const MAY_USE: &[Row] = &[
         &["ferroxy-bpf", "ferroxy-core", "ferroxy-netlink", "ferroxy-platform", "ferroxy-source"],
     ),
     ("ferroxy-dataplane", &["ferroxy-core", "ferroxy-platform"]),
+    ("ferroxy-pools", &["ferroxy-core", "ferroxy-dataplane", "ferroxy-proxy"]),
     ("ferroxy-probe", &["ferroxy-core"]),
     ("ferroxy-netfilter", &["ferroxy-core", "ferroxy-dataplane", "ferroxy-netlink", "ferroxy-platform"]),
     ("ferroxy-nftables", NETFILTER_AND_PROXY),
@@ -31,6 +32,17 @@ const MAY_USE: &[Row] = &[
     ("ferroxy-kernelspace", &["ferroxy-core", "ferroxy-dataplane", "ferroxy-hcn", "ferroxy-platform"]),
     ("ferroxy-sockets", &["ferroxy-bpf", "ferroxy-core", "ferroxy-dataplane"]),
     ("ferroxy-userspace", RULES_AND_PROXY),
+    (
+        "ferroxy-winuserspace",
+        &[
+            "ferroxy-core",
+            "ferroxy-dataplane",
+            "ferroxy-iptables",
+            "ferroxy-platform",
+            "ferroxy-pools",
+            "ferroxy-proxy",
+        ],
+    ),
     ("ferroxy", ALL),
 ];
 
@@ -60,6 +72,7 @@ const RULES_AND_PROXY: &[&str] = &[
     "ferroxy-netlink",
     "ferroxy-nftables",
     "ferroxy-platform",
+    "ferroxy-pools",
     "ferroxy-proxy",
 ];
 const ALL: &[&str] = &[
@@ -79,6 +92,7 @@ const ALL: &[&str] = &[
     "ferroxy-sockets",
     "ferroxy-source",
     "ferroxy-userspace",
+    "ferroxy-winuserspace",
 ];
 
 /// What tests of any crate may use besides: they stand above the table.

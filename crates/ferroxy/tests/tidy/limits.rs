@@ -16,7 +16,7 @@ const REPORT: &str = "crates/ferroxy/src/agent/report.rs";
 const LOG: &str = "crates/ferroxy/src/log/limit.rs";
 
 /// All rows, in the order of the document. Those whose number is in words or follows from another limit have an empty number.
-const ENTRIES: [Entry; 76] = [
+const ENTRIES: [Entry; 79] = [
     ("frontends of a Service:", "10,000", POLICY, "frontends: 10_000,"),
     ("endpoints of a port of a Service", "20,000", POLICY, "endpoints: 20_000,"),
     ("endpoints of a port of a Service", "65,535", POLICY, "MOST_ENDPOINTS: usize = u16::MAX as usize;"),
@@ -47,6 +47,12 @@ const ENTRIES: [Entry; 76] = [
         "16,384",
         "crates/ferroxy-sockets/src/dataplane/generation.rs",
         "SESSIONS: u32 = 1 << 14;",
+    ),
+    (
+        "addresses on the interface",
+        "1,048,576",
+        "crates/ferroxy-winuserspace/src/dataplane/journal.rs",
+        "MOST: usize = 1_048_576;",
     ),
     (
         "pairs of frontend and endpoint",
@@ -201,6 +207,8 @@ const ENTRIES: [Entry; 76] = [
         REPORT,
         "NAMESPACE: Rate = Rate { burst: 50.0, per_second: 0.5 };",
     ),
+    ("the log file", "100 MB", "crates/ferroxy/src/log/file.rs", "USUAL_MEGABYTES: u32 = 100;"),
+    ("events that wait for the Event Log", "256", "crates/ferroxy/src/log/events.rs", "MOST: usize = 256;"),
     (
         "last lines",
         "1 second",

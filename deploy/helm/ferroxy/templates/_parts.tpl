@@ -93,3 +93,25 @@ oomScoreAdj: -997
 metricsBindAddress: 0.0.0.0:10249
 {{- end }}
 {{- end }}
+
+{{- define "ferroxy.windowsLabels" -}}
+{{- mergeOverwrite (include "ferroxy.labels" . | fromYaml) (dict "k8s-app" "kube-proxy-windows") | toYaml }}
+{{- end }}
+
+{{/* Settings of Windows nodes; `windows.config` overrides them. */}}
+{{- define "ferroxy.windowsConfig" -}}
+apiVersion: kubeproxy.config.k8s.io/v1alpha1
+kind: KubeProxyConfiguration
+mode: {{ .Values.windows.mode }}
+clientConnection:
+  kubeconfig: C:/var/lib/kube-proxy/kubeconfig.conf
+{{- if eq .Values.windows.mode "kernelspace" }}
+winkernel:
+  networkName: {{ .Values.windows.networkName | quote }}
+  sourceVip: {{ .Values.windows.sourceVip | quote }}
+  enableDSR: {{ .Values.windows.enableDSR }}
+{{- end }}
+{{- if or .Values.podMonitor.enabled .Values.serviceMonitor.enabled }}
+metricsBindAddress: 0.0.0.0:10249
+{{- end }}
+{{- end }}

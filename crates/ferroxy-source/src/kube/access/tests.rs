@@ -35,6 +35,21 @@ fn nothing_given_says_what_to_give() {
     assert_eq!(in_cluster(|_| None).unwrap_err().to_string(), expected);
 }
 
+/// A HostProcess container sees the volumes of its pod in a folder of its own.
+#[test]
+fn a_service_account_may_be_in_another_place() {
+    let directory = TempDir::new().unwrap();
+    let reason = service_account_in(directory.path(), "192.0.2.1", "443").unwrap_err().to_string();
+    assert!(reason.starts_with("service account of the pod: "), "{reason}");
+    let pem = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+    fs::write(directory.path().join("ca.crt"), pem).unwrap();
+    let config = service_account_in(directory.path(), "fd00::1", "6443").unwrap();
+    assert_eq!(config.cluster_url.to_string(), "https://[fd00::1]:6443/");
+    assert_eq!(config.root_cert_file, Some(directory.path().join("ca.crt")));
+    let token = directory.path().join("token").display().to_string();
+    assert_eq!(config.auth_info.token_file, Some(token));
+}
+
 #[test]
 fn master_alone_is_enough() {
     for (given, server) in [

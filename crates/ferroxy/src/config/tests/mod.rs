@@ -109,6 +109,7 @@ fn the_defaults() {
             ("winkernel.networkName", Setting::Text(String::new())),
             ("winkernel.rootHnsEndpointName", Setting::Text(String::new())),
             ("winkernel.sourceVip", Setting::Text(String::new())),
+            ("winuserspace.interfaceName", Setting::Text(String::new())),
         ]),
         detect_local_mode: DetectLocalMode::ClusterCidr,
         bridge_interface: String::new(),

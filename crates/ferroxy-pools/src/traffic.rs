@@ -7,17 +7,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ferroxy_core::{PortIntent, Protocol, ServiceIntent, ServiceName};
 use ferroxy_dataplane::capability::traffic::{Flow, Traffic, Volume};
-use ferroxy_dataplane::{Change, CountsTraffic, Failure};
+use ferroxy_dataplane::{CountsTraffic, Failure};
 use ferroxy_proxy::{EndpointCounters, Key};
 
-use super::engine::Meter;
-use crate::fragment::{pool_key, unspecified};
-use crate::ledger::Ledger;
-use crate::ports::{CLUSTER, LOCAL};
+use crate::meter::Meter;
+use crate::pool::{CLUSTER, LOCAL, pool_key, unspecified};
 
 /// Reads on a thread of the metrics server, while the dataplane changes what the pools are for.
 #[derive(Debug, Clone)]
-pub(super) struct Reader {
+pub struct Reader {
     meter: Meter,
     pools: Arc<Mutex<Pools>>,
 }
@@ -30,26 +28,23 @@ struct Pools {
 }
 
 impl Reader {
-    pub(super) fn new(meter: &Meter) -> Reader {
+    pub fn new(meter: &Meter) -> Reader {
         Reader { meter: meter.clone(), pools: Arc::default() }
     }
 
-    /// These Services change.
-    pub(super) fn follow(&self, changes: &[Change], ledger: &Ledger) {
+    /// These Services change: each as it is served, or `None`.
+    pub fn follow<'s>(&self, changes: impl IntoIterator<Item = (&'s ServiceName, Option<ServiceIntent>)>) {
         let mut pools = self.pools();
         for (name, service) in changes {
-            pools.set(name, service.as_deref().map(|it| ledger.in_families(it)).as_ref());
+            pools.set(name, service.as_ref());
         }
     }
 
-    /// Counting may have been switched on or off.
-    pub(super) fn follow_all(&self, ledger: &Ledger) {
-        let in_force = ledger.acknowledged();
+    /// All that are served. None while nothing is counted.
+    pub fn follow_all<'s>(&self, services: impl IntoIterator<Item = (&'s ServiceName, ServiceIntent)>) {
         let mut pools = Pools::default();
-        if in_force.node().count_traffic {
-            for (name, service) in in_force.services() {
-                pools.set(name, Some(&ledger.in_families(&service)));
-            }
+        for (name, service) in services {
+            pools.set(name, Some(&service));
         }
         *self.pools() = pools;
     }
