@@ -1,6 +1,6 @@
 //! Entries of the journal as spans: one trace for each change, from the API to the kernel. Sends nothing.
 
-use std::hash::{BuildHasher, Hash, Hasher, RandomState};
+use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::{Value, json};
@@ -92,11 +92,7 @@ fn number(key: &str, value: usize) -> Value {
 
 /// Two random numbers that are not zero. The keys of a hasher are random, and differ each time.
 fn identity(number: u64) -> (u64, u64) {
-    let one = || {
-        let mut hasher = RandomState::new().build_hasher();
-        number.hash(&mut hasher);
-        hasher.finish().max(1)
-    };
+    let one = || RandomState::new().hash_one(number).max(1);
     (one(), one())
 }
 
