@@ -3,7 +3,7 @@
 import { get } from './api.js';
 import { spark } from './chart.js';
 import { ago, badge, bytes, copyable, el, fill, icon, link, perSecond, plural, prose, say, seconds, stateOf, svg } from './dom.js';
-import { entryRow } from './journal.js';
+import { entryRows } from './journal.js';
 import { rates, watchRates } from './rates.js';
 import { listHash } from './services.js';
 import { on, store } from './store.js';
@@ -230,5 +230,5 @@ function drawJournal() {
   if (journal.dataset.now === text && journal.firstChild) return;
   journal.dataset.now = text;
   fill(journal, el('header', el('h2', 'What changed lately'), el('p.dim', el('a', { href: `#/journal?q=${encodeURIComponent(name)}` }, 'in the journal'))),
-    entries.length ? el('div.entries', entries.map(entryRow)) : el('p.dim', 'Nothing since the agent started, as far as the journal goes back.'));
+    entries.length ? entryRows(entries) : el('p.dim', 'Nothing since the agent started, as far as the journal goes back.'));
 }
