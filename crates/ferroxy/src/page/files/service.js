@@ -92,8 +92,9 @@ function head(state, word) {
 
 function traceLink() {
   const port = loaded?.ports[0];
-  const protocol = port && port.protocol !== 'tcp' ? `/${port.protocol}` : '';
-  return `#/trace?to=${encodeURIComponent(`${name}:${port?.port ?? 80}${protocol}`)}`;
+  // Before the Service itself is loaded, its row has the ports as well: `53/udp`.
+  const [number, protocol] = port ? [port.port, port.protocol] : (store.services.get(name)?.ports[0] ?? '80/tcp').split('/');
+  return `#/trace?to=${encodeURIComponent(`${name}:${number}${protocol === 'tcp' ? '' : `/${protocol}`}`)}`;
 }
 
 function draw(answer) {
