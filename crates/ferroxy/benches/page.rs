@@ -16,7 +16,7 @@ mod support;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -31,7 +31,7 @@ use ferroxy_lab::{Namespace, PATIENCE};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use support::{Agent, configuration, lonely_node, wait_until, web};
+use support::{Agent, configuration, lonely_node, wait_until};
 
 #[derive(Debug, Clone, Parser)]
 #[command(name = "bench-page")]
@@ -117,7 +117,9 @@ fn run(options: &Options, round: usize) -> Option<Vec<(Variant, Cost)>> {
         // Each Service in its turn; no two rounds of turns have the same address.
         let (service, turn) = (number as usize % cluster.services, number as usize / cluster.services);
         let slice = cluster.moved(service, 0, 1 + turn);
-        places.iter().for_each(|place| drop(place.server.put_raw(slice.as_bytes()).unwrap()));
+        for place in &places {
+            place.server.put_raw(slice.as_bytes()).unwrap();
+        }
     }
     let took = began.elapsed().as_secs_f64();
     // What it takes to catch up counts as well.
@@ -188,8 +190,10 @@ impl Place {
     /// The journal must have the changes, and an open page must have received them: else the figures mean nothing.
     fn end(self, changes: u32) {
         if self.variant != Variant::Off {
-            let journal = web::get(&self.node, PAGE, "/api/v1/journal?limit=1").unwrap().json();
-            assert!(journal["last"].as_u64().unwrap() >= u64::from(changes) / 2, "{journal}");
+            let address: SocketAddr = PAGE.parse().unwrap();
+            let status: Value =
+                serde_json::from_str(&self.node.run(|| ask(address, "status")).unwrap()).unwrap();
+            assert!(status["journal"]["last"].as_u64().unwrap() >= u64::from(changes) / 2, "{status}");
         }
         if let Some((stream, reader)) = self.reader {
             stream.shutdown(Shutdown::Both).unwrap();
@@ -215,9 +219,11 @@ fn read_events(node: &Namespace) -> (TcpStream, JoinHandle<usize>) {
                 names.insert(name.replace('/', "%2F"));
             }
             if asked.elapsed() >= SECOND && !names.is_empty() {
-                let some: Vec<String> = names.iter().take(NAMES).cloned().collect();
-                names.retain(|name| !some.contains(name));
-                ask(address, &some);
+                let rest =
+                    names.iter().nth(NAMES).map_or_else(BTreeSet::new, |name| names.clone().split_off(name));
+                let query: Vec<String> = names.difference(&rest).map(|name| format!("name={name}")).collect();
+                ask(address, &format!("services?{}", query.join("&")));
+                names = rest;
                 asked = Instant::now();
             }
         }
@@ -227,17 +233,15 @@ fn read_events(node: &Namespace) -> (TcpStream, JoinHandle<usize>) {
     (stream, thread::spawn(move || reader.join().unwrap().unwrap()))
 }
 
-fn ask(address: SocketAddr, names: &[String]) {
-    let query: Vec<String> = names.iter().map(|name| format!("name={name}")).collect();
-    let text = format!(
-        "GET /api/v1/services?{} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
-        query.join("&")
-    );
+/// The body of an answer of the API.
+fn ask(address: SocketAddr, path: &str) -> String {
+    let request = format!("GET /api/v1/{path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE).unwrap();
-    stream.write_all(text.as_bytes()).unwrap();
+    stream.write_all(request.as_bytes()).unwrap();
     let mut answer = String::new();
-    std::io::Read::read_to_string(&mut stream, &mut answer).unwrap();
+    stream.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    answer.split_once("\r\n\r\n").unwrap().1.to_owned()
 }
 
 fn text(options: &Options, costs: &[Vec<Cost>; 3]) -> String {

@@ -153,7 +153,9 @@ impl Browser {
 
     /// The value of an expression; of what it promises, if it is a promise.
     pub fn js(&mut self, expression: &str) -> Value {
-        let parameters = json!({ "expression": expression, "awaitPromise": true, "returnByValue": true });
+        let mut parameters = json!({ "expression": expression, "awaitPromise": true, "returnByValue": true });
+        // The policy of the page is in force for the expression, too.
+        parameters["allowUnsafeEvalBlockedByCSP"] = false.into();
         let answer = self.call("Runtime.evaluate", parameters);
         assert!(answer["exceptionDetails"].is_null(), "{expression}: {}", answer["exceptionDetails"]);
         answer["result"]["value"].clone()

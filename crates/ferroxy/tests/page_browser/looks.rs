@@ -131,6 +131,10 @@ fn rates_latency_drift_and_watches_are_live() {
     // Another program removes rules: they are repaired, and that is shown.
     nft(stage.ka(), &["flush", "map", "ip", "ferroxy", "endpoints"]);
     browser.wait_for_text("#tile-drift b", "1");
+    // Counters begin again with the repaired rules.
+    browser.wait(
+        "/^[1-9]/.test(document.querySelector('#services .row[data-name=\"shop/cart\"] .c-rate').innerText)",
+    );
     browser.picture("services");
     see(&mut browser, "service/shop/cart");
     browser.wait("/^[1-9]/.test(document.querySelector('.port .rate b')?.innerText)");
@@ -138,7 +142,9 @@ fn rates_latency_drift_and_watches_are_live() {
     browser.wait("document.querySelectorAll('.port .spark path').length > 0");
     browser.picture("service");
     see(&mut browser, "trace?from=10.244.1.5&to=shop/cart:80");
+    browser.size(1280, 1060);
     browser.picture("trace");
+    browser.size(1280, 800);
     see(&mut browser, "agent");
     browser.wait("document.querySelectorAll('#watch tbody tr').length > 2");
     browser.prefer("dark");

@@ -26,7 +26,7 @@ const FORBIDDEN: [(&str, &str); 6] = [
     ),
     (
         "a frame",
-        "new Promise(done => { const it = document.createElement('iframe'); addEventListener('securitypolicyviolation', () => done(true), { once: true }); it.onload = () => done(false); it.src = 'http://127.0.0.1:10256/'; document.body.append(it); })",
+        "new Promise(done => { const it = document.createElement('iframe'); addEventListener('securitypolicyviolation', () => done(true), { once: true }); it.src = 'http://127.0.0.1:10256/'; document.body.append(it); })",
     ),
 ];
 

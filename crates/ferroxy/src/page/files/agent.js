@@ -88,7 +88,7 @@ function watches(source) {
     el('td', it.lastActivitySeconds === null ? '–' : ago(new Date(now() - it.lastActivitySeconds * 1000).toISOString()))));
   return el('section.card', { id: 'watch', 'aria-label': 'State of the watch' },
     el('header', el('h2', 'Watch'), source.ended ? badge('bad', 'cross', 'ended') : alive(source)),
-    rows.length ? el('table', el('thead', el('tr', ['Resource', 'State', 'Last activity'].map(it => el('th', { scope: 'col' }, it)))), el('tbody', rows))
+    rows.length ? el('table', { 'aria-label': 'Watches' }, el('thead', el('tr', ['Resource', 'State', 'Last activity'].map(it => el('th', { scope: 'col' }, it)))), el('tbody', rows))
       : el('p.dim', 'The source of objects is a directory of manifests: nothing is watched at an API server.'));
 }
 
@@ -102,5 +102,5 @@ function facts(status) {
     ['Traffic', status.trafficCounted ? 'counted' : 'not counted (--traffic-metrics)'],
   ];
   return el('section.card', { 'aria-label': 'Process' }, el('header', el('h2', 'Process')),
-    el('table', el('tbody', rows.filter(([, value]) => value).map(([name, value]) => el('tr', el('th', { scope: 'row' }, name), el('td', value))))));
+    el('table', { 'aria-label': 'Process' }, el('tbody', rows.filter(([, value]) => value).map(([name, value]) => el('tr', el('th', { scope: 'row' }, name), el('td', value))))));
 }

@@ -22,6 +22,7 @@ export function start(section) {
   root = section;
   new ResizeObserver(drawLines).observe(root);
   on('services', () => name && refresh());
+  on('status', () => name && refresh());
   on('journal', () => name && drawJournal());
   on('connection', () => name && store.connection.state === 'live' && refresh());
 }
@@ -50,11 +51,11 @@ export function key(event) {
   return true;
 }
 
-/// Reads it again when its row or the time of its last change differs.
+/// Reads it again when its row or the time of its last change differs, and when nothing waits any more.
 let seen = '';
 function refresh() {
   const row = store.services.get(name);
-  const now = `${name} ${row?.state} ${row?.changed} ${row?.endpoints.used} ${store.connection.since}`;
+  const now = `${name} ${row?.state} ${row?.changed} ${row?.endpoints.used} ${store.connection.since} ${store.status?.inSync}`;
   if (now !== seen) load();
   seen = now;
 }
