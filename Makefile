@@ -88,6 +88,9 @@ bench-fleet: ## What 1, 10 and 50 agents cost one API server: ours, and PEER=/pa
 bench-hostile: ## What a hostile tenant costs another one, against a quiet phase (OUTPUT=text; 4 minutes)
 	cargo bench --locked --package ferroxy --bench hostile -- --output=$(or $(OUTPUT),text)
 
+bench-page: ## What the node's page and its journal cost an agent at 500 changes/s, against an agent without them (RATE=500 ROUNDS=3; as root; 2 minutes)
+	cargo bench --locked --package ferroxy --bench page -- --rate=$(or $(RATE),500) --rounds=$(or $(ROUNDS),3)
+
 bench-proxy: ## Benchmark the engine of userspace mode against direct connections, HAProxy and nginx (ROUNDS=5 PICTURE=file.svg; as root; 3 minutes)
 	scripts/ensure-tools proxies
 	cargo bench --locked --package ferroxy-proxy --bench proxy -- --rounds=$(or $(ROUNDS),5) $(if $(PICTURE),--picture="$(abspath $(PICTURE))")
@@ -109,4 +112,4 @@ clean: ## Remove all build products
 	cargo clean
 	rm -rf fuzz/target fuzz/corpus fuzz/artifacts
 
-.PHONY: help demo test test-fast test-vm test-windows cross lint fmt build release install static packages packages-check reproducible site image-check bench bench-agent bench-fleet bench-hostile bench-proxy bench-sockets soak fuzz doc clean
+.PHONY: help demo test test-fast test-vm test-windows cross lint fmt build release install static packages packages-check reproducible site image-check bench bench-agent bench-fleet bench-hostile bench-page bench-proxy bench-sockets soak fuzz doc clean

@@ -63,7 +63,7 @@ fn endpoints_come_and_go_and_without_them_clients_are_refused() {
     let (host, node, ip) = (Host::new(), address(), address());
     let empty = with_cluster_ip("web", ip, Protocol::Tcp, &[]);
     let mut dataplane = host.open();
-    dataplane.start(&intent(&[empty.clone()], node)).unwrap();
+    dataplane.start(&intent(std::slice::from_ref(&empty), node)).unwrap();
     assert_eq!(host.present(), [ip], "the host refuses ports without a listener");
     assert!(ask_tcp(ip, PORT).is_err());
     for name in ["one", "two"] {
@@ -99,7 +99,7 @@ fn a_restart_adopts_addresses_and_removes_those_of_services_that_left() {
     let (web, old) = (web("web", stays), web("old", leaves));
     host.open().start(&intent(&[web.clone(), old], node)).unwrap();
     host.calls();
-    let now = intent(&[web.clone()], node);
+    let now = intent(std::slice::from_ref(&web), node);
     let mut careful = host.open();
     assert!(!careful.is_cold().unwrap());
     let web = Arc::new(web);
@@ -124,7 +124,7 @@ fn cleanup_removes_only_ours() {
     host.lock().present.extend([hosts, foreign]);
     let both = at(web("web", ours), ExternalIp, Some(hosts), PORT);
     let mut dataplane = host.open();
-    assert_eq!(dataplane.start(&intent(&[both.clone()], node)).unwrap().refused, []);
+    assert_eq!(dataplane.start(&intent(std::slice::from_ref(&both), node)).unwrap().refused, []);
     assert_eq!(ask_tcp(hosts, PORT).unwrap(), "web", "an address that the host had before");
     drop(dataplane);
     let mut dataplane = host.open();
@@ -133,7 +133,7 @@ fn cleanup_removes_only_ours() {
     assert!(!host.path().exists());
     assert_eq!(dataplane.cleanup().unwrap(), [""; 0]);
     // Without a restart in between, and when the Service leaves.
-    dataplane.start(&intent(&[both.clone()], node)).unwrap();
+    dataplane.start(&intent(std::slice::from_ref(&both), node)).unwrap();
     dataplane.change(removal(&both)).unwrap();
     assert_eq!(host.present(), [hosts, foreign]);
 }
@@ -193,7 +193,7 @@ fn a_port_that_another_program_has_is_a_refusal_and_is_tried_again() {
     let taken = TcpListener::bind(SocketAddr::new(node, 0)).unwrap();
     let web = at(web("web", ip), NodePort, None, taken.local_addr().unwrap().port());
     let mut dataplane = host.open();
-    let outcome = dataplane.start(&intent(&[web.clone()], node)).unwrap();
+    let outcome = dataplane.start(&intent(std::slice::from_ref(&web), node)).unwrap();
     assert_eq!(outcome.refused.len(), 1);
     assert!(outcome.refused[0].reason.starts_with(&format!("listen on {node}:")), "{outcome:?}");
     assert_eq!(ask_tcp(ip, PORT).unwrap(), "web", "the rest of it is served");

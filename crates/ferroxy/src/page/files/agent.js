@@ -1,13 +1,13 @@
 // The view of the agent itself: charts of latency, changes, drift and queue; its watches and its process.
 
 import { Chart, buckets } from './chart.js';
-import { ago, badge, bytes, count, el, fill, link, moment, seconds } from './dom.js';
+import { ago, badge, bytes, count, el, fill, icon, link, moment, prose, seconds } from './dom.js';
 import { now, on, store } from './store.js';
 
 const SPANS = [['5 min', 300], ['15 min', 900], ['1 h', 3600], ['All', 0]];
 const BARS = 60;
 
-let charts, cards, spans;
+let charts, cards, failing, spans;
 let span = 900;
 let shown = false;
 let timer;
@@ -15,14 +15,15 @@ let timer;
 export function start(section) {
   const toService = point => { if (point.service) location.hash = link(point.service); };
   charts = {
-    latency: new Chart({ title: 'Sync latency', about: 'From the change of a pod to the kernel, and the time that programming took', kind: 'points', log: true, format: seconds, open: toService }),
+    latency: new Chart({ title: 'Sync latency', about: 'Of each change, on a logarithmic axis', kind: 'points', log: true, format: seconds, open: toService }),
     changes: new Chart({ title: 'Changes', about: 'Services programmed', kind: 'bars', format: count }),
     queue: new Chart({ title: 'Queue', about: 'Services and events that wait, since this page was opened', kind: 'steps', format: count }),
-    drift: new Chart({ title: 'Drift', about: 'Repairs of rules that another program changed', kind: 'bars', format: count }),
+    drift: new Chart({ title: 'Drift', about: 'Repairs of rules that another program changed', kind: 'bars', tone: 'warn', format: count }),
   };
   spans = el('div.chips', { role: 'group', 'aria-label': 'Time' }, SPANS.map(([word, value]) => el('button.chip', { value, onclick: () => choose(value) }, word)));
   cards = el('div.cards');
-  fill(section, el('div.title', el('h1', 'Agent'), spans),
+  failing = el('div', { role: 'status' });
+  fill(section, el('div.title', el('h1', 'Agent'), spans), failing,
     el('div.charts', Object.values(charts).map(chart => chart.element)), cards);
   for (const topic of ['status', 'journal', 'connection']) on(topic, () => shown && draw());
   addEventListener('resize', () => shown && drawCharts());
@@ -47,7 +48,9 @@ export function key() {
 
 function draw() {
   drawCharts();
-  if (store.status) fill(cards, watches(store.status.source), facts(store.status));
+  if (!store.status) return;
+  fill(failing, store.status.failing.map(fault));
+  fill(cards, watches(store.status.source), facts(store.status));
 }
 
 function choose(length) {
@@ -77,13 +80,15 @@ function drawCharts() {
   charts.drift.draw([{ name: 'repairs', points: drift }], from, to, `${count(store.status?.driftRepairs)} since the start`);
 }
 
+const fault = ({ step, reason, since }) => el('div.finding', icon('alert'), el('div', el('p', `${step} fails and is retried, for `, ago(since)), el('p', prose(reason))));
+
 function watches(source) {
   const alive = it => (it.alive ? badge('good', 'check', 'alive') : badge('bad', 'cross', 'not alive'));
   const rows = source.watches.map(it => el('tr', el('th', { scope: 'row' }, it.resource), el('td', alive(it)),
     el('td', it.lastActivitySeconds === null ? '–' : ago(new Date(now() - it.lastActivitySeconds * 1000).toISOString()))));
   return el('section.card', { id: 'watch', 'aria-label': 'State of the watch' },
     el('header', el('h2', 'Watch'), source.ended ? badge('bad', 'cross', 'ended') : alive(source)),
-    rows.length ? el('table', el('thead', el('tr', ['Resource', 'State', 'Last activity'].map(it => el('th', { scope: 'col' }, it)))), el('tbody', rows))
+    rows.length ? el('table', { 'aria-label': 'Watches' }, el('thead', el('tr', ['Resource', 'State', 'Last activity'].map(it => el('th', { scope: 'col' }, it)))), el('tbody', rows))
       : el('p.dim', 'The source of objects is a directory of manifests: nothing is watched at an API server.'));
 }
 
@@ -97,5 +102,5 @@ function facts(status) {
     ['Traffic', status.trafficCounted ? 'counted' : 'not counted (--traffic-metrics)'],
   ];
   return el('section.card', { 'aria-label': 'Process' }, el('header', el('h2', 'Process')),
-    el('table', el('tbody', rows.filter(([, value]) => value).map(([name, value]) => el('tr', el('th', { scope: 'row' }, name), el('td', value))))));
+    el('table', { 'aria-label': 'Process' }, el('tbody', rows.filter(([, value]) => value).map(([name, value]) => el('tr', el('th', { scope: 'row' }, name), el('td', value))))));
 }

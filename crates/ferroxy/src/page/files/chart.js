@@ -15,14 +15,15 @@ export function spark(values, width = 72, height = 20) {
 }
 
 export class Chart {
-  /// `kind`: points | steps | bars; `log`: a logarithmic axis; `format`: a value as text.
-  constructor({ title, about, kind, log = false, format, open = () => {} }) {
+  /// `kind`: points | steps | bars; `log`: a logarithmic axis; `tone`: a class for the colour; `format`: a value as text.
+  constructor({ title, about, kind, log = false, tone = '', format, open = () => {} }) {
     Object.assign(this, { kind, log, format, title, open, shown: [], at: -1 });
     this.value = el('b');
+    this.legend = el('div.legend.dim', { hidden: true });
     this.drawing = svg('svg', { class: `plot ${kind}`, height: HEIGHT, role: 'img' });
     this.tip = el('div.tip', { hidden: true });
     this.empty = el('p.none.dim');
-    this.element = el('figure.card.chart', el('figcaption', el('span', title), this.value, el('small.dim', about)),
+    this.element = el('figure', { class: `card chart ${tone}` }, el('figcaption', el('span', title), this.value, el('i.break'), el('small.dim', about), this.legend),
       el('div.plotbox', { tabindex: '0', 'aria-label': `${title}: arrow keys show single values` }, this.drawing, this.tip, this.empty));
     const box = this.element.lastChild;
     box.addEventListener('pointermove', event => this.point(event));
@@ -39,6 +40,8 @@ export class Chart {
     const inside = series.map(it => ({ ...it, points: it.points.filter(point => point.time <= to && (point.time >= from)) }));
     const all = inside.flatMap((it, number) => it.points.map(point => ({ ...point, series: it.name, number })));
     this.value.textContent = summary ?? '';
+    this.legend.hidden = series.length < 2;
+    fill(this.legend, series.map((it, number) => el('span', el('i', { class: `s${number}` }), it.name)));
     this.scale(all, from, to, width);
     this.shown = all.map(point => ({ ...point, x: this.x(point.time), y: this.y(point.value) })).sort((a, b) => a.x - b.x);
     this.at = -1;

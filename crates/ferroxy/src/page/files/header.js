@@ -23,6 +23,7 @@ export function health(status) {
   if (source.ended) return ['bad', 'Source ended', 'No change arrives any more'];
   if (!source.alive) return ['bad', 'Source down', 'Rules stay as they are'];
   if (!status.healthy) return ['bad', 'Unhealthy', 'See the log of the agent'];
+  if (status.failing.length) return ['warn', 'Retrying', `Fails: ${status.failing.map(it => it.step).join(', ')}`];
   if (!status.ready) return ['info', 'Starting', 'The first sync is not done'];
   if (!status.inSync) return ['info', 'Syncing', waiting ? `${plural(waiting, 'Service')} waiting` : 'Changes are on their way'];
   return ['good', 'In sync', null];
@@ -57,6 +58,7 @@ function tiles(status, problems) {
   const programming = store.journal.slice(-200).map(it => it.tookSeconds).filter(it => it !== null).slice(-40);
   const lastDrift = store.journal.findLast(it => it.kind === 'drift');
   return [
+    ['problems', '#/services', problems ? 'bad' : 'good', 'Problems', count(problems), `of ${plural(status.services.known, 'Service')}`],
     ['sync', '#/agent', level, 'Sync', word, words ?? (status.lastSync ? ['last ', ago(status.lastSync), ' ago'] : 'not yet')],
     ['watch', '#/agent', !source.alive ? 'bad' : alive < source.watches.length ? 'warn' : 'good', 'Watch',
       source.watches.length ? `${alive} of ${source.watches.length} alive` : source.alive ? 'Alive' : 'Not alive',
@@ -66,7 +68,6 @@ function tiles(status, problems) {
       : ['latency', '#/agent', 'good', 'Programming', seconds(programming.at(-1)), 'last change', programming],
     ['drift', '#/journal?kind=drift', lastDrift && now() - lastDrift.date < 300_000 ? 'warn' : 'good', 'Drift repairs', count(status.driftRepairs),
       lastDrift ? ['last ', ago(lastDrift.time), ' ago'] : 'none lately'],
-    ['problems', '#/services', problems ? 'bad' : 'good', 'Problems', count(problems), `of ${plural(status.services.known, 'Service')}`],
   ];
 }
 
@@ -76,7 +77,7 @@ function show([id, href, level, title, value, words, values]) {
   const tile = find(`tile-${id}`) ?? glance.appendChild(el('a', { id: `tile-${id}` }));
   tile.className = `tile ${level}`;
   tile.href = href;
-  fill(tile, el('span.dim', title), el('b', value), el('small.dim', words),
+  fill(tile, el('span.dim', el('i', { 'aria-hidden': 'true' }), title), el('b', value), el('small.dim', words),
     values?.some(it => it > 0) ? spark(values, 64, 22) : null);
 }
 

@@ -4,7 +4,9 @@ import { clock, count, el, fill, icon, link, moment, say, seconds } from './dom.
 import { List, searchField } from './list.js';
 import { on, store } from './store.js';
 
-const LEVELS = { refused: 'bad', failed: 'bad', drift: 'warn', verdict: 'warn', removed: 'idle', started: 'info', node: 'info', source: 'info', reconfigured: 'info', changed: 'good' };
+const LEVELS = { refused: 'bad', failed: 'bad', drift: 'warn', verdict: 'warn', removed: 'info', started: 'info', node: 'info', source: 'info', reconfigured: 'info', changed: 'idle' };
+
+const TITLES = [['time', 'Time'], ['kind', 'Kind'], ['service', 'Service'], ['text', 'What'], ['latency', 'API to kernel'], ['took', 'Took'], ['operations', 'Operations']];
 
 let search, kind, pauseButton, summary, list, empty;
 let wanted = { q: '', kind: '' };
@@ -19,8 +21,7 @@ export function start(section) {
     el('option', { value: '' }, 'All kinds'), Object.keys(LEVELS).sort().map(it => el('option', { value: it }, it)));
   pauseButton = el('button', { id: 'pause', 'aria-pressed': 'false', onclick: pause });
   summary = el('p.dim.summary', { role: 'status' });
-  const titles = ['Time', 'Kind', 'Service', 'What', 'API to kernel', 'Took', 'Operations'];
-  const head = el('div.entry.head', { role: 'row' }, titles.map(it => el('span', { role: 'columnheader' }, it)));
+  const head = el('div.entry.head', { role: 'row' }, TITLES.map(([name, it]) => el(`span.j-${name}`, { role: 'columnheader' }, it)));
   list = new List({ id: 'journal', role: 'table', label: 'Journal', tools: [field, kind, pauseButton, summary], head,
     make: () => el('div.entry.row', { role: 'row' }), show: showEntry, key: entry => entry.number });
   empty = el('p.empty', { hidden: true });
@@ -53,11 +54,15 @@ export function key(event) {
   return true;
 }
 
-/// One entry as a row, for the list of a Service as well.
-export function entryRow(entry) {
-  const row = el('div.entry.row');
-  showEntry(row, entry);
-  return row;
+/// Entries as rows with a head, for the view of a Service.
+export function entryRows(entries) {
+  const rows = entries.map(entry => {
+    const row = el('div.entry.row', { role: 'row' });
+    showEntry(row, entry);
+    return row;
+  });
+  return el('div.entries', { role: 'table', 'aria-label': 'Entries of the journal' },
+    el('div.entry.head', { role: 'row' }, TITLES.map(([name, it]) => el(`span.j-${name}`, { role: 'columnheader' }, it))), rows);
 }
 
 function want(change) {

@@ -87,6 +87,17 @@ export class List {
     }
     for (const [key, index] of wanted) this.place(key, index, again);
     this.spare.splice(0).forEach(row => row.element.remove());
+    this.arrange(wanted);
+  }
+
+  /// Rows are placed by their offset; assistive technology reads them in the order of the document.
+  arrange(wanted) {
+    let next = this.body.firstChild;
+    for (const key of wanted.keys()) {
+      const { element } = this.rows.get(key);
+      if (element === next) next = next.nextSibling;
+      else this.body.insertBefore(element, next);
+    }
   }
 
   place(key, index, again) {

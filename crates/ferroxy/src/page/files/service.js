@@ -3,7 +3,7 @@
 import { get } from './api.js';
 import { spark } from './chart.js';
 import { ago, badge, bytes, copyable, el, fill, icon, link, perSecond, plural, prose, say, seconds, stateOf, svg } from './dom.js';
-import { entryRow } from './journal.js';
+import { entryRows } from './journal.js';
 import { rates, watchRates } from './rates.js';
 import { listHash } from './services.js';
 import { on, store } from './store.js';
@@ -22,6 +22,7 @@ export function start(section) {
   root = section;
   new ResizeObserver(drawLines).observe(root);
   on('services', () => name && refresh());
+  on('status', () => name && refresh());
   on('journal', () => name && drawJournal());
   on('connection', () => name && store.connection.state === 'live' && refresh());
 }
@@ -50,11 +51,11 @@ export function key(event) {
   return true;
 }
 
-/// Reads it again when its row or the time of its last change differs.
+/// Reads it again when its row or the time of its last change differs, and when nothing waits any more.
 let seen = '';
 function refresh() {
   const row = store.services.get(name);
-  const now = `${name} ${row?.state} ${row?.changed} ${row?.endpoints.used} ${store.connection.since}`;
+  const now = `${name} ${row?.state} ${row?.changed} ${row?.endpoints.used} ${store.connection.since} ${store.status?.inSync}`;
   if (now !== seen) load();
   seen = now;
 }
@@ -92,8 +93,9 @@ function head(state, word) {
 
 function traceLink() {
   const port = loaded?.ports[0];
-  const protocol = port && port.protocol !== 'tcp' ? `/${port.protocol}` : '';
-  return `#/trace?to=${encodeURIComponent(`${name}:${port?.port ?? 80}${protocol}`)}`;
+  // Before the Service itself is loaded, its row has the ports as well: `53/udp`.
+  const [number, protocol] = port ? [port.port, port.protocol] : (store.services.get(name)?.ports[0] ?? '80/tcp').split('/');
+  return `#/trace?to=${encodeURIComponent(`${name}:${number}${protocol === 'tcp' ? '' : `/${protocol}`}`)}`;
 }
 
 function draw(answer) {
@@ -230,5 +232,5 @@ function drawJournal() {
   if (journal.dataset.now === text && journal.firstChild) return;
   journal.dataset.now = text;
   fill(journal, el('header', el('h2', 'What changed lately'), el('p.dim', el('a', { href: `#/journal?q=${encodeURIComponent(name)}` }, 'in the journal'))),
-    entries.length ? el('div.entries', entries.map(entryRow)) : el('p.dim', 'Nothing since the agent started, as far as the journal goes back.'));
+    entries.length ? entryRows(entries) : el('p.dim', 'Nothing since the agent started, as far as the journal goes back.'));
 }

@@ -61,6 +61,8 @@ let wake = () => {};
 let attempt = 0;
 let opened = false;
 let learned = 0;
+/// The number of Services for which the list was read again, because it had another one.
+let recounted = -1;
 
 /// Connects, and connects again for ever.
 export async function run() {
@@ -120,7 +122,9 @@ function pause() {
     const timer = wait < Infinity ? setTimeout(resolve, wait) : null;
     wake = () => {
       clearTimeout(timer);
-      set({ ...store.connection, retryAt: 0 });
+      // Whether a token is wrong is known after the next answer.
+      const { state } = store.connection;
+      set({ ...store.connection, state: state === 'token' ? 'connecting' : state, retryAt: 0 });
       resolve();
     };
   });
@@ -184,10 +188,19 @@ async function refresh(signal) {
       names.forEach(name => dirty.delete(name));
       const list = await patiently(() => get('services', { name: names }, signal), signal);
       merge(names, list.items);
+    } else if (miscounted()) {
+      recounted = store.status.services.known;
+      reloadWanted = true;
     } else if (Date.now() - learned > QUIET && !document.hidden) learn(await get('status', {}, signal));
     await new Promise(resolve => setTimeout(resolve, REFRESH));
     if (signal.aborted) return;
   }
+}
+
+/// Services that this node does not handle come and go without an entry in the journal; the status counts them.
+function miscounted() {
+  const { known } = store.status.services;
+  return known !== store.services.size && known !== recounted;
 }
 
 /// Asks again while the agent is busy.
