@@ -196,5 +196,6 @@ impl<F: Followed> Following<F> {
 }
 
 // With links, and notifications that not every platform has.
-#[cfg(all(test, unix))]
+#[cfg(unix)]
+#[cfg(test)]
 mod tests;

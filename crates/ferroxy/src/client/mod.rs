@@ -10,7 +10,9 @@ use std::io;
 use anyhow::{Context, bail};
 use serde_json::Value;
 
-pub use local::{AgentAddress, DEFAULT_PORT, Local, read_token};
+pub use local::{AgentAddress, Local};
+#[cfg(feature = "api")]
+pub use local::{DEFAULT_PORT, read_token};
 
 /// Where answers come from: the agent of this node, or one that the API server leads to.
 pub trait Api {
