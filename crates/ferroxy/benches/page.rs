@@ -122,6 +122,8 @@ fn run(options: &Options, round: usize) -> Option<Vec<(Variant, Cost)>> {
         }
     }
     let took = began.elapsed().as_secs_f64();
+    // A machine that is too busy for the rate makes the figures too good.
+    eprintln!("bench-page: {:.0} changes/s", f64::from(total) / took);
     // What it takes to catch up counts as well.
     thread::sleep(SECOND);
     let found = places.iter().zip(before);
