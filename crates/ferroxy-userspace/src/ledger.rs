@@ -99,7 +99,7 @@ impl Ledger {
         for (name, service) in changes.iter().filter_map(|(name, wanted)| Some((name, wanted.as_ref()?))) {
             let wanted = self.in_families(service);
             let keys = ports_of(&wanted, &self.settings);
-            if keys.iter().any(|key| self.ports.assign(key).is_none()) {
+            if !self.ports.assign_all(&keys) {
                 step.without_port.insert(name.clone());
             }
         }
@@ -138,15 +138,8 @@ impl Ledger {
             Some(service) => ports_of(&self.in_families(service), &self.settings).into_iter().collect(),
             None => BTreeSet::new(),
         };
-        let old = self.acknowledged.service(name);
         self.acknowledged.set_service(name, service);
-        if let Some(old) = old {
-            for key in ports_of(&self.in_families(&old), &self.settings) {
-                if !wanted.contains(&key) {
-                    self.ports.release(&key);
-                }
-            }
-        }
+        self.ports.keep_only(name, &wanted);
         match failed.is_empty() {
             true => drop(self.failed.remove(name)),
             false => drop(self.failed.insert(name.clone(), failed)),

@@ -2,8 +2,10 @@
 //! kernel still translates keep working; after a restart it is read from the rules.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound::{Excluded, Included};
 use std::ops::RangeInclusive;
 
+use ferroxy_core::ServiceName;
 pub use ferroxy_pools::{CLUSTER, LOCAL};
 use ferroxy_proxy::Key;
 
@@ -43,6 +45,16 @@ impl Ports {
         Some(port)
     }
 
+    /// A port for each of these keys. If there are too few, none of them takes one: the rest is for others.
+    pub fn assign_all(&mut self, keys: &[Key]) -> bool {
+        let new: Vec<&Key> = keys.iter().filter(|key| self.get(key).is_none()).collect();
+        let is_enough = new.iter().all(|key| self.assign(key).is_some());
+        if !is_enough {
+            new.into_iter().for_each(|key| self.release(key));
+        }
+        is_enough
+    }
+
     /// Enters what an earlier run assigned. Not outside of the range, and not a port that another key has.
     pub fn adopt(&mut self, key: &Key, port: u16) {
         if self.range.contains(&port) && !self.taken.contains(&port) && !self.by_key.contains_key(key) {
@@ -54,6 +66,19 @@ impl Ports {
         if let Some(port) = self.by_key.remove(key) {
             self.taken.remove(&port);
         }
+    }
+
+    /// Releases what a Service had, except for these keys; also what it was assigned and never used, because it was refused.
+    pub fn keep_only(&mut self, service: &ServiceName, wanted: &BTreeSet<Key>) {
+        // Its name is followed by the name of a port, or by a port's number (`fragment::pool_key`).
+        let ranges =
+            [(':', ';'), ('#', '$')].map(|(from, to)| format!("{service}{from}")..format!("{service}{to}"));
+        let keys = ranges
+            .iter()
+            .flat_map(|it| self.by_key.range::<str, _>((Included(&*it.start), Excluded(&*it.end))));
+        let unwanted: Vec<Key> =
+            keys.map(|(key, _)| key).filter(|key| !wanted.contains(*key)).cloned().collect();
+        unwanted.iter().for_each(|key| self.release(key));
     }
 
     /// Another program has the port of this key: it gets another one the next time.
@@ -102,5 +127,31 @@ mod tests {
         assert_eq!(["b", "a", "c"].map(|it| ports.assign(&key(it))), [Some(100), Some(102), None]);
         ports.forgive();
         assert_eq!(ports.assign(&key("c")), Some(101));
+    }
+
+    #[test]
+    fn too_few_ports_are_left_to_others() {
+        let mut ports = Ports::new(100..=102);
+        assert!(ports.assign_all(&["a", "b"].map(key)));
+        assert!(!ports.assign_all(&["b", "c", "d"].map(key)));
+        assert_eq!(["a", "b", "c", "d"].map(|it| ports.get(it)), [Some(100), Some(101), None, None]);
+        assert!(ports.assign_all(&["b", "e"].map(key)));
+    }
+
+    #[test]
+    fn a_service_releases_its_own_ports_only() {
+        let mut ports = Ports::new(100..=110);
+        let keys = [
+            "ns/web#80/tcp",
+            "ns/web:a#80/tcp",
+            "ns/web:b#81/tcp",
+            "ns/web-2#80/tcp",
+            "ns/we#80/tcp",
+            "ns/web2:a#80/tcp",
+        ];
+        assert!(ports.assign_all(&keys.map(key)));
+        ports.keep_only(&ServiceName::new("ns", "web"), &[key("ns/web:a#80/tcp")].into());
+        let left: Vec<&str> = keys.into_iter().filter(|it| ports.get(it).is_some()).collect();
+        assert_eq!(left, ["ns/web:a#80/tcp", "ns/web-2#80/tcp", "ns/we#80/tcp", "ns/web2:a#80/tcp"]);
     }
 }

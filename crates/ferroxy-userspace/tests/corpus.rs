@@ -42,8 +42,12 @@ fn recorded(trial: &Trial) -> RuleState {
 
 /// Ports of the proxy differ from run to run: the Service's name stands for them. The recording has the API server's own Service.
 fn comparable(state: RuleState) -> Vec<String> {
+    of_family(state, RECORDED)
+}
+
+fn of_family(state: RuleState, wanted: Family) -> Vec<String> {
     let mut lines = Vec::new();
-    for ((family, table), rules) in state.tables.into_iter().filter(|((family, _), _)| *family == RECORDED) {
+    for ((family, table), rules) in state.tables.into_iter().filter(|((family, _), _)| *family == wanted) {
         for (chain, rules) in rules.chains.iter().chain(&rules.jumps) {
             let mut ours: Vec<String> = normalised(rules);
             ours.sort_by_key(|line| service(line).to_owned());
@@ -111,6 +115,38 @@ fn every_recorded_ruleset_is_rendered_exactly() {
         rules += ours.len();
     }
     assert!(rules > 200, "only {rules} rules");
+}
+
+/// Rules of a dual-stack Service, with the port of the proxy left out.
+fn of_dual_stack(bind_v6: bool) -> RuleState {
+    let mut trial = trials().into_iter().find(|it| it.case.name == "dual-stack").unwrap();
+    trial.intent.node.v6.bind_address = bind_v6.then(|| "fd00:172:18::2".parse().unwrap());
+    render(&trial.intent, &iptables_rules(), &Family::ALL).rules.iptables
+}
+
+/// The original served IPv6 with the same rules, where its bind address was one of IPv6. The recorded cluster has no Service that it
+/// served there, so its rules for IPv4 are compared with ours for IPv6.
+#[test]
+fn rules_for_ipv6_are_those_for_ipv4_with_other_addresses() {
+    let trial = trials().into_iter().find(|it| it.case.name == "dual-stack").unwrap();
+    let of_ipv4 = |line: String| {
+        let line = line.replace("fd00:10:96::80/128", "10.96.0.80/32");
+        line.replace("[fd00:172:18::2]", "172.18.0.2").replace("IPv6 ", "IPv4 ")
+    };
+    let ours: Vec<String> = of_family(of_dual_stack(false), Family::V6).into_iter().map(of_ipv4).collect();
+    assert_eq!(ours, comparable(recorded(&trial)));
+}
+
+/// With a bind address of IPv6, nothing is redirected there: the proxy has one address. IPv4 is as before.
+#[test]
+fn a_bind_address_of_ipv6_is_where_its_rules_lead() {
+    let (bound, unbound) = (of_dual_stack(true), of_dual_stack(false));
+    assert_eq!(of_family(bound.clone(), Family::V4), of_family(unbound, Family::V4));
+    let translated: Vec<String> =
+        of_family(bound, Family::V6).into_iter().filter(|line| line.contains("default/web")).collect();
+    let leads_there = |line: &&String| line.ends_with("-j DNAT --to-destination [fd00:172:18::2]:PORT");
+    assert_eq!(translated.iter().filter(leads_there).count(), 4, "{translated:#?}");
+    assert_eq!(translated.len(), 5, "four rules of nat and one of filter: {translated:#?}");
 }
 
 /// Ring 1, needs root: the tool and we write these rules alike.

@@ -81,7 +81,9 @@ fn without_translation_too() {
 fn behind_the_chains_of_the_original_too() {
     let mut settings = Settings::default();
     settings.set(&RULES, Value::Text("iptables".into()));
-    play(&settings, &["clusterip-tcp", "clusterip-udp", "clusterip-target-port", "lb-cluster", "zone-hints"]);
+    let cases =
+        ["clusterip-tcp", "clusterip-udp", "clusterip-target-port", "dual-stack", "lb-cluster", "zone-hints"];
+    play(&settings, &cases);
 }
 
 fn rules(network: &Network) -> String {

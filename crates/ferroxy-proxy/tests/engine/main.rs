@@ -15,5 +15,6 @@ mod datagrams;
 mod descriptors;
 mod dials;
 mod hand_over;
+mod idle;
 mod peers;
 mod pools;
