@@ -156,6 +156,11 @@ fn who_stops_answering_is_out_and_comes_back_in_nftables_mode() {
 }
 
 #[test]
+fn who_stops_answering_is_out_and_comes_back_in_userspace_mode() {
+    who_stops_answering_is_out_and_comes_back("userspace");
+}
+
+#[test]
 fn who_stops_answering_is_out_and_comes_back_in_iptables_mode() {
     who_stops_answering_is_out_and_comes_back("iptables");
 }

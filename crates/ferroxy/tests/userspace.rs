@@ -82,6 +82,86 @@ fn the_chains_of_the_original_lead_to_the_proxy() {
     assert_eq!(tools.rules(ka), before);
 }
 
+/// By every frontend, from a pod, the node itself and an outside client, over both protocols; with and without a bind address.
+#[test]
+fn the_chains_of_the_original_serve_ipv6() {
+    let Some(network) = support::network() else { return };
+    let ka = network.namespace("ka").unwrap();
+    let cluster = Cluster::in_mode("userspace");
+    let dns = Service::new("dns", &["10.96.0.10", "fd00:10:96::10"])
+        .node_port(Protocol::Udp, 53, 53, 30053)
+        .endpoints(&["a1", "b1"]);
+    cluster.write_service(&web_service());
+    cluster.write_service(&dns);
+    cluster.configure("mode: userspace", "mode: userspace\nuserspace: {rules: iptables}");
+    let tools = Iptables::nft();
+    for (bind_address, others) in [
+        ("0.0.0.0", "-j REDIRECT --to-ports"),
+        ("fd00:172:18::2", "-j DNAT --to-destination [fd00:172:18::2]:"),
+    ] {
+        cluster.configure("bindAddress: 0.0.0.0", &format!("bindAddress: {bind_address}"));
+        let arguments = run_arguments(&cluster.manifests(), &cluster.config());
+        let agent = Agent::start_using(ka, &tools, arguments.clone());
+        let rules = tools.rules(ka);
+        let leads = |chain: &str, to: &str| {
+            let start = format!("-A {chain} -d fd00:10:96::80/128 ");
+            let is_it = |it: &&String| [&start, "--dport 80 ", to].iter().all(|words| it.contains(*words));
+            assert_eq!(rules.iter().filter(is_it).count(), 1, "{chain} {to}: {rules:#?}");
+        };
+        leads("KUBE-PORTALS-CONTAINER", others);
+        leads("KUBE-PORTALS-HOST", "-j DNAT --to-destination [fd00:172:18::2]:");
+        for from in ["a2", "ka", "ext"] {
+            for (web, dns) in [
+                ("[fd00:10:96::80]:80", "[fd00:10:96::10]:53"),
+                ("[fd00:172:18::2]:30080", "[fd00:172:18::2]:30053"),
+            ] {
+                pod_from(&network, from, Protocol::Tcp, web);
+                pod_from(&network, from, Protocol::Udp, dns);
+            }
+        }
+        pod_from(&network, "ka", Protocol::Tcp, "[::1]:30080");
+        // The next process listens where the rules lead to.
+        agent.kill();
+        let agent = Agent::start_using(ka, &tools, arguments);
+        assert_eq!(tools.rules(ka), rules);
+        pod_from(&network, "a2", Protocol::Tcp, "[fd00:10:96::80]:80");
+        agent.terminate();
+    }
+}
+
+/// No client is accepted and left without an answer, and none is held by a socket that nothing serves.
+#[test]
+fn without_endpoints_clients_are_refused_and_the_node_port_is_closed() {
+    let Some(network) = support::network() else { return };
+    let ka = network.namespace("ka").unwrap();
+    let tools = Iptables::nft();
+    for settings in ["{}", "{rules: iptables}", "{clusterIPs: bind}"] {
+        let cluster = cluster();
+        cluster.configure("mode: userspace", &format!("mode: userspace\nuserspace: {settings}"));
+        let agent = Agent::start_using(ka, &tools, run_arguments(&cluster.manifests(), &cluster.config()));
+        serves_every_way(&network);
+        cluster.write_service(&web_service().endpoints(&[]));
+        let all_refused = || {
+            WAYS.iter().all(|(from, protocol, target)| {
+                ask_from(&network, from, *protocol, target) == Answer::Refused
+            })
+        };
+        wait_until("all are refused", DEADLINE, all_refused);
+        for target in ["127.0.0.1:30080", "[::1]:30080"] {
+            assert_eq!(ask_from(&network, "ka", Protocol::Tcp, target), Answer::Refused, "{settings}");
+        }
+        assert_eq!(shown(ka, "ss", &["-Hltn", "sport", "=", ":30080"]), "", "{settings}");
+        cluster.write_service(&web_service());
+        wait_until("they are served again", DEADLINE, || {
+            WAYS.iter().all(|(from, protocol, target)| {
+                matches!(ask_from(&network, from, *protocol, target), Answer::Reply(_))
+            })
+        });
+        agent.terminate();
+        assert_eq!(ferroxy_with(ka, &tools, &["cleanup"]).code, 0);
+    }
+}
+
 #[test]
 fn cluster_ips_work_without_any_translation() {
     let Some(network) = support::network() else { return };

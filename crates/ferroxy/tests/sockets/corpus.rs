@@ -3,10 +3,12 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::path::Path;
 use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 use ferroxy_lab::Protocol;
-use ferroxy_lab::conformance::{Mode, RecordedProbe, Trial, cases};
+use ferroxy_lab::conformance::{Case, Mode, RecordedProbe, Trial, cases};
 
 use super::Stage;
 use super::support::{Agent, Iptables, configured, ferroxy, run_arguments};
@@ -66,6 +68,67 @@ fn play(name: &str, mode: Mode, word: &str, tools: Option<Iptables>) -> Option<V
     assert_eq!(done.code, 0, "{name}: {done:?}");
     assert!(!stage.pins().exists(), "{name}: pins are left");
     Some([differences, after].concat())
+}
+
+/// The corpus on another kernel, by one agent that goes from case to case as a cluster changes: there, a start costs more than all
+/// else. A selection: the cases of the most common configuration, since another one is another start; and the probes that
+/// sockets can have a part in, which are TCP from the host and from pods on this node. All others are packets, and
+/// `conformance_vm.rs` plays them there.
+pub fn in_turn(mode: Mode, word: &str) {
+    let Some(stage) = Stage::new() else { return };
+    let (folder, config) = (tempfile::tempdir().unwrap(), configured("clusterip-tcp", word));
+    let manifests = folder.path().join("manifests");
+    std::fs::create_dir(&manifests).unwrap();
+    std::fs::write(folder.path().join("config.yaml"), &config).unwrap();
+    let mut arguments: Vec<_> = run_arguments(&manifests, &folder.path().join("config.yaml")).into();
+    arguments.extend(stage.flags("all"));
+    // Changes are logged from here on.
+    arguments.push("-v=2".into());
+    let mut trials = Trial::all(mode).unwrap();
+    trials.retain(|trial| configured(&trial.case.name, word) == config);
+    let (mut running, mut faults, mut probes): (Option<Agent>, Vec<String>, usize) = (None, Vec::new(), 0);
+    for trial in &mut trials {
+        let listed = take_listed(trial, word);
+        let concerned = |it: &RecordedProbe| {
+            it.protocol == Protocol::Tcp && ["ka", "a1", "a2"].contains(&it.from.as_str())
+        };
+        trial.case.probes.retain(concerned);
+        if trial.case.probes.is_empty() && listed.is_empty() {
+            continue;
+        }
+        // The emulated machine may take seconds for an answer.
+        trial.replies = 8;
+        show(&trial.case, &manifests, running.as_ref());
+        let agent = running.get_or_insert_with(|| {
+            let agent = Agent::start_using(stage.ka(), &Iptables::nft(), arguments.clone());
+            agent.wait_for("connections of the host and pods are translated");
+            agent
+        });
+        probes += trial.case.probes.len() + listed.len();
+        let mut found = seen(trial, &listed, &stage);
+        if !found.is_empty() {
+            agent.settle(stage.ka());
+            found = seen(trial, &listed, &stage);
+        }
+        faults.extend(found);
+    }
+    assert!(faults.is_empty(), "{word}: {} of {probes} probes:\n{}", faults.len(), faults.join("\n"));
+    let (cases, log) = (trials.len(), running.unwrap().terminate());
+    assert!(!log.contains("drift") && cases > 5 && probes > 50, "{cases} cases, {probes} probes: {log}");
+}
+
+/// Makes this the cluster, and waits until the agent has done something about it: as a rule all there is to do.
+fn show(case: &Case, manifests: &Path, agent: Option<&Agent>) {
+    let (new, file) = (manifests.with_file_name("new"), manifests.join("objects.yaml"));
+    std::fs::copy(case.folder.join("objects.yaml"), &new).unwrap();
+    let changes = |agent: &Agent| agent.said(" changed: ");
+    let before = agent.map(changes);
+    std::fs::rename(new, file).unwrap();
+    // Cases that ask for the same as the one before change nothing.
+    let end = Instant::now() + Duration::from_secs(5);
+    while agent.is_some() && agent.map(changes) == before && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }
 
 /// What is neither as recorded nor as listed.

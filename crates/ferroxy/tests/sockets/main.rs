@@ -19,6 +19,18 @@ use std::path::PathBuf;
 
 use ferroxy_lab::{BpfFilesystem, Capability, Cgroups, Namespace, Network, require};
 
+#[test]
+#[ignore = "an older kernel: make test-vm"]
+fn the_corpus_over_nftables_on_an_older_kernel() {
+    corpus::in_turn(ferroxy_lab::conformance::Mode::Nftables, "nftables");
+}
+
+#[test]
+#[ignore = "needs IPVS: make test-vm"]
+fn the_corpus_over_ipvs() {
+    corpus::in_turn(ferroxy_lab::conformance::Mode::Ipvs, "ipvs");
+}
+
 /// The conformance network in cgroups, and a place for pins.
 struct Stage {
     network: Network,
