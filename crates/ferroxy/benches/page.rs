@@ -62,7 +62,7 @@ const MB: f64 = 1e6;
 /// Of a processor, and of memory: more than this is too much.
 const GOAL_CORES: f64 = 0.01;
 const GOAL_BYTES: f64 = 8.0 * MB;
-const PAGE: &str = "127.0.0.1:10257";
+const PAGE: &str = "127.0.0.1:10261";
 /// As many names as the page asks for at once.
 const NAMES: usize = 200;
 /// What the kernel counts a process's time in, on every Linux platform.

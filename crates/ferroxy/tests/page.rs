@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use support::web::{Reply, request};
 use support::{Agent, Cluster, DEADLINE, Service, ferroxy, run_arguments, wait_until};
 
-const PAGE: &str = "127.0.0.1:10257";
+const PAGE: &str = "127.0.0.1:10261";
 const STREAMS: usize = 16;
 
 fn start(node: &Namespace, cluster: &Cluster, more: &[&str]) -> Agent {
@@ -371,7 +371,7 @@ fn beyond_loopback_a_token_is_needed() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("token");
     let token = format!("--page-token-file={}", file.display());
-    let everywhere = "--page-address=0.0.0.0:10257";
+    let everywhere = "--page-address=0.0.0.0:10261";
     let one_line = |more: &[&str]| {
         let all: Vec<OsString> =
             [OsString::from("run")].into_iter().chain(arguments(&cluster, more)).collect();
@@ -381,7 +381,7 @@ fn beyond_loopback_a_token_is_needed() {
         let [line] = lines[..] else { panic!("{done:?}") };
         line.to_owned()
     };
-    let reason = "0.0.0.0:10257 is reachable from other hosts: set pageTokenFile (--page-token-file)";
+    let reason = "0.0.0.0:10261 is reachable from other hosts: set pageTokenFile (--page-token-file)";
     assert_eq!(one_line(&[everywhere]), format!("ferroxy: --page-address: {reason}"));
     assert!(one_line(&[everywhere, &token]).contains("pageTokenFile: cannot read"));
     fs::write(&file, "short").unwrap();

@@ -37,8 +37,8 @@ fn status_is_one_screen_and_an_exit_code() {
     let Some(node) = support::lonely_node() else { return };
     let nobody = ferroxy(&node, &["status"]);
     assert_eq!(nobody.code, 1);
-    assert!(nobody.stderr.contains("no agent answers at 127.0.0.1:10257"), "{}", nobody.stderr);
-    assert!(nobody.stderr.contains("--page-address=127.0.0.1:10257") && nobody.stderr.lines().count() == 1);
+    assert!(nobody.stderr.contains("no agent answers at 127.0.0.1:10261"), "{}", nobody.stderr);
+    assert!(nobody.stderr.contains("--page-address=127.0.0.1:10261") && nobody.stderr.lines().count() == 1);
 
     let cluster = cluster();
     let _agent = start(&node, &cluster);
@@ -48,7 +48,7 @@ fn status_is_one_screen_and_an_exit_code() {
     assert!(shown.stdout.contains("2 programmed") && !shown.stdout.contains('\x1b'), "{}", shown.stdout);
     let value = json(&ferroxy(&node, &["status", "--output=json"]).stdout);
     assert_eq!((&value["kind"], &value["services"]["known"]), (&"Status".into(), &2.into()));
-    let yaml = ferroxy(&node, &["status", "--output=yaml", "--agent=0.0.0.0:10257"]).stdout;
+    let yaml = ferroxy(&node, &["status", "--output=yaml", "--agent=0.0.0.0:10261"]).stdout;
     assert!(yaml.contains("\nkind: Status\n"), "{yaml}");
 
     let wrong = ferroxy(&node, &["status", "--agent=localhost"]);

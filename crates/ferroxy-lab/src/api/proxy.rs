@@ -102,7 +102,7 @@ mod tests {
             Some((target.pod.namespace, target.pod.name, target.port, target.path))
         };
         let expected = |port, path: &str| Some(("a".to_owned(), "b".to_owned(), port, path.to_owned()));
-        assert_eq!(target("a/pods/http:b:10257/proxy/api/v1/status"), expected(10257, "/api/v1/status"));
+        assert_eq!(target("a/pods/http:b:10261/proxy/api/v1/status"), expected(10261, "/api/v1/status"));
         assert_eq!(target("a/pods/b:1/proxy/"), expected(1, "/"));
         assert_eq!(target("a/pods/b/proxy"), expected(80, "/"));
         for path in [

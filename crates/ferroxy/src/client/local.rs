@@ -10,8 +10,8 @@ use serde_json::Value;
 
 use super::{Api, Follow, http, value_of};
 
-/// Where the page is served unless the address says otherwise.
-pub const DEFAULT_PORT: u16 = 10257;
+/// Where the page is served unless the address says otherwise. Not 10257 to 10260, which components of the control plane have.
+pub const DEFAULT_PORT: u16 = 10261;
 
 /// A line of an event stream is one entry or one status.
 const LONGEST_LINE: usize = 1 << 20;
@@ -104,7 +104,7 @@ impl Follow for Local {
     }
 }
 
-/// `10257` unless there is a port; an address for all is asked on loopback.
+/// `10261` unless there is a port; an address for all is asked on loopback.
 fn address(text: &str) -> anyhow::Result<SocketAddr> {
     let with_port = text.parse::<SocketAddr>();
     let parsed =
@@ -140,8 +140,8 @@ mod tests {
     #[test]
     fn addresses_are_as_the_agent_takes_them() {
         for (text, expected) in [
-            ("127.0.0.1", "127.0.0.1:10257"),
-            ("::1", "[::1]:10257"),
+            ("127.0.0.1", "127.0.0.1:10261"),
+            ("::1", "[::1]:10261"),
             ("0.0.0.0:80", "127.0.0.1:80"),
             ("[::]:80", "[::1]:80"),
             ("192.0.2.1:81", "192.0.2.1:81"),

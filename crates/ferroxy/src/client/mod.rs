@@ -10,16 +10,16 @@ use std::io;
 use anyhow::{Context, bail};
 use serde_json::Value;
 
-pub use local::{AgentAddress, Local};
 #[cfg(feature = "api")]
-pub use local::{DEFAULT_PORT, read_token};
+pub use local::read_token;
+pub use local::{AgentAddress, DEFAULT_PORT, Local};
 
 /// Where answers come from: the agent of this node, or one that the API server leads to.
 pub trait Api {
     /// The answer to `GET` of a path below `/api/v1/`; an error in words if there is none.
     fn get(&self, path: &str) -> anyhow::Result<Value>;
 
-    /// Who is asked, in words for people: `127.0.0.1:10257`.
+    /// Who is asked, in words for people: `127.0.0.1:10261`.
     fn who(&self) -> String;
 }
 
@@ -68,9 +68,9 @@ mod tests {
     #[test]
     fn an_error_has_the_words_of_the_agent() {
         let body = br#"{"kind":"Error","code":404,"message":"There is no Service default/wbe."}"#;
-        let error = value_of(404, body, "127.0.0.1:10257").unwrap_err();
-        assert_eq!(error.to_string(), "127.0.0.1:10257: There is no Service default/wbe.");
-        let error = value_of(401, b"{}", "10.0.0.1:10257").unwrap_err().to_string();
+        let error = value_of(404, body, "127.0.0.1:10261").unwrap_err();
+        assert_eq!(error.to_string(), "127.0.0.1:10261: There is no Service default/wbe.");
+        let error = value_of(401, b"{}", "10.0.0.1:10261").unwrap_err().to_string();
         assert!(error.contains("--token-file"), "{error}");
         let error = value_of(200, b"<html>", "10.0.0.1:80").unwrap_err().to_string();
         assert!(error.contains("not that of a Ferroxy agent"), "{error}");

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use super::file::{self, File};
 use super::{duration, fields};
+use crate::client;
 use crate::modes::Modes;
 
 /// Where the values come from: files and flags differ in what counts as unset.
@@ -49,7 +50,6 @@ pub(super) fn fill(file: &mut File, modes: Modes, origin: Origin) {
 
 pub(super) const HEALTHZ_PORT: u16 = 10256;
 pub(super) const METRICS_PORT: u16 = 10249;
-pub(super) const PAGE_PORT: u16 = 10257;
 pub(super) const TRAFFIC_METRICS_MAX_SERIES: u32 = 20_000;
 
 /// The default addresses of the health and metrics services: of the family of `bindAddress`.
@@ -92,7 +92,7 @@ fn addresses(file: &mut File, origin: Origin) {
     for (address, port) in [
         (&mut file.healthz_bind_address, HEALTHZ_PORT),
         (&mut file.metrics_bind_address, METRICS_PORT),
-        (&mut file.page_address, PAGE_PORT),
+        (&mut file.page_address, client::DEFAULT_PORT),
     ] {
         *address = address.as_deref().map(|it| with_port(it, port.into()));
     }

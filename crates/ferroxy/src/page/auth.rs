@@ -140,7 +140,7 @@ fn is_from_here(headers: &HeaderMap, is_api: bool) -> Result<(), Refused> {
     Ok(())
 }
 
-/// `localhost`, `127.0.0.1:10257`, `[::1]:10257`
+/// `localhost`, `127.0.0.1:10261`, `[::1]:10261`
 fn is_loopback(host: &str) -> bool {
     let is_port = |port: &str| !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
     let name = match host.rsplit_once(':') {
@@ -172,16 +172,16 @@ mod tests {
         let door = Door::new(None).unwrap();
         for (host, expected) in [
             ("localhost", 200),
-            ("LOCALHOST:10257", 200),
-            ("127.0.0.1:10257", 200),
+            ("LOCALHOST:10261", 200),
+            ("127.0.0.1:10261", 200),
             ("127.8.8.8", 200),
-            ("[::1]:10257", 200),
+            ("[::1]:10261", 200),
             ("[::1]", 200),
             ("evil.example", 403),
-            ("evil.example:10257", 403),
+            ("evil.example:10261", 403),
             ("127.0.0.1.evil.example", 403),
             ("localhost.evil.example", 403),
-            ("192.0.2.1:10257", 403),
+            ("192.0.2.1:10261", 403),
             ("localhost:", 403),
             ("", 403),
         ] {
@@ -194,11 +194,11 @@ mod tests {
     #[test]
     fn without_a_token_other_origins_are_refused() {
         let door = Door::new(None).unwrap();
-        let host = ("host", "localhost:10257");
+        let host = ("host", "localhost:10261");
         for (origin, expected) in [
-            ("http://localhost:10257", 200),
+            ("http://localhost:10261", 200),
             ("http://localhost:8080", 403),
-            ("https://localhost:10257", 403),
+            ("https://localhost:10261", 403),
             ("http://evil.example", 403),
             ("null", 403),
         ] {
@@ -218,7 +218,7 @@ mod tests {
         let file = folder.path().join("token");
         std::fs::write(&file, "  0123456789abcdef\n").unwrap();
         let door = Door::new(Some(file)).unwrap();
-        let host = ("host", "node-7:10257");
+        let host = ("host", "node-7:10261");
         for (header, expected) in [
             (("x-ferroxy-token", "0123456789abcdef"), 200),
             (("authorization", "Bearer 0123456789abcdef"), 200),
@@ -234,7 +234,7 @@ mod tests {
             assert_eq!(code(&door, &[host, header], true), expected, "{header:?}");
         }
         assert_eq!(code(&door, &[host], false), 200, "files tell nothing");
-        let local = ("host", "localhost:10257");
+        let local = ("host", "localhost:10261");
         assert_eq!(code(&door, &[local], true), 401, "a token is asked for on loopback, too");
     }
 

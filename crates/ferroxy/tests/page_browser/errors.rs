@@ -79,7 +79,7 @@ fn a_busy_agent_is_asked_again() {
 }
 
 fn open_stream() -> TcpStream {
-    let mut stream = TcpStream::connect("127.0.0.1:10257").unwrap();
+    let mut stream = TcpStream::connect("127.0.0.1:10261").unwrap();
     stream.write_all(b"GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     let mut begun = [0; 15];
     stream.read_exact(&mut begun).unwrap();

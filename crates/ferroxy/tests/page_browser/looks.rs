@@ -89,7 +89,7 @@ fn changed_now(mut slice: Value) -> Value {
 
 /// An agent at an API server, which counts traffic.
 fn start(stage: &Stage) -> Agent {
-    let more = ["--page-address=127.0.0.1:10257", "--traffic-metrics"];
+    let more = ["--page-address=127.0.0.1:10261", "--traffic-metrics"];
     Agent::start_with(stage.ka(), stage.arguments().into_iter().chain(more.map(Into::into)))
 }
 

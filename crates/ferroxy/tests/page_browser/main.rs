@@ -27,7 +27,7 @@ use ferroxy_netlink::route::Address;
 use browser::Browser;
 use support::{Agent, Cluster, run_arguments};
 
-const URL: &str = "http://127.0.0.1:10257/";
+const URL: &str = "http://127.0.0.1:10261/";
 
 /// An agent with the shop's manifests, and a browser that has loaded its page.
 struct Open {
@@ -67,7 +67,7 @@ fn shop() -> Cluster {
 
 fn start(node: &Namespace, cluster: &Cluster, more: &[&str]) -> Agent {
     let arguments = run_arguments(&cluster.manifests(), &cluster.config()).into_iter();
-    let page = ["--page-address=127.0.0.1:10257".into()];
+    let page = ["--page-address=127.0.0.1:10261".into()];
     Agent::start_with(node, arguments.chain(page).chain(more.iter().map(OsString::from)))
 }
 

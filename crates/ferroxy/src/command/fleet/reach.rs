@@ -38,7 +38,7 @@ pub struct Reach {
     /// The labels of the agents' pods
     #[arg(long, short = 'l', global = true, value_name = "LABELS", default_value = "k8s-app=kube-proxy")]
     selector: String,
-    /// The port of the agents' pages; without it, the pod's container port `page`, or 10257
+    /// The port of the agents' pages; without it, the pod's container port `page`, or 10261
     #[arg(long, global = true, value_name = "PORT")]
     agents_port: Option<u16>,
     /// File with the token of the pages; without it, the token is read from a Secret

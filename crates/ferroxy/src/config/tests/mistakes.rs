@@ -12,12 +12,12 @@ fn what_is_wrong_with_the_address_of_the_page_names_the_field() {
     for (lines, expected) in [
         ("pageAddress: here", "pageAddress: \"here\" is not IP:port such as 0.0.0.0:10256 or [::]:10256"),
         (
-            "pageAddress: 0.0.0.0:10257",
-            "pageAddress: 0.0.0.0:10257 is reachable from other hosts: set pageTokenFile (--page-token-file)",
+            "pageAddress: 0.0.0.0:10261",
+            "pageAddress: 0.0.0.0:10261 is reachable from other hosts: set pageTokenFile (--page-token-file)",
         ),
         (
             "pageAddress: 'fd00::1'",
-            "pageAddress: [fd00::1]:10257 is reachable from other hosts: set pageTokenFile (--page-token-file)",
+            "pageAddress: [fd00::1]:10261 is reachable from other hosts: set pageTokenFile (--page-token-file)",
         ),
     ] {
         assert_eq!(from_file(lines).unwrap_err(), [expected], "{lines}");
@@ -202,16 +202,16 @@ fn a_page_that_others_can_reach_needs_a_token() {
     for (lines, expected) in [
         ("pageAddress: here", "pageAddress: \"here\" is not IP:port such as 0.0.0.0:10256 or [::]:10256"),
         (
-            "pageAddress: 0.0.0.0:10257",
-            "pageAddress: 0.0.0.0:10257 is reachable from other hosts: set pageTokenFile (--page-token-file)",
+            "pageAddress: 0.0.0.0:10261",
+            "pageAddress: 0.0.0.0:10261 is reachable from other hosts: set pageTokenFile (--page-token-file)",
         ),
         (
             "pageAddress: 'fd00::1'",
-            "pageAddress: [fd00::1]:10257 is reachable from other hosts: set pageTokenFile (--page-token-file)",
+            "pageAddress: [fd00::1]:10261 is reachable from other hosts: set pageTokenFile (--page-token-file)",
         ),
     ] {
         assert_eq!(from_file(lines).unwrap_err(), [expected], "{lines}");
     }
-    let flags = from_flags(&["--page-address=0.0.0.0:10257"]).unwrap_err();
-    assert!(flags[0].starts_with("--page-address: 0.0.0.0:10257 is reachable"), "{flags:?}");
+    let flags = from_flags(&["--page-address=0.0.0.0:10261"]).unwrap_err();
+    assert!(flags[0].starts_with("--page-address: 0.0.0.0:10261 is reachable"), "{flags:?}");
 }

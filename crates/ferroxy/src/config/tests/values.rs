@@ -179,8 +179,8 @@ fn the_page_is_off_unless_it_has_an_address() {
     };
     assert_eq!(page("mode: nftables", &[]), None);
     assert_eq!(page("mode: nftables\npageAddress: ''", &[]), None);
-    assert_eq!(page("mode: nftables\npageAddress: 127.0.0.1", &[]), Some(("127.0.0.1:10257".into(), false)));
-    assert_eq!(page("mode: nftables\npageAddress: '::1'", &[]), Some(("[::1]:10257".into(), false)));
+    assert_eq!(page("mode: nftables\npageAddress: 127.0.0.1", &[]), Some(("127.0.0.1:10261".into(), false)));
+    assert_eq!(page("mode: nftables\npageAddress: '::1'", &[]), Some(("[::1]:10261".into(), false)));
     let file = "mode: nftables\npageAddress: 10.0.0.1:80\npageTokenFile: /token";
     assert_eq!(page(file, &[]), Some(("10.0.0.1:80".into(), true)));
     assert_eq!(page(file, &["--page-address="]), None, "flags override the file");
