@@ -36,7 +36,7 @@ lint: ## Check formatting, clippy and the dependency policy (deny.toml)
 	cargo fmt --all --check
 	cargo fmt --manifest-path fuzz/Cargo.toml --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
-	cargo clippy --locked --package ferroxy --no-default-features --features api -- -D warnings
+	cargo clippy --locked --package ferroxy --no-default-features --features api,top -- -D warnings
 	cargo clippy --locked --package ferroxy --no-default-features -- -D warnings
 	scripts/check-dependencies
 

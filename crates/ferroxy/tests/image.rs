@@ -88,7 +88,7 @@ fn the_base_must_be_named_by_its_digest() {
 fn the_image_has_no_feature_that_is_for_people() {
     assert!(text("deploy/image-root").contains(" scripts/static "));
     let features = output(Command::new(path("scripts/static")).arg("--features"), "");
-    assert_eq!(features, "--no-default-features --features api\n");
+    assert_eq!(features, "--no-default-features --features api,top\n");
     let metadata = output(Command::new(env!("CARGO")).args(["metadata", "--no-deps", "--offline"]), "");
     let metadata: serde_json::Value = serde_json::from_str(&metadata).unwrap();
     let packages = metadata["packages"].as_array().unwrap();
