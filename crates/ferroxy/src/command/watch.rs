@@ -145,6 +145,6 @@ mod tests {
         entry["service"] = Value::Null;
         entry["apiToKernelSeconds"] = Value::Null;
         entry["text"] = "a\nb\x1b[31m".into();
-        assert_eq!(line(&entry, Paint::off()), "21:50:11.5  changed      a\u{fffd}b\u{fffd}[31m");
+        assert_eq!(line(&entry, Paint::off()), r"21:50:11.5  changed      a\nb\u{1b}[31m");
     }
 }
