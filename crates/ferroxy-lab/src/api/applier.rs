@@ -165,6 +165,6 @@ mod tests {
         let expected = json!({"kind": "EndpointSlice", "metadata": {"name": "web-1", "namespace": "shop"}});
         assert_eq!(applied(&slice), expected);
         assert_eq!(place_of(&node()).unwrap(), ("/api/v1/nodes/ka".to_owned(), None));
-        place_of(&json!({"kind": "Pod", "metadata": {"name": "x"}})).unwrap_err();
+        place_of(&json!({"kind": "Ingress", "metadata": {"name": "x"}})).unwrap_err();
     }
 }

@@ -231,7 +231,7 @@ mod tests {
         let odd = json!({"kind": "Service", "metadata": {"name": "x", "labels": 7}, "spec": "eighty"});
         assert_eq!(parsed(read(odd, 1).text())["spec"], "eighty");
         for (json, complaint) in [
-            (r#"{"kind":"Pod","metadata":{"name":"x"}}"#, "\"Pod\" is no kind"),
+            (r#"{"kind":"Ingress","metadata":{"name":"x"}}"#, "\"Ingress\" is no kind"),
             (r#"{"metadata":{"name":"x"}}"#, "\"\" is no kind"),
             (r#"{"kind":"Service","metadata":{}}"#, "without metadata.name"),
             (r#"{"kind":"Service"}"#, "without metadata.name"),
