@@ -71,15 +71,6 @@ fn userspace() {
     play_some("userspace", Mode::Userspace, &Iptables::nft(), left, |name| cases.contains(&name));
 }
 
-/// What needs no policy, behind the rules of the original.
-#[test]
-#[ignore = "this machine's kernel plays it in conformance.rs: make test-vm"]
-fn userspace_behind_iptables_rules() {
-    let mode = "userspace\nuserspace: {rules: iptables}";
-    let cases = ["clusterip-udp", "dual-stack"];
-    play_some(mode, Mode::Userspace, &Iptables::legacy(), |_| (), |name| cases.contains(&name));
-}
-
 fn play(mode: &str, recorded_as: Mode, tools: &Iptables, is_left: impl Fn(&Namespace)) {
     play_some(mode, recorded_as, tools, is_left, |_| true);
 }

@@ -129,39 +129,6 @@ fn the_chains_of_the_original_serve_ipv6() {
     }
 }
 
-/// No client is accepted and left without an answer, and none is held by a socket that nothing serves.
-#[test]
-fn without_endpoints_clients_are_refused_and_the_node_port_is_closed() {
-    let Some(network) = support::network() else { return };
-    let ka = network.namespace("ka").unwrap();
-    let tools = Iptables::nft();
-    for settings in ["{}", "{rules: iptables}", "{clusterIPs: bind}"] {
-        let cluster = cluster();
-        cluster.configure("mode: userspace", &format!("mode: userspace\nuserspace: {settings}"));
-        let agent = Agent::start_using(ka, &tools, run_arguments(&cluster.manifests(), &cluster.config()));
-        serves_every_way(&network);
-        cluster.write_service(&web_service().endpoints(&[]));
-        let all_refused = || {
-            WAYS.iter().all(|(from, protocol, target)| {
-                ask_from(&network, from, *protocol, target) == Answer::Refused
-            })
-        };
-        wait_until("all are refused", DEADLINE, all_refused);
-        for target in ["127.0.0.1:30080", "[::1]:30080"] {
-            assert_eq!(ask_from(&network, "ka", Protocol::Tcp, target), Answer::Refused, "{settings}");
-        }
-        assert_eq!(shown(ka, "ss", &["-Hltn", "sport", "=", ":30080"]), "", "{settings}");
-        cluster.write_service(&web_service());
-        wait_until("they are served again", DEADLINE, || {
-            WAYS.iter().all(|(from, protocol, target)| {
-                matches!(ask_from(&network, from, *protocol, target), Answer::Reply(_))
-            })
-        });
-        agent.terminate();
-        assert_eq!(ferroxy_with(ka, &tools, &["cleanup"]).code, 0);
-    }
-}
-
 #[test]
 fn cluster_ips_work_without_any_translation() {
     let Some(network) = support::network() else { return };
