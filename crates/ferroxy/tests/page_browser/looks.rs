@@ -57,7 +57,7 @@ fn every_view_is_readable_in_light_and_dark() {
         "rgb(244, 245, 247)"
     );
     browser.click("#theme");
-    browser.wait("getComputedStyle(document.documentElement).backgroundColor === 'rgb(14, 17, 21)'");
+    assert_eq!(browser.js("getComputedStyle(document.documentElement).backgroundColor"), "rgb(14, 17, 21)");
     open.browser.close();
 }
 
