@@ -1,4 +1,4 @@
-//! The dataplane against the service in memory: what a change costs, what others do to it, and what it does about that.
+//! The dataplane against a Host Networking Service in memory: calls that a change costs, changes by other programs, and their repair.
 
 #![allow(
     clippy::unwrap_used,
