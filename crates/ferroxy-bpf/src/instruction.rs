@@ -159,7 +159,6 @@ pub enum KernelFunction {
     MapDelete = 3,
     /// Nanoseconds since boot.
     MonotonicTime = 5,
-    Random = 7,
     SocketStorageGet = 107,
     SocketStorageDelete = 108,
     /// Since Linux 5.7 in programs of socket addresses.
@@ -167,12 +166,11 @@ pub enum KernelFunction {
 }
 
 impl KernelFunction {
-    pub const ALL: [KernelFunction; 8] = [
+    pub const ALL: [KernelFunction; 7] = [
         KernelFunction::MapLookup,
         KernelFunction::MapUpdate,
         KernelFunction::MapDelete,
         KernelFunction::MonotonicTime,
-        KernelFunction::Random,
         KernelFunction::SocketStorageGet,
         KernelFunction::SocketStorageDelete,
         KernelFunction::NamespaceCookie,

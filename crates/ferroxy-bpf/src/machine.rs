@@ -22,8 +22,6 @@ pub trait World {
     /// Data of the socket; `create` makes an empty one where there is none.
     fn storage(&mut self, map: u32, create: bool) -> Option<Vec<u8>>;
 
-    fn random(&mut self) -> u32;
-
     fn monotonic_time(&mut self) -> u64;
 
     fn namespace_cookie(&mut self) -> u64;
@@ -277,7 +275,6 @@ impl<'a> Machine<'a> {
 
     fn call(&mut self, function: KernelFunction) -> Result<(), Fault> {
         let result = match function {
-            KernelFunction::Random => Word::Number(self.world.random().into()),
             KernelFunction::MonotonicTime => Word::Number(self.world.monotonic_time()),
             KernelFunction::NamespaceCookie => {
                 self.at(Register::R1, 0)?;
@@ -403,9 +400,6 @@ mod tests {
         fn storage(&mut self, _: u32, _: bool) -> Option<Vec<u8>> {
             None
         }
-        fn random(&mut self) -> u32 {
-            7
-        }
         fn monotonic_time(&mut self) -> u64 {
             1
         }
@@ -446,7 +440,7 @@ mod tests {
         assert_eq!(fault(|it| _ = it.set(R0, R1).exit()), Fault::Refused { slot: 1 });
         assert_eq!(fault(|it| _ = it.set(R0, 1)), Fault::Lost { slot: 1 });
         assert_eq!(
-            fault(|it| _ = it.set(R6, 0).call(KernelFunction::Random).set(R0, R1).exit()),
+            fault(|it| _ = it.set(R6, 0).call(KernelFunction::MonotonicTime).set(R0, R1).exit()),
             Fault::Uninitialised { slot: 2 }
         );
         let endless = |it: &mut Assembler| {

@@ -112,9 +112,6 @@ impl World for OneMap {
     fn storage(&mut self, _: u32, _: bool) -> Option<Vec<u8>> {
         None
     }
-    fn random(&mut self) -> u32 {
-        0
-    }
     fn monotonic_time(&mut self) -> u64 {
         0
     }

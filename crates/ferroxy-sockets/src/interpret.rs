@@ -14,7 +14,7 @@ use crate::entry::{
 use crate::flow::flow_of;
 use crate::program::{
     COUNTS, ENDPOINTS, FLOW_SIZE, FLOWS, FRONTENDS, MEMBERS, PEER_SIZE, PEERS, Purpose, SESSIONS, connect,
-    context, socket,
+    context, drawn, socket,
 };
 use crate::state::State;
 
@@ -66,7 +66,8 @@ pub struct Moment {
     pub pod: u64,
     /// In nanoseconds since boot.
     pub now: u64,
-    pub random: u32,
+    /// How many connections there were before, of which the programs make random numbers.
+    pub count: u64,
 }
 
 /// The number of the host's namespace, here.
@@ -100,11 +101,10 @@ impl Programs {
     /// Every choice that can be made for a socket of a client that was never here.
     pub fn choices(&self, state: &State, socket: &Socket) -> Result<BTreeSet<Choice>, Fault> {
         let key = FrontendKey::new(socket.destination.ip(), socket.destination.port());
-        let count = u64::from(state.frontends.get(&key).map_or(1, |value| value.count().max(1)));
-        // The least random number that leads to each of them.
-        let random = |number: u64| (number << 32).div_ceil(count) as u32;
-        let moment = |number| Moment { pod: 0, now: 0, random: random(number) };
-        (0..count).map(|number| self.choose(state, &mut Memory::default(), socket, moment(number))).collect()
+        let endpoints = u64::from(state.frontends.get(&key).map_or(1, |value| value.count().max(1)));
+        let moment = |count| Moment { pod: 0, now: 0, count };
+        let choose = |count| self.choose(state, &mut Memory::default(), socket, moment(count));
+        leading_to_each(endpoints).into_values().map(choose).collect()
     }
 
     /// The choice for a socket, at a moment. The memory is that of all connections before.
@@ -134,6 +134,18 @@ impl Programs {
             Choice::Unchanged
         })
     }
+}
+
+/// The least count that leads to each number below `below`.
+fn leading_to_each(below: u64) -> BTreeMap<u64, u64> {
+    let mut counts = BTreeMap::new();
+    for count in 0.. {
+        if counts.len() as u64 == below {
+            break;
+        }
+        counts.entry(drawn(count, below)).or_insert(count);
+    }
+    counts
 }
 
 impl Socket {
@@ -210,7 +222,10 @@ impl World for Kernel<'_> {
             MEMBERS => self.state.members.get(&MemberKey(key.try_into().ok()?)).map(|it| it.0.to_vec()),
             SESSIONS => self.memory.sessions.get(&SessionKey(key.try_into().ok()?)).map(|it| it.0.to_vec()),
             FLOWS => self.memory.flows.get(&flow_of(key)?).map(|count| count.to_ne_bytes().to_vec()),
-            COUNTS => Some(self.counts.get(key).cloned().unwrap_or_else(|| vec![0; 8])),
+            COUNTS => {
+                let before = || self.moment.count.to_ne_bytes().to_vec();
+                Some(self.counts.get(key).cloned().unwrap_or_else(before))
+            }
             _ => None,
         }
     }
@@ -239,10 +254,6 @@ impl World for Kernel<'_> {
 
     fn storage(&mut self, _: u32, create: bool) -> Option<Vec<u8>> {
         self.peer.clone().or_else(|| create.then(|| vec![0; PEER_SIZE]))
-    }
-
-    fn random(&mut self) -> u32 {
-        self.moment.random
     }
 
     fn monotonic_time(&mut self) -> u64 {

@@ -323,14 +323,14 @@ proptest! {
 #[derive(Debug, Clone)]
 enum Step {
     /// A client connects to one of the frontends, some seconds later. Client 0 is the host.
-    Connect { client: u64, frontend: usize, later: u64, random: u32 },
+    Connect { client: u64, frontend: usize, later: u64, count: u64 },
     /// It has these endpoints now; those with an even number are on this node.
     Change(BTreeSet<u16>),
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let connect = (0..4_u64, 0..3_usize, 0..70_u64, any::<u32>())
-        .prop_map(|(client, frontend, later, random)| Step::Connect { client, frontend, later, random });
+    let connect = (0..4_u64, 0..3_usize, 0..70_u64, any::<u64>())
+        .prop_map(|(client, frontend, later, count)| Step::Connect { client, frontend, later, count });
     let change = proptest::collection::btree_set(0..8_u16, 1..6).prop_map(Step::Change);
     proptest::collection::vec(prop_oneof![4 => connect, 1 => change], 1..60)
 }
@@ -378,7 +378,7 @@ proptest! {
                     in_force.set_service(&name, Some(service));
                     ledger.enter(&in_force, &names, &order);
                 }
-                Step::Connect { client, frontend, later, random } => {
+                Step::Connect { client, frontend, later, count } => {
                     now += later;
                     let service = in_force.services().next().unwrap().1;
                     let port = &service.ports[0];
@@ -392,7 +392,7 @@ proptest! {
                         bound_device: 0,
                         destination: SocketAddr::new(port.frontends[frontend].address.unwrap(), 80),
                     };
-                    let moment = ferroxy_sockets::interpret::Moment { pod: client, now: now * 1_000_000_000, random };
+                    let moment = ferroxy_sockets::interpret::Moment { pod: client, now: now * 1_000_000_000, count };
                     let choice = programs.choose(&ledger.state(&in_force), &mut memory, &socket, moment).unwrap();
                     let Choice::Endpoint(chosen) = choice else {
                         prop_assert!(pool.is_empty());

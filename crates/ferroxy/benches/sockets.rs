@@ -38,7 +38,8 @@ struct Target {
     port: u16,
     /// How many servers, and so endpoints, each at a port of its own.
     servers: u16,
-    /// Every way has servers and a Service of its own. No two ways share what the kernel knows of a connection.
+    /// In a round, every way has servers and a Service of its own: no two ways share what the kernel knows of a connection. In
+    /// the next round they have those of their neighbour, since one port may share its place in a hash table and another not.
     by_way: bool,
     /// The number of the first Service, which is the last half of its address.
     service: u16,
@@ -55,35 +56,36 @@ const QUIET: [Target; 3] = [
     Target { what: "connect, 1 of 3", port: 6100, servers: 3, by_way: true, service: 65_010 },
     Target { what: "connect, 1 of 8", port: 6200, servers: 8, by_way: true, service: 65_020 },
 ];
-/// So many ports are reserved for a way.
+/// So many ports are reserved for a way of a round.
 const MOST_SERVERS: u16 = 10;
 
 impl Target {
-    fn ports(&self, way: usize) -> impl Iterator<Item = u16> + use<> {
-        let first = self.port + if self.by_way { way as u16 * MOST_SERVERS } else { 0 };
+    fn ports(&self, set: usize) -> impl Iterator<Item = u16> + use<> {
+        let first = self.port + if self.by_way { set as u16 * MOST_SERVERS } else { 0 };
         first..first + self.servers
     }
 
-    fn service(&self, way: usize) -> u16 {
-        self.service + if self.by_way { way as u16 } else { 0 }
+    fn service(&self, set: usize) -> u16 {
+        self.service + if self.by_way { set as u16 } else { 0 }
     }
 
-    /// Where the connections of a way go, in turn.
-    fn addresses(&self, way: usize) -> Vec<SocketAddr> {
+    /// Where the connections of a way go in a round, to any of them.
+    fn addresses(&self, way: usize, round: usize) -> Vec<SocketAddr> {
+        let set = (way + round) % WAYS.len();
         if WAYS[way].through_service {
-            let [high, low] = self.service(way).to_be_bytes();
+            let [high, low] = self.service(set).to_be_bytes();
             return vec![SocketAddr::from(([10, 96, high, low], 80))];
         }
-        self.ports(way).map(|port| SocketAddr::from((SERVER, port))).collect()
+        self.ports(set).map(|port| SocketAddr::from((SERVER, port))).collect()
     }
 
     /// The endpoints of each of its Services.
     fn services() -> BTreeMap<u16, Vec<Endpoint>> {
         let mut all = BTreeMap::new();
         for target in QUIET.iter().chain([&ANSWERED, &STREAMED]) {
-            for way in 0..WAYS.len() {
+            for set in 0..WAYS.len() {
                 let endpoint = |port| Endpoint { ip: IpAddr::from(SERVER), port, is_local: true };
-                all.insert(target.service(way), target.ports(way).map(endpoint).collect());
+                all.insert(target.service(set), target.ports(set).map(endpoint).collect());
             }
         }
         all
@@ -217,14 +219,13 @@ impl Bench {
         Bench { network, cgroups, pins, dataplane, size, _idle: idle }
     }
 
-    /// Does some work on one of the ways, from pod a1.
-    fn on<T: Send>(&self, way: usize, to: &Target, work: impl FnOnce(&[SocketAddr]) -> T + Send) -> T {
-        let to = to.addresses(way);
+    /// Does some work to these addresses on one of the ways, from pod a1.
+    fn on<T: Send>(&self, way: usize, to: &[SocketAddr], work: impl FnOnce(&[SocketAddr]) -> T + Send) -> T {
         let cgroup = self.cgroups.root().join(WAYS[way].cgroup);
         let client = self.network.namespace("a1").unwrap();
         let inside = || {
             cgroup::enter(&cgroup).unwrap();
-            work(&to)
+            work(to)
         };
         client.run(inside).unwrap()
     }
@@ -244,8 +245,9 @@ impl Bench {
         let mut processor = WAYS.map(|_| 0.0);
         for round in 0..rounds {
             let mut medians = WAYS.map(|_| 0.0);
-            for index in (0..WAYS.len()).map(|index| (index + round) % WAYS.len()) {
-                let (measured, used) = self.on(index, to, |to| {
+            // The way that begins changes by two, its servers by one.
+            for index in (0..WAYS.len()).map(|index| (index + 2 * round) % WAYS.len()) {
+                let (measured, used) = self.on(index, &to.addresses(index, round), |to| {
                     let before = processor_time();
                     (each(to), processor_time() - before)
                 });
@@ -269,7 +271,7 @@ impl Bench {
 
     fn connections(&self) {
         for target in &QUIET {
-            let ports = (0..WAYS.len()).flat_map(|way| target.ports(way));
+            let ports = (0..WAYS.len()).flat_map(|set| target.ports(set));
             let listeners: Vec<TcpListener> = ports.map(|port| self.listen(port)).collect();
             listeners.iter().for_each(|listener| listener.set_nonblocking(true).unwrap());
             self.measure(target, "at most 1.005 x direct", ROUNDS, |to| {
@@ -281,7 +283,7 @@ impl Bench {
                     set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
                     took
                 };
-                let times = to.iter().cycle().take(CONNECTIONS).map(one).collect();
+                let times = (0..CONNECTIONS).map(|_| one(any(to))).collect();
                 for listener in &listeners {
                     while listener.accept().is_ok() {}
                 }
@@ -389,6 +391,12 @@ fn idle_program(cgroup: &std::path::Path) -> Link {
     program.set(Register::R0, 1).exit();
     let program = Program::load("idle", Attach::Connect4, &program.finish().unwrap(), &[]).unwrap();
     Link::create("idle", &program, &Cgroup::open(cgroup).unwrap(), Attach::Connect4).unwrap()
+}
+
+/// As the endpoints of a Service are chosen: a processor learns any order that repeats itself.
+fn any(of: &[SocketAddr]) -> &SocketAddr {
+    let random = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), of.len());
+    &of[random as usize % of.len()]
 }
 
 /// Reads to the end, and says so.
