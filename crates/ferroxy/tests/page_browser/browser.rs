@@ -188,12 +188,11 @@ impl Browser {
         text.as_str().unwrap_or_else(|| panic!("{selector}: {text}")).to_owned()
     }
 
-    /// Waits until an element has a text.
+    /// Waits until an element can be seen and has a text: a view that is hidden keeps the text it had.
     pub fn wait_for_text(&mut self, selector: &str, text: &str) {
+        let (selector, text) = (json!(selector), json!(text));
         self.wait(&format!(
-            "document.querySelector({}).innerText.includes({})",
-            json!(selector),
-            json!(text)
+            "(it => it.checkVisibility() && it.innerText.includes({text}))(document.querySelector({selector}))"
         ));
     }
 

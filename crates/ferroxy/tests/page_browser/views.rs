@@ -60,6 +60,7 @@ fn everything_is_reached_by_keyboard() {
     browser.wait_for_text("#view-service h1", "payments/fraud");
     browser.press("t");
     browser.wait_for_text("#view-trace h1", "Trace");
+    assert_eq!(browser.js("document.getElementById('trace-to').value"), "payments/fraud:9000");
     browser.press("Escape");
     browser.wait_for_text("#view-service h1", "payments/fraud");
     browser.press("Escape");
