@@ -22,6 +22,8 @@ use tempfile::TempDir;
 
 use support::{Agent, Cluster, Done, FERROXY, Service, ask_from, network};
 
+/// The name by which kubectl asks what a word can become.
+const COMPLETION: &str = "kubectl_complete-ferroxy";
 const TOKEN: &str = "0123456789abcdef-page";
 /// Of the secret above, as Secrets have it.
 const ENCODED: &str = "MDEyMzQ1Njc4OWFiY2RlZi1wYWdlCg==";
@@ -49,7 +51,9 @@ fn fleet() -> Option<Fleet> {
     let server = ext.run(|| Server::start(options)).unwrap().unwrap();
     let kubeconfig = server.kubeconfig(folder.path(), Login::Token).unwrap();
     std::fs::write(folder.path().join("page-token"), TOKEN).unwrap();
-    symlink(FERROXY, folder.path().join("kubectl-ferroxy")).unwrap();
+    for name in ["kubectl-ferroxy", COMPLETION] {
+        symlink(FERROXY, folder.path().join(name)).unwrap();
+    }
     let token = folder.path().join("page-token");
     let clusters = [Cluster::new(), Cluster::new()];
     for cluster in &clusters {
@@ -136,7 +140,11 @@ fn answer(mut stream: TcpStream) {
 impl Fleet {
     /// From a host that is no node.
     fn run(&self, arguments: &[&str]) -> Done {
-        let mut command = Command::new(self.folder.path().join("kubectl-ferroxy"));
+        self.run_as("kubectl-ferroxy", arguments)
+    }
+
+    fn run_as(&self, name: &str, arguments: &[&str]) -> Done {
+        let mut command = Command::new(self.folder.path().join(name));
         command.arg("--kubeconfig").arg(&self.kubeconfig).args(arguments).stdin(Stdio::null());
         Done::of(self.network.namespace("ext").unwrap().run(|| command.output()).unwrap().unwrap())
     }
@@ -152,6 +160,28 @@ impl Fleet {
 #[track_caller]
 fn has(lines: &[String], part: &str) {
     assert!(lines.iter().any(|line| line.contains(part)), "{part:?} in {lines:#?}");
+}
+
+/// As kubectl asks when the shell completes a word.
+#[test]
+fn commands_flags_and_names_are_completed() {
+    let Some(fleet) = fleet() else { return };
+    let completed = |words: &[&str]| {
+        let done = fleet.run_as(COMPLETION, words);
+        assert_eq!((done.code, done.stderr.as_str()), (0, ""));
+        done.stdout.lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(completed(&["ex"]), ["explain\tShow where a Service works and where not, and why", ":4"]);
+    assert_eq!(completed(&["status", "--token-s"])[1], ":4");
+    assert_eq!(completed(&["status", "--token-file", ""]), [":0"], "files");
+    assert_eq!(completed(&["explain", ""]), ["dns", "web", ":4"]);
+    assert_eq!(completed(&["explain", "default/w"]), ["default/web", ":4"]);
+    assert_eq!(completed(&["explain", "-n", "other", ""]), [":4"]);
+    assert_eq!(completed(&["trace", "c"]), ["client", ":4"]);
+    assert_eq!(completed(&["trace", "client", "d"]), ["dns", ":4"]);
+    // Who may not ask gets no names, and no error in the middle of a command line.
+    fleet.server.fault_on((Kind::Pod, Verb::List), Fault::answer(403)).unwrap();
+    assert_eq!(completed(&["trace", ""]), [":4"]);
 }
 
 #[test]

@@ -118,9 +118,12 @@ pub enum Answer {
 
 /// Runs what the command line asks for.
 pub fn main(args: impl IntoIterator<Item = OsString>, modes: Modes) -> ExitCode {
-    let args = normalise(args);
+    let args: Vec<OsString> = args.into_iter().collect();
     let name = Name::of(args.first());
+    // Words that are still being written stay as they are.
+    let args = if name == Name::Completion { args } else { normalise(args) };
     let result = match name {
+        Name::Completion => Ok(complete_plugin(&args)),
         Name::Ferroxy => Cli::parse_with(args, modes).map(|cli| cli.run(modes)),
         Name::KubeProxy => as_kube_proxy(args, modes),
         Name::Plugin => as_plugin(args),
@@ -135,13 +138,16 @@ pub fn main(args: impl IntoIterator<Item = OsString>, modes: Modes) -> ExitCode 
     code
 }
 
-/// The name that the program was started by: links called `kube-proxy` and `kubectl-ferroxy` make it take other command lines.
+/// The name that the program was started by: links called `kube-proxy`, `kubectl-ferroxy` and
+/// `kubectl_complete-ferroxy` make it take other command lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Name {
     Ferroxy,
     KubeProxy,
     /// Of kubectl.
     Plugin,
+    /// By kubectl, while a person writes a command of the plugin.
+    Completion,
 }
 
 impl Name {
@@ -151,6 +157,7 @@ impl Name {
             Some("kube-proxy") => Name::KubeProxy,
             // kubectl writes a dash in a plugin's name as an underscore.
             Some("kubectl-ferroxy" | "kubectl_ferroxy") => Name::Plugin,
+            Some("kubectl_complete-ferroxy") => Name::Completion,
             _ => Name::Ferroxy,
         }
     }
@@ -159,7 +166,7 @@ impl Name {
         match self {
             Name::Ferroxy => "ferroxy",
             Name::KubeProxy => "kube-proxy",
-            Name::Plugin => "kubectl ferroxy",
+            Name::Plugin | Name::Completion => "kubectl ferroxy",
         }
     }
 }
@@ -212,6 +219,17 @@ fn as_kube_proxy(args: Vec<OsString>, modes: Modes) -> Result<anyhow::Result<Ans
 #[cfg(feature = "api")]
 fn as_plugin(args: Vec<OsString>) -> Result<anyhow::Result<Answer>, clap::Error> {
     fleet::Fleet::parse_from_args(args).map(fleet::Fleet::run)
+}
+
+#[cfg(feature = "api")]
+fn complete_plugin(args: &[OsString]) -> anyhow::Result<Answer> {
+    fleet::Fleet::complete(args)
+}
+
+/// Without the plugin there is nothing to complete.
+#[cfg(not(feature = "api"))]
+fn complete_plugin(_: &[OsString]) -> anyhow::Result<Answer> {
+    Ok(Answer::Yes)
 }
 
 #[cfg(not(feature = "api"))]

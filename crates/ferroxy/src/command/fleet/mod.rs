@@ -1,6 +1,7 @@
 //! `kubectl ferroxy`: asks the agents of all nodes, through the API server and with the rights of the caller. One file for each command;
-//! `reach.rs` finds the agents and asks them.
+//! `reach.rs` finds the agents and asks them; `complete.rs` completes words in a shell.
 
+mod complete;
 mod explain;
 mod reach;
 mod status;
@@ -44,6 +45,11 @@ enum Command {
 impl Fleet {
     pub(super) fn parse_from_args(args: Vec<OsString>) -> Result<Fleet, clap::Error> {
         Fleet::try_parse_from(args)
+    }
+
+    /// What the last word of a command line can become.
+    pub(super) fn complete(args: &[OsString]) -> anyhow::Result<Answer> {
+        complete::run(args)
     }
 
     pub(super) fn run(self) -> anyhow::Result<Answer> {

@@ -17,6 +17,11 @@ use crate::command::Output;
 /// Agents that are asked at a time.
 const AT_A_TIME: usize = 16;
 
+/// Agents that are asked for names of Services until one answers, Services that they name, and the bytes of that.
+const AGENTS_FOR_NAMES: usize = 3;
+const MOST_NAMES: usize = 1000;
+const LARGEST_NAMES: usize = 4 << 20;
+
 /// The key of the token in its Secret.
 const KEY: &str = "token";
 
@@ -92,14 +97,50 @@ impl From<&str> for Reason {
 }
 
 impl Reach {
-    /// Finds the agents. An error only if they cannot be found: an agent that does not answer is none.
-    pub fn open(&self) -> anyhow::Result<Agents> {
+    /// The same for a shell that completes a name, of this namespace if one is given.
+    pub fn to_complete(self, namespace: Option<&str>, timeout: u64) -> Reach {
+        Reach { namespace: namespace.map(str::to_owned).or(self.namespace), timeout, ..self }
+    }
+
+    /// The names of all pods of the namespace.
+    pub fn pod_names(&self) -> anyhow::Result<Vec<String>> {
+        let person = self.person()?;
+        let pods = person.pods(self.namespace_of(&person), "")?;
+        Ok(pods.into_iter().map(|pod| pod.name).collect())
+    }
+
+    /// The names of Services of the namespace, as one agent knows them: the first of a few that answers.
+    pub fn service_names(&self) -> anyhow::Result<Vec<String>> {
+        let agents = self.open()?;
+        let prefix = format!("{}/", agents.namespace);
+        // `-` is before all names.
+        let path = format!("services?limit={MOST_NAMES}&after={prefix}-");
+        for pod in agents.pods.chunks(1).take(AGENTS_FOR_NAMES) {
+            let said = agents.ask_these(pod, &path, LARGEST_NAMES).pop();
+            let Some(Ok(list)) = said.map(|said| said.answer) else { continue };
+            let services = list["items"].as_array().into_iter().flatten();
+            let names = services.filter_map(|service| service["name"].as_str()?.strip_prefix(&prefix));
+            return Ok(names.map(str::to_owned).collect());
+        }
+        bail!("no agent answers")
+    }
+
+    fn person(&self) -> anyhow::Result<Person> {
         let named = [Some(&self.agents_namespace), self.namespace.as_ref(), Some(&self.token_secret)];
         for name in named.into_iter().flatten() {
             ensure!(is_name(name), "`{name}` is not a name of an object");
         }
         let limit = Duration::from_secs(self.timeout);
-        let person = Person::open(self.kubeconfig.as_deref(), self.context.as_deref(), limit)?;
+        Ok(Person::open(self.kubeconfig.as_deref(), self.context.as_deref(), limit)?)
+    }
+
+    fn namespace_of<'a>(&'a self, person: &'a Person) -> &'a str {
+        self.namespace.as_deref().unwrap_or_else(|| person.namespace())
+    }
+
+    /// Finds the agents. An error only if they cannot be found: an agent that does not answer is none.
+    pub fn open(&self) -> anyhow::Result<Agents> {
+        let person = self.person()?;
         let pods = person.pods(&self.agents_namespace, &self.selector)?;
         if pods.is_empty() {
             bail!(
@@ -110,7 +151,7 @@ impl Reach {
         }
         let (token, no_token) = self.token(&person)?;
         Ok(Agents {
-            namespace: self.namespace.clone().unwrap_or_else(|| person.namespace().to_owned()),
+            namespace: self.namespace_of(&person).to_owned(),
             person,
             pods,
             agents_namespace: self.agents_namespace.clone(),
