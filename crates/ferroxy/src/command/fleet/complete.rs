@@ -124,7 +124,10 @@ fn is_path(flag: &Arg) -> bool {
 fn values(flag: &Arg, prefix: &str) -> Vec<(String, String)> {
     let values = flag.get_possible_values().into_iter().filter(|value| !value.is_hide_set());
     let described = |value: &clap::builder::PossibleValue| {
-        (format!("{prefix}{}", value.get_name()), value.get_help().map(ToString::to_string).unwrap_or_default())
+        (
+            format!("{prefix}{}", value.get_name()),
+            value.get_help().map(ToString::to_string).unwrap_or_default(),
+        )
     };
     values.map(|value| described(&value)).collect()
 }
