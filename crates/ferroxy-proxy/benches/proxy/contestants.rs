@@ -104,7 +104,7 @@ pub struct Running(Child);
 
 impl Running {
     /// The process and its workers.
-    fn processes(&self) -> Vec<u32> {
+    pub fn processes(&self) -> Vec<u32> {
         let own = self.0.id();
         let children = fs::read_to_string(format!("/proc/{own}/task/{own}/children")).unwrap_or_default();
         std::iter::once(own).chain(children.split_whitespace().filter_map(|it| it.parse().ok())).collect()

@@ -6,7 +6,8 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use ferroxy_lab::{Namespace, Network, prefixes};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, setrlimit};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::changes;
 use crate::contestants::{ALL, Contestant, Running};
@@ -38,7 +39,7 @@ pub fn run(arguments: &[&str]) {
         namespace(name).set_sysctl("net/ipv4/ip_local_port_range", "1024 65000").unwrap();
         namespace(name).set_sysctl("net/ipv4/tcp_tw_reuse", "1").unwrap();
     }
-    let _server = Process(spawn(namespace("server"), &["server"]));
+    let server = Process(spawn(namespace("server"), &["server"]));
     let contestants: Vec<(Contestant, Option<Running>)> = ALL
         .iter()
         .zip(0..)
@@ -49,6 +50,10 @@ pub fn run(arguments: &[&str]) {
     for (phase, port, seconds) in
         PHASES.into_iter().filter(|it| only.is_none_or(|only| it.0.starts_with(only)))
     {
+        let gathered = (phase == "latency").then(|| {
+            let proxies = contestants.iter().filter_map(|(_, running)| running.as_ref());
+            Gathered::on_one_processor(proxies.flat_map(Running::processes).chain([server.0.id()]))
+        });
         for _ in 0..rounds {
             for ((contestant, running), index) in contestants.iter().zip(0..) {
                 if port == DATAGRAMS && !contestant.has_datagrams() {
@@ -62,6 +67,7 @@ pub fn run(arguments: &[&str]) {
                 samples.push(Sample { phase, contestant: *contestant, numbers, cpu, seconds });
             }
         }
+        drop(gathered);
     }
     if only.is_none_or(|only| "idle".starts_with(only)) {
         for ((contestant, running), index) in contestants.iter().zip(0..) {
@@ -117,6 +123,45 @@ fn network() -> Network {
     network.add_pod("client", "node", &prefixes(["10.244.9.2/24"]).unwrap()).unwrap();
     network.add_pod("server", "node", &prefixes([&format!("{SERVER}/24")]).unwrap()).unwrap();
     network
+}
+
+/// Client, proxies and server take turns on one processor. Which of them share one, and how long a virtual processor takes to wake up,
+/// makes more of a difference than the proxies do.
+struct Gathered {
+    threads: Vec<Option<Pid>>,
+    before: CpuSet,
+}
+
+impl Gathered {
+    fn on_one_processor(processes: impl Iterator<Item = u32>) -> Gathered {
+        let before = sched_getaffinity(None).unwrap();
+        let last = (0..CpuSet::MAX_CPU).rev().find(|number| before.is_set(*number)).unwrap();
+        let mut only = CpuSet::new();
+        only.set(last);
+        // This thread, whose children inherit it, and all threads of the others.
+        let threads = std::iter::once(None).chain(processes.flat_map(threads).map(Pid::from_raw)).collect();
+        let gathered = Gathered { threads, before };
+        gathered.set(&only);
+        gathered
+    }
+
+    fn set(&self, processors: &CpuSet) {
+        for thread in &self.threads {
+            // A thread that has ended needs none.
+            let _ = sched_setaffinity(*thread, processors);
+        }
+    }
+}
+
+impl Drop for Gathered {
+    fn drop(&mut self) {
+        self.set(&self.before);
+    }
+}
+
+fn threads(process: u32) -> Vec<i32> {
+    let listed = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    listed.filter_map(|thread| thread.file_name().to_str()?.parse().ok()).collect()
 }
 
 struct Process(Child);
