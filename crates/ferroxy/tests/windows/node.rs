@@ -142,9 +142,21 @@ impl Node {
 
     /// Stops the agent as Ctrl-C does: wine makes that of the signal.
     pub fn interrupt(&mut self) -> ExitStatus {
-        let mut agent = self.agent.take().unwrap();
-        kill_process(Pid::from_child(&agent), Signal::INT).unwrap();
-        agent.wait().unwrap()
+        kill_process(Pid::from_child(self.agent.as_ref().unwrap()), Signal::INT).unwrap();
+        self.wait_for_end()
+    }
+
+    /// Of the agent, which ends by itself.
+    pub fn wait_for_end(&mut self) -> ExitStatus {
+        let began = Instant::now();
+        loop {
+            if let Some(status) = self.agent.as_mut().unwrap().try_wait().unwrap() {
+                self.agent = None;
+                return status;
+            }
+            assert!(began.elapsed() < PATIENCE, "it does not end\n{}", self.logged());
+            thread::sleep(Duration::from_millis(50));
+        }
     }
 
     /// Files and sockets that the agent has open, as this machine counts them.

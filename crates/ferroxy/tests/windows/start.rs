@@ -40,7 +40,8 @@ fn an_old_hns_is_served_without_what_it_lacks() {
 fn an_hns_that_is_too_old_ends_the_agent_with_a_reason() {
     let mut node = Node::new(Version::new(9, 1));
     node.start();
-    node.wait_for("it says so", |node| node.logged().contains("HNS 9.1 is too old"));
+    let status = node.wait_for_end();
+    assert!(!status.success() && node.logged().contains("HNS 9.1 is too old"), "{status}: {}", node.logged());
     assert_eq!(node.fake.service().changes(), 0);
 }
 
