@@ -26,6 +26,7 @@ use super::Options;
 /// answer end the connection. A proxy in between may answer for a dead server; `probe.rs` detects that.
 const SILENCE: Duration = Duration::from_secs(10);
 const ASK_EVERY: Duration = Duration::from_secs(5);
+#[cfg(target_os = "linux")]
 const UNANSWERED: Duration = Duration::from_secs(20);
 
 /// Where a pod has its service account, and what names the API server to it.

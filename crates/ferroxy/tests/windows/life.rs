@@ -1,0 +1,81 @@
+//! What happens on a node while the agent runs, and when it is restarted.
+
+use ferroxy_hcn::{Guid, Kind};
+
+use crate::node::{NEWEST, Node, service};
+
+#[test]
+#[ignore = "needs wine: make test-windows"]
+fn the_agent_lives_through_what_happens_on_a_node() {
+    let mut node = Node::new(NEWEST);
+    node.put(&service(1, &[1, 2]));
+    node.put(&service(2, &[3]));
+    node.start();
+    node.wait_for("the first sync", |node| node.has(&[("10.96.0.1", 2), ("10.96.0.2", 1)]));
+
+    node.put(&service(1, &[1, 2, 4]));
+    node.delete(2);
+    node.put(&service(3, &[3]));
+    node.wait_for("a change", |node| node.has(&[("10.96.0.1", 3), ("10.96.0.3", 1)]));
+    node.wait_for_quiet();
+
+    node.stop();
+    let changes = node.fake.service().changes();
+    node.start();
+    node.wait_for_quiet();
+    assert_eq!(node.fake.service().changes(), changes, "a restart changes nothing");
+
+    let lost = node.fake.service().documents(Kind::LoadBalancer).next().unwrap().0;
+    node.fake.service().remove(Kind::LoadBalancer, lost);
+    node.wait_for("what others delete", |node| node.has(&[("10.96.0.1", 3), ("10.96.0.3", 1)]));
+
+    node.fake.stop();
+    node.put(&service(1, &[1]));
+    let before = node.calls();
+    node.wait_for("it asks while HNS is away", |node| node.calls() > before + 3);
+    assert!(node.has(&[("10.96.0.1", 3), ("10.96.0.3", 1)]), "nothing is dropped");
+    node.fake.resume();
+    node.wait_for("HNS is back", |node| node.has(&[("10.96.0.1", 1), ("10.96.0.3", 1)]));
+    node.wait_for_quiet();
+
+    renew_network(&mut node);
+    node.wait_for("the network is made anew", |node| node.has(&[("10.96.0.1", 1), ("10.96.0.3", 1)]));
+}
+
+fn renew_network(node: &mut Node) {
+    let old = node.network;
+    {
+        let mut service = node.fake.service();
+        for kind in Kind::ALL {
+            let ids: Vec<Guid> = service.documents(kind).map(|(id, _)| id).collect();
+            ids.into_iter().for_each(|id| service.remove(kind, id));
+        }
+    }
+    node.add_network();
+    assert_ne!(node.network, old);
+}
+
+/// Handles of HNS, and of the system, as far as this machine sees them.
+#[test]
+#[ignore = "needs wine: make test-windows"]
+fn a_hundred_changes_leave_no_handle_open() {
+    let mut node = Node::new(NEWEST);
+    node.put(&service(1, &[1]));
+    node.start();
+    node.wait_for("the first sync", |node| node.has(&[("10.96.0.1", 1)]));
+    let mut figures = Vec::new();
+    for round in 0..100u16 {
+        node.put(&service(1, &[1, 100 + round]));
+        let [high, low] = (100 + round).to_be_bytes();
+        let added = format!("10.200.{high}.{low}");
+        node.wait_for("the change", |node| node.has(&[("10.96.0.1", 2)]) && node.has_endpoint(&added));
+        if round % 90 == 9 {
+            node.wait_for_quiet();
+            figures.push((node.fake.service().open_handles(), node.open_files()));
+        }
+    }
+    let [(handles, files), (later, files_later)] = figures[..] else { panic!("{figures:?}") };
+    // The network stays open; calls may be under way while we count.
+    assert!(handles <= 2 && later <= 2, "{figures:?}");
+    assert!(files_later <= files + 5, "{figures:?}");
+}

@@ -1,0 +1,18 @@
+//! The agent as a Windows program, under wine, with libraries that forward to a service in memory (`ferroxy-hcn-fake`), and our
+//! API server for tests.
+//!
+//! `scripts/cross windows` builds it and names it in the environment. What HNS itself does cannot be seen this way.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "the functions that tests share are tests too; clippy does not know"
+)]
+
+mod commands;
+mod life;
+mod node;
+mod scale;
+mod start;
+mod winuserspace;
