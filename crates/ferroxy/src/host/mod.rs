@@ -3,11 +3,13 @@
 
 mod privileges;
 
+use std::io;
+
 use ferroxy_core::Family;
 use ferroxy_dataplane::Mode;
 use ferroxy_platform::notify::Notifier;
 use ferroxy_platform::{conntrack, memory};
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 pub use ferroxy_platform::{Claim, notify};
 
@@ -38,8 +40,10 @@ pub fn prepare_again(old: &Config, new: &Config) {
 /// Keeps the privileges that the mode needs. Call it after [`prepare`] and before any thread is started.
 pub fn give_up_privileges(mode: &Mode, config: &Config) {
     let kept = ferroxy_platform::privileges::keep(&mode.privileges, &privileges::extra(config));
-    if let Err(error) = kept {
-        warn!("cannot give up privileges, keeping all of them: {error}");
+    match kept {
+        Err(error) if is_unknown_here(&error) => debug!("{error}"),
+        Err(error) => warn!("cannot give up privileges, keeping all of them: {error}"),
+        Ok(()) => {}
     }
 }
 
@@ -52,9 +56,16 @@ pub fn service_manager() -> Notifier {
 }
 
 fn set_oom_score(score: i32) {
-    if let Err(error) = memory::set_oom_score(score) {
-        warn!("cannot set oomScoreAdj to {score}, keeping the present score: {error}");
+    match memory::set_oom_score(score) {
+        Err(error) if is_unknown_here(&error) => debug!("{error}"),
+        Err(error) => warn!("cannot set oomScoreAdj to {score}, keeping the present score: {error}"),
+        Ok(()) => {}
     }
+}
+
+/// A platform that has no such thing: nobody can do anything about it, so that it is no warning.
+fn is_unknown_here(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::Unsupported
 }
 
 /// Unlike kube-proxy, which does not start when it cannot change these settings.

@@ -12,6 +12,11 @@ fn the_agent_lives_through_what_happens_on_a_node() {
     node.put(&service(2, &[3]));
     node.start();
     node.wait_for("the first sync", |node| node.has(&[("10.96.0.1", 2), ("10.96.0.2", 1)]));
+    let logged = node.logged();
+    assert!(
+        !logged.contains("oomScoreAdj") && !logged.contains("privileges"),
+        "Windows has neither: {logged}"
+    );
 
     node.put(&service(1, &[1, 2, 4]));
     node.delete(2);

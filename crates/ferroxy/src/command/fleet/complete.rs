@@ -171,7 +171,7 @@ fn reach(before: &[String], namespace: Option<&str>) -> Option<Reach> {
     let matches = command_line().ignore_errors(true).try_get_matches_from(words).ok()?;
     let matches = matches.subcommand().map_or(&matches, |(_, matches)| matches);
     let reach = Reach::from_arg_matches(matches).ok()?;
-    Some(reach.to_complete(namespace, SECONDS))
+    Some(reach.for_completion(namespace, SECONDS))
 }
 
 #[cfg(test)]

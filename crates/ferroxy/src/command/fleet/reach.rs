@@ -98,7 +98,7 @@ impl From<&str> for Reason {
 
 impl Reach {
     /// The same for a shell that completes a name, of this namespace if one is given.
-    pub fn to_complete(self, namespace: Option<&str>, timeout: u64) -> Reach {
+    pub fn for_completion(self, namespace: Option<&str>, timeout: u64) -> Reach {
         Reach { namespace: namespace.map(str::to_owned).or(self.namespace), timeout, ..self }
     }
 
