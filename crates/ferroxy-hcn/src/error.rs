@@ -48,6 +48,12 @@ pub struct Code(u32);
 
 impl Code {
     pub const NOT_RUNNING: Code = Code(0x6b5);
+    /// Of the call to the service, not of the service: it may have been carried out or not.
+    pub const TIMEOUT: Code = Code(0x5b4);
+    pub const SERVER_UNAVAILABLE: Code = Code(0x6ba);
+    pub const SERVER_BUSY: Code = Code(0x6bb);
+    pub const CALL_FAILED: Code = Code(0x6be);
+    pub const CALL_NOT_EXECUTED: Code = Code(0x6bf);
     pub const NOT_FOUND: Code = Code(0x490);
     pub const ALREADY_EXISTS: Code = Code(0xb7);
     pub const INVALID_DATA: Code = Code(0xd);
@@ -85,7 +91,14 @@ impl Code {
 
     pub fn kind(self) -> ErrorKind {
         match self {
-            Code::NOT_RUNNING | Code::MANAGER_STOPPING | Code::SWITCH_PORT_NOT_FOUND => ErrorKind::Unknown,
+            Code::NOT_RUNNING
+            | Code::TIMEOUT
+            | Code::SERVER_UNAVAILABLE
+            | Code::SERVER_BUSY
+            | Code::CALL_FAILED
+            | Code::CALL_NOT_EXECUTED
+            | Code::MANAGER_STOPPING
+            | Code::SWITCH_PORT_NOT_FOUND => ErrorKind::Unknown,
             Code::NOT_FOUND | Code::ENDPOINT_NOT_FOUND => ErrorKind::NotFound,
             Code::NETWORK_NOT_FOUND => ErrorKind::NetworkNotFound,
             Code::ALREADY_EXISTS | Code::POLICY_EXISTS | Code::PORT_EXISTS => ErrorKind::Exists,
@@ -101,6 +114,11 @@ impl Code {
     fn words(self) -> Option<&'static str> {
         Some(match self {
             Code::NOT_RUNNING => "the Host Networking Service does not run",
+            Code::TIMEOUT => "no answer in time",
+            Code::SERVER_UNAVAILABLE => "the Host Networking Service cannot be reached",
+            Code::SERVER_BUSY => "the Host Networking Service is too busy",
+            Code::CALL_FAILED => "the call failed on its way",
+            Code::CALL_NOT_EXECUTED => "the call failed and was not carried out",
             Code::NOT_FOUND => "not found",
             Code::ALREADY_EXISTS => "already exists",
             Code::INVALID_DATA => "the answer cannot be read",
@@ -177,7 +195,7 @@ mod tests {
 
     #[test]
     fn silence_is_not_absence() {
-        for code in [0x6b5, 0x8007_06b5, 0x803b_0007, 0x803b_0020] {
+        for code in [0x6b5, 0x8007_06b5, 0x5b4, 0x6ba, 0x8007_06bb, 0x6be, 0x6bf, 0x803b_0007, 0x803b_0020] {
             assert_eq!(Code::new(code).kind(), ErrorKind::Unknown);
         }
     }

@@ -123,8 +123,11 @@ impl Hcn {
     pub fn create_endpoint(&mut self, network: Guid, id: Guid, endpoint: &Endpoint) -> Result<Guid, Error> {
         let network = self.open_network(network)?;
         let created = self.create(Kind::Endpoint, Some(network), id, endpoint);
-        if created.as_ref().is_err_and(|error| is_absence(error) || error.code == Code::INVALID_HANDLE) {
-            // The handle may be one of a network that was recreated.
+        let is_doubtful = |error: &Error| {
+            is_absence(error) || error.kind() == ErrorKind::Unknown || error.code == Code::INVALID_HANDLE
+        };
+        if created.as_ref().is_err_and(is_doubtful) {
+            // The handle may be one of a network that was recreated, or of a service that was restarted.
             self.forget_network();
         }
         created

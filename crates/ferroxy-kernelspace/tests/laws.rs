@@ -266,8 +266,11 @@ const FUNCTIONS: [&str; 12] = [
     "HcnOpenNetwork",
 ];
 
-const CODES: [Code; 7] = [
+const CODES: [Code; 10] = [
     Code::NOT_RUNNING,
+    Code::TIMEOUT,
+    Code::SERVER_UNAVAILABLE,
+    Code::CALL_FAILED,
     Code::INVALID_POLICY,
     Code::PORT_EXISTS,
     Code::ALREADY_EXISTS,

@@ -117,7 +117,7 @@ fn report(state: u32, code: u32) {
 mod tests {
     use std::sync::mpsc;
 
-    use windows_sys::Win32::System::Console::{CTRL_BREAK_EVENT, CTRL_C_EVENT};
+    use windows_sys::Win32::System::Console::{CTRL_BREAK_EVENT, CTRL_C_EVENT, CTRL_LOGOFF_EVENT};
     use windows_sys::Win32::System::Services::SERVICE_CONTROL_PAUSE;
 
     use super::*;
@@ -143,6 +143,8 @@ mod tests {
             assert_eq!(receiver.try_recv(), Ok(StopReason::Terminated), "{request}");
             assert_eq!(STATE.load(Ordering::SeqCst), SERVICE_STOP_PENDING);
         }
+        assert!(signals::happened(CTRL_LOGOFF_EVENT), "a user's logoff is not ours");
+        assert!(receiver.try_recv().is_err());
         for event in [CTRL_C_EVENT, CTRL_BREAK_EVENT] {
             assert!(signals::happened(event), "it is handled");
             assert_eq!(receiver.try_recv(), Ok(StopReason::Interrupted));

@@ -1,11 +1,13 @@
-//! Console events: Ctrl-C and Ctrl-Break; the console is closed, the user logs off, the system shuts down.
+//! Console events: Ctrl-C and Ctrl-Break; the console is closed, the system shuts down.
 
 use std::io;
 use std::sync::Mutex;
 use std::thread;
 use std::time::Duration;
 
-use windows_sys::Win32::System::Console::{CTRL_BREAK_EVENT, CTRL_C_EVENT, SetConsoleCtrlHandler};
+use windows_sys::Win32::System::Console::{
+    CTRL_BREAK_EVENT, CTRL_C_EVENT, CTRL_LOGOFF_EVENT, SetConsoleCtrlHandler,
+};
 
 use crate::StopReason;
 
@@ -36,6 +38,10 @@ unsafe extern "system" fn on_event(event: u32) -> i32 {
 
 /// Whether the event is handled, so that the system does not end the process for it.
 pub(super) fn happened(event: u32) -> bool {
+    // Services get it when any user logs off. Programs of that user are ended without it.
+    if event == CTRL_LOGOFF_EVENT {
+        return true;
+    }
     let interrupted = matches!(event, CTRL_C_EVENT | CTRL_BREAK_EVENT);
     stop(if interrupted { StopReason::Interrupted } else { StopReason::Terminated });
     if !interrupted {
