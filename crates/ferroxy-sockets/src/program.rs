@@ -463,7 +463,7 @@ mod tests {
         for family in Family::ALL {
             assert!(peer_name(family).unwrap().slots() <= 40);
             for clients in [Clients::HOST, Clients::PODS] {
-                for (remembers_peer, counts_flows, most) in [(false, false, 240), (true, true, 300)] {
+                for (remembers_peer, counts_flows, most) in [(false, false, 270), (true, true, 330)] {
                     let purpose =
                         Purpose { family, clients, host_namespace: 3, remembers_peer, counts_flows };
                     let code = connect(&purpose).unwrap();
