@@ -44,6 +44,12 @@ pub struct Local {
 impl Local {
     /// What to do when nothing answers there.
     fn unreachable(&self, error: &io::Error) -> anyhow::Error {
+        if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) {
+            return anyhow::anyhow!(
+                "the agent at {} does not answer in time: it may hang or be overloaded; look at its log and its /livez",
+                self.address
+            );
+        }
         anyhow::anyhow!(
             "no agent answers at {} ({error}): start it with --page-address={}, or name its address with --agent",
             self.address,

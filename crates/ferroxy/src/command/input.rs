@@ -15,6 +15,7 @@ use super::source::{ApiSource, Source};
 use crate::config::Config;
 use crate::flags::Flags;
 use crate::modes::Modes;
+use crate::output::while_waiting;
 use crate::{host, log, wrapper};
 
 #[derive(Debug, Args)]
@@ -164,7 +165,8 @@ impl Input {
         }
         let (mut cluster, source) = self.open(&settings)?;
         if let Source::Api(source) = source {
-            let (events, diagnostics) = source.read_once(LOOK_LIMIT)?;
+            let read = || source.read_once(LOOK_LIMIT);
+            let (events, diagnostics) = while_waiting("reading from the API server", read)?;
             events.into_iter().for_each(|event| drop(cluster.facts.apply(event)));
             cluster.diagnostics = diagnostics;
         }

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{Answer, Output};
 use crate::client::{AgentAddress, Api};
-use crate::output::{Paint, Table};
+use crate::output::{Paint, Table, while_waiting};
 
 #[derive(Debug, Args)]
 pub struct Status {
@@ -19,7 +19,8 @@ pub struct Status {
 
 impl Status {
     pub fn run(self) -> anyhow::Result<Answer> {
-        let status = self.agent.open()?.get("status")?;
+        let agent = self.agent.open()?;
+        let status = while_waiting("asking the agent", || agent.get("status"))?;
         self.output.print(|| text(&status, Paint::stdout()), || status.clone())?;
         Ok(if troubles(&status).is_empty() { Answer::Yes } else { Answer::No })
     }
@@ -78,13 +79,20 @@ fn text(status: &Value, paint: Paint) -> String {
     table.row(["healthy".into(), sign(status["healthy"] == true, "yes", "no"), String::new()]);
     table.row(["source".into(), sign(status["source"]["alive"] == true, "alive", "silent"), watches(status)]);
     let services = &status["services"];
-    let problems = services["problems"].as_u64().unwrap_or(0);
+    let problems = services["problems"].as_u64();
     let details = format!("{} known, {} refused", number(&services["known"]), number(&services["refused"]));
     table.row(["Services".into(), format!("{} programmed", number(&services["programmed"])), details]);
-    let problems_words =
-        if problems == 0 { paint.good("none") } else { paint.doubtful(&problems.to_string()) };
-    table.row(["problems".into(), problems_words, hint(problems).into()]);
-    table.row(["drift".into(), format!("{} repairs", number(&status["driftRepairs"])), String::new()]);
+    let problems_words = match problems {
+        None => "not counted yet".to_owned(),
+        Some(0) => paint.good("none"),
+        Some(problems) => paint.doubtful(&problems.to_string()),
+    };
+    table.row(["problems".into(), problems_words, hint(problems.unwrap_or(0)).into()]);
+    let repairs = match status["driftRepairs"].as_u64() {
+        Some(1) => "1 repair".to_owned(),
+        _ => format!("{} repairs", number(&status["driftRepairs"])),
+    };
+    table.row(["drift".into(), repairs, String::new()]);
     table.row(["latency".into(), latency(&status["latency"]), "from the API to the kernel".into()]);
     table.row(["memory".into(), megabytes(&status["process"]["memoryBytes"]), String::new()]);
     text.push_str(&table.to_string());

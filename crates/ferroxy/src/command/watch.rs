@@ -4,20 +4,23 @@ use std::io::{self, Write};
 use std::thread::sleep;
 use std::time::Duration;
 
+use anyhow::Context;
 use clap::Args;
+use ferroxy_core::ServiceName;
+use ferroxy_core::foreign::printable;
 use serde_json::Value;
 
 use super::status::{milliseconds, words};
 use super::{Answer, Output};
 use crate::client::{AgentAddress, Api, Follow, Local};
 use crate::log;
-use crate::output::Paint;
+use crate::output::{Paint, while_waiting};
 
 #[derive(Debug, Args)]
 pub struct Watch {
     #[command(flatten)]
     agent: AgentAddress,
-    /// Only entries about this Service: NAMESPACE/NAME
+    /// Only entries about this Service: NAMESPACE/NAME, or NAME in the namespace default
     #[arg(long, value_name = "SERVICE")]
     service: Option<String>,
     /// How many earlier entries to begin with
@@ -36,9 +39,11 @@ const AGAIN: Duration = Duration::from_secs(1);
 const TRIES: u32 = 60;
 
 impl Watch {
-    pub fn run(self) -> anyhow::Result<Answer> {
+    pub fn run(mut self) -> anyhow::Result<Answer> {
+        self.service = self.service.as_deref().map(service_name).transpose()?;
         let agent = self.agent.open()?;
-        let earlier = agent.get(&format!("journal?limit={}", self.last.clamp(1, 2000)))?;
+        let path = format!("journal?limit={}", self.last.clamp(1, 2000));
+        let earlier = while_waiting("asking the agent", || agent.get(&path))?;
         let mut seen = earlier["last"].as_u64();
         if self.last > 0 {
             for entry in earlier["items"].as_array().into_iter().flatten() {
@@ -55,9 +60,9 @@ impl Watch {
     fn follow(&self, agent: &Local, seen: &mut Option<u64>) -> anyhow::Result<()> {
         let mut failures = 0;
         loop {
-            let mut printed = Ok(());
+            let (mut printed, mut received) = (Ok(()), false);
             let result = agent.follow(*seen, &mut |event, data| {
-                failures = 0;
+                (failures, received) = (0, true);
                 match event {
                     "journal" => {
                         *seen = data["number"].as_u64();
@@ -69,13 +74,16 @@ impl Watch {
                 printed.is_ok()
             });
             printed?;
-            failures += 1;
-            if failures == 1 {
-                let why = result.err().map(|error| format!(" ({error})")).unwrap_or_default();
-                self.remark(&format!("connection to {} lost{why}: trying again", agent.who()));
+            // The agent ends every connection after some minutes. That is no failure, and worth no words.
+            if result.is_err() || !received {
+                failures += 1;
+                if failures == 1 {
+                    let why = result.err().map(|error| format!(" ({error})")).unwrap_or_default();
+                    self.remark(&format!("connection to {} lost{why}: trying again", agent.who()));
+                }
+                anyhow::ensure!(failures <= TRIES, "no agent answers at {} any more", agent.who());
+                sleep(AGAIN);
             }
-            anyhow::ensure!(failures <= TRIES, "no agent answers at {} any more", agent.who());
-            sleep(AGAIN);
             if let Ok(journal) = agent.get("journal?limit=1")
                 && journal["last"].as_u64() < *seen
             {
@@ -105,10 +113,15 @@ impl Watch {
     }
 }
 
-/// `21:50:11.512  changed  default/web  2 → 3 endpoints (12 ms after the API)`
+fn service_name(text: &str) -> anyhow::Result<String> {
+    let name = ServiceName::parse(text);
+    let name = name.with_context(|| format!("--service: `{}` is not NAMESPACE/NAME", printable(text)))?;
+    Ok(name.as_str().to_owned())
+}
+
+/// `2026-11-15 21:50:11.512Z  changed  default/web  2 → 3 endpoints (12 ms after the API)`
 fn line(entry: &Value, paint: Paint) -> String {
-    let time = words(&entry["time"]);
-    let clock = time.split_once('T').map_or(time.as_str(), |(_, clock)| clock.trim_end_matches('Z'));
+    let clock = clock(&words(&entry["time"]));
     let kind = words(&entry["kind"]);
     let padded = format!("{kind:<12}");
     let kind = match kind.as_str() {
@@ -121,11 +134,20 @@ fn line(entry: &Value, paint: Paint) -> String {
         entry["apiToKernelSeconds"].as_f64().map(|it| format!(" ({} after the API)", milliseconds(it)));
     format!(
         "{}  {kind} {}{}{}",
-        paint.faint(clock),
+        paint.faint(&clock),
         service.map(|it| paint.strong(&it)).unwrap_or_default(),
         words(&entry["text"]),
         after.unwrap_or_default()
     )
+}
+
+/// Date and time in milliseconds, which are aligned in all lines: entries may be days old. What is no time stays as it is.
+fn clock(time: &str) -> String {
+    let parts = time.strip_suffix('Z').and_then(|time| time.split_once('T'));
+    let Some((date, clock)) = parts else { return time.to_owned() };
+    let (seconds, fraction) = clock.split_once('.').unwrap_or((clock, ""));
+    let milliseconds: String = fraction.chars().chain("000".chars()).take(3).collect();
+    format!("{date} {seconds}.{milliseconds}Z")
 }
 
 #[cfg(test)]
@@ -135,16 +157,29 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_service_has_a_namespace() {
+        assert_eq!(service_name("web").unwrap(), "default/web");
+        assert_eq!(service_name("shop/web").unwrap(), "shop/web");
+        assert!(service_name("nope//").unwrap_err().to_string().contains("is not NAMESPACE/NAME"));
+    }
+
+    #[test]
     fn an_entry_is_a_line() {
         let mut entry = json!({
             "number": 61, "time": "2026-11-15T21:50:11.5Z", "kind": "changed", "service": "default/web",
             "text": "2 → 3 endpoints", "apiToKernelSeconds": 0.012,
         });
-        let expected = "21:50:11.5  changed      default/web 2 → 3 endpoints (12 ms after the API)";
+        let expected =
+            "2026-11-15 21:50:11.500Z  changed      default/web 2 → 3 endpoints (12 ms after the API)";
         assert_eq!(line(&entry, Paint::off()), expected);
         entry["service"] = Value::Null;
         entry["apiToKernelSeconds"] = Value::Null;
         entry["text"] = "a\nb\x1b[31m".into();
-        assert_eq!(line(&entry, Paint::off()), r"21:50:11.5  changed      a\nb\u{1b}[31m");
+        assert_eq!(clock("2026-11-15T21:50:11.197877567Z"), "2026-11-15 21:50:11.197Z");
+        assert_eq!(
+            (clock("2026-11-15T21:50:11Z").as_str(), clock("soon").as_str()),
+            ("2026-11-15 21:50:11.000Z", "soon")
+        );
+        assert_eq!(line(&entry, Paint::off()), r"2026-11-15 21:50:11.500Z  changed      a\nb\u{1b}[31m");
     }
 }

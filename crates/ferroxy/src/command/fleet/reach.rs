@@ -13,6 +13,7 @@ use serde_json::Value;
 use super::is_name;
 use crate::client::{DEFAULT_PORT, read_token};
 use crate::command::Output;
+use crate::output::while_waiting;
 
 /// Agents that are asked at a time.
 const AT_A_TIME: usize = 16;
@@ -141,7 +142,8 @@ impl Reach {
     /// Finds the agents. An error only if they cannot be found: an agent that does not answer is none.
     pub fn open(&self) -> anyhow::Result<Agents> {
         let person = self.person()?;
-        let pods = person.pods(&self.agents_namespace, &self.selector)?;
+        let list = || person.pods(&self.agents_namespace, &self.selector);
+        let pods = while_waiting("asking the API server", list)?;
         if pods.is_empty() {
             bail!(
                 "no pod in namespace {} has the labels `{}`: name those of the agents with --agents-namespace and --selector",
@@ -189,7 +191,8 @@ impl Agents {
     pub fn ask_these(&self, pods: &[AgentPod], path: &str, largest: usize) -> Vec<Said> {
         let reachable = pods.iter().filter(|pod| unreachable(pod).is_none());
         let targets = reachable.map(|pod| self.target(pod, path, largest)).collect();
-        let mut answers = self.person.ask_all(targets, self.token.as_deref(), AT_A_TIME).into_iter();
+        let ask = || self.person.ask_all(targets, self.token.as_deref(), AT_A_TIME);
+        let mut answers = while_waiting("asking the agents", ask).into_iter();
         let said = |pod: &AgentPod| {
             let answer = match unreachable(pod) {
                 Some(reason) => Err(reason.as_str().into()),

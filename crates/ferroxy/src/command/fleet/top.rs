@@ -12,7 +12,7 @@ use super::nodes;
 use super::reach::{Reach, Said};
 use crate::client::rates::{Rate, rates, short};
 use crate::command::Answer;
-use crate::output::{Paint, Table};
+use crate::output::{Paint, Table, while_waiting};
 use crate::view::document;
 
 /// 10,000 Services with a few ports each are below this.
@@ -46,7 +46,7 @@ impl Top {
     pub fn run(self, reach: &Reach) -> anyhow::Result<Answer> {
         let agents = reach.open()?;
         let before = agents.ask("traffic", LARGEST);
-        thread::sleep(Duration::from_secs(self.interval));
+        while_waiting("measuring", || thread::sleep(Duration::from_secs(self.interval)));
         let after = agents.ask("traffic", LARGEST);
         let mut sum = Sum::of(&before, &after);
         sum.sort(self.sort);
