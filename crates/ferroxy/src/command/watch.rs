@@ -82,8 +82,9 @@ impl Watch {
                     self.remark(&format!("connection to {} lost{why}: trying again", agent.who()));
                 }
                 anyhow::ensure!(failures <= TRIES, "no agent answers at {} any more", agent.who());
-                sleep(AGAIN);
             }
+            // In any case: an agent that has no room for us ends connections at once.
+            sleep(AGAIN);
             if let Ok(journal) = agent.get("journal?limit=1")
                 && journal["last"].as_u64() < *seen
             {

@@ -1,8 +1,10 @@
 //! What people and probes ask on a node: commands against the living HNS, health and metrics.
 
+use std::net::Ipv4Addr;
+
 use serde_json::Value;
 
-use crate::node::{NEWEST, Node, Service, service};
+use crate::node::{NEWEST, Node, Service, free_port_at, service};
 
 #[test]
 #[ignore = "needs wine: make test-windows"]
@@ -32,7 +34,7 @@ fn diff_explain_and_cleanup_ask_hns() {
 #[ignore = "needs wine: make test-windows"]
 fn health_metrics_and_health_check_ports_answer() {
     let mut node = Node::new(NEWEST);
-    let check = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
+    let check = free_port_at(Ipv4Addr::LOCALHOST.into());
     node.put(&Service { number: 1, endpoints: vec![1], health_check: Some(check) });
     node.start();
     node.wait_for("the first sync", |node| node.has(&[("*", 1), ("10.96.0.1", 2), ("203.0.113.10", 1)]));
