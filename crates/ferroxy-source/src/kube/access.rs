@@ -1,6 +1,8 @@
 //! Address and credentials of the API server: read from a kubeconfig, from the pod's service account, or
 //! from `--master` alone. Does not use the network.
 
+mod personal;
+
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
@@ -21,6 +23,7 @@ use hyper_util::rt::TokioExecutor;
 use tower::{BoxError, ServiceBuilder};
 
 use super::Options;
+use personal::Found;
 
 /// TCP keep-alive detects dead peers: after 10 seconds of silence a probe every 5 seconds, and 20 seconds without an
 /// answer end the connection. A proxy in between may answer for a dead server; `probe.rs` detects that.
@@ -43,6 +46,10 @@ pub enum OpenError {
         "no API server configured: set --kubeconfig, --master or --manifests, or run in a pod ({variable} is not set here)"
     )]
     Nowhere { variable: &'static str },
+    #[error(
+        "no kubeconfig: {looked_for} does not exist; set --kubeconfig or $KUBECONFIG, or run in a pod ({variable} is not set here)"
+    )]
+    NoKubeconfig { looked_for: String, variable: &'static str },
     #[error("kubeconfig {path}: {reason}", path = path.display())]
     Kubeconfig { path: PathBuf, reason: String },
     #[error("service account of the pod: {reason}")]
@@ -87,14 +94,20 @@ impl Access {
         context: Option<&str>,
         user_agent: &'static str,
     ) -> Result<Access, OpenError> {
-        let mut config = match person_kubeconfig(kubeconfig)? {
-            Some((path, mut kubeconfig)) => {
+        let found = personal::find(kubeconfig, |name| std::env::var_os(name))?;
+        let mut config = match found {
+            Found::Kubeconfig(path, mut kubeconfig) => {
                 if let Some(context) = context {
                     kubeconfig.current_context = Some(context.to_owned());
                 }
-                resolved(&path, kubeconfig, None)?.0
+                resolved(&path, *kubeconfig, None)?.0
             }
-            None => in_cluster(|name| std::env::var_os(name))?,
+            Found::Nothing { looked_for } => {
+                in_cluster(|name| std::env::var_os(name)).map_err(|error| match error {
+                    OpenError::Nowhere { variable } => OpenError::NoKubeconfig { looked_for, variable },
+                    other => other,
+                })?
+            }
         };
         config.headers.push((USER_AGENT, HeaderValue::from_static(user_agent)));
         read_token(&mut config.auth_info)?;
@@ -263,25 +276,6 @@ fn locate_credentials(kubeconfig: &mut Kubeconfig) {
 
 fn located(path: &str) -> String {
     sandbox::locate(Path::new(path)).to_str().unwrap_or(path).to_owned()
-}
-
-/// `None`: there is no kubeconfig anywhere.
-fn person_kubeconfig(given: Option<&Path>) -> Result<Option<(PathBuf, Kubeconfig)>, OpenError> {
-    let named = std::env::var_os("KUBECONFIG").filter(|it| !it.is_empty()).map(PathBuf::from);
-    let (path, read) = match (given, named) {
-        (Some(path), _) => (path.to_owned(), Kubeconfig::read_from(path)),
-        (None, Some(paths)) => (paths, Kubeconfig::read()),
-        (None, None) => {
-            let home = std::env::home_dir().map(|home| home.join(".kube/config"));
-            let Some(path) = home.filter(|path| path.exists()) else { return Ok(None) };
-            let read = Kubeconfig::read_from(&path);
-            (path, read)
-        }
-    };
-    match read {
-        Ok(kubeconfig) => Ok(Some((path, kubeconfig))),
-        Err(error) => Err(OpenError::Kubeconfig { path, reason: field(&error) }),
-    }
 }
 
 fn from_kubeconfig(path: &Path, master: Option<&str>) -> Result<(Config, BTreeSet<PathBuf>), OpenError> {
