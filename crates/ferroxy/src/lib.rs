@@ -18,6 +18,7 @@ pub mod output;
 mod packet;
 pub mod page;
 pub mod panic;
+mod progress;
 pub mod serve;
 pub mod view;
 pub mod wrapper;

@@ -1,10 +1,7 @@
 //! How answers look: aligned tables, and colour only where a terminal reads them.
 
 use std::fmt;
-use std::io::{self, IsTerminal, Write};
-use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::io::{self, IsTerminal};
 
 /// Colours, or none of them.
 #[derive(Debug, Clone, Copy)]
@@ -45,31 +42,6 @@ impl Paint {
     fn with(self, code: &str, text: &str) -> String {
         if self.on { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
     }
-}
-
-/// Does some work. What takes longer than a second says what it is, on standard error and only if that is a terminal; the line is
-/// gone when the work is done.
-pub fn while_waiting<T>(what: &str, work: impl FnOnce() -> T) -> T {
-    if !io::stderr().is_terminal() {
-        return work();
-    }
-    let (working, done) = channel::<()>();
-    thread::scope(|scope| {
-        scope.spawn(move || {
-            let (began, mut is_shown) = (Instant::now(), false);
-            // A terminal that is gone needs no progress.
-            while done.recv_timeout(Duration::from_secs(1)) == Err(RecvTimeoutError::Timeout) {
-                is_shown = true;
-                let _ = write!(io::stderr(), "\r{what}: {} s", began.elapsed().as_secs());
-            }
-            if is_shown {
-                let _ = write!(io::stderr(), "\r\x1b[K");
-            }
-        });
-        let result = work();
-        drop(working);
-        result
-    })
 }
 
 /// Rows of cells, printed in columns as wide as their widest cell. Colour does not count as width.

@@ -8,16 +8,12 @@
 
 mod support;
 
-use std::fs::File;
-use std::io::{Read, Write};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::process::{Child, Command};
-use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::process::Command;
 
 use ferroxy_lab::{Namespace, Protocol};
 use rustix::process::{Pid, Signal, kill_process};
 
+use support::terminal::{Terminal, settings};
 use support::{Agent, Cluster, DEADLINE, FERROXY, Service, ferroxy, run_arguments, wait_until};
 
 fn cluster() -> Cluster {
@@ -34,116 +30,22 @@ fn start(node: &Namespace, cluster: &Cluster) -> Agent {
     Agent::start_with(node, all.chain(more).collect::<Vec<_>>())
 }
 
-/// The program at one end, this test at the other.
-struct Terminal {
-    child: Child,
-    keys: File,
-    settings: libc::termios,
-    /// Everything that the program wrote.
-    written: Arc<Mutex<Vec<u8>>>,
-}
-
 fn open(node: &Namespace, columns: u16, rows: u16) -> Terminal {
-    let (mut ours, mut its) = (-1, -1);
-    let size = libc::winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
-    // SAFETY: both descriptors are written by openpty before they are used, and are owned by no one else.
-    let (ours, its) = unsafe {
-        let made = libc::openpty(&mut ours, &mut its, std::ptr::null_mut(), std::ptr::null(), &size);
-        assert_eq!(made, 0);
-        (File::from_raw_fd(ours), OwnedFd::from_raw_fd(its))
-    };
-    let settings = settings(&ours);
-    let stream = || its.try_clone().unwrap();
     let mut command = Command::new(FERROXY);
-    command.args(["top", "--interval=1"]).stdin(stream()).stdout(stream()).stderr(stream());
-    let child = node.run(|| command.spawn()).unwrap().unwrap();
-    let written = Arc::new(Mutex::new(Vec::new()));
-    let (writer, mut reader) = (Arc::clone(&written), ours.try_clone().unwrap());
-    std::thread::spawn(move || {
-        let mut bytes = [0; 4096];
-        // The end of the program is an error of its terminal.
-        while let Ok(length) = reader.read(&mut bytes) {
-            writer.lock().unwrap().extend(&bytes[..length]);
-        }
+    command.args(["top", "--interval=1"]);
+    Terminal::open(command, (columns, rows), |command| node.run(|| command.spawn()).unwrap().unwrap())
+}
+
+/// Waits for its end; the terminal must be as it was.
+fn ended(mut terminal: Terminal) {
+    let status = terminal.wait();
+    assert!(status.success(), "{status:?}: {}", terminal.written());
+    let now = settings(&terminal.keys);
+    let of = |it: &libc::termios| (it.c_iflag, it.c_oflag, it.c_cflag, it.c_lflag);
+    assert_eq!(of(&now), of(&terminal.settings));
+    wait_until("the screen of before is back", DEADLINE, || {
+        terminal.written().ends_with("\x1b[?25h\x1b[?1049l")
     });
-    Terminal { child, keys: ours, settings, written }
-}
-
-fn settings(terminal: &File) -> libc::termios {
-    // SAFETY: a termios of zeros is a value, and tcgetattr writes it.
-    unsafe {
-        let mut settings: libc::termios = std::mem::zeroed();
-        assert_eq!(libc::tcgetattr(terminal.as_raw_fd(), &mut settings), 0);
-        settings
-    }
-}
-
-impl Terminal {
-    fn written(&self) -> String {
-        String::from_utf8_lossy(&self.written.lock().unwrap()).into_owned()
-    }
-
-    /// The lines on the screen, from the cursor positions that were written.
-    fn screen(&self) -> Vec<String> {
-        let written = self.written();
-        let mut lines = Vec::new();
-        let last = written.rsplit("\x1b[2J").next().unwrap_or_default().to_owned();
-        for part in last.split("\x1b[").filter(|part| !part.is_empty()) {
-            let end = part.find(|it: char| it.is_ascii_alphabetic()).unwrap_or(0);
-            let (code, text) = part.split_at(end);
-            match text.chars().next() {
-                Some('H') => {
-                    lines.push((code.split(';').next().unwrap().parse::<usize>().unwrap(), String::new()))
-                }
-                Some('m') => {
-                    lines.iter_mut().last().unwrap_or(&mut (0, String::new())).1.push_str(&text[1..])
-                }
-                _ => {}
-            }
-        }
-        let mut screen = Vec::new();
-        for (row, text) in lines {
-            screen.resize(screen.len().max(row), String::new());
-            screen[row - 1] = text;
-        }
-        screen
-    }
-
-    #[track_caller]
-    fn wait_for(&self, words: &str) {
-        let start = Instant::now();
-        while !self.screen().iter().any(|line| line.contains(words)) {
-            assert!(start.elapsed() < DEADLINE, "{words:?} in {:#?}", self.screen());
-            std::thread::sleep(std::time::Duration::from_millis(20));
-        }
-    }
-
-    fn press(&mut self, keys: &[u8]) {
-        self.keys.write_all(keys).unwrap();
-    }
-
-    fn resize(&self, columns: u16, rows: u16) {
-        let size = libc::winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
-        // SAFETY: the descriptor is open, and the kernel only reads the size.
-        assert_eq!(unsafe { libc::ioctl(self.keys.as_raw_fd(), libc::TIOCSWINSZ, &size) }, 0);
-    }
-
-    /// Waits for its end; the terminal must be as it was.
-    fn ended(mut self) {
-        let child = &mut self.child;
-        let mut status = None;
-        wait_until("top has ended", DEADLINE, || {
-            status = child.try_wait().unwrap();
-            status.is_some()
-        });
-        assert!(status.unwrap().success(), "{status:?}: {}", self.written());
-        let now = settings(&self.keys);
-        let of = |it: &libc::termios| (it.c_iflag, it.c_oflag, it.c_cflag, it.c_lflag);
-        assert_eq!(of(&now), of(&self.settings));
-        wait_until("the screen of before is back", DEADLINE, || {
-            self.written().ends_with("\x1b[?25h\x1b[?1049l")
-        });
-    }
 }
 
 #[test]
@@ -183,7 +85,7 @@ fn the_screen_shows_services_and_takes_keys() {
     cluster.write_service(&Service::new("late", &["10.96.0.11"]).port(Protocol::Tcp, 53, 53));
     terminal.wait_for("default/late");
     terminal.press(b"q");
-    terminal.ended();
+    ended(terminal);
 }
 
 #[test]
@@ -194,14 +96,14 @@ fn a_signal_or_ctrl_c_restores_the_terminal() {
     let terminal = open(&node, 80, 10);
     terminal.wait_for("default/web");
     kill_process(Pid::from_child(&terminal.child), Signal::TERM).unwrap();
-    terminal.ended();
+    ended(terminal);
     let mut terminal = open(&node, 80, 10);
     terminal.wait_for("default/web");
     // An agent that ends is an error on the screen, not the end of the program.
     agent.terminate();
     terminal.wait_for("no answer: ");
     terminal.press(b"\x03");
-    terminal.ended();
+    ended(terminal);
 }
 
 #[test]
@@ -218,4 +120,14 @@ fn without_a_terminal_there_is_one_table() {
     assert!(lines[1].starts_with("default/empty ") && lines[1].contains(" problem "), "{}", done.stdout);
     let web: Vec<&str> = lines[2].split_whitespace().collect();
     assert_eq!(web, ["default/web", "0", "0", "0", "2/2", "ok"]);
+    let value = ferroxy(&node, &["top", "--interval=1", "--output=json"]).json();
+    assert_eq!((&value["kind"], &value["counted"]), (&"Top".into(), &true.into()));
+    let web = serde_json::json!({
+        "service": "default/web", "connectionsPerSecond": 0.0, "bytesPerSecond": 0.0, "replyBytesPerSecond": 0.0,
+        "endpoints": { "used": 2, "total": 2 }, "state": "ok", "problem": null,
+    });
+    assert_eq!(value["items"][1], web, "{value:#}");
+    assert_eq!(value["items"][0]["state"], "problem");
+    let yaml = ferroxy(&node, &["top", "--interval=1", "--output=yaml"]).stdout;
+    assert!(yaml.contains("kind: Top\n"), "{yaml}");
 }

@@ -15,7 +15,7 @@ use super::source::{ApiSource, Source};
 use crate::config::Config;
 use crate::flags::Flags;
 use crate::modes::Modes;
-use crate::output::while_waiting;
+use crate::progress::while_waiting;
 use crate::{host, log, wrapper};
 
 #[derive(Debug, Args)]

@@ -1,22 +1,24 @@
 //! `ferroxy record`: a support bundle of this node's agent, in one file that can be read on another machine.
 
 use std::fs::File;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use clap::{Args, Parser};
 use ferroxy_core::resolve;
+use ferroxy_dataplane::Preview;
 use serde_json::{Value, json};
 
-use super::Answer;
 use super::bundle::Bundle;
 use super::input::Input;
+use super::{Answer, agent_page};
 use crate::agent::inputs;
 use crate::client::{AgentAddress, Api, Local, encoded};
 use crate::flags::Flags;
 use crate::log;
 use crate::modes::Modes;
+use crate::progress::{Step, in_steps};
 use crate::serve::Moment;
 use crate::view::document;
 
@@ -39,7 +41,7 @@ struct NoFlags {
 impl Record {
     pub fn run(self, modes: Modes) -> anyhow::Result<Answer> {
         let agent = self.agent.open()?;
-        let bundle = collect(&agent, modes)?;
+        let bundle = in_steps(|step| collect(&agent, modes, step))?;
         if self.file.as_os_str() == "-" {
             writeln!(io::stdout().lock(), "{bundle:#}")?;
             return Ok(Answer::Yes);
@@ -56,13 +58,14 @@ impl Record {
     }
 }
 
-fn collect(agent: &Local, modes: Modes) -> anyhow::Result<Value> {
+fn collect(agent: &Local, modes: Modes, step: &Step) -> anyhow::Result<Value> {
+    step.is("reading the status");
     let status = agent.get("status")?;
     let config = agent.get("config")?;
-    progress("the journal");
+    step.is("reading the journal");
     let journal = agent.get("journal?limit=2000")?;
-    let objects = objects(agent)?;
-    progress("metrics and rules");
+    let (objects, host_addresses) = objects(agent, step)?;
+    step.is("reading traffic");
     let mut bundle = document(
         "Bundle",
         json!({
@@ -74,25 +77,41 @@ fn collect(agent: &Local, modes: Modes) -> anyhow::Result<Value> {
             "journal": journal["items"],
             "traffic": agent.get("traffic")?,
             "objects": objects,
+            "hostAddresses": host_addresses,
         }),
     );
+    step.is("reading verdicts of probes");
+    bundle["probes"] = probes(&bundle["configuration"]);
+    step.is("comparing the rules");
     bundle["rules"] = rules(&Bundle::of(bundle.clone()), modes);
+    step.is("reading metrics");
     bundle["metrics"] = agent.metrics(&bundle["configuration"]);
     Ok(bundle)
 }
 
-fn objects(agent: &Local) -> anyhow::Result<Vec<Value>> {
-    let (mut all, mut after) = (Vec::new(), String::new());
+/// The report about probes, from the page beside the metrics; null if nobody answers there.
+fn probes(configuration: &Value) -> Value {
+    let place = configuration["metricsBindAddress"].as_str().and_then(|it| it.parse().ok());
+    let page = place.and_then(|it| agent_page::ask(it).ok());
+    page.map(|(mut page, _)| page["probes"].take()).unwrap_or_default()
+}
+
+/// All objects, and the addresses of the agent's host.
+fn objects(agent: &Local, step: &Step) -> anyhow::Result<(Vec<Value>, Value)> {
+    let (mut all, mut host_addresses, mut after) = (Vec::new(), Value::Null, String::new());
     loop {
-        progress(&format!("{} objects", all.len()));
+        step.is(format!("reading objects ({} so far)", all.len()));
         let mut page = agent.get(&format!("objects?limit=1000{after}"))?;
         match page["items"].take() {
             Value::Array(items) => all.extend(items),
             _ => bail!("{}: the list of objects has no items", agent.who()),
         }
+        if after.is_empty() {
+            host_addresses = page["hostAddresses"].take();
+        }
         match page["next"].as_str() {
             Some(next) => after = format!("&after={}", encoded(next)),
-            None => return Ok(all),
+            None => return Ok((all, host_addresses)),
         }
     }
 }
@@ -105,13 +124,18 @@ fn rules(bundle: &Bundle, modes: Modes) -> Value {
         let settings = input.settings_of(Some(bundle), modes, &mut drop)?;
         let mut facts = settings.facts();
         bundle.facts(&mut facts);
-        facts.apply(inputs::host_addresses(&settings.devices())?);
+        if facts.host_addresses().is_none() {
+            facts.apply(inputs::host_addresses(&settings.devices())?);
+        }
         let (intent, _) = resolve::all(&facts);
         let desired = settings.ruleset(&intent, &facts).to_string();
         let compared = settings.open().and_then(|mut dataplane| dataplane.preview(&intent));
-        let difference = compared.as_ref().ok().map(|preview| preview.text.clone());
-        let not_compared = compared.err().map(|error| error.to_string());
-        Ok(json!({ "desired": desired, "difference": difference, "notCompared": not_compared }))
+        Ok(match compared {
+            Ok(Preview { text, operations }) => {
+                json!({ "desired": desired, "difference": text, "operations": operations })
+            }
+            Err(error) => json!({ "desired": desired, "notCompared": error.to_string() }),
+        })
     };
     looked().unwrap_or_else(|error| json!({ "notCompared": format!("{error:#}") }))
 }
@@ -119,11 +143,4 @@ fn rules(bundle: &Bundle, modes: Modes) -> Value {
 fn kernel() -> Option<String> {
     let version = std::fs::read_to_string("/proc/sys/kernel/osrelease").ok()?;
     Some(version.trim().to_owned())
-}
-
-/// To a terminal only: what takes its time.
-fn progress(what: &str) {
-    if io::stderr().is_terminal() {
-        log::print_error(&format!("ferroxy: reading {what}"));
-    }
 }

@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use super::{Answer, Output};
 use crate::client::{AgentAddress, Api};
-use crate::output::{Paint, Table, while_waiting};
+use crate::output::{Paint, Table};
+use crate::progress::while_waiting;
 
 #[derive(Debug, Args)]
 pub struct Status {

@@ -14,7 +14,8 @@ use super::status::{milliseconds, words};
 use super::{Answer, Output};
 use crate::client::{AgentAddress, Api, Follow, Local};
 use crate::log;
-use crate::output::{Paint, while_waiting};
+use crate::output::Paint;
+use crate::progress::while_waiting;
 
 #[derive(Debug, Args)]
 pub struct Watch {

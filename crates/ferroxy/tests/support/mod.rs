@@ -19,6 +19,8 @@ mod owner;
 mod recorded;
 pub mod repository;
 mod stage;
+#[cfg(target_os = "linux")]
+pub mod terminal;
 mod traffic;
 pub mod web;
 

@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::is_name;
 use crate::client::{DEFAULT_PORT, read_token};
 use crate::command::Output;
-use crate::output::while_waiting;
+use crate::progress::while_waiting;
 
 /// Agents that are asked at a time.
 const AT_A_TIME: usize = 16;

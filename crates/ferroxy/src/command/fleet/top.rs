@@ -12,7 +12,8 @@ use super::nodes;
 use super::reach::{Reach, Said};
 use crate::client::rates::{Rate, rates, short};
 use crate::command::Answer;
-use crate::output::{Paint, Table, while_waiting};
+use crate::output::{Paint, Table};
+use crate::progress::while_waiting;
 use crate::view::document;
 
 /// 10,000 Services with a few ports each are below this.

@@ -8,7 +8,7 @@ mod model;
 mod screen;
 mod terminal;
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -17,19 +17,22 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use ferroxy_platform::signals;
+use serde_json::{Value, json};
 
-use super::Answer;
+use super::{Answer, Output};
 use crate::client::rates::{Rates, rates, short};
 use crate::client::{AgentAddress, Api, Local};
 use crate::output::{Paint, Table};
+use crate::progress::{Step, in_steps, while_waiting};
+use crate::view::document;
 use feed::Feed;
-use model::{Model, Sort, Wish};
+use model::{Model, Row, Sort, Wish};
 use screen::Screen;
 
 /// How often the size of the terminal and requests to stop are checked.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Without a terminal it prints one table and exits. Keys: q quits, / searches, s, b, c and n sort, Enter shows the endpoints of a
+/// Without a terminal, and with --output, it prints one answer and exits. Keys: q quits, / searches, s, b, c and n sort, Enter shows the endpoints of a
 /// Service, Esc goes back.
 #[derive(Debug, Args)]
 pub struct Top {
@@ -41,6 +44,9 @@ pub struct Top {
     /// What comes first, after problems
     #[arg(long, value_enum, default_value_t)]
     sort: Sort,
+    /// How to print it, once; without this flag, text, and again and again at a terminal
+    #[arg(long, value_enum)]
+    output: Option<Output>,
 }
 
 impl Top {
@@ -48,11 +54,12 @@ impl Top {
         let (agent, interval) = (self.agent.open()?, Duration::from_secs(self.interval));
         let model = Model { sort: self.sort, is_counted: true, ..Model::default() };
         // Before anything is drawn: an agent that is not there is an error, and no empty screen.
-        agent.get("status")?;
-        if io::stdin().is_terminal() && io::stdout().is_terminal() {
+        while_waiting("asking the agent", || agent.get("status"))?;
+        if self.output.is_none() && io::stdin().is_terminal() && io::stdout().is_terminal() {
             live(agent, interval, model)?;
         } else {
-            io::stdout().lock().write_all(table(&agent, interval, model)?.as_bytes())?;
+            let model = in_steps(|step| measured(&agent, interval, model, step))?;
+            self.output.unwrap_or_default().print(|| table(&model), || value(&model))?;
         }
         Ok(Answer::Yes)
     }
@@ -82,17 +89,23 @@ fn live(agent: Local, interval: Duration, mut model: Model) -> anyhow::Result<()
     Ok(())
 }
 
-/// One table, with rates if traffic is counted.
-fn table(agent: &Local, interval: Duration, mut model: Model) -> anyhow::Result<String> {
+/// All Services, with rates if traffic is counted.
+fn measured(agent: &Local, interval: Duration, mut model: Model, step: &Step) -> anyhow::Result<Model> {
+    step.is("reading Services");
     let services = feed::services(agent)?;
     let before = agent.get("traffic")?;
     model.is_counted = before["counted"] == true;
     let mut passed = Rates::new();
     if model.is_counted {
+        step.is("measuring");
         thread::sleep(interval);
         passed = rates(&before, &agent.get("traffic")?, "items");
     }
     model.services(&services, &passed);
+    Ok(model)
+}
+
+fn table(model: &Model) -> String {
     let (mut table, paint) = (Table::default(), Paint::stdout());
     let titles = ["SERVICE", "CONN/S", "IN B/S", "OUT B/S", "ENDPOINTS", "STATE", "PROBLEM"];
     table.row(titles.map(|title| paint.strong(title)));
@@ -108,5 +121,22 @@ fn table(agent: &Local, interval: Duration, mut model: Model) -> anyhow::Result<
             row.problem.clone(),
         ]);
     }
-    Ok(table.to_string())
+    table.to_string()
+}
+
+fn value(model: &Model) -> Value {
+    let rate = |number: f64| Some(number).filter(|_| model.is_counted);
+    let item = |row: &Row| {
+        json!({
+            "service": row.name,
+            "connectionsPerSecond": rate(row.rate.connections),
+            "bytesPerSecond": rate(row.rate.bytes),
+            "replyBytesPerSecond": rate(row.rate.reply_bytes),
+            "endpoints": { "used": row.used, "total": row.total },
+            "state": row.state,
+            "problem": Some(&row.problem).filter(|it| !it.is_empty()),
+        })
+    };
+    let items: Vec<Value> = model.visible().into_iter().map(item).collect();
+    document("Top", json!({ "counted": model.is_counted, "items": items }))
 }
