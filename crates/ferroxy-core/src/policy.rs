@@ -72,20 +72,22 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Limits {
-        // The largest clusters have 15,000 nodes, and some Services an endpoint on each.
-        Limits {
-            frontends: 10_000,
-            endpoints: 20_000,
-            entries: 250_000,
-            // Four ports of both families, at a cluster IP and as node ports.
-            always: 16,
-            namespace_frontends: 200_000,
-            node_frontends: 1_000_000,
-        }
+        Limits::DEFAULT
     }
 }
 
 impl Limits {
+    // The largest clusters have 15,000 nodes, and some Services an endpoint on each.
+    pub const DEFAULT: Limits = Limits {
+        frontends: 10_000,
+        endpoints: 20_000,
+        entries: 250_000,
+        // Four ports of both families, at a cluster IP and as node ports.
+        always: 16,
+        namespace_frontends: 200_000,
+        node_frontends: 1_000_000,
+    };
+
     /// Dataplanes count the endpoints of a port in sixteen bits.
     pub const MOST_ENDPOINTS: usize = u16::MAX as usize;
 

@@ -22,6 +22,9 @@ pub struct Options {
 /// Where maps, programs and links are pinned if nothing else is configured.
 pub const PINS: &str = "/sys/fs/bpf/ferroxy";
 
+/// How many elements a map may have if nothing else is configured.
+pub const MOST_ELEMENTS: u32 = 1 << 22;
+
 impl Default for Options {
     fn default() -> Options {
         Options {
@@ -30,7 +33,7 @@ impl Default for Options {
             cgroup: None,
             pods_cgroup: None,
             pins: PINS.into(),
-            most_elements: 1 << 22,
+            most_elements: MOST_ELEMENTS,
         }
     }
 }

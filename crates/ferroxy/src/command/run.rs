@@ -15,6 +15,7 @@ use super::input::{Cluster, Input, Settings};
 use super::source::Source;
 use super::{Answer, cleanup, print_line, version};
 use crate::agent::{self, Agent, inputs};
+use crate::config::Config;
 use crate::config::reload::{self, Reload};
 use crate::flags::Flags;
 use crate::host::notify::Notifier;
@@ -49,7 +50,7 @@ impl Run {
             return cleanup::cleanup(modes, false, &settings.config.sockets.pins);
         }
         settings.check_platform()?;
-        log_to_file(flags)?;
+        log_to_file(&settings.config)?;
         log::start(&settings.config.logging);
         warnings.iter().for_each(|warning| warn!("{warning}"));
         log::flags(flags);
@@ -57,7 +58,7 @@ impl Run {
         if flags.init_only == Some(true) {
             return init_only(&settings);
         }
-        if is_service(&settings, flags) { self.work_as_service(settings) } else { self.work(settings) }
+        if is_service(&settings) { self.work_as_service(settings) } else { self.work(settings) }
     }
 
     fn work(self, settings: Settings) -> anyhow::Result<Answer> {
@@ -87,15 +88,13 @@ impl Run {
 /// The name that the original registers, too.
 const SERVICE: &str = "kube-proxy";
 
-fn log_to_file(flags: &Flags) -> anyhow::Result<()> {
-    let Some(path) = flags.log_file.as_deref().filter(|path| !path.is_empty()) else { return Ok(()) };
-    let megabytes = flags.log_file_max_size.unwrap_or(log::USUAL_MEGABYTES);
-    log::to_file(path.as_ref(), megabytes).with_context(|| format!("--log-file: cannot write {path}"))
+fn log_to_file(config: &Config) -> anyhow::Result<()> {
+    let Some((path, megabytes)) = config.log_file() else { return Ok(()) };
+    log::to_file(&path, megabytes).with_context(|| format!("--log-file: cannot write {}", path.display()))
 }
 
-fn is_service(settings: &Settings, flags: &Flags) -> bool {
-    let is_asked = flags.windows_service.unwrap_or(settings.config.windows_run_as_service);
-    is_asked && Platform::HERE == Platform::Windows
+fn is_service(settings: &Settings) -> bool {
+    settings.config.windows_run_as_service && Platform::HERE == Platform::Windows
 }
 
 /// Only what needs privileges: prepares the host and checks that it has what this mode needs.

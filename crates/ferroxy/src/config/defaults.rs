@@ -44,13 +44,12 @@ pub(super) fn fill(file: &mut File, modes: Modes, origin: Origin) {
     file.oom_score_adj.get_or_insert(-999);
     fill.client_connection(&mut file.client_connection);
     fill.conntrack(&mut file.conntrack);
-    fields::fill(&mut file.modes, modes, origin);
+    fields::fill(&mut file.modes, modes, file.mode.as_deref().unwrap_or_default(), origin);
     fill.logging(&mut file.logging);
 }
 
 pub(super) const HEALTHZ_PORT: u16 = 10256;
 pub(super) const METRICS_PORT: u16 = 10249;
-pub(super) const TRAFFIC_METRICS_MAX_SERIES: u32 = 20_000;
 
 /// The default addresses of the health and metrics services: of the family of `bindAddress`.
 pub(super) fn hosts(bind_address: &str) -> (&'static str, &'static str) {

@@ -1,22 +1,28 @@
-//! The fields of modes in a configuration file, as the tables of the modes describe them: where they are, their defaults,
-//! and how a value is written. `validate/fields.rs` checks them.
+//! The fields in a configuration file that tables describe, those of the modes and our own: where they are, their
+//! defaults, and how a value is written. `validate/fields.rs` checks them.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use ferroxy_dataplane::{Field, Kind, Settings, Value as Setting, Zero};
 use serde_json::{Map, Value};
 
 use super::defaults::Origin;
-use super::duration;
+use super::{duration, own};
 use crate::modes::Modes;
 
-/// Values of modes' fields as a file has them, by the name of the field. A field that is not there is not written.
+/// Values of these fields as a file has them, by the name of the field. A field that is not there is not written.
 pub(super) type Written = BTreeMap<&'static str, Value>;
 
-/// Takes the fields of all modes out of a file.
+/// Every field that a table describes.
+pub(super) fn table(modes: Modes) -> Vec<&'static Field> {
+    own::FIELDS.iter().chain(modes.fields()).collect()
+}
+
+/// Takes the fields out of a file.
 pub(super) fn take(modes: Modes, file: &mut Value) -> Written {
     let written = |field: &'static Field| Some((field.name, remove(file, field.name)?));
-    modes.fields().into_iter().filter_map(written).collect()
+    table(modes).into_iter().filter_map(written).collect()
 }
 
 /// Puts them back, and makes the blocks that they are in.
@@ -27,11 +33,11 @@ pub(super) fn put(written: &Written, file: &mut Value) {
 }
 
 /// Fills in the fields that are not written.
-pub(super) fn fill(written: &mut Written, modes: Modes, origin: Origin) {
-    for field in modes.fields() {
+pub(super) fn fill(written: &mut Written, modes: Modes, mode: &str, origin: Origin) {
+    for field in table(modes) {
         let is_given = written.get(field.name).is_some_and(|value| !means_default(field, value, origin));
         if !is_given {
-            written.insert(field.name, default(field, origin));
+            written.insert(field.name, default(field, mode, origin));
         }
     }
 }
@@ -46,12 +52,12 @@ pub(super) fn examples(modes: Modes) -> Written {
         }
         Kind::Cidrs => Value::Array(vec![Value::String(String::new())]),
     };
-    modes.fields().into_iter().map(|field| (field.name, example(field.kind))).collect()
+    table(modes).into_iter().map(|field| (field.name, example(field.kind))).collect()
 }
 
 /// Every field with its value.
 pub(super) fn all(modes: Modes, values: &Settings) -> Written {
-    modes.fields().into_iter().map(|field| (field.name, to_json(values.get(field)))).collect()
+    table(modes).into_iter().map(|field| (field.name, to_json(values.get(field)))).collect()
 }
 
 /// A checked value as a file has it.
@@ -65,12 +71,25 @@ pub(super) fn to_json(value: Setting) -> Value {
     }
 }
 
-fn default(field: &Field, origin: Origin) -> Value {
+/// A value that loads as this one: where zero stands for the default, the shortest duration stands for zero.
+pub(super) fn for_file(field: &Field, value: Setting) -> Value {
+    let zero = Value::String(duration::format(Duration::ZERO));
+    let written = to_json(value);
+    let is_default = written == zero && means_default(field, &zero, Origin::File);
+    if is_default && default(field, "", Origin::File) != zero {
+        return Value::String(duration::format(SHORTEST));
+    }
+    written
+}
+
+pub(super) const SHORTEST: Duration = Duration::from_nanos(1);
+
+fn default(field: &Field, mode: &str, origin: Origin) -> Value {
     match field.kind {
         Kind::Duration { default_in_file: Some(default), .. } if origin == Origin::File => {
             Value::String(duration::format(default))
         }
-        kind => to_json(kind.default()),
+        _ => to_json(own::default(field, mode)),
     }
 }
 

@@ -8,6 +8,7 @@ use serde_saphyr::options::DuplicateKeyPolicy;
 
 use super::defaults;
 use super::fields::{self, Written};
+use super::own;
 use crate::modes::Modes;
 
 pub(super) const API_VERSION: &str = "kubeproxy.config.k8s.io/v1alpha1";
@@ -38,14 +39,14 @@ pub(super) struct File {
     pub(super) mode: Option<String>,
     pub(super) node_port_addresses: Option<Vec<String>>,
     pub(super) oom_score_adj: Option<i64>,
-    /// Not in the original: these are written only where they say something.
+    /// Not in the original, as those of `own.rs`: these are written only where they say something.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) page_address: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) page_token_file: Option<String>,
     pub(super) show_hidden_metrics_for_version: Option<String>,
     pub(super) windows_run_as_service: Option<bool>,
-    /// What the modes' tables describe, in blocks of their own.
+    /// What tables describe: the fields of modes, in blocks of their own, and ours.
     #[serde(skip)]
     pub(super) modes: Written,
 }
@@ -162,6 +163,7 @@ pub(super) fn decode(text: &str, modes: Modes) -> Result<(File, Vec<String>), Ve
     let mut found = Found::default();
     let mut given = parse(text, &mut found.overlooked).map_err(|error| vec![format!("--config: {error}")])?;
     remove_nulls(&mut given);
+    own::read_off(&mut given);
     for (field, expected) in [("apiVersion", API_VERSION), ("kind", KIND)] {
         match given.get(field).and_then(Value::as_str) {
             Some(value) if value == expected => {}

@@ -13,6 +13,7 @@ mod fields;
 mod file;
 mod gates;
 mod overlay;
+mod own;
 mod quantity;
 pub mod reload;
 mod validate;
@@ -59,7 +60,7 @@ pub struct Config {
     pub mode: Option<&'static Mode>,
     /// Every mode that could be configured.
     modes: Modes,
-    /// The fields of all modes, so that they can be written back. See [`Config::settings`].
+    /// The fields of all modes and our own ones, so that they can be written back. See [`Config::settings`].
     values: Settings,
     pub detect_local_mode: DetectLocalMode,
     pub bridge_interface: String,
@@ -75,7 +76,6 @@ pub struct Config {
     pub windows_run_as_service: bool,
     /// The node's page and its API; `None` when it is switched off.
     pub page: Option<PageConfig>,
-    /// The rest of our own settings have flags only: the original can read the file.
     pub traffic_metrics: bool,
     pub traffic_metrics_max_series: u32,
     pub limits: Limits,
@@ -170,8 +170,8 @@ impl Config {
     }
 
     /// The configuration as a file, as the original writes it: only the block of the chosen mode has periods. Loaded,
-    /// it gives the same configuration in all fields that the mode reads. (Except for what the file format cannot say: a
-    /// health service that is switched off, and a minimum sync period of zero.)
+    /// it gives the same configuration in all fields that the mode reads. (A period of zero, which means the default in a file,
+    /// becomes a nanosecond.) Where the cluster is (`--master`, `--manifests`) is no part of it.
     pub fn to_yaml(&self) -> Result<String, String> {
         write::to_file(self).to_yaml()
     }
@@ -179,6 +179,11 @@ impl Config {
     /// The same as JSON.
     pub fn to_json(&self) -> serde_json::Value {
         write::to_file(self).to_json()
+    }
+
+    /// Where to log to, and the most megabytes of it; `None` for standard error.
+    pub fn log_file(&self) -> Option<(PathBuf, u32)> {
+        own::log_file(&self.values)
     }
 
     /// Where to serve metrics. The original cannot switch that off; here port 0 does, in the file and in the flags.
@@ -258,7 +263,7 @@ impl Config {
     ) -> Result<(Config, Vec<String>), Vec<String>> {
         let mut file = written.clone();
         defaults::fill(&mut file, modes, origin);
-        let mut config = validate::check(file, modes).map_err(|problems| {
+        let config = validate::check(file, modes).map_err(|problems| {
             let shown = |it: validate::Problem| match overlay::flag_of(&it.field, modes) {
                 Some(flag) if origin == Origin::Flags || counts_beside_a_file(flag, flags) => {
                     format!("--{flag}: {}", it.reason)
@@ -267,12 +272,6 @@ impl Config {
             };
             problems.into_iter().map(shown).collect::<Vec<_>>()
         })?;
-        config.traffic_metrics = flags.traffic_metrics.unwrap_or(config.traffic_metrics);
-        let max_series = flags.traffic_metrics_max_series;
-        config.traffic_metrics_max_series = max_series.unwrap_or(config.traffic_metrics_max_series);
-        config.limits = limits(flags);
-        config.otlp = otlp(flags)?;
-        config.sockets = wrapper::options(flags, config.mode_accelerates);
         let warnings = doubts::warnings(flags, &written, origin, &config);
         Ok((config, warnings))
     }
@@ -283,26 +282,6 @@ impl LogStream {
     pub fn buffer_bytes(&self) -> usize {
         let bytes = quantity::bytes(&self.info_buffer_size).unwrap_or_default();
         usize::try_from(bytes).unwrap_or(usize::MAX)
-    }
-}
-
-fn otlp(flags: &Flags) -> Result<Option<Endpoint>, Vec<String>> {
-    let given = flags.otlp_endpoint.as_deref().filter(|text| !text.is_empty());
-    let wrong = |reason| vec![format!("--otlp-endpoint: {reason}")];
-    given.map(Endpoint::parse).transpose().map_err(wrong)
-}
-
-fn limits(flags: &Flags) -> Limits {
-    let or = |given: Option<u32>, default: usize| given.map_or(default, |given| given as usize);
-    let Limits { frontends, endpoints, entries, always, namespace_frontends, node_frontends } =
-        Limits::default();
-    Limits {
-        always,
-        namespace_frontends: or(flags.namespace_max_frontends, namespace_frontends),
-        node_frontends: or(flags.node_max_frontends, node_frontends),
-        frontends: or(flags.service_max_frontends, frontends),
-        endpoints: or(flags.service_max_endpoints, endpoints),
-        entries: or(flags.service_max_entries, entries),
     }
 }
 
@@ -323,14 +302,6 @@ fn counts_beside_a_file(flag: &str, flags: &Flags) -> bool {
 pub fn flag_defaults(modes: Modes) -> BTreeMap<&'static str, Value> {
     let ports = [("healthz-port", defaults::HEALTHZ_PORT), ("metrics-port", defaults::METRICS_PORT)];
     let mut values: BTreeMap<_, Value> = ports.map(|(flag, port)| (flag, port.into())).into();
-    values.insert("traffic-metrics-max-series", defaults::TRAFFIC_METRICS_MAX_SERIES.into());
-    let Limits { frontends, endpoints, entries, namespace_frontends, node_frontends, .. } = Limits::default();
-    values.insert("namespace-max-frontends", namespace_frontends.into());
-    values.insert("node-max-frontends", node_frontends.into());
-    values.insert("service-max-frontends", frontends.into());
-    values.insert("service-max-endpoints", endpoints.into());
-    values.insert("service-max-entries", entries.into());
-    values.extend(wrapper::flag_defaults());
     // Without flags nothing can be wrong.
     let Ok((config, _)) = Config::load(&Flags::default(), modes) else { return values };
     let file = write::complete(&config).to_json();

@@ -1,8 +1,14 @@
 //! Converts flags to the fields of a file, and maps flags to fields.
 
+use std::collections::BTreeMap;
+
+use ferroxy_dataplane::{Field, Platform};
+use serde_json::Value;
+
 use super::defaults::{self, HEALTHZ_PORT, METRICS_PORT};
 use super::fields::Written;
 use super::file::{self, File};
+use super::own;
 use crate::flags::Flags;
 use crate::modes::Modes;
 
@@ -48,6 +54,10 @@ pub(super) fn with_file(file: &mut File, flags: &Flags) {
     set(&mut file.hostname_override, &flags.hostname_override);
     set(&mut file.page_address, &flags.page_address);
     set(&mut file.page_token_file, &flags.page_token_file);
+    if Platform::HERE == Platform::Windows {
+        set(&mut file.windows_run_as_service, &flags.windows_service);
+    }
+    own(&mut file.modes, flags);
     let logging = &mut file.logging;
     set(&mut logging.format, &flags.logging_format);
     set(&mut logging.flush_frequency, &flags.log_flush_frequency);
@@ -68,7 +78,8 @@ pub(super) fn flag_of(field: &str, modes: Modes) -> Option<&'static str> {
 /// Flags without `--`, each with a field that it sets. A flag that sets several fields comes several times.
 pub(super) fn flags_and_fields(modes: Modes) -> impl Iterator<Item = (&'static str, &'static str)> {
     let of_modes = modes.fields().into_iter().filter_map(|field| Some((field.flag?.name, field.name)));
-    FLAGS.iter().map(|(field, flag)| (*flag, *field)).chain(of_modes)
+    let of_our_own = own::FIELDS.iter().filter_map(|field| Some((field.flag?.name, field.name)));
+    FLAGS.iter().map(|(field, flag)| (*flag, *field)).chain(of_our_own).chain(of_modes)
 }
 
 /// The fields that a flag sets. Some flags set a field in the block of every mode that they concern.
@@ -76,8 +87,8 @@ pub(super) fn fields_of(flag: &str, modes: Modes) -> impl Iterator<Item = &'stat
     flags_and_fields(modes).filter(move |(known, _)| *known == flag).map(|(_, field)| field)
 }
 
-/// Fields that do not belong to modes, with their flags.
-const FLAGS: [(&str, &str); 37] = [
+/// Fields that no table describes, with their flags.
+const FLAGS: [(&str, &str); 38] = [
     ("bindAddress", "bind-address"),
     ("bindAddressHardFail", "bind-address-hard-fail"),
     ("clientConnection.burst", "kube-api-burst"),
@@ -115,11 +126,18 @@ const FLAGS: [(&str, &str); 37] = [
     ("pageAddress", "page-address"),
     ("pageTokenFile", "page-token-file"),
     ("showHiddenMetricsForVersion", "show-hidden-metrics-for-version"),
+    ("windowsRunAsService", "windows-service"),
 ];
 
 fn of_modes(flags: &Flags, modes: Modes) -> Written {
     let fields = modes.fields().into_iter();
     fields.filter_map(|field| Some((field.name, flags.modes.get(field.flag?.name)?.clone()))).collect()
+}
+
+fn own(fields: &mut Written, flags: &Flags) {
+    let mut given: BTreeMap<String, Value> = flags.given().into_iter().collect();
+    let value = |field: &'static Field| Some((field.name, given.remove(field.flag?.name)?));
+    fields.extend(own::FIELDS.iter().filter_map(value));
 }
 
 fn conntrack(conntrack: &mut file::Conntrack, flags: &Flags) {

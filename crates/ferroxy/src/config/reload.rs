@@ -120,7 +120,7 @@ pub(super) fn judge(text: &str, flags: &Flags, current: &Config) -> Option<Reloa
     if mode_changed {
         modes.fields().iter().for_each(|field| merged.keep(field.name, &old));
     }
-    let merged = match merged.into_config(&loaded) {
+    let merged = match merged.into_config(modes) {
         Ok(merged) => merged,
         Err(reasons) => {
             let waiting = needs_restart.join(", ");
@@ -182,20 +182,11 @@ impl Fields {
         }
     }
 
-    /// Back to a configuration; what is not in a file comes from `loaded`.
-    fn into_config(self, loaded: &Config) -> Result<Config, Vec<String>> {
-        let modes = loaded.modes;
+    /// Back to a configuration.
+    fn into_config(self, modes: Modes) -> Result<Config, Vec<String>> {
         let file = File::from_json(self.file, modes).map_err(|error| vec![error.to_string()])?;
-        let merged = validate::check(file, modes).map_err(|problems| {
-            problems.into_iter().map(|it| format!("{}: {}", it.field, it.reason)).collect::<Vec<_>>()
-        })?;
-        Ok(Config {
-            traffic_metrics: loaded.traffic_metrics,
-            traffic_metrics_max_series: loaded.traffic_metrics_max_series,
-            limits: loaded.limits,
-            otlp: loaded.otlp.clone(),
-            sockets: loaded.sockets.clone(),
-            ..merged
+        validate::check(file, modes).map_err(|problems| {
+            problems.into_iter().map(|it| format!("{}: {}", it.field, it.reason)).collect()
         })
     }
 }

@@ -5,17 +5,17 @@ mod fields;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use ferroxy_core::policy::{Limits, NodePortAddress};
+use ferroxy_core::policy::NodePortAddress;
 use ferroxy_dataplane::Mode;
 use ipnet::IpNet;
 
 use super::file::{self, File};
 use super::{
     Client, Config, Conntrack, DetectLocalMode, FeatureGates, LogFormat, LogStream, Logging, PageConfig,
-    defaults, duration, quantity,
+    duration, own, quantity,
 };
 use crate::modes::Modes;
-use crate::wrapper;
+use crate::otlp::Endpoint;
 
 /// The minor version of Kubernetes that this stands in for.
 const MINOR: u32 = 37;
@@ -52,6 +52,7 @@ impl Check {
         let bridge_interface = file.detect_local.bridge_interface.unwrap_or_default();
         let interface_name_prefix = file.detect_local.interface_name_prefix.unwrap_or_default();
         self.detect_local(detect_local_mode, &bridge_interface, &interface_name_prefix);
+        let values = self.fields(&file.modes, modes, mode);
         Config {
             client: self.client(file.client_connection),
             logging: self.logging(file.logging, &feature_gates),
@@ -63,7 +64,6 @@ impl Check {
             profiling: file.enable_profiling.unwrap_or_default(),
             show_hidden_metrics_for_version: self
                 .hidden(file.show_hidden_metrics_for_version.unwrap_or_default()),
-            values: self.fields(&file.modes, modes, mode),
             cluster_cidrs: self.cluster_cidrs(&file.cluster_cidr.unwrap_or_default(), detect_local_mode),
             node_port_addresses: self.node_port_addresses(&file.node_port_addresses.unwrap_or_default()),
             oom_score_adj: self.number("oomScoreAdj", file.oom_score_adj, -1000, 1000) as i32,
@@ -72,11 +72,12 @@ impl Check {
             windows_run_as_service: file.windows_run_as_service.unwrap_or_default(),
             page: self
                 .page(&file.page_address.unwrap_or_default(), &file.page_token_file.unwrap_or_default()),
-            traffic_metrics: false,
-            traffic_metrics_max_series: defaults::TRAFFIC_METRICS_MAX_SERIES,
-            limits: Limits::default(),
-            otlp: None,
-            sockets: wrapper::Options::default(),
+            traffic_metrics: values.truth(&own::TRAFFIC_METRICS),
+            traffic_metrics_max_series: values.number(&own::MAX_SERIES) as u32,
+            limits: own::limits(&values),
+            otlp: self.otlp(&values.text(&own::OTLP_ENDPOINT)),
+            sockets: own::sockets(&values),
+            values,
             mode_accelerates: accelerated.is_some(),
             feature_gates,
             mode,
@@ -223,8 +224,15 @@ impl Check {
         }
     }
 
+    /// Port 0 disables the health service, and so does an empty flag.
     fn healthz(&mut self, text: &str) -> Option<SocketAddr> {
-        (!text.is_empty()).then(|| self.socket("healthzBindAddress", text))
+        let is_off = text.is_empty() || text.parse::<SocketAddr>().is_ok_and(|it| it.port() == 0);
+        (!is_off).then(|| self.socket("healthzBindAddress", text))
+    }
+
+    fn otlp(&mut self, text: &str) -> Option<Endpoint> {
+        let endpoint = (!text.is_empty()).then(|| Endpoint::parse(text))?;
+        endpoint.map_err(|reason| self.problem(own::OTLP_ENDPOINT.name, reason)).ok()
     }
 
     /// Beyond loopback whoever asks must know a token. That it is in the file is checked at the start.

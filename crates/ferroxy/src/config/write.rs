@@ -1,5 +1,6 @@
 //! Converts a configuration back to a file.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use ferroxy_core::policy::NodePortAddress;
@@ -7,7 +8,7 @@ use ferroxy_dataplane::{Field, Flag, Kind, PeriodFields};
 use serde_json::Value;
 
 use super::file::{self, File};
-use super::{Config, DetectLocalMode, LogFormat, LogStream, duration, fields, overlay};
+use super::{Config, DetectLocalMode, LogFormat, LogStream, duration, fields, overlay, own};
 use crate::modes::{ACCELERATED, Modes};
 
 /// As the original writes it: it keeps the periods, and whatever one flag sets for several modes, once for the mode that
@@ -15,12 +16,15 @@ use crate::modes::{ACCELERATED, Modes};
 /// may be chosen keep theirs.)
 pub(super) fn to_file(config: &Config) -> File {
     let mut file = complete(config);
-    for field in config.modes.fields() {
-        if is_kept_once(field, config.modes) && !config.reads(field.name) {
-            file.modes.insert(field.name, without_value(field.kind));
-        }
-        if !field.is_of_the_original && config.values.get(field) == field.kind.default() {
+    let mode = file.mode.clone().unwrap_or_default();
+    for field in fields::table(config.modes) {
+        let value = config.values.get(field);
+        if !field.is_of_the_original && value == own::default(field, &mode) {
             file.modes.remove(field.name);
+        } else if is_kept_once(field, config.modes) && !config.reads(field.name) {
+            file.modes.insert(field.name, without_value(field.kind));
+        } else {
+            file.modes.insert(field.name, fields::for_file(field, value));
         }
     }
     let is_empty = |value: &Value| value.as_array().is_some_and(Vec::is_empty);
@@ -30,6 +34,13 @@ pub(super) fn to_file(config: &Config) -> File {
     file.page_address = file.page_address.filter(says_something);
     file.page_token_file = file.page_token_file.filter(says_something);
     file.feature_gates = file.feature_gates.filter(|gates| !gates.is_empty());
+    if config.logging.flush_frequency.is_zero() {
+        file.logging.flush_frequency = period(fields::SHORTEST);
+    }
+    if config.healthz.is_none() {
+        // Port 0: in a file, empty text stands for the default.
+        file.healthz_bind_address = Some(SocketAddr::new(config.bind_address, 0).to_string());
+    }
     file.logging.vmodule = file.logging.vmodule.filter(|list| !list.is_empty());
     file
 }

@@ -33,8 +33,8 @@ fn what_is_wrong_in_a_file_names_the_field() {
             "healthzBindAddress: \":80\" is not IP:port such as 0.0.0.0:10256 or [::]:10256",
         ),
         (
-            "healthzBindAddress: 1.2.3.4:0",
-            "healthzBindAddress: \"1.2.3.4:0\" needs a port between 1 and 65535",
+            "healthzBindAddress: 1.2.3.4:70000",
+            "healthzBindAddress: \"1.2.3.4:70000\" is not IP:port such as 0.0.0.0:10256 or [::]:10256",
         ),
         (
             "metricsBindAddress: here",

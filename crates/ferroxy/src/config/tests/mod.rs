@@ -49,7 +49,7 @@ fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// Of the settings that belong to modes.
+/// Of the settings that tables describe: those of modes, and our own.
 fn default_values() -> Settings {
     Settings::from_iter([
         ("iptables.masqueradeBit", Setting::Number(14)),
@@ -82,6 +82,22 @@ fn default_values() -> Settings {
         ("winkernel.rootHnsEndpointName", Setting::Text(String::new())),
         ("winkernel.sourceVip", Setting::Text(String::new())),
         ("winuserspace.interfaceName", Setting::Text(String::new())),
+        ("accelerateSockets", Setting::Text("off".into())),
+        ("logFile", Setting::Text(String::new())),
+        ("logFileMaxSize", Setting::Number(100)),
+        ("namespaceMaxFrontends", Setting::Number(200_000)),
+        ("nodeMaxFrontends", Setting::Number(1_000_000)),
+        ("otlpEndpoint", Setting::Text(String::new())),
+        ("serviceMaxEndpoints", Setting::Number(20_000)),
+        ("serviceMaxEntries", Setting::Number(250_000)),
+        ("serviceMaxFrontends", Setting::Number(10_000)),
+        ("socketsCgroup", Setting::Text(String::new())),
+        ("socketsMaxEntries", Setting::Number(4_194_304)),
+        ("socketsPeerNames", Setting::Truth(false)),
+        ("socketsPins", Setting::Text("/sys/fs/bpf/ferroxy".into())),
+        ("socketsPodsCgroup", Setting::Text(String::new())),
+        ("trafficMetrics", Setting::Truth(false)),
+        ("trafficMetricsMaxSeries", Setting::Number(20_000)),
     ])
 }
 
@@ -208,6 +224,7 @@ fn addresses_get_ports_and_the_family_of_the_bind_address() {
         ),
         (&["--healthz-bind-address="], ("", "127.0.0.1:10249")),
         (&["--healthz-port=0"], ("", "127.0.0.1:10249")),
+        (&["--healthz-bind-address=1.2.3.4:0"], ("", "127.0.0.1:10249")),
         (&["--healthz-port=1", "--metrics-port=2"], ("0.0.0.0:1", "127.0.0.1:2")),
         (&["--healthz-bind-address=::1", "--healthz-port=1"], ("[::1]:1", "127.0.0.1:10249")),
     ] {

@@ -1,15 +1,15 @@
-//! The checks of modes' fields: type, range, and that a mode does not work less often than it must.
+//! The checks of fields that tables describe, those of modes and our own: type, range, and that a mode does not work less often than it must.
 
 use ferroxy_dataplane::{Field, Kind, Mode, PeriodFields, Settings, Value as Setting, Zero, ports};
 use serde_json::Value;
 
 use super::Check;
-use crate::config::fields::Written;
+use crate::config::fields::{Written, table};
 use crate::config::{duration, reads};
 use crate::modes::Modes;
 
 impl Check {
-    /// Checks the fields of all modes. Problems count only where the configured mode reads the field.
+    /// Checks all of them. Problems count only where the configured mode reads the field.
     pub(super) fn fields(
         &mut self,
         written: &Written,
@@ -17,7 +17,7 @@ impl Check {
         mode: Option<&'static Mode>,
     ) -> Settings {
         let mut values = Settings::default();
-        for field in modes.fields() {
+        for field in table(modes) {
             let value = written.get(field.name).unwrap_or(&Value::Null);
             let checked = self.only_if(reads(modes, mode, field.name), |check| check.field(field, value));
             values.set(field, checked);
