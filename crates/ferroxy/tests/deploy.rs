@@ -406,7 +406,10 @@ fn people_get_what_the_plugin_needs() {
         { "apiGroups": [""], "resources": ["secrets"], "resourceNames": ["ferroxy-page"], "verbs": ["get"] },
     ]);
     assert_eq!(role["rules"], expected);
-    let binds = |it: &&Value| it["roleRef"]["name"] == "ferroxy-viewer";
+    // A role of its own: bound in one namespace, the other one could not grant it.
+    let role = manifests.iter().find(|it| it["metadata"]["name"] == "ferroxy-viewer-nodes").unwrap();
+    assert_eq!(role["rules"], json!([{ "apiGroups": [""], "resources": ["nodes"], "verbs": ["list"] }]));
+    let binds = |it: &&Value| it["roleRef"]["name"].as_str().is_some_and(|it| it.contains("viewer"));
     assert_eq!(
         manifests.iter().filter(binds).count(),
         0,

@@ -157,6 +157,10 @@ impl Fleet {
     }
 }
 
+fn node(name: &str) -> Value {
+    json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name } })
+}
+
 #[track_caller]
 fn has(lines: &[String], part: &str) {
     assert!(lines.iter().any(|line| line.contains(part)), "{part:?} in {lines:#?}");
@@ -206,6 +210,70 @@ fn status_has_a_row_for_every_node() {
     assert_eq!(states, ["ok", "differs", "differs", "no answer"]);
     assert_eq!(value["nodes"][0]["status"]["node"], "ka");
     assert!(fleet.run(&["status", "--output=yaml"]).stdout.contains("kind: FleetStatus"));
+}
+
+#[test]
+fn a_node_without_an_agent_is_a_row_too() {
+    let Some(fleet) = fleet() else { return };
+    for name in ["ka", "kb", "kc", "kd", "ab", "kw"] {
+        fleet.server.put(&node(name)).unwrap();
+    }
+    // The agents of Windows nodes are pods of another DaemonSet.
+    let mut windows = agent_pod("kw", "172.18.0.100");
+    windows["metadata"]["labels"] = json!({ "k8s-app": "kube-proxy-windows" });
+    fleet.server.put(&windows).unwrap();
+    let (code, lines) = fleet.lines(&["status"]);
+    assert_eq!(code, 2, "{lines:#?}");
+    assert_eq!(lines[1], "ab - - no agent - - - -");
+    assert!(lines[2].starts_with("ka "), "{lines:#?}");
+    has(&lines, "no agent ab: no pod of namespace kube-system with the labels `k8s-app in (kube-proxy,");
+    has(&lines, "6 nodes: 1 ok, 2 differs, 2 no answer, 1 no agent");
+    let value = fleet.run(&["status", "-o", "json"]).json();
+    let row = &value["nodes"][0];
+    assert_eq!((&row["node"], &row["state"]), (&json!("ab"), &json!("no agent")));
+    assert_eq!((&row["pod"], &row["status"]), (&Value::Null, &Value::Null));
+    let (_, lines) = fleet.lines(&["explain", "web"]);
+    has(&lines, "service default/web on 6 nodes");
+    has(&lines, "no answer on 1 node: ab");
+
+    // Only the agents that answer and agree are left: without that node all would be fine.
+    for name in ["kb", "kc", "kd", "kw"] {
+        fleet.server.delete(Kind::Pod, "kube-system", &format!("kube-proxy-{name}")).unwrap();
+        fleet.server.delete(Kind::Node, "", name).unwrap();
+    }
+    let (code, lines) = fleet.lines(&["status"]);
+    assert_eq!(code, 2, "{lines:#?}");
+    has(&lines, "2 nodes: 1 ok, 1 no agent");
+    fleet.server.fault_on((Kind::Node, Verb::List), Fault::answer(403)).unwrap();
+    let done = fleet.run(&["status"]);
+    assert_eq!((done.code, done.stderr.lines().count()), (0, 1), "{}{}", done.stdout, done.stderr);
+    let words =
+        "kubectl ferroxy: nodes without an agent are not listed: permission denied: `list nodes` is needed";
+    assert!(done.stderr.starts_with(words), "{}", done.stderr);
+    assert!(done.stdout.contains("1 node: 1 ok"), "{}", done.stdout);
+    let reason = fleet.run(&["status", "-o", "json"]).json()["notListed"].clone();
+    assert!(reason.as_str().unwrap().contains("`list nodes` is needed"), "{reason}");
+}
+
+/// As kubectl finds them: what does not exist is passed over.
+#[test]
+fn kubeconfigs_are_found_as_kubectl_finds_them() {
+    let Some(fleet) = fleet() else { return };
+    let run = |list: &[&std::path::Path]| {
+        let mut command = Command::new(fleet.folder.path().join("kubectl-ferroxy"));
+        command.arg("status").env("KUBECONFIG", std::env::join_paths(list).unwrap());
+        command.env("HOME", fleet.folder.path()).env_remove("KUBERNETES_SERVICE_HOST").stdin(Stdio::null());
+        Done::of(fleet.network.namespace("ext").unwrap().run(|| command.output()).unwrap().unwrap())
+    };
+    let missing = fleet.folder.path().join("missing");
+    let done = run(&[&missing, &fleet.kubeconfig]);
+    assert_eq!((done.code, done.stderr.as_str()), (2, ""), "{}", done.stdout);
+    assert!(done.stdout.contains("4 nodes: "), "{}", done.stdout);
+    let done = run(&[&missing]);
+    assert_eq!((done.code, done.stdout.as_str(), done.stderr.lines().count()), (1, "", 1), "{}", done.stderr);
+    let words =
+        format!("kubectl ferroxy: no kubeconfig: {} does not exist; set --kubeconfig", missing.display());
+    assert!(done.stderr.starts_with(&words), "{}", done.stderr);
 }
 
 #[test]

@@ -33,6 +33,8 @@ enum Test {
     Exists,
     Absent,
     Equals(String),
+    /// One of these.
+    In(Vec<String>),
     /// Also true if the label is missing, as in Kubernetes.
     Differs(String),
 }
@@ -62,13 +64,20 @@ impl Term {
             Test::Exists => value.is_some(),
             Test::Absent => value.is_none(),
             Test::Equals(wanted) => value == Some(wanted),
+            Test::In(wanted) => value.is_some_and(|value| wanted.iter().any(|it| it == value)),
             Test::Differs(unwanted) => value != Some(unwanted),
         }
     }
 }
 
+/// Commas divide terms, and the values in parentheses.
 fn terms(selector: &str) -> impl Iterator<Item = &str> {
-    selector.split(',').map(str::trim).filter(|term| !term.is_empty())
+    let mut depth = 0;
+    let divides = move |c: char| {
+        depth += i32::from(c == '(') - i32::from(c == ')');
+        c == ',' && depth == 0
+    };
+    selector.split(divides).map(str::trim).filter(|term| !term.is_empty())
 }
 
 fn label_term(term: &str) -> Result<Term, String> {
@@ -99,6 +108,10 @@ fn comparison(term: &str) -> Option<(&str, Test)> {
     // `==` before `=`: the same comparison, spelled twice.
     if let Some((name, value)) = term.split_once("!=") {
         return Some((name.trim(), Test::Differs(value.trim().to_owned())));
+    }
+    if let Some((name, values)) = term.strip_suffix(')').and_then(|term| term.split_once(" in (")) {
+        let values = values.split(',').map(|value| value.trim().to_owned()).collect();
+        return Some((name.trim(), Test::In(values)));
     }
     let (name, value) = term.split_once("==").or_else(|| term.split_once('='))?;
     Some((name.trim(), Test::Equals(value.trim().to_owned())))
@@ -132,8 +145,12 @@ mod tests {
             "other!=x",
             "tier=",
             " app = web , !other",
+            "app in (api,web),tier",
         ] {
             assert!(selects(selector, "", &object), "{selector}");
+        }
+        for selector in ["app in (api, x)", "other in (web)", "app in (web),other"] {
+            assert!(!selects(selector, "", &object), "{selector}");
         }
         for selector in ["other", "!app", "app=api", "app!=web", "other=x", "app=web,other", "app="] {
             assert!(!selects(selector, "", &object), "{selector}");
@@ -151,9 +168,13 @@ mod tests {
 
     #[test]
     fn what_is_not_understood_is_refused() {
-        for (labels, fields) in
-            [("app in (a,b)", ""), ("!", ""), ("", "spec.type=NodePort"), ("", "metadata.name")]
-        {
+        for (labels, fields) in [
+            ("app notin (a,b)", ""),
+            ("app in (a", ""),
+            ("!", ""),
+            ("", "spec.type=NodePort"),
+            ("", "metadata.name"),
+        ] {
             Selector::parse(labels, fields).unwrap_err();
         }
     }

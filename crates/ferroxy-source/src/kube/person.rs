@@ -1,4 +1,4 @@
-//! Single requests with the rights of the person who runs a command: pods, a Secret, and ports of pods through the API server. The
+//! Single requests with the rights of the person who runs a command: pods, nodes, a Secret, and ports of pods through the API server. The
 //! agent has no part in it.
 
 mod objects;
@@ -23,7 +23,7 @@ pub use objects::AgentPod;
 
 const USER_AGENT: &str = concat!("kubectl-ferroxy/", env!("CARGO_PKG_VERSION"));
 
-/// The most bytes of a list of pods, of which one part has 500.
+/// The most bytes of one part of a list, which has 500 objects.
 const LARGEST_LIST: usize = 64 << 20;
 
 /// A person's connection to the API server.
@@ -54,7 +54,8 @@ pub enum AskError {
     NoServer { server: String, reason: String },
     #[error("the API server does not accept these credentials (401): {message}")]
     Unauthorized { message: String },
-    #[error("permission denied: `{permission}` in namespace {namespace} is needed ({message})")]
+    /// The namespace is empty for objects that belong to none.
+    #[error("permission denied: `{permission}`{} is needed ({message})", place(namespace))]
     Denied { permission: &'static str, namespace: String, message: String },
     #[error("{message}")]
     NotFound { message: String },
@@ -66,6 +67,10 @@ pub enum AskError {
     Agent { code: u16, message: String },
     #[error("{0}")]
     Other(String),
+}
+
+fn place(namespace: &str) -> String {
+    if namespace.is_empty() { String::new() } else { format!(" in namespace {namespace}") }
 }
 
 impl Person {
@@ -183,6 +188,9 @@ mod tests {
         let server = |code| judge(code, json!({ "apiVersion": "v1", "kind": "Status", "message": "m" }));
         assert!(server(401).contains("does not accept these credentials"));
         assert_eq!(server(403), "permission denied: `get pods/proxy` in namespace kube-system is needed (m)");
+        let body = json!({ "apiVersion": "v1", "message": "m" });
+        let of_cluster = judged(403, body, "list nodes", "").unwrap_err().to_string();
+        assert_eq!(of_cluster, "permission denied: `list nodes` is needed (m)");
         assert_eq!((server(404), server(503)), ("m".to_owned(), "m".to_owned()));
         assert_eq!(server(500), "the API server answers 500: m");
     }

@@ -1,4 +1,4 @@
-//! The objects that a person's command reads: pods, and one Secret.
+//! The objects that a person's command reads: pods, names of nodes, and one Secret.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::{AskError, LARGEST_LIST, Person, judged};
 
-/// Pods in one part of a list, and the most parts.
+/// Objects in one part of a list, and the most parts.
 const PART: usize = 500;
 const MOST_PARTS: usize = 200;
 
@@ -38,6 +38,12 @@ struct Pod {
     spec: Spec,
     #[serde(default)]
     status: Status,
+}
+
+/// An object of which only the name is read.
+#[derive(Deserialize)]
+struct Named {
+    metadata: Metadata,
 }
 
 #[derive(Deserialize)]
@@ -90,22 +96,40 @@ struct Secret {
 impl Person {
     /// All pods of a namespace with these labels, sorted by node.
     pub fn pods(&self, namespace: &str, selector: &str) -> Result<Vec<AgentPod>, AskError> {
-        let (mut pods, mut next) = (Vec::new(), String::new());
+        let selector = escaped(selector);
+        let path = format!("/api/v1/namespaces/{namespace}/pods?limit={PART}&labelSelector={selector}");
+        let pods: Vec<Pod> = self.list(&path, "list pods", namespace)?;
+        let mut pods: Vec<AgentPod> = pods.into_iter().map(AgentPod::from).collect();
+        pods.sort_by(|a, b| (&a.node, &a.name).cmp(&(&b.node, &b.name)));
+        Ok(pods)
+    }
+
+    /// The names of all nodes of the cluster.
+    pub fn nodes(&self) -> Result<Vec<String>, AskError> {
+        let nodes: Vec<Named> = self.list(&format!("/api/v1/nodes?limit={PART}"), "list nodes", "")?;
+        let mut names: Vec<String> = nodes.into_iter().map(|node| node.metadata.name).collect();
+        names.sort();
+        Ok(names)
+    }
+
+    /// All parts of a list.
+    fn list<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        permission: &'static str,
+        namespace: &str,
+    ) -> Result<Vec<T>, AskError> {
+        let (mut all, mut next) = (Vec::new(), String::new());
         for _ in 0..MOST_PARTS {
-            let selector = escaped(selector);
-            let path =
-                format!("/api/v1/namespaces/{namespace}/pods?limit={PART}&labelSelector={selector}{next}");
-            let list = self.object(&path, LARGEST_LIST, "list pods", namespace)?;
+            let mut list = self.object(&format!("{path}{next}"), LARGEST_LIST, permission, namespace)?;
             let more = list["metadata"]["continue"].as_str().map(escaped).unwrap_or_default();
-            let items: Vec<Pod> = read(list["items"].clone())?;
-            pods.extend(items.into_iter().map(AgentPod::from));
+            all.extend(read::<Vec<T>>(list["items"].take())?);
             if more.is_empty() {
                 break;
             }
             next = format!("&continue={more}");
         }
-        pods.sort_by(|a, b| (&a.node, &a.name).cmp(&(&b.node, &b.name)));
-        Ok(pods)
+        Ok(all)
     }
 
     pub fn pod(&self, namespace: &str, name: &str) -> Result<AgentPod, AskError> {

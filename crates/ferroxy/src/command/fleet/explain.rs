@@ -31,10 +31,15 @@ impl Explain {
     pub fn run(self, reach: &Reach) -> anyhow::Result<Answer> {
         let agents = reach.open()?;
         let name = service_name(&self.service, &agents.namespace)?;
-        let groups = grouped(agents.ask(&format!("services/{name}"), LARGEST));
+        let (said, not_listed) = agents.ask_everywhere(&format!("services/{name}"), LARGEST);
+        let groups = grouped(said);
         reach.output.print(
             || text(name.as_str(), &groups, Paint::stdout()),
-            || document("FleetService", json!({ "service": name.as_str(), "groups": groups.iter().map(Group::value).collect::<Vec<_>>() })),
+            || {
+                let values: Vec<Value> = groups.iter().map(Group::value).collect();
+                let fields = json!({ "service": name.as_str(), "groups": values, "notListed": not_listed });
+                document("FleetService", fields)
+            },
         )?;
         Ok(if groups.iter().all(|group| group.verdict == Verdict::Works) { Answer::Yes } else { Answer::No })
     }

@@ -1,6 +1,7 @@
 //! The way to the agents: which pods they are, the token of their pages, and questions to many of them at a time. A node that does not
 //! answer is an answer, too: with the reason.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use serde_json::Value;
 use super::is_name;
 use crate::client::{DEFAULT_PORT, read_token};
 use crate::command::Output;
+use crate::log;
 use crate::progress::while_waiting;
 
 /// Agents that are asked at a time.
@@ -22,6 +24,9 @@ const AT_A_TIME: usize = 16;
 const AGENTS_FOR_NAMES: usize = 3;
 const MOST_NAMES: usize = 1000;
 const LARGEST_NAMES: usize = 4 << 20;
+
+/// The labels of our DaemonSets, for Linux and for Windows.
+const LABELS: &str = "k8s-app in (kube-proxy,kube-proxy-windows)";
 
 /// The key of the token in its Secret.
 const KEY: &str = "token";
@@ -42,7 +47,7 @@ pub struct Reach {
     #[arg(long, global = true, value_name = "NAME", default_value = "kube-system")]
     agents_namespace: String,
     /// The labels of the agents' pods
-    #[arg(long, short = 'l', global = true, value_name = "LABELS", default_value = "k8s-app=kube-proxy")]
+    #[arg(long, short = 'l', global = true, value_name = "LABELS", default_value = LABELS)]
     selector: String,
     /// The port of the agents' pages; without it, the pod's container port `page`, or 10261
     #[arg(long, global = true, value_name = "PORT")]
@@ -68,6 +73,7 @@ pub struct Agents {
     pub namespace: String,
     pub pods: Vec<AgentPod>,
     agents_namespace: String,
+    selector: String,
     port: Option<u16>,
     token: Option<String>,
     /// Why there is no token.
@@ -78,6 +84,7 @@ pub struct Agents {
 #[derive(Debug)]
 pub struct Said {
     pub node: String,
+    /// Empty if no agent is on that node.
     pub pod: String,
     pub answer: Result<Value, Reason>,
 }
@@ -157,6 +164,7 @@ impl Reach {
             person,
             pods,
             agents_namespace: self.agents_namespace.clone(),
+            selector: self.selector.clone(),
             port: self.agents_port,
             token,
             no_token,
@@ -186,6 +194,29 @@ impl Agents {
     /// Asks all agents. `largest`: the most bytes of an answer.
     pub fn ask(&self, path: &str, largest: usize) -> Vec<Said> {
         self.ask_these(&self.pods, path, largest)
+    }
+
+    /// The same for all nodes: those without an agent are among them, by name. Who may not list nodes gets a line about it, the rest, and
+    /// the reason.
+    pub fn ask_everywhere(&self, path: &str, largest: usize) -> (Vec<Said>, Option<String>) {
+        let (nodes, not_listed) = match while_waiting("asking the API server", || self.person.nodes()) {
+            Ok(nodes) => (nodes, None),
+            Err(error) => (Vec::new(), Some(printable(&error.to_string()).into_owned())),
+        };
+        if let Some(why) = &not_listed {
+            log::print_error(&format!("kubectl ferroxy: nodes without an agent are not listed: {why}"));
+        }
+        let mut all = self.ask(path, largest);
+        all.extend(without_agent(nodes, &self.pods).map(|node| self.nobody_on(node)));
+        all.sort_by(|a, b| a.node.cmp(&b.node));
+        (all, not_listed)
+    }
+
+    fn nobody_on(&self, node: String) -> Said {
+        let Agents { agents_namespace, selector, .. } = self;
+        let words = format!("no pod of namespace {agents_namespace} with the labels `{selector}` is on it");
+        let answer = Err(words.as_str().into());
+        Said { node: printable(&node).into_owned(), pod: String::new(), answer }
     }
 
     pub fn ask_these(&self, pods: &[AgentPod], path: &str, largest: usize) -> Vec<Said> {
@@ -240,6 +271,11 @@ impl Agents {
     }
 }
 
+fn without_agent(nodes: Vec<String>, pods: &[AgentPod]) -> impl Iterator<Item = String> {
+    let with: BTreeSet<&str> = pods.iter().map(|pod| pod.node.as_str()).collect();
+    nodes.into_iter().filter(move |node| !with.contains(node.as_str()))
+}
+
 /// Why a pod need not be asked.
 fn unreachable(pod: &AgentPod) -> Option<String> {
     if pod.node.is_empty() {
@@ -277,6 +313,9 @@ mod tests {
         assert_eq!(unreachable(&pod("ka", "Running")), None);
         assert!(unreachable(&pod("ka", "Pending\x1b")).unwrap().ends_with(r"its phase is Pending\u{1b}"));
         assert!(unreachable(&pod("", "Pending")).unwrap().contains("not scheduled"));
+        let nodes = ["ka", "kb"].map(str::to_owned).to_vec();
+        let bare: Vec<String> = without_agent(nodes, &[pod("ka", "Pending"), pod("", "Pending")]).collect();
+        assert_eq!(bare, ["kb"]);
         assert_eq!((node_of(&pod("ka", "")), node_of(&pod("", ""))), ("ka".into(), "kube-proxy-x".into()));
     }
 }

@@ -21,8 +21,9 @@ pub struct Status {}
 
 impl Status {
     pub fn run(self, reach: &Reach) -> anyhow::Result<Answer> {
-        let rows = judged(reach.open()?.ask("status", LARGEST));
-        reach.output.print(|| text(&rows, Paint::stdout()), || value(&rows))?;
+        let (said, not_listed) = reach.open()?.ask_everywhere("status", LARGEST);
+        let rows = judged(said);
+        reach.output.print(|| text(&rows, Paint::stdout()), || value(&rows, not_listed.as_deref()))?;
         Ok(if rows.iter().all(|row| row.state.is_fine()) { Answer::Yes } else { Answer::No })
     }
 }
@@ -34,10 +35,12 @@ enum State {
     Differs,
     Problem,
     NoAnswer,
+    NoAgent,
 }
 
 impl State {
-    const ALL: [State; 5] = [State::Ok, State::Syncing, State::Differs, State::Problem, State::NoAnswer];
+    const ALL: [State; 6] =
+        [State::Ok, State::Syncing, State::Differs, State::Problem, State::NoAnswer, State::NoAgent];
 
     fn words(self) -> &'static str {
         match self {
@@ -46,6 +49,7 @@ impl State {
             State::Differs => "differs",
             State::Problem => "problem",
             State::NoAnswer => "no answer",
+            State::NoAgent => "no agent",
         }
     }
 
@@ -57,6 +61,7 @@ impl State {
 #[derive(Debug)]
 struct Row {
     node: String,
+    /// Empty if there is none.
     pod: String,
     state: State,
     /// What is wrong, one sentence each.
@@ -72,6 +77,7 @@ fn judged(said: Vec<Said>) -> Vec<Row> {
     let judge = |said: Said| {
         let Said { node, pod, answer } = said;
         let (state, reasons, status) = match answer {
+            Err(reason) if pod.is_empty() => (State::NoAgent, vec![reason.words], Value::Null),
             Err(reason) => (State::NoAnswer, vec![reason.words], Value::Null),
             Ok(status) => {
                 let (state, reasons) = judge(&status, version.as_deref(), known);
@@ -158,7 +164,7 @@ fn painted(state: State, paint: Paint) -> String {
     match state {
         State::Ok => paint.good(state.words()),
         State::Syncing | State::Differs => paint.doubtful(state.words()),
-        State::Problem | State::NoAnswer => paint.bad(state.words()),
+        State::Problem | State::NoAnswer | State::NoAgent => paint.bad(state.words()),
     }
 }
 
@@ -174,18 +180,19 @@ fn lag(status: &Value) -> String {
     }
 }
 
-fn value(rows: &[Row]) -> Value {
+fn value(rows: &[Row], not_listed: Option<&str>) -> Value {
     let row = |row: &Row| {
         json!({
             "node": row.node,
-            "pod": row.pod,
+            "pod": Some(&row.pod).filter(|pod| !pod.is_empty()),
             "state": row.state.words(),
             "reasons": row.reasons,
             "notInForce": not_in_force(&row.status),
             "status": row.status,
         })
     };
-    document("FleetStatus", json!({ "nodes": rows.iter().map(row).collect::<Vec<_>>() }))
+    let nodes: Vec<Value> = rows.iter().map(row).collect();
+    document("FleetStatus", json!({ "nodes": nodes, "notListed": not_listed }))
 }
 
 #[cfg(test)]
@@ -218,21 +225,28 @@ mod tests {
             change(said("e", "0.2.0", 7), |it| it["inSync"] = false.into()),
             change(said("f", "0.2.0", 120), |it| it["healthy"] = false.into()),
             Said { node: "g".into(), pod: "p".into(), answer: Err(Reason::from("refused\x1b[2J")) },
+            Said { node: "h".into(), pod: String::new(), answer: Err(Reason::from("nobody")) },
         ]);
         let states: Vec<State> = rows.iter().map(|row| row.state).collect();
-        use State::{Differs, NoAnswer, Ok, Problem, Syncing};
-        assert_eq!(states, [Ok, Ok, Differs, Differs, Syncing, Problem, NoAnswer]);
+        use State::{Differs, NoAgent, NoAnswer, Ok, Problem, Syncing};
+        assert_eq!(states, [Ok, Ok, Differs, Differs, Syncing, Problem, NoAnswer, NoAgent]);
         let text = text(&rows, Paint::off());
         let lines: Vec<String> =
             text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
         assert_eq!(lines[0], "NODE VERSION MODE STATE SERVICES NOT IN FORCE PROBLEMS LAG");
         assert_eq!(lines[1], "a 0.2.0 nftables ok 120 1 2 p99 12 ms");
         assert_eq!(lines[7], "g - - no answer - - - -");
-        assert_eq!(lines.last().unwrap(), "7 nodes: 2 ok, 1 syncing, 2 differs, 1 problem, 1 no answer");
+        assert_eq!(
+            lines.last().unwrap(),
+            "8 nodes: 2 ok, 1 syncing, 2 differs, 1 problem, 1 no answer, 1 no agent"
+        );
         assert!(text.contains("differs c: it runs version 0.1.0; most nodes run 0.2.0"), "{text}");
         assert!(text.contains("differs d: it knows 118 Services; most nodes know 120"), "{text}");
         assert!(text.contains(r"no answer g: refused\u{1b}[2J") && !text.contains('\x1b'), "{text}");
-        assert_eq!(value(&rows)["nodes"][6]["status"], Value::Null);
+        assert_eq!(lines[8], "h - - no agent - - - -");
+        let value = value(&rows, None);
+        assert_eq!((&value["nodes"][6]["status"], &value["nodes"][6]["pod"]), (&Value::Null, &json!("p")));
+        assert_eq!((&value["nodes"][7]["status"], &value["nodes"][7]["pod"]), (&Value::Null, &Value::Null));
     }
 
     #[test]
