@@ -36,8 +36,9 @@ impl Asked {
         let own: Vec<IpAddr> = own_addresses(facts);
         let source = match self.from.as_str() {
             "node" => {
-                own.iter().copied().find(|address| Family::of(*address) == family).with_context(|| {
-                    format!("FROM: the manifests have no {family} address for this node; give an address")
+                let usual = |address: &&IpAddr| Family::of(**address) == family && !address.is_loopback();
+                *own.iter().find(usual).with_context(|| {
+                    format!("FROM: no {family} address of this node is known; give an address")
                 })?
             }
             text => {

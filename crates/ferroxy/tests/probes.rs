@@ -20,7 +20,7 @@ use ferroxy_lab::{Answer, Namespace, Network, Protocol};
 use serde_json::{Value, json};
 
 use support::web::{METRICS, get};
-use support::{Agent, Cluster, DEADLINE, Service, ask_from, ferroxy, nft, pod_of, wait_until};
+use support::{Agent, Cluster, DEADLINE, Service, ask_from, ferroxy, nft, pod_of, run_arguments, wait_until};
 
 /// The port that tells whether a pod is well.
 const HEALTH: u16 = 9000;
@@ -163,6 +163,33 @@ fn who_stops_answering_is_out_and_comes_back_in_userspace_mode() {
 #[test]
 fn who_stops_answering_is_out_and_comes_back_in_iptables_mode() {
     who_stops_answering_is_out_and_comes_back("iptables");
+}
+
+/// On another machine it is out as well, and the rules do not seem to differ.
+#[test]
+fn a_bundle_has_the_verdicts() {
+    let Some(network) = support::network() else { return };
+    let Some(elsewhere) = support::lonely_node() else { return };
+    let ka = network.namespace("ka").unwrap();
+    let cluster = Cluster::new();
+    let _well = [well(&network, "a2"), well(&network, "b2")];
+    write(&cluster, &web().endpoints(&["a2", "b1", "b2"]), "tcp:9000", &[]);
+    let arguments = run_arguments(&cluster.manifests(), &cluster.config()).into_iter();
+    let page = ["--page-address=127.0.0.1".into()];
+    let agent = Agent::start_with(ka, arguments.chain(page).collect::<Vec<_>>());
+    wait_for_answers(&network, &["a2", "b2"]);
+    agent.settle(ka);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("bundle.json");
+    let bundle = path.to_str().unwrap();
+    assert_eq!(ferroxy(ka, &["record", "--file", bundle]).code, 0);
+    let diff = ferroxy(&elsewhere, &["diff", "--bundle", bundle]);
+    assert_eq!((diff.code, diff.stdout.as_str()), (0, "the kernel has exactly this\n"));
+    let done = ferroxy(&elsewhere, &["explain", "--bundle", bundle, "--output=json", "default/web"]);
+    let explained = done.json();
+    let endpoints = explained["ports"][0]["endpoints"].as_array().unwrap();
+    let row = endpoints.iter().find(|it| it["pod"] == "b1").unwrap();
+    assert_eq!(row["reason"], "fails its probe: connection refused", "{}", done.stderr);
 }
 
 #[test]

@@ -24,8 +24,13 @@ fn web(endpoints: &[&str]) -> Service {
 }
 
 fn start(node: &Namespace, cluster: &Cluster) -> Agent {
+    start_with(node, cluster, &[])
+}
+
+fn start_with(node: &Namespace, cluster: &Cluster, more: &[&str]) -> Agent {
     let all = run_arguments(&cluster.manifests(), &cluster.config()).into_iter();
-    Agent::start_with(node, all.chain(["--page-address=127.0.0.1".into()]).collect::<Vec<OsString>>())
+    let all = all.chain(["--page-address=127.0.0.1".into()]);
+    Agent::start_with(node, all.chain(more.iter().map(OsString::from)).collect::<Vec<OsString>>())
 }
 
 fn json(text: &str) -> Value {
@@ -133,4 +138,82 @@ fn a_bundle_is_read_where_there_is_no_agent() {
     std::fs::write(&path, "{}").unwrap();
     let wrong = ferroxy(&elsewhere, &["explain", "--bundle", bundle, "default/web"]);
     assert!(wrong.code == 1 && wrong.stderr.contains("is not a bundle"), "{}", wrong.stderr);
+    let of_version = |version: &str, configuration: &str| {
+        let head = format!(r#"{{"apiVersion": "ferroxy.io/{version}", "kind": "Bundle""#);
+        std::fs::write(&path, format!(r#"{head}, "configuration": {configuration}}}"#)).unwrap();
+        let wrong = ferroxy(&elsewhere, &["explain", "--bundle", bundle, "default/web"]);
+        assert_eq!(wrong.code, 1, "{wrong:?}");
+        wrong.stderr
+    };
+    let newer = of_version("v2", "{}");
+    assert!(
+        newer.contains(r#"is of version "ferroxy.io/v2", and this program reads ferroxy.io/v1"#),
+        "{newer}"
+    );
+    for line in of_version("v1", "null").lines() {
+        assert!(line.starts_with("ferroxy: --bundle: its configuration: "), "{line}");
+    }
+}
+
+/// With rules that these flags change: without them the kernel would seem to differ.
+#[test]
+fn a_bundle_has_what_only_flags_say() {
+    let Some(node) = support::lonely_node() else { return };
+    let cluster = cluster();
+    let flags = ["--traffic-metrics", "--service-max-endpoints=1"];
+    let agent = start_with(&node, &cluster, &flags);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("bundle.json");
+    let bundle = path.to_str().unwrap();
+    let recorded = ferroxy(&node, &["record", "--file", bundle]);
+    assert_eq!(recorded.code, 0, "{}", recorded.stderr);
+    agent.terminate();
+    let content = json(&std::fs::read_to_string(&path).unwrap());
+    let configuration = &content["configuration"];
+    assert_eq!(
+        (&configuration["trafficMetrics"], &configuration["serviceMaxEndpoints"]),
+        (&true.into(), &1.into())
+    );
+    assert_eq!(content["rules"]["difference"], "", "{}", content["rules"]);
+    let Some(elsewhere) = support::lonely_node() else { return };
+    let done = ferroxy(&elsewhere, &["diff", "--bundle", bundle, "--output=json"]);
+    assert_eq!((done.code, &done.json()["operations"]), (0, &Value::Array(Vec::new())), "{}", done.stdout);
+    let rendered = ferroxy(&elsewhere, &["render", "--bundle", bundle]).stdout;
+    assert!(rendered.contains("chain traffic") && !rendered.contains("10.244.2.5"), "{rendered}");
+    assert_eq!(Some(rendered.as_str()), content["rules"]["desired"].as_str());
+}
+
+/// The bridge's address is not in the Node object.
+#[test]
+fn a_node_port_is_traced_at_every_address_of_the_host() {
+    const ADDRESS: &str = "10.244.1.1:30080";
+    let Some(network) = support::network() else { return };
+    let Some(elsewhere) = support::lonely_node() else { return };
+    let node = network.namespace("ka").unwrap();
+    for mode in ["nftables", "iptables"] {
+        let cluster = Cluster::in_mode(mode);
+        cluster.answer_everywhere();
+        cluster.write_service(&web(&["a1", "b1"]));
+        let agent = start(node, &cluster);
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("bundle.json");
+        let bundle = path.to_str().unwrap();
+        assert_eq!(ferroxy(node, &["record", "--file", bundle]).code, 0);
+        let pod = support::pod_from(&network, "a2", Protocol::Tcp, ADDRESS);
+        assert!(["a1", "b1"].contains(&pod.as_str()), "{mode}: {pod}");
+
+        let words = ["trace", "--output=json", "10.244.1.6", ADDRESS];
+        let live = ferroxy(node, &cluster.command(&words));
+        assert_eq!((live.code, &live.json()["verdict"]), (0, &"endpoints".into()), "{mode}: {live:?}");
+        let recorded: Vec<&str> = words.into_iter().chain(["--bundle", bundle]).collect();
+        let offline = ferroxy(&elsewhere, &recorded);
+        assert_eq!((offline.code, offline.stdout), (live.code, live.stdout), "{mode}: {}", offline.stderr);
+        // From an address of the host itself; and where this is not the node, the Node is all that is known.
+        let own = ferroxy(node, &cluster.command(&["trace", "10.244.1.1", "10.96.0.80:80"]));
+        assert!(own.stdout.contains("sent by this node"), "{mode}: {}", own.stdout);
+        let stranger = ferroxy(&elsewhere, &cluster.command(&words));
+        assert_eq!((stranger.code, &stranger.json()["verdict"]), (2, &"pass".into()), "{mode}: {stranger:?}");
+        agent.terminate();
+        ferroxy(node, &["cleanup"]);
+    }
 }

@@ -60,6 +60,10 @@ pub enum Question {
         limit: usize,
         reply: Sender<Part<Value>>,
     },
+    /// The addresses of the host; `None` while they are not known.
+    HostAddresses {
+        reply: Sender<Option<Vec<IpAddr>>>,
+    },
 }
 
 /// A part of a list.
@@ -153,6 +157,9 @@ impl Agent {
                 send(reply, || self.concerned(&packet, after.as_ref()));
             }
             Question::Objects { after, limit, reply } => send(reply, || self.objects(after.as_ref(), limit)),
+            Question::HostAddresses { reply } => {
+                send(reply, || self.facts.host_addresses().map(|it| it.iter().copied().collect()));
+            }
         }
     }
 

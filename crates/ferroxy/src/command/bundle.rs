@@ -5,13 +5,17 @@
 use std::path::Path;
 
 use anyhow::Context;
-use ferroxy_core::{Diagnostic, Facts};
+use ferroxy_core::event::Verdict;
+use ferroxy_core::{Diagnostic, Event, Facts};
+use ferroxy_dataplane::Preview;
 use ferroxy_source::read_str;
 use serde_json::Value;
 
+use super::verdicts;
 use crate::config::Config;
 use crate::flags::Flags;
 use crate::modes::Modes;
+use crate::view::API_VERSION;
 
 /// The largest file that is read: 100,000 Services with ten endpoints each are a third of it.
 const LARGEST: u64 = 2 << 30;
@@ -31,6 +35,11 @@ impl Bundle {
             value["kind"] == "Bundle",
             "--bundle: {shown} is not a bundle: `ferroxy record` writes one"
         );
+        anyhow::ensure!(
+            value["apiVersion"] == API_VERSION,
+            "--bundle: {shown} is of version {}, and this program reads {API_VERSION}",
+            value["apiVersion"]
+        );
         Ok(Bundle(value))
     }
 
@@ -43,7 +52,9 @@ impl Bundle {
         if flags.config.as_deref().is_some_and(|path| !path.is_empty()) {
             return Config::load(flags, modes);
         }
-        Config::from_text(&self.0["configuration"].to_string(), flags, modes)
+        let recorded = Config::from_text(&self.0["configuration"].to_string(), flags, modes);
+        let named = |lines: Vec<String>| lines.into_iter().map(of_bundle).collect::<Vec<_>>();
+        recorded.map(|(config, warnings)| (config, named(warnings))).map_err(named)
     }
 
     /// The mode that was in force: the configuration may leave the choice to the machine.
@@ -55,15 +66,23 @@ impl Bundle {
         self.0["status"]["node"].as_str()
     }
 
-    /// What would have changed in that kernel, as text; or why that is not known.
-    pub fn difference(&self) -> Result<&str, &str> {
-        match self.0["rules"]["difference"].as_str() {
-            Some(text) => Ok(text),
-            None => Err(self.0["rules"]["notCompared"].as_str().unwrap_or("the bundle does not say why")),
-        }
+    /// What would have changed in that kernel; or why that is not known.
+    pub fn difference(&self) -> Result<Preview, String> {
+        let rules = &self.0["rules"];
+        let Some(text) = rules["difference"].as_str() else {
+            return Err(rules["notCompared"].as_str().unwrap_or("the bundle does not say why").to_owned());
+        };
+        let operations = rules["operations"].as_array().into_iter().flatten();
+        let operations = operations.filter_map(Value::as_str).map(str::to_owned).collect();
+        Ok(Preview { text: text.to_owned(), operations })
     }
 
-    /// The objects that the agent knew.
+    /// The verdicts of probes; `None` if nobody could be asked for them.
+    pub fn verdicts(&self) -> Option<Vec<Verdict>> {
+        verdicts::in_report(&self.0["probes"])
+    }
+
+    /// The objects that the agent knew, the addresses of its host, and which endpoints failed their probes.
     pub fn facts(&self, facts: &mut Facts) -> Vec<Diagnostic> {
         let mut problems = Vec::new();
         for object in self.0["objects"].as_array().into_iter().flatten() {
@@ -71,6 +90,22 @@ impl Bundle {
             objects.into_iter().for_each(|object| drop(facts.apply(object.into())));
             problems.extend(diagnostics);
         }
+        if let Some(addresses) = self.0["hostAddresses"].as_array() {
+            let addresses = addresses.iter().filter_map(|it| it.as_str()?.parse().ok()).collect();
+            facts.apply(Event::HostAddresses(addresses));
+        }
+        for verdict in self.verdicts().unwrap_or_default() {
+            facts.apply(Event::Verdict(verdict));
+        }
         problems
+    }
+}
+
+/// What is said about a file is said about the bundle. Flags name themselves.
+fn of_bundle(line: String) -> String {
+    match line.strip_prefix("--config: ") {
+        Some(rest) => format!("--bundle: {rest}"),
+        None if line.starts_with("--") => line,
+        None => format!("--bundle: its configuration: {line}"),
     }
 }

@@ -3,6 +3,7 @@
 use anyhow::anyhow;
 use clap::Args;
 use ferroxy_core::resolve;
+use ferroxy_dataplane::Preview;
 use serde_json::json;
 
 use super::bundle::Bundle;
@@ -31,20 +32,22 @@ impl Diff {
         warn_of(verdicts::learn(&mut cluster.facts, &settings));
         cluster.facts.apply(inputs::host_addresses(&settings.devices())?);
         let (intent, _) = resolve::all(&cluster.facts);
-        let preview = settings.open()?.preview(&intent)?;
-        let nothing = preview.operations.is_empty();
-        let text = || if nothing { SAME.to_owned() } else { preview.text.clone() };
-        self.output.print(text, || document("Diff", json!({ "operations": preview.operations })))?;
-        Ok(if nothing { Answer::Yes } else { Answer::No })
+        self.print(&settings.open()?.preview(&intent)?)
     }
 
     /// What the bundle says about the kernel it was made on.
     fn recorded(&self, bundle: &Bundle) -> anyhow::Result<Answer> {
-        let difference =
-            bundle.difference().map_err(|why| anyhow!("--bundle: nothing was compared: {why}"))?;
-        let nothing = difference.is_empty();
-        let text = || if nothing { SAME.to_owned() } else { difference.to_owned() };
-        self.output.print(text, || document("Diff", json!({ "text": difference })))?;
+        let preview = bundle.difference();
+        self.print(&preview.map_err(|why| anyhow!("--bundle: nothing was compared: {why}"))?)
+    }
+
+    fn print(&self, preview: &Preview) -> anyhow::Result<Answer> {
+        let Preview { text, operations } = preview;
+        let nothing = text.is_empty() && operations.is_empty();
+        self.output.print(
+            || if nothing { SAME.to_owned() } else { text.clone() },
+            || document("Diff", json!({ "operations": operations, "text": text })),
+        )?;
         Ok(if nothing { Answer::Yes } else { Answer::No })
     }
 }

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
-use ferroxy_core::{Diagnostic, Facts, Family, Intent, Policy, resolve};
+use ferroxy_core::{Diagnostic, Event, Facts, Family, Intent, Policy, resolve};
 use ferroxy_dataplane::{Dataplane, Failure, Mode, Opening, Periods, Platform, Ruleset};
 use ferroxy_source::manifest::ManifestSource;
 
 use super::bundle::Bundle;
 use super::source::{ApiSource, Source};
+use crate::agent::inputs;
 use crate::config::Config;
 use crate::flags::Flags;
 use crate::modes::Modes;
@@ -40,7 +41,13 @@ pub struct Settings {
     pub node_name: String,
     pub periods: Periods,
     /// They come from a bundle: this machine's kernel and agent have nothing to do with them.
-    pub is_recorded: bool,
+    pub recorded: Option<Recorded>,
+}
+
+/// What a bundle has.
+#[derive(Debug, Clone, Copy)]
+pub struct Recorded {
+    pub has_verdicts: bool,
 }
 
 /// The cluster as far as it is known.
@@ -97,6 +104,17 @@ impl Settings {
         self.modes.devices()
     }
 
+    /// The addresses of this host become known if it is the node in question, because it has an address of the Node. Otherwise, and on
+    /// a platform that has no list of them, the addresses of the Node are all that is known.
+    fn learn_addresses(&self, facts: &mut Facts) {
+        let Ok(Event::HostAddresses(here)) = inputs::host_addresses(&self.devices()) else { return };
+        let is_here = |address: &IpAddr| here.contains(address);
+        let node = facts.own_node();
+        if node.is_some_and(|node| node.internal_ips.iter().chain(&node.external_ips).any(is_here)) {
+            facts.apply(Event::HostAddresses(here));
+        }
+    }
+
     /// The rules for an Intent, without a kernel.
     pub fn ruleset(&self, intent: &Intent, facts: &Facts) -> Box<dyn Ruleset> {
         let host_addresses: Vec<IpAddr> = resolve::known_addresses(facts).into_iter().collect();
@@ -123,8 +141,8 @@ impl Input {
         };
         let (config, warnings) = loaded.map_err(join_lines)?;
         warnings.into_iter().for_each(&mut *warn);
-        let recorded = bundle.and_then(|bundle| modes.find(bundle.mode()?));
-        let mode = match config.mode.or(recorded) {
+        let mode_in_force = bundle.and_then(|bundle| modes.find(bundle.mode()?));
+        let mode = match config.mode.or(mode_in_force) {
             Some(mode) => mode,
             None => {
                 let (mode, why) = default_mode(modes)?;
@@ -138,7 +156,8 @@ impl Input {
             None => config.node_name().map_err(anyhow::Error::msg)?,
         };
         let periods = config.periods(mode);
-        Ok(Settings { config, mode, modes, node_name, periods, is_recorded: bundle.is_some() })
+        let recorded = bundle.map(|bundle| Recorded { has_verdicts: bundle.verdicts().is_some() });
+        Ok(Settings { config, mode, modes, node_name, periods, recorded })
     }
 
     /// Manifests are read once; the API server is not asked for anything yet.
@@ -170,6 +189,7 @@ impl Input {
             events.into_iter().for_each(|event| drop(cluster.facts.apply(event)));
             cluster.diagnostics = diagnostics;
         }
+        settings.learn_addresses(&mut cluster.facts);
         for diagnostic in &cluster.diagnostics {
             log::print_error(&format!("ferroxy: {diagnostic}"));
         }

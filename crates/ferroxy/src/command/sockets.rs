@@ -9,7 +9,7 @@ use crate::wrapper;
 
 /// In words; `None` if no sockets are to be translated at all.
 pub(super) fn in_force(service: &ServiceName, settings: &Settings) -> Option<String> {
-    if settings.is_recorded || !wrapper::is_on(&settings.config.sockets) {
+    if settings.recorded.is_some() || !wrapper::is_on(&settings.config.sockets) {
         return None;
     }
     Some(match page(settings) {

@@ -14,8 +14,10 @@ use crate::log;
 /// What the agent on this node knows becomes known here. Returns why not, if it matters and does not.
 pub(super) fn learn(facts: &mut Facts, settings: &Settings) -> Option<String> {
     facts.probed_services().next().filter(|_| facts.policy().probes)?;
-    if settings.is_recorded {
-        return Some("the bundle does not have the verdicts of probes".to_owned());
+    if let Some(recorded) = settings.recorded {
+        // If it has them, they became known with its objects.
+        let missing = "the bundle does not have the verdicts of probes";
+        return (!recorded.has_verdicts).then(|| missing.to_owned());
     }
     match page(settings).and_then(|(page, address)| verdicts(&page, address)) {
         Ok(found) => {
@@ -35,9 +37,13 @@ pub(super) fn warn_of(unknown: Option<String>) {
 
 /// Those of all Services whose endpoints are down, on the page that is served at an address.
 fn verdicts(page: &Value, address: SocketAddr) -> Result<Vec<Verdict>, String> {
-    let down = page["probes"]["down"].as_array();
-    let down = down.ok_or_else(|| format!("the server at {address} is not an agent with probes"))?;
-    Ok(down.iter().filter_map(verdict).collect())
+    let down = in_report(&page["probes"]);
+    down.ok_or_else(|| format!("the server at {address} is not an agent with probes"))
+}
+
+/// Those in a report about probes, as the page and bundles have it; `None` if it is no such report.
+pub(super) fn in_report(probes: &Value) -> Option<Vec<Verdict>> {
+    Some(probes["down"].as_array()?.iter().filter_map(verdict).collect())
 }
 
 fn verdict(entry: &Value) -> Option<Verdict> {

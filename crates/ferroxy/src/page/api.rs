@@ -180,9 +180,13 @@ impl Page {
     async fn objects(&self, query: Query) -> Result<Answer, Refused> {
         let (after, limit) =
             (query.service("after")?, query.number("limit")?.unwrap_or(USUAL).clamp(1, MOST));
+        let host = match &after {
+            None => self.asker.ask(|reply| Question::HostAddresses { reply }).await?,
+            Some(_) => None,
+        };
         let question = |after, limit, reply| Question::Objects { after, limit, reply };
         let part = self.parts(after, limit, question).await?;
-        written(move || view::objects::list(part.items, part.next.as_ref())).await
+        written(move || view::objects::list(part.items, part.next.as_ref(), host)).await
     }
 }
 

@@ -2,6 +2,8 @@
 //!
 //! Only fields that a proxy reads are there, and only values that are valid: what could not be read of an object is not known.
 
+use std::net::IpAddr;
+
 use ferroxy_core::facts::{Facts, Node, Place, Service, ServiceKind, Slice};
 use ferroxy_core::{Family, ServiceName};
 use serde_json::{Map, Value, json};
@@ -9,9 +11,10 @@ use serde_json::{Map, Value, json};
 use super::document;
 use crate::serve::probes::rfc3339;
 
-/// `next`: the Service after which the list goes on.
-pub fn list(items: Vec<Value>, next: Option<&ServiceName>) -> Value {
-    document("ObjectList", json!({ "items": items, "next": next.map(ToString::to_string) }))
+/// `next`: the Service after which the list goes on. `host`: the addresses of the node's host, in the first part.
+pub fn list(items: Vec<Value>, next: Option<&ServiceName>, host: Option<Vec<IpAddr>>) -> Value {
+    let next = next.map(ToString::to_string);
+    document("ObjectList", json!({ "items": items, "next": next, "hostAddresses": host }))
 }
 
 /// The Nodes that are known, which is our own, and the ServiceCIDRs.
