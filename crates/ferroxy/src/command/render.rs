@@ -2,6 +2,8 @@
 
 use clap::Args;
 use ferroxy_core::resolve;
+use ferroxy_dataplane::{Mode, Ruleset};
+use serde_json::Value;
 
 use super::input::Input;
 use super::{Answer, Output};
@@ -26,7 +28,14 @@ impl Render {
             log::print_error(&format!("ferroxy: {diagnostic}"));
         }
         let ruleset = settings.ruleset(&intent, &cluster.facts);
-        self.output.print(|| ruleset.to_string(), || document("Ruleset", ruleset.to_json()))?;
+        self.output.print(|| ruleset.to_string(), || value(&*ruleset, settings.mode))?;
         Ok(Answer::Yes)
     }
+}
+
+/// The rules have different fields in each mode.
+fn value(ruleset: &dyn Ruleset, mode: &Mode) -> Value {
+    let mut value = ruleset.to_json();
+    value["mode"] = mode.name.into();
+    document("Ruleset", value)
 }
