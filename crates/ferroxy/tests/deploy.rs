@@ -108,7 +108,7 @@ fn comparable(objects: &[Value]) -> BTreeMap<String, Value> {
 #[test]
 fn manifests_are_known_to_kubernetes() {
     let manifests = manifests();
-    assert_eq!(manifests.len(), 6);
+    assert_eq!(manifests.len(), 7);
     for object in &manifests {
         known_to_kubernetes(object).unwrap();
     }
