@@ -7,8 +7,9 @@ use serde_json::Value;
 
 use super::defaults::Origin;
 use super::file::File;
-use super::{Config, overlay};
+use super::{Config, fields, overlay};
 use crate::flags::Flags;
+use crate::modes::Modes;
 
 /// All warnings about a configuration that is valid. `written` is the file (or the flags) before the defaults.
 pub(super) fn warnings(flags: &Flags, written: &File, origin: Origin, config: &Config) -> Vec<String> {
@@ -87,7 +88,7 @@ fn ignored(flags: &Flags, written: &File, origin: Origin, config: &Config) -> Op
     match origin {
         Origin::File => {
             beside_a_file = flags_that(&|flag| is_ignored_beside_a_file(flag));
-            let fields = fields_that_say_something(written);
+            let fields = fields_that_say_something(written, config.modes);
             by_mode.extend(fields.iter().filter(|field| !config.reads(field)).cloned());
             not_here.extend(fields.into_iter().filter(|field| has_no_effect(field)));
         }
@@ -114,8 +115,9 @@ pub(super) fn has_no_effect(field: &str) -> bool {
     field == "windowsRunAsService" && Platform::HERE != Platform::Windows
 }
 
-/// The fields of a file that have a value other than zero or empty. kubeadm writes every field.
-fn fields_that_say_something(file: &File) -> Vec<String> {
+/// The fields of a file that have a value other than zero or empty, and another one than the default. kubeadm writes every field as
+/// zero, and `--write-config-to` with its default.
+fn fields_that_say_something(file: &File, modes: Modes) -> Vec<String> {
     let says_nothing = |value: &Value| match value {
         Value::Null | Value::Bool(false) => true,
         Value::String(text) => text.is_empty() || text == "0s",
@@ -123,9 +125,12 @@ fn fields_that_say_something(file: &File) -> Vec<String> {
         Value::Array(list) => list.is_empty(),
         Value::Bool(true) | Value::Object(_) => false,
     };
+    let is_default = |name: &str, value: &Value| {
+        modes.field(name).is_some_and(|field| fields::to_json(field.kind.default()) == *value)
+    };
     leaves(&file.to_json())
         .into_iter()
-        .filter(|(_, value)| !says_nothing(value))
+        .filter(|(name, value)| !says_nothing(value) && !is_default(name, value))
         .map(|(field, _)| field)
         .collect()
 }
