@@ -87,6 +87,16 @@ fn as_kube_proxy_it_takes_flags_only() {
 }
 
 #[test]
+fn the_plugin_without_a_command_lists_them() {
+    let help = named("kubectl-ferroxy", &[]);
+    assert_eq!((help.code, help.stderr.as_str()), (0, ""), "{help:?}");
+    assert!(help.stdout.contains("Usage: kubectl ferroxy"), "{}", help.stdout);
+    assert!(help.stdout.contains("\n  status "), "{}", help.stdout);
+    let wrong = named("kubectl-ferroxy", &["stat"]);
+    assert_eq!((wrong.code, wrong.stderr.lines().count()), (1, 1), "{wrong:?}");
+}
+
+#[test]
 fn each_name_has_its_version() {
     let version = |name: &str, argument: &str| {
         let done = named(name, &[argument]);

@@ -271,8 +271,7 @@ fn kubeconfigs_are_found_as_kubectl_finds_them() {
     assert!(done.stdout.contains("4 nodes: "), "{}", done.stdout);
     let done = run(&[&missing]);
     assert_eq!((done.code, done.stdout.as_str(), done.stderr.lines().count()), (1, "", 1), "{}", done.stderr);
-    let words =
-        format!("kubectl ferroxy: no kubeconfig: {} does not exist; set --kubeconfig", missing.display());
+    let words = format!("kubectl ferroxy: there is no kubeconfig at {}: set --kubeconfig", missing.display());
     assert!(done.stderr.starts_with(&words), "{}", done.stderr);
 }
 

@@ -47,7 +47,7 @@ pub enum OpenError {
     )]
     Nowhere { variable: &'static str },
     #[error(
-        "no kubeconfig: {looked_for} does not exist; set --kubeconfig or $KUBECONFIG, or run in a pod ({variable} is not set here)"
+        "there is no kubeconfig at {looked_for}: set --kubeconfig or $KUBECONFIG, or run in a pod ({variable} is not set here)"
     )]
     NoKubeconfig { looked_for: String, variable: &'static str },
     #[error("kubeconfig {path}: {reason}", path = path.display())]

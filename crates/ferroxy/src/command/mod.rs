@@ -29,6 +29,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
+use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 use serde_json::Value;
@@ -238,6 +239,11 @@ fn as_plugin(_: Vec<OsString>) -> Result<anyhow::Result<Answer>, clap::Error> {
 }
 
 fn not_understood(name: Name, error: &clap::Error) -> ExitCode {
+    // Where a command is needed and there is none, the help says which there are, as kubectl's does.
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        let printed = write!(io::stdout(), "{}", error.render());
+        return if printed.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    }
     if !error.use_stderr() {
         // Help was asked for: clap's own text, on standard output.
         return if error.print().is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };

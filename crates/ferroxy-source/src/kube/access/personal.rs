@@ -42,7 +42,7 @@ pub(super) fn find(
         Some((path, kubeconfig)) => Found::Kubeconfig(path, Box::new(kubeconfig)),
         None => {
             let shown: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
-            Found::Nothing { looked_for: shown.join(", ") }
+            Found::Nothing { looked_for: shown.join(" or ") }
         }
     })
 }
@@ -129,7 +129,7 @@ users: [{name: CONTEXT, user: {token: t}}]
         let Found::Nothing { looked_for } = nothing else { panic!("{nothing:?}") };
         let names: Vec<String> =
             ["none", "neither"].map(|name| folder.path().join(name).display().to_string()).to_vec();
-        assert_eq!(looked_for, names.join(", "));
+        assert_eq!(looked_for, names.join(" or "));
     }
 
     #[test]

@@ -45,6 +45,10 @@ fn line(text: String, style: Style) -> Line {
 }
 
 fn heading(model: &Model) -> Line {
+    if model.title.is_empty() {
+        // Nothing is known yet: no Services would be wrong.
+        return line("asking the agent".to_owned(), Style::Strong);
+    }
     let problems = model.rows.iter().filter(|row| row.is_problem()).count();
     let (services, sort) = (model.rows.len(), model.sort.words());
     line(format!("{}: {services} Services, {problems} with problems, by {sort}", model.title), Style::Strong)
@@ -166,6 +170,7 @@ mod tests {
 
     #[test]
     fn the_screen_has_every_service_and_what_is_wrong() {
+        assert_eq!(shown(&mut Model::default(), 100, 8)[0], "asking the agent");
         let lines = shown(&mut model(), 100, 8);
         assert_eq!(lines[0], "node ka, nftables mode, ferroxy 0.1.0: 3 Services, 1 with problems, by bytes");
         assert!(lines[2].starts_with("SERVICE"), "{lines:#?}");
