@@ -158,7 +158,7 @@ fn the_whole_chart_is_known_to_kubernetes() {
     values.extend([&server, "podAnnotations.a=b", "podLabels.c=d", "imagePullSecrets[0].name=pull"]);
     values.extend(["extraArgs[0]=--v=2", "updateStrategy.type=OnDelete", "resources.limits.memory=256Mi"]);
     let Some(objects) = rendered(&values) else { return };
-    assert_eq!(objects.len(), 11);
+    assert_eq!(objects.len(), 12);
     let custom = |object: &Value| object["apiVersion"] == "monitoring.coreos.com/v1";
     for object in objects.iter().filter(|it| !custom(it)) {
         known_to_kubernetes(object).unwrap();
@@ -195,7 +195,7 @@ fn the_chart_uses_what_kubeadm_left() {
         ["existingConfigMap=kube-proxy", "serviceAccount.create=false", "initContainer.enabled=false"];
     let Some(objects) = rendered(&values) else { return };
     let kinds: Vec<&str> = objects.iter().map(|object| object["kind"].as_str().unwrap()).collect();
-    assert_eq!(kinds, ["ClusterRole", "ClusterRole", "ClusterRoleBinding", "DaemonSet"]);
+    assert_eq!(kinds, ["ClusterRole", "ClusterRole", "ClusterRole", "ClusterRoleBinding", "DaemonSet"]);
     let pod = pod(&objects);
     assert_eq!(pod["volumes"][0]["configMap"]["name"], "kube-proxy");
     assert_eq!(pod.get("initContainers"), None);
