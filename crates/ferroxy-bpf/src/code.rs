@@ -30,12 +30,13 @@ const MAP: u8 = 1;
 
 const SIZES: [(Size, u8); 4] =
     [(Size::Word, 0x00), (Size::Half, 0x08), (Size::Byte, 0x10), (Size::Double, 0x18)];
-const OPERATIONS: [(Arithmetic, u8); 8] = [
+const OPERATIONS: [(Arithmetic, u8); 9] = [
     (Arithmetic::Add, 0x00),
     (Arithmetic::Subtract, 0x10),
     (Arithmetic::Multiply, 0x20),
     (Arithmetic::Or, 0x40),
     (Arithmetic::And, 0x50),
+    (Arithmetic::ShiftLeft, 0x60),
     (Arithmetic::ShiftRight, 0x70),
     (Arithmetic::Modulo, 0x90),
     (Arithmetic::Move, 0xb0),

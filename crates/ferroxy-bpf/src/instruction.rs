@@ -118,6 +118,7 @@ pub enum Arithmetic {
     Multiply,
     Or,
     And,
+    ShiftLeft,
     ShiftRight,
     Modulo,
 }
@@ -231,6 +232,7 @@ impl fmt::Display for Arithmetic {
             Arithmetic::Multiply => "*",
             Arithmetic::Or => "|",
             Arithmetic::And => "&",
+            Arithmetic::ShiftLeft => "<<",
             Arithmetic::ShiftRight => ">>",
             Arithmetic::Modulo => "%",
         })

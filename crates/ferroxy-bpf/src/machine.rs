@@ -191,6 +191,7 @@ impl<'a> Machine<'a> {
                 Arithmetic::Multiply => left.wrapping_mul(right),
                 Arithmetic::Or => left | right,
                 Arithmetic::And => left & right,
+                Arithmetic::ShiftLeft => left << (right & 63),
                 Arithmetic::ShiftRight => left >> (right & 63),
                 // The kernel's rule: the remainder by zero is the number itself.
                 Arithmetic::Modulo => left.checked_rem(right).unwrap_or(left),

@@ -152,7 +152,8 @@ fn lines() -> impl Strategy<Value = Line> {
     prop_oneof![
         4 => (operation, register(), operand()).prop_map(|(a, b, c)| Line::Calculate(a, b, c)),
         // The verifier refuses other constants here: a shift by 64 bits and a division by zero.
-        1 => (register(), 0..64).prop_map(|(a, b)| Line::Calculate(Arithmetic::ShiftRight, a, Operand::Constant(b))),
+        1 => (select(vec![Arithmetic::ShiftLeft, Arithmetic::ShiftRight]), register(), 0..64)
+            .prop_map(|(it, a, b)| Line::Calculate(it, a, Operand::Constant(b))),
         1 => (register(), 1..9999).prop_map(|(a, b)| Line::Calculate(Arithmetic::Modulo, a, Operand::Constant(b))),
         1 => (register(), register()).prop_map(|(a, b)| Line::Calculate(Arithmetic::Modulo, a, b.into())),
         3 => (comparison, register(), operand()).prop_map(|(a, b, c)| Line::SkipIf(a, b, c)),

@@ -13,8 +13,8 @@ use crate::entry::{
 };
 use crate::flow::flow_of;
 use crate::program::{
-    COUNTS, ENDPOINTS, FLOW_SIZE, FLOWS, FRONTENDS, MEMBERS, PEER_SIZE, PEERS, Purpose, SESSIONS, connect,
-    context, drawn, socket,
+    COUNTS, COUNTS_SIZE, ENDPOINTS, FLOW_SIZE, FLOWS, FRONTENDS, MEMBERS, PEER_SIZE, PEERS, Purpose,
+    SESSIONS, connect, context, drawn, socket,
 };
 use crate::state::State;
 
@@ -211,6 +211,7 @@ impl World for Kernel<'_> {
             MEMBERS => (MemberKey::SIZE, MemberValue::SIZE),
             SESSIONS => (SessionKey::SIZE, SessionValue::SIZE),
             FLOWS => (FLOW_SIZE, 8),
+            COUNTS => (4, COUNTS_SIZE),
             _ => (4, 8),
         }
     }
@@ -223,7 +224,7 @@ impl World for Kernel<'_> {
             SESSIONS => self.memory.sessions.get(&SessionKey(key.try_into().ok()?)).map(|it| it.0.to_vec()),
             FLOWS => self.memory.flows.get(&flow_of(key)?).map(|count| count.to_ne_bytes().to_vec()),
             COUNTS => {
-                let before = || self.moment.count.to_ne_bytes().to_vec();
+                let before = || self.moment.count.to_ne_bytes().repeat(COUNTS_SIZE / 8);
                 Some(self.counts.get(key).cloned().unwrap_or_else(before))
             }
             _ => None,

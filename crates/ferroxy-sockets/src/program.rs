@@ -68,8 +68,10 @@ const PEER_ENDPOINT: i16 = 24;
 /// A flow: frontend and endpoint, as a peer is remembered.
 pub const FLOW_SIZE: usize = PEER_SIZE;
 
-// The stack. Where eight bytes are written in parts, the first part comes last: verifiers of several kernels take an aligned store
-// for a saved register, and refuse to overwrite part of one if the process has no CAP_PERFMON.
+// The stack. Without CAP_PERFMON, the kernel adds a barrier to the first store into each place, which takes longer than anything
+// else here: keys are put together in registers and stored in whole words of eight bytes. Where eight bytes are written in parts,
+// the first part comes last: verifiers of several kernels take an aligned store for a saved register, and refuse to overwrite part
+// of one if the process has no CAP_PERFMON.
 const FRONTEND_KEY: i16 = -24;
 const SLOT_KEY: i16 = -40;
 /// Number of the client's network namespace, and of the Service port.
@@ -82,9 +84,8 @@ const MEMBER_KEY: i16 = -88;
 const SESSION_VALUE: i16 = -88;
 const LAST_USED: i16 = -96;
 const LONGEST: i16 = -104;
-const COUNT_KEY: i16 = -112;
-const FLOW_KEY: i16 = -160;
-const FIRST: i16 = -168;
+const FLOW_KEY: i16 = -152;
+const FIRST: i16 = -160;
 
 // Of a frontend's value.
 const CLIENTS: i16 = FrontendValue::CLIENTS as i16;
@@ -119,6 +120,7 @@ pub fn connect(purpose: &Purpose) -> Result<Code, Unresolved> {
     if purpose.clients != Clients::HOST {
         check_clients(&mut program, purpose, pass);
     }
+    find_counts(&mut program, pass);
     program.jump_if(R8, Comparison::Equal, 0, pooled);
     program.jump_if(R8, Comparison::Greater, FrontendValue::MOST as i32, sticky);
     choose_listed(&mut program, purpose, pass);
@@ -139,7 +141,7 @@ pub fn connect(purpose: &Purpose) -> Result<Code, Unresolved> {
         remember(&mut program, purpose, pass);
     }
     translate(&mut program, purpose.family);
-    count(&mut program, purpose.clients, pass);
+    program.set(R1, 1).atomic_add(Size::Double, R9, count_offset(purpose.clients), R1);
     program.place(pass).set(R0, 1).exit();
     program.finish()
 }
@@ -211,13 +213,10 @@ fn find_frontend(program: &mut Assembler, purpose: &Purpose, pass: Label) {
     match purpose.family {
         Family::V4 => {
             program.store_constant(Size::Double, R10, FRONTEND_KEY, 0);
-            program.load(Size::Word, R1, R6, context::ADDRESS_4).store(
-                Size::Word,
-                R10,
-                FRONTEND_KEY + 12,
-                R1,
-            );
-            program.store_constant(Size::Word, R10, FRONTEND_KEY + 8, MAPPED);
+            program.load(Size::Word, R1, R6, context::ADDRESS_4);
+            program.arithmetic(Arithmetic::ShiftLeft, R1, place_of(Size::Word, 4));
+            program.set_long(R2, u64::from(MAPPED as u32) << place_of(Size::Word, 0));
+            program.arithmetic(Arithmetic::Or, R1, R2).store(Size::Double, R10, FRONTEND_KEY + 8, R1);
         }
         Family::V6 => {
             for half in [0, 8] {
@@ -226,14 +225,19 @@ fn find_frontend(program: &mut Assembler, purpose: &Purpose, pass: Label) {
             }
         }
     }
-    program.store_constant(Size::Word, R10, FRONTEND_KEY + 20, 0);
-    program.store_constant(Size::Byte, R10, FRONTEND_KEY + 19, 0);
-    program.store_constant(Size::Byte, R10, FRONTEND_KEY + 18, TCP);
-    program.load(Size::Word, R1, R6, context::PORT).store(Size::Half, R10, FRONTEND_KEY + 16, R1);
+    program.load(Size::Word, R1, R6, context::PORT);
+    program.arithmetic(Arithmetic::ShiftLeft, R1, place_of(Size::Half, 0));
+    program.set_long(R2, (TCP as u64) << place_of(Size::Byte, 2));
+    program.arithmetic(Arithmetic::Or, R1, R2).store(Size::Double, R10, FRONTEND_KEY + 16, R1);
     look_up(program, FRONTENDS, FRONTEND_KEY, pass);
     program.set(R7, R0).load(Size::Byte, R1, R7, CLIENTS).load(Size::Byte, R8, R7, FORM);
     program.arithmetic(Arithmetic::And, R1, i32::from(purpose.clients.0));
     program.jump_if(R1, Comparison::Equal, 0, pass);
+}
+
+/// How far to the left a number is shifted to be at an offset of the eight bytes that a register stores.
+fn place_of(size: Size, offset: i32) -> i32 {
+    if cfg!(target_endian = "big") { (8 - offset - size.bytes() as i32) * 8 } else { offset * 8 }
 }
 
 /// What was read of the frontend belongs to its key, if the value says so afterwards.
@@ -264,12 +268,10 @@ pub fn drawn(count: u64, below: u64) -> u64 {
     random.wrapping_mul(below) >> 32
 }
 
-/// R0: a random number below R8, made of the number of connections so far. [`count`] needs that as well, so that it costs next to
-/// nothing; the kernel's own random numbers take 0.2 µs of a connection. The upper half of a product is as even as a remainder and
-/// takes no division.
-fn draw(program: &mut Assembler, clients: Clients, pass: Label) {
-    find_count(program, clients, pass);
-    program.load(Size::Double, R0, R0, 0);
+/// R0: a random number below R8, made of the number of connections so far, which is counted anyway: the kernel's own random numbers
+/// take 0.2 µs of a connection. The upper half of a product is as even as a remainder and takes no division.
+fn draw(program: &mut Assembler, clients: Clients) {
+    program.load(Size::Double, R0, R9, count_offset(clients));
     for factor in FACTORS {
         program.set_long(R1, factor).arithmetic(Arithmetic::Multiply, R0, R1);
         program.arithmetic(Arithmetic::ShiftRight, R0, 32);
@@ -283,7 +285,7 @@ fn choose_listed(program: &mut Assembler, purpose: &Purpose, pass: Label) {
     let (only, read) = (program.label(), program.label());
     let places = [only, program.label(), program.label(), program.label()];
     program.jump_if(R8, Comparison::Equal, 1, only);
-    draw(program, purpose.clients, pass);
+    draw(program, purpose.clients);
     for (number, place) in (0..).zip(places).skip(1) {
         program.jump_if(R0, Comparison::Equal, number, place);
     }
@@ -292,20 +294,20 @@ fn choose_listed(program: &mut Assembler, purpose: &Purpose, pass: Label) {
         read_endpoint(program, purpose.family, (R7, at));
         program.jump(read);
     }
-    program.place(read).load(Size::Word, R9, R7, STAMP).jump_if(R8, Comparison::NotEqual, R9, pass);
-    check_key(program, (R8, R9), pass);
+    program.place(read).load(Size::Word, R0, R7, STAMP).jump_if(R8, Comparison::NotEqual, R0, pass);
+    check_key(program, (R8, R0), pass);
 }
 
 /// R7: the pool, R8: the number of endpoints in it, which is not zero.
 fn enter_pool(program: &mut Assembler, pass: Label) {
-    program.load(Size::Word, R8, R7, COUNT).load(Size::Double, R9, R7, POOL);
+    program.load(Size::Word, R8, R7, COUNT).load(Size::Double, R3, R7, POOL);
     check_key(program, (R1, R2), pass);
-    program.set(R7, R9).jump_if(R8, Comparison::Equal, 0, pass);
+    program.set(R7, R3).jump_if(R8, Comparison::Equal, 0, pass);
 }
 
 /// R0: the address of a random slot of the pool.
 fn find_slot(program: &mut Assembler, clients: Clients, pass: Label) {
-    draw(program, clients, pass);
+    draw(program, clients);
     program.store(Size::Double, R10, SLOT_KEY, R7).store_constant(Size::Word, R10, SLOT_KEY + 12, 0);
     program.store(Size::Word, R10, SLOT_KEY + 8, R0);
     look_up(program, ENDPOINTS, SLOT_KEY, pass);
@@ -420,22 +422,19 @@ fn count_flow(program: &mut Assembler) {
     program.place(done);
 }
 
-/// Counts the connection for these clients.
-fn count(program: &mut Assembler, clients: Clients, pass: Label) {
-    find_count(program, clients, pass);
-    program.set(R1, 1).atomic_add(Size::Double, R0, 0, R1);
+/// R9: the address of the numbers of connections. The only key of that map is zero, as the last word of every frontend's key.
+fn find_counts(program: &mut Assembler, pass: Label) {
+    look_up(program, COUNTS, FRONTEND_KEY + 20, pass);
+    program.set(R9, R0);
 }
 
-/// R0: the address of the number of connections of these clients.
-fn find_count(program: &mut Assembler, clients: Clients, pass: Label) {
-    program.store_constant(Size::Word, R10, COUNT_KEY, count_index(clients) as i32);
-    look_up(program, COUNTS, COUNT_KEY, pass);
+/// Where the number of connections of these clients is.
+pub fn count_offset(clients: Clients) -> i16 {
+    if clients == Clients::HOST { 0 } else { 8 }
 }
 
-/// The position of a counter.
-pub fn count_index(clients: Clients) -> u32 {
-    u32::from(clients != Clients::HOST)
-}
+/// The numbers of all clients.
+pub const COUNTS_SIZE: usize = 16;
 
 #[cfg(test)]
 mod tests {
@@ -463,7 +462,7 @@ mod tests {
         for family in Family::ALL {
             assert!(peer_name(family).unwrap().slots() <= 40);
             for clients in [Clients::HOST, Clients::PODS] {
-                for (remembers_peer, counts_flows, most) in [(false, false, 270), (true, true, 330)] {
+                for (remembers_peer, counts_flows, most) in [(false, false, 250), (true, true, 310)] {
                     let purpose =
                         Purpose { family, clients, host_namespace: 3, remembers_peer, counts_flows };
                     let code = connect(&purpose).unwrap();

@@ -23,7 +23,7 @@ pub fn run(phase: &str, address: &str, seconds: f64) {
             "bytes-64" => rate(64, length, move |end| bytes(address, end)).await,
             "datagrams" => rate(16, length, move |end| datagrams(address, end)).await,
             "latency" => latency(address, length).await,
-            "idle" => idle(address).await,
+            "idle" => idle(address, seconds as usize).await,
             other => panic!("unknown phase {other}"),
         }
     });
@@ -128,9 +128,8 @@ async fn latency(address: SocketAddr, length: Duration) {
     println!("{} {}", at(50), at(99));
 }
 
-/// Opens many connections, tells so, and keeps them until its input ends.
-async fn idle(address: SocketAddr) {
-    let count = crate::stage::idle_connections();
+/// Opens so many connections, tells so, and keeps them until its input ends.
+async fn idle(address: SocketAddr, count: usize) {
     let mut streams = Vec::with_capacity(count);
     while streams.len() < count {
         let mut some = JoinSet::new();

@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use ferroxy_lab::Namespace;
 use ferroxy_proxy::{Change, Engine, Frontend, Pool, Settings, Sockets};
 
+use crate::original;
 use crate::server::{DATAGRAMS, ECHO, SOURCE};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,10 +16,11 @@ pub enum Contestant {
     Ferroxy,
     Haproxy,
     Nginx,
+    Original,
 }
 
-pub const ALL: [Contestant; 4] =
-    [Contestant::Direct, Contestant::Ferroxy, Contestant::Haproxy, Contestant::Nginx];
+pub const ALL: [Contestant; 5] =
+    [Contestant::Direct, Contestant::Ferroxy, Contestant::Haproxy, Contestant::Nginx, Contestant::Original];
 
 impl Contestant {
     /// HAProxy 2.6 has no UDP.
@@ -26,15 +28,18 @@ impl Contestant {
         self != Contestant::Haproxy
     }
 
+    /// Idle connections at a time, of as many as a proxy with two descriptors for each can have.
+    pub fn idle_connections(self) -> usize {
+        let most = crate::stage::idle_connections();
+        if self == Contestant::Original { most * 2 / original::DESCRIPTORS } else { most }
+    }
+
     /// Starts it in the namespace; `None` for the direct way. It listens on the ports of the server.
     pub fn start(self, node: &Namespace, listen: &str, endpoint: &str, folder: &Path) -> Option<Running> {
         let mut command = match self {
             Contestant::Direct => return None,
-            Contestant::Ferroxy => {
-                let mut command = Command::new(std::env::current_exe().unwrap());
-                command.args(["engine", listen, endpoint]);
-                command
-            }
+            Contestant::Ferroxy => part("engine", listen, endpoint),
+            Contestant::Original => part("original", listen, endpoint),
             Contestant::Haproxy => {
                 let path = folder.join("haproxy.cfg");
                 fs::write(&path, haproxy(listen, endpoint)).unwrap();
@@ -53,6 +58,13 @@ impl Contestant {
         command.stdin(Stdio::piped());
         Some(Running(node.run(|| command.spawn()).unwrap().unwrap()))
     }
+}
+
+/// A process of this program.
+fn part(name: &str, listen: &str, endpoint: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args([name, listen, endpoint]);
+    command
 }
 
 fn haproxy(listen: &str, endpoint: &str) -> String {

@@ -1,4 +1,4 @@
-//! What the engine costs, against a direct connection, HAProxy and nginx (stream), in namespaces on this machine. Ratios within
+//! What the engine costs, against a direct connection, HAProxy, nginx (stream) and the shape of kube-proxy's own, in namespaces on this machine. Ratios within
 //! one run; `make bench-proxy`.
 //!
 //! The same program plays all parts, as processes of its own: `server`, `client` and `engine`; without such an argument it
@@ -18,6 +18,8 @@ mod client;
 #[cfg(target_os = "linux")]
 mod contestants;
 #[cfg(target_os = "linux")]
+mod original;
+#[cfg(target_os = "linux")]
 mod picture;
 #[cfg(target_os = "linux")]
 mod report;
@@ -33,6 +35,7 @@ fn main() {
     match arguments.as_slice() {
         ["server"] => server::run(),
         ["engine", listen, endpoint] => contestants::run_engine(listen, endpoint),
+        ["original", listen, endpoint] => original::run(listen, endpoint),
         ["client", phase, address, seconds] => client::run(phase, address, seconds.parse().unwrap()),
         rest => stage::run(rest),
     }

@@ -8,8 +8,13 @@ const WIDTH: usize = 860;
 const LEFT: usize = 110;
 const LONGEST: f64 = 560.0;
 const BAR: usize = 17;
-const NAMES: [(&str, &str); 4] =
-    [("direct", "direct"), ("Ferroxy", "ours"), ("HAProxy", "other"), ("nginx", "another")];
+const NAMES: [(&str, &str); 5] = [
+    ("direct", "direct"),
+    ("Ferroxy", "ours"),
+    ("HAProxy", "other"),
+    ("nginx", "another"),
+    ("original", "original"),
+];
 
 pub fn svg(lines: &[Line], note: &str) -> String {
     let mut panels = String::new();
@@ -19,7 +24,7 @@ pub fn svg(lines: &[Line], note: &str) -> String {
     }
     format!(
         r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y}" width="{WIDTH}" height="{y}" role="img">
-<title>The proxy engine beside HAProxy and nginx</title>
+<title>The proxy engine beside HAProxy, nginx and the shape of kube-proxy's own</title>
 <style>
 text {{ font: 13px system-ui, 'DejaVu Sans', sans-serif; fill: #1f2328 }}
 .title {{ font-weight: 600 }}
@@ -28,12 +33,14 @@ text {{ font: 13px system-ui, 'DejaVu Sans', sans-serif; fill: #1f2328 }}
 .ours {{ fill: #0969da }}
 .other {{ fill: #9a6700 }}
 .another {{ fill: #1a7f37 }}
+.original {{ fill: #8250df }}
 @media (prefers-color-scheme: dark) {{
 text {{ fill: #f0f6fc }}
 .faint {{ fill: #9198a1 }}
 .ours {{ fill: #4493f8 }}
 .other {{ fill: #d29922 }}
 .another {{ fill: #3fb950 }}
+.original {{ fill: #ab7df8 }}
 }}
 </style>
 <text class="faint" x="24" y="24">{note}</text>

@@ -115,7 +115,7 @@ fn network() -> Network {
     let mut network = Network::new().unwrap();
     let bridge = prefixes([&format!("{NODE}/24")]).unwrap();
     network.add_node("node", &prefixes(["192.168.9.1/24"]).unwrap(), &bridge).unwrap();
-    for index in 0..4 {
+    for index in 0..ALL.len() as u8 {
         let address = format!("{}/32", listen(index));
         let add = || Command::new("ip").args(["address", "add", &address, "dev", "lo"]).status();
         assert!(network.namespace("node").unwrap().run(add).unwrap().unwrap().success());
@@ -190,7 +190,10 @@ fn client(namespace: &Namespace, phase: &str, address: &str, seconds: f64) -> Ve
 /// The memory that idle connections take.
 fn idle(namespace: &Namespace, contestant: Contestant, running: &Running, address: &str) -> Sample {
     let before = running.memory();
-    let mut child = spawn(namespace, &["client", "idle", &format!("{address}:{ECHO}"), "0"]);
+    let mut child = spawn(
+        namespace,
+        &["client", "idle", &format!("{address}:{ECHO}"), &contestant.idle_connections().to_string()],
+    );
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let count: f64 = line.trim().parse().unwrap();

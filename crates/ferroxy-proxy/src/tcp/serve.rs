@@ -49,8 +49,7 @@ pub async fn serve(arrived: Arrived<TcpStream>) {
         Err(refusal) => return refuse(client, &pool, refusal),
     };
     let config = pool.snapshot().config.clone();
-    let destination = destination.or_else(|| client.local_addr().ok()).filter(|_| config.proxy_protocol);
-    let first = destination.map_or_else(Vec::new, |destination| proxy_header::encode(peer, destination));
+    let first = if config.proxy_protocol { header(&client, peer, destination) } else { Vec::new() };
     let rules = rules(&shared.settings, &config);
     let end = Pump::new(client, server, in_use.0.clone(), first, rules).await;
     if end == End::TimedOut {
@@ -68,6 +67,12 @@ fn find(client: &TcpStream, peer: SocketAddr, entry: &Entry) -> Option<(Arc<Pool
             Some((frontend.pool(peer.ip(), *class)?, Some(destination)))
         }
     }
+}
+
+/// What PROXY protocol sends first.
+fn header(client: &TcpStream, peer: SocketAddr, destination: Option<SocketAddr>) -> Vec<u8> {
+    let destination = destination.or_else(|| client.local_addr().ok());
+    destination.map_or_else(Vec::new, |destination| proxy_header::encode(peer, destination))
 }
 
 fn refuse(client: TcpStream, pool: &Pool, refusal: Refusal) {

@@ -15,12 +15,12 @@ use crate::entry::{
     Clients, FrontendKey, FrontendValue, MemberKey, MemberValue, SessionKey, SessionValue, SlotKey, SlotValue,
 };
 use crate::plan::Op;
-use crate::program::{FLOW_SIZE, PEER_SIZE, Purpose, connect, peer_name};
+use crate::program::{COUNTS_SIZE, FLOW_SIZE, PEER_SIZE, Purpose, connect, peer_name};
 use crate::state::State;
 use crate::terms::Salt;
 
 /// The form of keys and values. Another form is another number.
-const LAYOUT: u32 = 3;
+const LAYOUT: u32 = 4;
 
 /// How many clients of Service ports with session affinity are remembered; the least recently used one makes room.
 const SESSIONS: u32 = 1 << 14;
@@ -79,7 +79,7 @@ impl Written {
         let shape = |kind, key, value, capacity| MapShape { kind, key, value, capacity };
         let sessions = shape(MapKind::LruHash, SessionKey::SIZE, SessionValue::SIZE, SESSIONS);
         Ok(Written {
-            counts: Arc::new(Map::create("counts", shape(MapKind::PerCpuArray, 4, 8, 2), true)?),
+            counts: Arc::new(Map::create("counts", shape(MapKind::PerCpuArray, 4, COUNTS_SIZE, 1), true)?),
             sessions: Arc::new(Map::create("sessions", sessions, true)?),
             flows: Arc::new(Map::create("flows", shape(MapKind::PerCpuHash, FLOW_SIZE, 8, FLOWS), true)?),
         })
@@ -358,10 +358,10 @@ mod tests {
     fn a_generation_is_known_by_its_name() {
         let name = Name { salt: Salt(0xc0_ffee), number: 3 };
         let directory = name.directory(Path::new("/pins"));
-        assert_eq!(directory, Path::new("/pins/3-0000000000c0ffee-3"));
-        assert_eq!(Name::parse("3-0000000000c0ffee-3"), Some(name));
+        assert_eq!(directory, Path::new("/pins/4-0000000000c0ffee-3"));
+        assert_eq!(Name::parse("4-0000000000c0ffee-3"), Some(name));
         assert_eq!(name.next().number, 4);
-        for other in ["2-0000000000c0ffee-3", "3-0000000000c0ffee", "3-0000000000c0ffee-3-4", "links", ""] {
+        for other in ["3-0000000000c0ffee-3", "4-0000000000c0ffee", "4-0000000000c0ffee-3-4", "links", ""] {
             assert_eq!(Name::parse(other), None, "{other}");
         }
     }

@@ -7,7 +7,7 @@ use ferroxy_dataplane::{ClientReport, SocketReport, TranslatesSockets};
 
 use super::generation::Written;
 use crate::entry::Clients;
-use crate::program::count_index;
+use crate::program::{COUNTS_SIZE, count_offset};
 
 /// Shared between the dataplane and its readers.
 #[derive(Debug, Clone, Default)]
@@ -65,14 +65,16 @@ impl Known {
 
     fn connections(&self, clients: Clients) -> u64 {
         let now = self.counts.as_ref().map_or(0, |map| counted(map, clients));
-        self.counted_before[count_index(clients) as usize] + now
+        self.counted_before[usize::from(clients != Clients::HOST)] + now
     }
 }
 
 /// The sum over all processors; 0 for a map that cannot be read.
 fn counted(map: &Map, clients: Clients) -> u64 {
-    let values = map.lookup(&count_index(clients).to_ne_bytes()).ok().flatten().unwrap_or_default();
-    sum(&values)
+    let values = map.lookup(&[0; 4]).ok().flatten().unwrap_or_default();
+    let of_clients =
+        values.chunks_exact(COUNTS_SIZE).filter_map(|it| it.get(count_offset(clients) as usize..));
+    of_clients.map(|it| sum(&it[..8])).fold(0, u64::wrapping_add)
 }
 
 /// Of the numbers of all processors.
