@@ -25,7 +25,7 @@ pub mod testing;
 
 pub use api::{Api, Handle, Kind, Notification};
 pub use document::{
-    Endpoint, IpConfiguration, LoadBalancer, Network, PolicyDocument, PortMapping, Query,
+    Endpoint, IpConfiguration, Listed, LoadBalancer, Network, PolicyDocument, PortMapping, Query,
     RemoteSubnetRoute, SchemaVersion, endpoint_flag, load_balancer_flag, mapping_flag,
 };
 pub use error::{Code, Error, ErrorKind};
