@@ -111,6 +111,11 @@ impl Mirror {
         }
     }
 
+    /// `false`: it must be read.
+    pub fn is_balancer_known(&self, id: Guid) -> bool {
+        self.balancers.contains_key(&id) && !self.unreadable.contains(&id)
+    }
+
     /// What a program without a name, kube-proxy, made at these frontends is ours from now on: it is kept or changed, and
     /// deleted when nobody wants it any more.
     pub fn adopt<'a>(&mut self, wanted: impl IntoIterator<Item = &'a Frontend>) {

@@ -124,9 +124,7 @@ impl Kernelspace {
         let glance = if has_known { self.glance_at_balancers()? } else { Glance::default() };
         for id in &ids {
             let id = *id;
-            if self.mirror.balancers.contains_key(&id)
-                && !(again && (self.is_due(id) || glance.is_doubtful(id)))
-            {
+            if self.mirror.is_balancer_known(id) && !(again && (self.is_due(id) || glance.is_doubtful(id))) {
                 continue;
             }
             match self.seen(id, |hcn| hcn.load_balancer(id))? {
