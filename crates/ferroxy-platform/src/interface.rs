@@ -1,6 +1,6 @@
 //! Addresses that this program puts on a network interface, and takes off again. Windows only.
 //!
-//! Hosts have thousands of them, and the system lists all or none: a list is made when somebody asks for it, and not for each
+//! Hosts have thousands of them, and the system lists all or none: a list is made when the caller asks for it, and not for each
 //! address that comes or goes.
 
 use std::collections::BTreeSet;

@@ -28,7 +28,7 @@ const VOLATILE: [&str; 3] = ["ActivityId", "Health", "Resources"];
 
 impl Listed<LoadBalancer> {
     /// `None`: without an id.
-    pub(crate) fn balancer(value: Value) -> Option<Listed<LoadBalancer>> {
+    pub fn balancer(value: Value) -> Option<Listed<LoadBalancer>> {
         let (id, print) = identity(&value)?;
         let list = serde_json::from_value(value).unwrap_or_default();
         Some(Listed { id, print, document: balancer(list) })
@@ -37,7 +37,7 @@ impl Listed<LoadBalancer> {
 
 impl Listed<Endpoint> {
     /// `None`: without an id.
-    pub(crate) fn endpoint(value: Value) -> Option<Listed<Endpoint>> {
+    pub fn endpoint(value: Value) -> Option<Listed<Endpoint>> {
         let (id, print) = identity(&value)?;
         let entry = serde_json::from_value(value).unwrap_or_default();
         Some(Listed { id, print, document: endpoint(entry) })

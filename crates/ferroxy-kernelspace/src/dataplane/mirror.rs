@@ -163,7 +163,9 @@ impl Mirror {
 
     /// The content of these objects is known, and lists say this of them.
     pub fn set_prints(&mut self, prints: impl IntoIterator<Item = (Guid, u64)>) {
-        self.prints.extend(prints);
+        let known = |id: &Guid| self.endpoints.contains_key(id) || self.balancers.contains_key(id);
+        let known: Vec<_> = prints.into_iter().filter(|(id, _)| known(id)).collect();
+        self.prints.extend(known);
     }
 
     /// Who has this frontend.
@@ -304,7 +306,7 @@ impl Mirror {
         let is_left = |seen: &SeenBalancer| {
             seen.is_unclaimed
                 && seen.frontend.as_ref().is_some_and(|at| !wanted(at))
-                && (document::is_kube_proxys(seen) || self.names_ours(seen))
+                && (document::is_kube_proxys(seen) || self.names_kube_proxys(seen))
         };
         let left = self.balancers.iter().filter(|(_, seen)| is_left(seen));
         let mut left: Vec<_> = left.filter_map(|(id, seen)| Some((*id, seen.frontend?))).collect();
@@ -312,13 +314,15 @@ impl Mirror {
         left
     }
 
-    /// It names what only kube-proxy or we make: what stands for a pod elsewhere. On an overlay, its address has such an
-    /// endpoint.
-    fn names_ours(&self, seen: &SeenBalancer) -> bool {
-        let is_ours = |id: &Guid| {
-            self.endpoints.get(id).is_some_and(|seen| seen.endpoint.is_remote && self.is_own(seen))
+    /// It names what only kube-proxy makes: what stands for a pod elsewhere, with a hardware address of its invention. On an
+    /// overlay, its own address has such an endpoint.
+    fn names_kube_proxys(&self, seen: &SeenBalancer) -> bool {
+        let is_theirs = |id: &Guid| {
+            let is_theirs = |seen: &SeenEndpoint| !seen.is_own && seen.is_unclaimed && self.is_own(seen);
+            self.endpoints.get(id).is_some_and(is_theirs)
         };
         let vip = seen.frontend.and_then(|at| at.vip);
-        seen.ids.iter().any(is_ours) || vip.and_then(|ip| self.own_id_of(ip)).as_ref().is_some_and(is_ours)
+        seen.ids.iter().any(is_theirs)
+            || vip.and_then(|ip| self.own_id_of(ip)).as_ref().is_some_and(is_theirs)
     }
 }
