@@ -208,7 +208,7 @@ $version = ([Hcn]::Get("/globals/version") | ConvertFrom-Json).Output
 $modifies = $version.Major -gt 15 -or ($version.Major -eq 15 -and $version.Minor -ge 5)
 
 # What runs there now.
-$ids = @([Hcn]::ListBalancers().Text | ConvertFrom-Json)
+$ids = [Hcn]::ListBalancers().Text | ConvertFrom-Json
 $balancers = @($ids | ForEach-Object { [Hcn]::ReadBalancer([guid]$_).Text } | Where-Object { $_ } | ForEach-Object { $_ | ConvertFrom-Json })
 $ours = @($balancers | Where-Object { $_.Owner -eq "ferroxy" })
 Check 1 "HNS keeps the owner of load balancers" ($ours.Count -gt 0) "($($ours.Count) of $($balancers.Count) are ours)"
@@ -261,9 +261,9 @@ if ($Change) {
             }
         }
         $refused = [Hcn]::DeleteEndpoint($endpoint)
-        Check 3 "an endpoint that a load balancer names is not deleted" ($refused.Code -eq 0x803B002C) "($(Hex $refused.Code), 0x803b002c expected)"
+        Check 3 "an endpoint that a load balancer names is not deleted" ($refused.Code -eq 0x803B002CL) "($(Hex $refused.Code), 0x803b002c expected)"
         $taken = [Hcn]::CreateBalancer($other, $document)
-        Check 3 "a taken frontend is refused" ($taken.Code -eq 0x803B0013) "($(Hex $taken.Code), 0x803b0013 expected)"
+        Check 3 "a taken frontend is refused" ($taken.Code -eq 0x803B0013L) "($(Hex $taken.Code), 0x803b0013 expected)"
         $before = ([Hcn]::Get("/policylists/") | ConvertFrom-Json).Output | Where-Object { [guid]$_.ID -eq $balancer }
         Check 9 "a new load balancer is listed with its port" ("$($before.Policies | ConvertTo-Json -Depth 6 -Compress)" -match '"ExternalPort":\s*9\b') "($($before | ConvertTo-Json -Depth 6 -Compress))"
         if ($modifies) {
@@ -279,7 +279,10 @@ if ($Change) {
     }
     $target = if ($client) { $ours | Where-Object { $_.FrontendVIPs -contains $address -and $_.PortMappings[0].ExternalPort -eq [int]$port } | Select-Object -First 1 }
     if ($modifies -and $target) {
-        $same = $target | Select-Object Owner, HostComputeEndpoints, SourceVIP, FrontendVIPs, PortMappings, Flags, SchemaVersion
+        $same = @{}
+        foreach ($field in "Owner", "HostComputeEndpoints", "SourceVIP", "FrontendVIPs", "PortMappings", "Flags", "SchemaVersion") {
+            if ($null -ne $target.$field) { $same[$field] = $target.$field }
+        }
         $answer = [Hcn]::ModifyBalancer([guid]$target.ID, ($same | ConvertTo-Json -Depth 6 -Compress))
         Start-Sleep -Seconds 2
         $ended = $client.Client.Poll(1, [Net.Sockets.SelectMode]::SelectRead) -and $client.Available -eq 0
@@ -296,7 +299,7 @@ if ($Watch -gt 0) {
     "start a pod on this node within $Watch seconds"
     $codes = [Hcn]::WatchEndpoints($Watch)
     $early = @($codes | Where-Object { $_ -ne 0 })
-    Check 5 "endpoints can be opened when they are announced" ($codes -and $codes.Count -gt 0 -and $early.Count -eq 0) "($(@($codes).Count) announced, $($early.Count) not opened)"
+    Check 5 "endpoints can be opened when they are announced" ($null -ne $codes -and $codes.Count -gt 0 -and $early.Count -eq 0) "($(@($codes).Count) announced, $($early.Count) not opened)"
 } else { Skip 5 "endpoints can be opened when they are announced" "-Watch 60 and a pod that starts meanwhile" }
 
 if ($Change -and $Interface) {

@@ -12,6 +12,34 @@ use crate::log;
 /// The name that the original registers, too: of the service, and in the Event Log.
 pub(super) const NAME: &str = "kube-proxy";
 
+/// Whether a command line is the agent's: other commands are no services.
+pub(super) fn is_of_agent(args: &[OsString]) -> bool {
+    let first = args.get(1).and_then(|arg| OsStr::to_str(arg)).unwrap_or_default();
+    first == "run" || first.starts_with('-') || first.is_empty()
+}
+
+/// Whether this was said where people look for errors of a service.
+pub(super) fn report(args: &[OsString], reasons: &str) -> bool {
+    if Platform::HERE != Platform::Windows {
+        return false;
+    }
+    let Some(asked) = Asked::by(args, |path| std::fs::read_to_string(path).ok()) else { return false };
+    let file = asked.log_file.map(|path| (log::to_file(&path, log::USUAL_MEGABYTES), path));
+    let events = log::to_event_log(NAME);
+    log::start_plainly();
+    reasons.lines().for_each(|reason| error!("the service does not start: {reason}"));
+    if let Some((Err(error), path)) = file {
+        warn!("--log-file: cannot write {}: {error}", path.display());
+    }
+    if let Err(error) = events {
+        warn!("warnings and errors do not go to the Event Log: {error}");
+    }
+    log::flush();
+    // Otherwise the service manager waits for half a minute. An error means that it did not start this process.
+    let _ = ferroxy_platform::service::run(NAME, || 1);
+    true
+}
+
 /// What a command line asks for, as far as that can be told without understanding all of it.
 #[derive(Debug, PartialEq, Eq)]
 struct Asked {
@@ -48,34 +76,6 @@ fn value<'a>(args: &'a [OsString], flag: &str) -> Option<&'a str> {
         rest.is_empty().then_some(next.unwrap_or_default())
     };
     (0..args.len()).rev().find_map(at)
-}
-
-/// Whether this was said where people look for errors of a service.
-pub(super) fn report(args: &[OsString], reasons: &str) -> bool {
-    if Platform::HERE != Platform::Windows {
-        return false;
-    }
-    let Some(asked) = Asked::by(args, |path| std::fs::read_to_string(path).ok()) else { return false };
-    let file = asked.log_file.map(|path| (log::to_file(&path, log::USUAL_MEGABYTES), path));
-    let events = log::to_event_log(NAME);
-    log::start_plainly();
-    reasons.lines().for_each(|reason| error!("the service does not start: {reason}"));
-    if let Some((Err(error), path)) = file {
-        warn!("--log-file: cannot write {}: {error}", path.display());
-    }
-    if let Err(error) = events {
-        warn!("warnings and errors do not go to the Event Log: {error}");
-    }
-    log::flush();
-    // Otherwise the service manager waits for half a minute. An error means that it did not start this process.
-    let _ = ferroxy_platform::service::run(NAME, || 1);
-    true
-}
-
-/// The command line as it was given, for those that report an error.
-pub(super) fn is_of_agent(args: &[OsString]) -> bool {
-    let first = args.get(1).and_then(|arg| OsStr::to_str(arg)).unwrap_or_default();
-    first == "run" || first.starts_with('-') || first.is_empty()
 }
 
 #[cfg(test)]
