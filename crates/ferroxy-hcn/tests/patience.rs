@@ -1,5 +1,6 @@
 //! Calls with a deadline over a service in memory that hangs.
 #![cfg(feature = "testing")]
+#![allow(clippy::unwrap_used, reason = "the functions that tests share are tests too; clippy does not know")]
 
 use std::time::Duration;
 

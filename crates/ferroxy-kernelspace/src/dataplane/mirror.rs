@@ -1,5 +1,6 @@
 //! What HNS has, as far as it was seen or written: objects by id, and the ids of addresses and frontends.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -105,8 +106,8 @@ impl Mirror {
 
     /// One that cannot be read is another program's. What it names is not known.
     pub fn enter_unreadable_balancer(&mut self, id: Guid) {
-        if !self.balancers.contains_key(&id) {
-            self.balancers.insert(id, SeenBalancer::unreadable());
+        if let Entry::Vacant(place) = self.balancers.entry(id) {
+            place.insert(SeenBalancer::unreadable());
             self.unreadable.insert(id);
         }
     }
