@@ -3,7 +3,7 @@
 
 #![no_main]
 
-use ferroxy_hcn::{Endpoint, Guid, LoadBalancer, Network};
+use ferroxy_hcn::{Endpoint, Guid, Listed, LoadBalancer, Network};
 use ferroxy_kernelspace::dataplane::document::{read_balancer, read_endpoint, write_balancer};
 use libfuzzer_sys::fuzz_target;
 
@@ -24,6 +24,15 @@ fuzz_target!(|text: &str| {
     }
     if let Ok(network) = serde_json::from_str::<Network>(text) {
         drop(network.remote_subnets().collect::<Vec<_>>());
+    }
+    if let Ok(value) = serde_json::from_str::<serde_json::Value>(text) {
+        // As an entry of a list of the first version of the API.
+        if let Some(listed) = Listed::balancer(value.clone()) {
+            drop(read_balancer(listed.id, &listed.document));
+        }
+        if let Some(listed) = Listed::endpoint(value) {
+            drop(read_endpoint(Guid::ZERO, listed.id, &listed.document));
+        }
     }
     let _ = text.parse::<Guid>();
 });

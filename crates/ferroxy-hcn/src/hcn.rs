@@ -5,10 +5,13 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::api::{Api, Handle, Kind, OnNotification};
-use crate::document::{Endpoint, LoadBalancer, Network, Query};
+use crate::document::{Endpoint, Listed, LoadBalancer, Network, Query};
 use crate::error::{Code, Error, ErrorKind};
 use crate::guid::Guid;
 use crate::version::Version;
+
+/// The only function of the first version of the API.
+const V1: &str = "HNSCall";
 
 #[derive(Debug)]
 pub struct Hcn {
@@ -43,16 +46,39 @@ impl Hcn {
     }
 
     pub fn version(&mut self) -> Result<Version, Error> {
-        const CALL: &str = "HNSCall";
+        let answer = self.get_v1("/globals/version")?;
+        serde_json::from_value(answer).map_err(|error| Error::unreadable(V1, error))
+    }
+
+    /// All load balancers of the host, whole, at one call.
+    pub fn listed_load_balancers(&mut self) -> Result<Vec<Listed<LoadBalancer>>, Error> {
+        let all = self.list_v1("/policylists/")?;
+        Ok(all.into_iter().filter_map(Listed::balancer).collect())
+    }
+
+    /// All endpoints of the host, whole, at one call.
+    pub fn listed_endpoints(&mut self) -> Result<Vec<Listed<Endpoint>>, Error> {
+        let all = self.list_v1("/endpoints/")?;
+        Ok(all.into_iter().filter_map(Listed::endpoint).collect())
+    }
+
+    fn list_v1(&mut self, path: &str) -> Result<Vec<Value>, Error> {
+        match self.get_v1(path)? {
+            Value::Array(all) => Ok(all),
+            Value::Null => Ok(Vec::new()),
+            _ => Err(Error::unreadable(V1, "no list")),
+        }
+    }
+
+    fn get_v1(&mut self, path: &str) -> Result<Value, Error> {
         self.calls.reads += 1;
-        let text = self.api.call_v1("GET", "/globals/version")?;
-        let answer: Value = decode(CALL, &text)?;
+        let text = self.api.call_v1("GET", path)?;
+        let mut answer: Value = decode(V1, &text)?;
         if answer.get("Success") == Some(&Value::Bool(false)) {
             let reason = answer.get("Error").and_then(Value::as_str).unwrap_or_default();
-            return Err(Error::new(CALL, Code::NOT_IMPLEMENTED, reason));
+            return Err(Error::new(V1, Code::NOT_IMPLEMENTED, reason).about(path));
         }
-        serde_json::from_value(answer.get("Output").cloned().unwrap_or_default())
-            .map_err(|error| Error::unreadable(CALL, error))
+        Ok(answer.get_mut("Output").map(Value::take).unwrap_or_default())
     }
 
     /// The network of this name, in whatever case: `None` if there is none.

@@ -1,7 +1,7 @@
 //! The Host Compute Network API of Windows (HCN), served by the Host Networking Service (HNS).
 //!
 //! ```text
-//! Hcn ── documents ──▶ Api ──┬─▶ the system's libraries (Windows)
+//! Hcn ── documents ──▶ Api ──┬─▶ Patience (a deadline) ──▶ the system's libraries (Windows)
 //!                            └─▶ a service in memory (feature `testing`)
 //! ```
 //! [`Hcn`] speaks in typed documents and does the work around a call: open, query, close, and learning ids. [`Api`] is the
@@ -14,6 +14,7 @@ mod document;
 mod error;
 mod guid;
 mod hcn;
+pub mod patience;
 mod version;
 
 #[cfg(windows)]
@@ -24,12 +25,13 @@ pub mod testing;
 
 pub use api::{Api, Handle, Kind, Notification};
 pub use document::{
-    Endpoint, IpConfiguration, LoadBalancer, Network, PolicyDocument, PortMapping, Query, RemoteSubnetRoute,
-    SchemaVersion, endpoint_flag, load_balancer_flag, mapping_flag,
+    Endpoint, IpConfiguration, Listed, LoadBalancer, Network, PolicyDocument, PortMapping, Query,
+    RemoteSubnetRoute, SchemaVersion, endpoint_flag, load_balancer_flag, mapping_flag,
 };
 pub use error::{Code, Error, ErrorKind};
 pub use guid::Guid;
 pub use hcn::{Calls, Hcn};
+pub use patience::Patience;
 pub use version::{Features, Version};
 
 #[cfg(windows)]

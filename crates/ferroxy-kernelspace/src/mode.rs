@@ -66,7 +66,9 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Dataplane>, Failure> {
     let library = ferroxy_hcn::Library::load().map_err(Error::from)?;
     let options = Options::new(opening.settings, std::env::var("KUBE_NETWORK").ok());
     let mac_of = |ip| ferroxy_platform::addresses::hardware_address(ip).ok().flatten().map(Mac);
-    let hcn = ferroxy_hcn::Hcn::new(Box::new(library));
+    let patience = ferroxy_hcn::Patience::with(Box::new(library), ferroxy_hcn::patience::USUAL);
+    let patience = patience.map_err(|error| Failure::other(format!("cannot start a thread: {error}")))?;
+    let hcn = ferroxy_hcn::Hcn::new(Box::new(patience));
     Ok(Box::new(Kernelspace::new(hcn, options, MacOf(Box::new(mac_of)))))
 }
 

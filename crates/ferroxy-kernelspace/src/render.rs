@@ -102,6 +102,7 @@ struct Rendering<'a> {
     service: &'a ServiceIntent,
     port: &'a PortIntent,
     surroundings: &'a Surroundings,
+    node: &'a NodeIntent,
     node_ip: Option<IpAddr>,
     source_vip: Option<IpAddr>,
     preserves: bool,
@@ -111,11 +112,12 @@ impl<'a> Rendering<'a> {
     fn new(
         service: &'a ServiceIntent,
         port: &'a PortIntent,
-        node: &NodeIntent,
+        node: &'a NodeIntent,
         surroundings: &'a Surroundings,
     ) -> Rendering<'a> {
         let node_ip = node.family(port.family).node_ip;
-        let mut pods = port.cluster.iter().chain(&port.local).filter(|pod| !pod.is_local);
+        let is_elsewhere = |pod: &&Pod| !pod.is_local && !surroundings.is_lost(pod.ip, node);
+        let mut pods = port.cluster.iter().chain(&port.local).filter(is_elsewhere);
         let source_vip = surroundings.overlay.as_ref().and_then(|overlay| {
             match pods.any(|pod| overlay.is_outside(pod.ip)) {
                 true => node_ip,
@@ -123,13 +125,15 @@ impl<'a> Rendering<'a> {
             }
         });
         let preserves = preserves_destination(service, surroundings);
-        Rendering { service, port, surroundings, node_ip, source_vip, preserves }
+        Rendering { service, port, surroundings, node, node_ip, source_vip, preserves }
     }
 
     fn add(&self, state: &mut State, entry: &Entry) {
         let mut pods = pool(self.port, entry, self.service, self.surroundings);
         // HNS has no endpoint for a pod in the network of this host.
         pods.retain(|pod| !(pod.is_local && Some(pod.ip) == self.node_ip));
+        // With a wrong node behind it, every connection to it would fail.
+        pods.retain(|pod| pod.is_local || !self.surroundings.is_lost(pod.ip, self.node));
         // An EndpointSlice must not take the source VIP from all other Services.
         let reserved = self.surroundings.overlay.as_ref().map(|overlay| overlay.source_vip);
         pods.retain(|pod| Some(pod.ip) != reserved);

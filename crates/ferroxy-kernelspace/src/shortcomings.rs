@@ -22,6 +22,7 @@ pub enum Limit {
     Sctp,
     TooManyEndpoints,
     HostNetworkPod,
+    NoRoute,
     LocalWithoutDsr,
     PreserveDestinationWithoutDsr,
     Family,
@@ -30,7 +31,7 @@ pub enum Limit {
 }
 
 impl Limit {
-    pub const ALL: [Limit; 14] = [
+    pub const ALL: [Limit; 15] = [
         Limit::Refuse,
         Limit::Drop,
         Limit::SourceRanges,
@@ -40,6 +41,7 @@ impl Limit {
         Limit::Sctp,
         Limit::TooManyEndpoints,
         Limit::HostNetworkPod,
+        Limit::NoRoute,
         Limit::LocalWithoutDsr,
         Limit::PreserveDestinationWithoutDsr,
         Limit::Family,
@@ -57,7 +59,7 @@ impl Limit {
             Limit::Affinity => "spec.sessionAffinity",
             Limit::TargetPorts => "spec.ports[*].targetPort",
             Limit::Sctp => "spec.ports[*].protocol",
-            Limit::TooManyEndpoints | Limit::HostNetworkPod => "endpoints",
+            Limit::TooManyEndpoints | Limit::HostNetworkPod | Limit::NoRoute => "endpoints",
             Limit::PreserveDestinationWithoutDsr => "metadata.annotations[preserve-destination]",
             Limit::Family => "spec.ipFamilies",
             Limit::NodePortHere => "spec.ports[*].nodePort",
@@ -76,6 +78,7 @@ impl Limit {
             Limit::Sctp => "SCTP",
             Limit::TooManyEndpoints => "more than 1,024 endpoints of a port",
             Limit::HostNetworkPod => "a pod of this node in the host's network as an endpoint",
+            Limit::NoRoute => "a pod of another node, on an overlay that has no route to it",
             Limit::LocalWithoutDsr => "policy Local, on an HNS without direct server return",
             Limit::PreserveDestinationWithoutDsr => {
                 "`preserve-destination`, on an HNS without direct server return"
@@ -100,6 +103,7 @@ impl Limit {
             Limit::Sctp => "the port is not served",
             Limit::TooManyEndpoints => "the others get no traffic",
             Limit::HostNetworkPod => "it gets no traffic from this node",
+            Limit::NoRoute => "it gets no traffic from this node until the network plugin adds the route",
             Limit::LocalWithoutDsr => {
                 "traffic goes to endpoints of all nodes, and they see the node's address"
             }
@@ -235,8 +239,15 @@ fn of_endpoints(port: &PortIntent, here: Here<'_>) -> Found {
             format!("a pod of this node is in the host's network ({}), where HNS has no endpoint", pod.ip);
         found.push((Limit::HostNetworkPod, reason));
     }
+    let is_lost =
+        |pod: &&Pod| !pod.is_local && here.surroundings.is_some_and(|it| it.is_lost(pod.ip, here.node));
+    let lost: BTreeSet<IpAddr> = port.cluster.iter().filter(is_lost).map(|pod| pod.ip).collect();
+    if let Some(ip) = lost.first() {
+        let reason = format!("the overlay has no route to {ip} ({} endpoints lack one)", lost.len());
+        found.push((Limit::NoRoute, reason));
+    }
     for pods in [&port.cluster, &port.local] {
-        let pods: Vec<Pod> = pods.iter().filter(|pod| !is_host(pod)).copied().collect();
+        let pods: Vec<Pod> = pods.iter().filter(|pod| !is_host(pod) && !is_lost(pod)).copied().collect();
         let Some((chosen, ips)): Option<(u16, BTreeSet<IpAddr>)> = largest_group(&pods) else { continue };
         if pods.iter().any(|pod| pod.port != chosen) {
             let reason = format!("endpoints have different ports, and HNS has one: {chosen} is used");
@@ -332,9 +343,33 @@ mod tests {
                 &[Limit::PreserveDestinationWithoutDsr],
             ),
         ];
-        let shown = shown.concat();
+        let shown = [shown.concat(), vec![Limit::NoRoute]].concat();
         assert!(Limit::ALL.iter().all(|limit| shown.contains(limit)), "a limit has no case");
         check(new, |it| it.annotations = vec![(PRESERVE_DESTINATION, "true".into())], &[]);
+    }
+
+    #[test]
+    fn a_pod_without_a_route_is_reported_and_an_address_outside_is_not() {
+        let (_, mut intent) = service(1, [2 * 256 + 5, 3 * 256 + 5]);
+        let outside = Pod { ip: [192, 0, 2, 7].into(), ..intent.ports[0].cluster[0] };
+        Arc::make_mut(&mut intent).ports[0].cluster.push(outside);
+        let route = ferroxy_hcn::RemoteSubnetRoute {
+            network: [10, 244, 2, 0].into(),
+            prefix_length: 24,
+            provider: [172, 18, 0, 3].into(),
+        };
+        let overlay = Overlay { routes: vec![route], source_vip: NODE_IP, host_mac: Default::default() };
+        let surroundings = Surroundings { overlay: Some(overlay), ..surroundings(Version::NEWEST) };
+        let mut node = node();
+        let said = |node: &NodeIntent| {
+            let found = of(&intent, Here { node, surroundings: Some(&surroundings) });
+            found.into_iter().map(|it| (it.reason, it.effect)).collect::<Vec<_>>()
+        };
+        assert_eq!(said(&node), [], "which addresses are pods is not known");
+        let range = "10.244.0.0/16".parse().unwrap();
+        node.v4.local_detector = Some(ferroxy_core::intent::LocalDetector::SourceIn(range));
+        let reason = "the overlay has no route to 10.244.3.5 (1 endpoints lack one)".to_owned();
+        assert_eq!(said(&node), [(reason, Limit::NoRoute.effect().to_owned())]);
     }
 
     /// Without an answer of HNS only what is true of every version is said.

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use ferroxy_core::intent::LocalDetector;
 use ferroxy_core::{Family, NodeIntent};
 use ferroxy_hcn::{Features, Network, RemoteSubnetRoute, Version};
 use ipnet::IpNet;
@@ -46,6 +47,16 @@ impl Surroundings {
             true => Family::ALL.to_vec(),
             false => vec![node.primary_family.unwrap_or(Family::V4)],
         }
+    }
+
+    /// A pod of another node to which no route of the overlay leads, yet. What is outside of the cluster's range of pods, or
+    /// where that range is not known, needs no route: this node sends to it as to any other host.
+    pub fn is_lost(&self, ip: IpAddr, node: &NodeIntent) -> bool {
+        let is_pod = match &node.family(Family::of(ip)).local_detector {
+            Some(LocalDetector::SourceIn(range)) => range.contains(&ip),
+            _ => false,
+        };
+        is_pod && self.overlay.as_ref().is_some_and(|overlay| overlay.provider(ip).is_none())
     }
 
     /// How HNS must know a pod of another node.

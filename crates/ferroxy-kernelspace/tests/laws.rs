@@ -19,6 +19,7 @@ use ferroxy_dataplane::{Change, Dataplane, Persists, Verifies};
 use ferroxy_hcn::{Code, RemoteSubnetRoute, Version};
 use ferroxy_kernelspace::render::MOST_ENDPOINTS;
 use ferroxy_kernelspace::{Frontend, Op, Overlay, Plan, State, Surroundings, diff, interpret, render};
+use ipnet::IpNet;
 use proptest::prelude::*;
 use proptest::sample::select;
 use support::{HOST_MAC, Host};
@@ -102,7 +103,12 @@ proptest! {
     fn packets_go_where_the_oracle_says(cluster in clusters(), around in surroundings()) {
         let intent = intent(&cluster);
         let state = render(&intent, &around);
+        let routes = around.overlay.as_ref().map(|overlay| {
+            let route = |it: &RemoteSubnetRoute| (IpNet::new(it.network, it.prefix_length).unwrap(), it.provider);
+            overlay.routes.iter().map(route).collect::<Vec<_>>()
+        });
         let host = Windows {
+            routes: routes.as_deref(),
             has_dsr: around.features.dsr,
             enable_dsr: around.enable_dsr,
             most_endpoints: MOST_ENDPOINTS,

@@ -1,6 +1,10 @@
 //! Addresses that this program puts on a network interface, and takes off again. Windows only.
+//!
+//! Hosts have thousands of them, and the system lists all or none: a list is made when the caller asks for it, and not for each
+//! address that comes or goes.
 
 use std::collections::BTreeSet;
+use std::fmt::Debug;
 use std::io;
 use std::net::IpAddr;
 
@@ -10,11 +14,43 @@ use crate::system;
 #[derive(Debug)]
 pub struct Interface {
     name: String,
+    door: Box<dyn Door>,
+    /// All addresses of the host, as of the last list and what was changed here since.
+    known: Option<BTreeSet<IpAddr>>,
+}
+
+/// What the system does with addresses.
+trait Door: Debug + Send {
+    /// All addresses of the host, on all interfaces.
+    fn list(&mut self) -> io::Result<BTreeSet<IpAddr>>;
+
+    /// `false`: the interface has it already.
+    fn create(&mut self, interface: &str, address: IpAddr) -> io::Result<bool>;
+
+    /// Looks at this interface first. A result for each address.
+    fn delete(&mut self, interface: &str, addresses: &[IpAddr]) -> Vec<io::Result<()>>;
+}
+
+#[derive(Debug)]
+struct OfSystem;
+
+impl Door for OfSystem {
+    fn list(&mut self) -> io::Result<BTreeSet<IpAddr>> {
+        system::interface::list()
+    }
+
+    fn create(&mut self, interface: &str, address: IpAddr) -> io::Result<bool> {
+        system::interface::create(interface, address)
+    }
+
+    fn delete(&mut self, interface: &str, addresses: &[IpAddr]) -> Vec<io::Result<()>> {
+        system::interface::delete(interface, addresses)
+    }
 }
 
 impl Interface {
     pub fn named(name: &str) -> Interface {
-        Interface { name: name.to_owned() }
+        Interface { name: name.to_owned(), door: Box::new(OfSystem), known: None }
     }
 
     pub fn name(&self) -> &str {
@@ -22,24 +58,45 @@ impl Interface {
     }
 
     /// All addresses of the host, on all interfaces, those that were added here included.
-    pub fn present(&self) -> io::Result<BTreeSet<IpAddr>> {
-        system::interface::present()
+    pub fn present(&mut self) -> io::Result<BTreeSet<IpAddr>> {
+        let present = self.door.list()?;
+        self.known = Some(present.clone());
+        Ok(present)
     }
 
     /// Adds an address with a prefix of its own length, which is never the source of the host's own connections, until the next
     /// boot. `false`: the host has it already, on any interface.
-    pub fn add(&self, address: IpAddr) -> io::Result<bool> {
-        system::interface::add(&self.name, address)
+    pub fn add(&mut self, address: IpAddr) -> io::Result<bool> {
+        let known = match self.known.take() {
+            Some(known) => known,
+            None => self.door.list()?,
+        };
+        let known = self.known.insert(known);
+        if known.contains(&address) {
+            return Ok(false);
+        }
+        let is_new = self.door.create(&self.name, address)?;
+        known.insert(address);
+        Ok(is_new)
     }
 
-    /// Removes an address of that kind, on whichever interface it is. None is no error; one of another kind stays.
-    pub fn remove(&self, address: IpAddr) -> io::Result<()> {
-        system::interface::remove(address)
+    /// Removes addresses of that kind, on whichever interface they are. None is no error; one of another kind stays. A result
+    /// for each address.
+    pub fn remove(&mut self, addresses: &[IpAddr]) -> Vec<io::Result<()>> {
+        let results = self.door.delete(&self.name, addresses);
+        if let Some(known) = &mut self.known {
+            for (address, _) in addresses.iter().zip(&results).filter(|(_, result)| result.is_ok()) {
+                known.remove(address);
+            }
+        }
+        results
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
+
     use super::*;
 
     /// An address that no host has: TEST-NET-1.
@@ -47,12 +104,54 @@ mod tests {
 
     #[test]
     fn what_a_platform_cannot_do_is_an_error_and_changes_nothing() {
-        let interface = Interface::named("no interface has this name");
+        let mut interface = Interface::named("no interface has this name");
         let error = interface.add(UNUSED).unwrap_err();
         assert!(!error.to_string().is_empty());
         match interface.present() {
             Ok(present) => assert!(!present.contains(&UNUSED)),
             Err(error) => assert_eq!(error.kind(), io::ErrorKind::Unsupported),
         }
+    }
+
+    /// A host in memory: its addresses, and how many of them were listed.
+    #[derive(Debug, Clone, Default)]
+    struct Memory(Arc<Mutex<(BTreeSet<IpAddr>, usize)>>);
+
+    impl Door for Memory {
+        fn list(&mut self) -> io::Result<BTreeSet<IpAddr>> {
+            let mut host = self.0.lock().unwrap();
+            host.1 += host.0.len();
+            Ok(host.0.clone())
+        }
+
+        fn create(&mut self, _: &str, address: IpAddr) -> io::Result<bool> {
+            Ok(self.0.lock().unwrap().0.insert(address))
+        }
+
+        fn delete(&mut self, _: &str, addresses: &[IpAddr]) -> Vec<io::Result<()>> {
+            let mut host = self.0.lock().unwrap();
+            host.0.retain(|address| !addresses.contains(address));
+            addresses.iter().map(|_| Ok(())).collect()
+        }
+    }
+
+    #[test]
+    fn addresses_that_come_and_go_cost_no_list_each() {
+        let memory = Memory::default();
+        let own = IpAddr::from([172, 18, 0, 2]);
+        memory.0.lock().unwrap().0.insert(own);
+        let mut interface =
+            Interface { name: "Ethernet".into(), door: Box::new(memory.clone()), known: None };
+        let addresses: Vec<IpAddr> = (0..2000u32).map(|it| (0x0a60_0000 + it).to_be_bytes().into()).collect();
+        for address in &addresses {
+            assert!(interface.add(*address).unwrap());
+        }
+        assert!(!interface.add(own).unwrap() && !interface.add(addresses[7]).unwrap(), "the host has them");
+        assert_eq!(interface.present().unwrap().len(), 2001);
+        for address in &addresses {
+            assert!(interface.remove(&[*address]).iter().all(Result::is_ok));
+        }
+        assert!(interface.add(addresses[7]).unwrap(), "it is gone");
+        assert_eq!(memory.0.lock().unwrap().1, 1 + 2001, "before the first, and when it was asked for");
     }
 }

@@ -262,6 +262,31 @@ fn manifests_for_windows_are_known_to_kubernetes_and_configure_a_mode_of_windows
     assert_eq!(kubeconfig["clusters"][0]["cluster"]["server"], API_SERVER);
 }
 
+/// The numbered items of "Not confirmed", the lines that the script can print, and the table of those lines: all the same.
+#[test]
+fn the_script_for_windows_nodes_checks_every_item_that_is_not_confirmed() {
+    let page = text("docs/windows.md");
+    let chapter = page.split("\n## ").find(|it| it.starts_with("Not confirmed")).unwrap();
+    let number = |text: &str| text.trim().parse::<u32>().ok();
+    let items: BTreeSet<u32> = chapter.lines().filter_map(|line| number(line.split_once(". ")?.0)).collect();
+    let row = |line: &str| {
+        let mut cells = line.trim_matches('|').split('|').map(str::trim);
+        Some((number(cells.next()?)?, cells.next()?.to_owned()))
+    };
+    let rows: BTreeSet<(u32, String)> =
+        chapter.lines().filter(|line| line.starts_with('|')).filter_map(row).collect();
+    let script = text("deploy/windows/confirm.ps1");
+    let line = |call: &str| {
+        let (item, rest) = call.split_once(" \"")?;
+        let words = rest.split('"').next()?.replace("round ${round}: ", "").replace("$Service", "…");
+        Some((number(item)?, words))
+    };
+    let lines: BTreeSet<(u32, String)> = script.split("Check ").filter_map(line).collect();
+    assert_eq!(lines, rows);
+    let checked: BTreeSet<u32> = lines.iter().map(|(item, _)| *item).filter(|item| *item != 0).collect();
+    assert!(items.len() >= 9 && checked == items, "{checked:?} of {items:?}");
+}
+
 /// A configuration as the binary reads it.
 fn loaded(text: &str) -> Config {
     let folder = tempfile::tempdir().unwrap();

@@ -5,30 +5,41 @@
 //! - External frontends with policy Local use endpoints of this node for everybody, if HNS has direct server return (DSR),
 //!   and those of the cluster otherwise.
 //! - Pods in the host's network on this node are no endpoints of HNS.
+//! - On an overlay, pods of other nodes to which no route leads are no endpoints. Other hosts need no route.
 //! - Load balancers without DSR replace the client's address.
 //! - The node itself does not reach its node ports.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+
+use ipnet::IpNet;
 
 use super::{family, find};
-use crate::intent::{Endpoint, Frontend, FrontendKind, Intent, PortIntent, Route};
+use crate::intent::{Endpoint, Frontend, FrontendKind, Intent, LocalDetector, PortIntent, Route};
 use crate::name::Protocol;
 use crate::packet::{Origin, Packet, Verdict};
 use crate::policy::PRESERVE_DESTINATION;
 
 /// What of the host decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Host {
+pub struct Host<'a> {
     /// HNS has direct server return.
     pub has_dsr: bool,
     /// It is configured for cluster IPs.
     pub enable_dsr: bool,
     /// The most endpoints that a load balancer can have.
     pub most_endpoints: usize,
+    /// Of an overlay: ranges of pods, and the nodes that they are behind.
+    pub routes: Option<&'a [(IpNet, IpAddr)]>,
 }
 
-pub fn kernelspace(intent: &Intent, packet: &Packet, host: Host) -> Verdict {
+impl Host<'_> {
+    fn leads_to(&self, ip: IpAddr) -> bool {
+        self.routes.is_none_or(|all| all.iter().any(|(range, node)| range.contains(&ip) || *node == ip))
+    }
+}
+
+pub fn kernelspace(intent: &Intent, packet: &Packet, host: Host<'_>) -> Verdict {
     if packet.protocol == Protocol::Sctp {
         return Verdict::Pass;
     }
@@ -38,7 +49,14 @@ pub fn kernelspace(intent: &Intent, packet: &Packet, host: Host) -> Verdict {
     let Some((port, frontend)) = found else { return Verdict::Pass };
     let preserves = host.has_dsr && preserves_destination(intent, port);
     let own = family(intent, packet).node_ip;
-    let in_hns = |endpoint: &Endpoint| !(endpoint.is_local && Some(endpoint.ip) == own);
+    let is_pod = |ip: IpAddr| match &family(intent, packet).local_detector {
+        Some(LocalDetector::SourceIn(range)) => range.contains(&ip),
+        _ => false,
+    };
+    let in_hns = |endpoint: &Endpoint| match endpoint.is_local {
+        true => Some(endpoint.ip) != own,
+        false => host.leads_to(endpoint.ip) || !is_pod(endpoint.ip),
+    };
     let mut pool = pool(port, frontend, preserves, host);
     pool.retain(in_hns);
     let answers = of_largest_port(&pool, host.most_endpoints);
@@ -56,7 +74,7 @@ fn preserves_destination(intent: &Intent, port: &PortIntent) -> bool {
     service.is_some_and(|service| service.annotation(PRESERVE_DESTINATION) == Some("true"))
 }
 
-fn pool(port: &PortIntent, frontend: &Frontend, preserves: bool, host: Host) -> Vec<Endpoint> {
+fn pool(port: &PortIntent, frontend: &Frontend, preserves: bool, host: Host<'_>) -> Vec<Endpoint> {
     let narrowed = preserves && matches!(frontend.kind, FrontendKind::NodePort | FrontendKind::LoadBalancer);
     match frontend.route {
         Route::Reject | Route::Drop => Vec::new(),
@@ -81,7 +99,7 @@ fn of_largest_port(pool: &[Endpoint], most: usize) -> Vec<SocketAddr> {
     largest
 }
 
-fn returns_directly(frontend: &Frontend, preserves: bool, host: Host) -> bool {
+fn returns_directly(frontend: &Frontend, preserves: bool, host: Host<'_>) -> bool {
     match frontend.kind {
         FrontendKind::ClusterIp => host.enable_dsr && host.has_dsr,
         FrontendKind::LoadBalancer if preserves => true,

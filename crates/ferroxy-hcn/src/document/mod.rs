@@ -4,11 +4,13 @@
 mod balancer;
 mod endpoint;
 mod lenient;
+mod listed;
 mod network;
 mod query;
 
 pub use balancer::{LoadBalancer, PortMapping, load_balancer_flag, mapping_flag};
 pub use endpoint::{Endpoint, IpConfiguration, endpoint_flag};
+pub use listed::Listed;
 pub use network::{Network, RemoteSubnetRoute};
 pub use query::Query;
 

@@ -1,6 +1,6 @@
 //! The service in memory as an [`Api`], and the levers for tests. Clones are the same service.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use serde_json::{Value, json};
 
@@ -15,6 +15,8 @@ use crate::version::Version;
 pub struct Fake {
     service: Arc<Mutex<Service>>,
     listeners: Arc<Mutex<Vec<OnNotification>>>,
+    /// Calls wait while it is set.
+    hangs: Arc<(Mutex<bool>, Condvar)>,
     /// For calls through the libraries.
     #[cfg(windows)]
     server: Arc<Mutex<Option<super::Server>>>,
@@ -31,6 +33,7 @@ impl Fake {
         Fake {
             service: Arc::new(Mutex::new(Service::new(setup))),
             listeners: Arc::default(),
+            hangs: Arc::default(),
             #[cfg(windows)]
             server: Arc::default(),
         }
@@ -107,12 +110,20 @@ impl Fake {
         self.service().is_running = true;
     }
 
+    /// From now on calls do not return, until `hangs` is false again.
+    pub fn hang(&self, hangs: bool) {
+        *self.hangs.0.lock().unwrap_or_else(PoisonError::into_inner) = hangs;
+        self.hangs.1.notify_all();
+    }
+
     pub fn notify(&self, notification: Notification) {
         let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
         listeners.retain(|listener| listener(notification));
     }
 
     pub(super) fn call(&self, function: &str, handle: u64, id: Guid, text: &str) -> Answer {
+        let hangs = self.hangs.0.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(self.hangs.1.wait_while(hangs, |hangs| *hangs).unwrap_or_else(PoisonError::into_inner));
         self.service().call(function, handle, id, text)
     }
 

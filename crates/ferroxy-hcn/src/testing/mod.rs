@@ -5,6 +5,7 @@
 //! (`ferroxy-hcn-fake`), over TCP. It shows what a proxy asks for; what a real HNS answers, only a real Windows can show.
 
 mod fake;
+mod first;
 pub mod frame;
 mod refuse;
 mod server;

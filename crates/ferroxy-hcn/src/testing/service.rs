@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde_json::{Map, Value, json};
 
+use super::first;
 use super::refuse::{self, Claim, claims, endpoints_of};
 use crate::api::Kind;
 use crate::document::Endpoint;
@@ -21,11 +22,13 @@ pub struct Setup {
     pub drops_owners: bool,
     /// As HNS 15.4: a change of a load balancer is accepted, and nothing happens.
     pub ignores_modify: bool,
+    /// It has no lists of whole objects.
+    pub lacks_lists: bool,
 }
 
 impl Setup {
     pub fn of(version: Version) -> Setup {
-        Setup { version, chooses_ids: false, drops_owners: false, ignores_modify: false }
+        Setup { version, chooses_ids: false, drops_owners: false, ignores_modify: false, lacks_lists: false }
     }
 }
 
@@ -55,6 +58,8 @@ pub struct Service {
     pub is_running: bool,
     pub faults: Vec<Fault>,
     pub counted: Counted,
+    /// Objects whose documents are nonsense.
+    pub unreadable: BTreeSet<Guid>,
     /// Set it to learn how few load balancers there were at any time since.
     pub fewest_balancers: Option<usize>,
     objects: BTreeMap<Kind, BTreeMap<Guid, Value>>,
@@ -73,6 +78,7 @@ impl Service {
             is_running: true,
             faults: Vec::new(),
             counted: Counted::new(),
+            unreadable: BTreeSet::new(),
             fewest_balancers: None,
             objects: Kind::ALL.map(|kind| (kind, BTreeMap::new())).into(),
             handles: BTreeMap::new(),
@@ -163,8 +169,13 @@ impl Service {
         }
     }
 
-    fn call_v1(&self, text: &str) -> Answer {
+    fn call_v1(&mut self, text: &str) -> Answer {
         let answer = match text.trim() {
+            path if self.setup.lacks_lists && path != "GET /globals/version" => {
+                json!({ "Success": false, "Error": format!("no {path} here") })
+            }
+            "GET /policylists/" => self.list(Kind::LoadBalancer),
+            "GET /endpoints/" => self.list(Kind::Endpoint),
             "GET /globals/version" => {
                 let Version { major, minor } = self.setup.version;
                 json!({ "Success": true, "Output": { "Major": major, "Minor": minor } })
@@ -172,6 +183,14 @@ impl Service {
             other => json!({ "Success": false, "Error": format!("no {other} here") }),
         };
         Answer::Text(answer.to_string())
+    }
+
+    fn list(&mut self, kind: Kind) -> Value {
+        self.next += 1;
+        let activity = self.next;
+        let all = self.documents(kind).map(|(id, document)| first::describe(kind, id, document, activity));
+        let all: Vec<Value> = all.collect();
+        json!({ "Success": true, "Output": all })
     }
 
     fn enumerate(&mut self, kind: Kind, query: &str) -> Answer {
@@ -198,6 +217,7 @@ impl Service {
 
     fn query(&mut self, kind: Kind, handle: u64) -> Answer {
         match self.at(kind, handle) {
+            Some(id) if self.unreadable.contains(&id) => Answer::Text("{\"ID\": 7".to_owned()),
             Some(id) => Answer::Text(self.of(kind)[&id].to_string()),
             None => missing(kind),
         }

@@ -58,13 +58,24 @@ impl Kernelspace {
                 None => Ok(()),
             },
             Op::DeleteEndpoint(ip) => match self.mirror.own_id_of(*ip) {
-                Some(id) => {
-                    self.hcn.delete(Kind::Endpoint, id).map_err(|error| error.about(ip))?;
-                    self.mirror.forget_endpoint(id);
-                    Ok(())
-                }
+                Some(id) => self.delete_endpoint(id, *ip, applied),
                 None => Ok(()),
             },
+        }
+    }
+
+    /// What others refer to stays: that is no failure.
+    fn delete_endpoint(&mut self, id: Guid, ip: IpAddr, applied: &mut Applied) -> Result<(), Refusal> {
+        match self.hcn.delete(Kind::Endpoint, id) {
+            Err(error) if error.kind() == ErrorKind::HasReferences => {
+                self.look_again(Kind::LoadBalancer, applied)?;
+                if self.mirror.hold(id) { Ok(()) } else { Err(error.about(ip)) }
+            }
+            Err(error) => Err(error.about(ip)),
+            Ok(()) => {
+                self.mirror.forget_endpoint(id);
+                Ok(())
+            }
         }
     }
 

@@ -62,7 +62,7 @@ impl Verifies for Kernelspace {
         let before = self.hcn.calls();
         let node = self.ledger.node().clone();
         self.refresh(&node)?;
-        let (plan, missing) = self.plan_all(self.wanted());
+        let (plan, missing) = self.plan_to_keep();
         let applied = self.carry_out(&plan)?;
         for (at, ip) in &missing {
             warn!(
@@ -70,7 +70,11 @@ impl Verifies for Kernelspace {
                 text::frontend(at)
             );
         }
-        let remaining = if plan.is_empty() { Plan::default() } else { self.plan_all(self.wanted()).0 };
+        let wanted = self.wanted();
+        for ip in self.mirror.stuck(&wanted) {
+            warn!("the endpoint {ip} is outdated, and stays: a load balancer of another program names it");
+        }
+        let remaining = if plan.is_empty() { Plan::default() } else { self.plan_all(wanted).0 };
         let because = applied.refused.first().map(|(op, error)| format!("{op}: {error}"));
         Ok(Repair {
             receipt: self.receipt(before),

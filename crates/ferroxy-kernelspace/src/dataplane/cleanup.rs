@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use ferroxy_dataplane::capability::leftovers::Leftovers;
-use ferroxy_hcn::{Guid, Kind};
+use ferroxy_hcn::{ErrorKind, Guid, Kind};
 
 use super::document::{read_balancer, read_endpoint};
 use super::error::Error;
@@ -52,7 +52,11 @@ impl Kernelspace {
             if named.contains(&id) {
                 continue;
             }
-            self.hcn.delete(Kind::Endpoint, id).map_err(|error| error.about(&words))?;
+            match self.hcn.delete(Kind::Endpoint, id) {
+                // By something that cannot be read.
+                Err(error) if error.kind() == ErrorKind::HasReferences => continue,
+                done => done.map_err(|error| error.about(&words))?,
+            }
             self.mirror.forget_endpoint(id);
             removed.push(words);
             self.show_life();

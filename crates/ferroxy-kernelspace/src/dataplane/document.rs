@@ -1,5 +1,6 @@
 //! HCN documents of what a State has, and back.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ferroxy_core::{Family, Protocol};
@@ -40,6 +41,33 @@ pub struct SeenBalancer {
     pub owner: String,
     pub is_own: bool,
     pub is_unclaimed: bool,
+}
+
+impl SeenBalancer {
+    /// It is somebody's, and nothing else is known.
+    pub fn unreadable() -> SeenBalancer {
+        SeenBalancer {
+            is_own: false,
+            is_unclaimed: false,
+            ..read_balancer(Guid::ZERO, &LoadBalancer::default())
+        }
+    }
+}
+
+impl SeenEndpoint {
+    /// Apart from marks of its owner.
+    pub fn has_content_of(&self, other: &SeenEndpoint) -> bool {
+        let sorted = |seen: &SeenEndpoint| seen.ips.iter().copied().collect::<BTreeSet<_>>();
+        self.endpoint == other.endpoint && sorted(self) == sorted(other)
+    }
+}
+
+impl SeenBalancer {
+    /// Apart from marks of its owner.
+    pub fn has_content_of(&self, other: &SeenBalancer) -> bool {
+        let sorted = |seen: &SeenBalancer| seen.ids.iter().copied().collect::<BTreeSet<_>>();
+        self.frontend == other.frontend && self.balancer == other.balancer && sorted(self) == sorted(other)
+    }
 }
 
 /// The same endpoint has the same id in every run.

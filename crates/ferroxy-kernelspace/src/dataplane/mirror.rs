@@ -1,13 +1,14 @@
 //! What HNS has, as far as it was seen or written: objects by id, and the ids of addresses and frontends.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr};
 
 use ferroxy_hcn::Guid;
 
 use super::document::{self, SeenBalancer, SeenEndpoint};
 use crate::ledger::Touched;
-use crate::state::{Balancer, Frontend, Mac, State};
+use crate::state::{Balancer, Endpoint, Frontend, Mac, State};
 
 #[derive(Debug, Default)]
 pub struct Mirror {
@@ -16,8 +17,23 @@ pub struct Mirror {
     /// Rarely more than one: a pod of this node, and what stood for it while it was elsewhere.
     by_ip: HashMap<IpAddr, Vec<Guid>>,
     by_frontend: HashMap<Frontend, Guid>,
+    /// How many load balancers name an endpoint. No entry is all zero.
+    named: HashMap<Guid, Named>,
+    /// Load balancers of others whose documents cannot be read.
+    unreadable: HashSet<Guid>,
+    /// Endpoints that HNS did not delete because something names them, which can only be one of the unreadable.
+    held: HashSet<Guid>,
+    /// What lists said of an object when its content was known. Those that we wrote since have none.
+    prints: HashMap<Guid, u64>,
     /// kube-proxy gave it to endpoints for cluster IPs.
     host_mac: Option<Mac>,
+}
+
+/// Load balancers that name an endpoint: ours, and those of others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Named {
+    by_us: usize,
+    by_others: usize,
 }
 
 /// Stands for an endpoint that a load balancer names and that is gone, or is not the one that has the address.
@@ -33,6 +49,9 @@ impl Mirror {
     }
 
     pub fn enter_endpoint(&mut self, id: Guid, seen: SeenEndpoint) {
+        if self.endpoints.get(&id) == Some(&seen) {
+            return;
+        }
         self.forget_endpoint(id);
         for ip in &seen.ips {
             self.by_ip.entry(*ip).or_default().push(id);
@@ -41,6 +60,8 @@ impl Mirror {
     }
 
     pub fn forget_endpoint(&mut self, id: Guid) {
+        self.held.remove(&id);
+        self.prints.remove(&id);
         let Some(seen) = self.endpoints.remove(&id) else { return };
         for ip in seen.ips {
             if let Some(ids) = self.by_ip.get_mut(&ip) {
@@ -52,8 +73,16 @@ impl Mirror {
         }
     }
 
-    pub fn enter_balancer(&mut self, id: Guid, seen: SeenBalancer) {
+    /// What was adopted stays ours while nobody else claims it.
+    pub fn enter_balancer(&mut self, id: Guid, mut seen: SeenBalancer) {
+        let before = self.balancers.get(&id);
+        let is_adopted = before.is_some_and(|it| it.is_own && it.frontend == seen.frontend);
+        seen.is_own |= is_adopted && seen.is_unclaimed;
+        if before == Some(&seen) {
+            return;
+        }
         self.forget_balancer(id);
+        self.count(&seen, |count| *count += 1);
         if let Some(at) = seen.frontend {
             self.by_frontend.insert(at, id);
         }
@@ -61,12 +90,83 @@ impl Mirror {
     }
 
     pub fn forget_balancer(&mut self, id: Guid) {
-        let seen = self.balancers.remove(&id);
-        if let Some(at) = seen.and_then(|seen| seen.frontend)
+        self.prints.remove(&id);
+        let Some(seen) = self.balancers.remove(&id) else { return };
+        if self.unreadable.remove(&id) {
+            // What held an endpoint may have been this one.
+            self.held.clear();
+        }
+        self.count(&seen, |count| *count = count.saturating_sub(1));
+        if let Some(at) = seen.frontend
             && self.by_frontend.get(&at) == Some(&id)
         {
             self.by_frontend.remove(&at);
         }
+    }
+
+    /// One that cannot be read is another program's. What it names is not known.
+    pub fn enter_unreadable_balancer(&mut self, id: Guid) {
+        if let Entry::Vacant(place) = self.balancers.entry(id) {
+            place.insert(SeenBalancer::unreadable());
+            self.unreadable.insert(id);
+        }
+    }
+
+    /// `false`: it must be read.
+    pub fn is_balancer_known(&self, id: Guid) -> bool {
+        self.balancers.contains_key(&id) && !self.unreadable.contains(&id)
+    }
+
+    /// What a program without a name, kube-proxy, made at these frontends is ours from now on: it is kept or changed, and
+    /// deleted when nobody wants it any more.
+    pub fn adopt<'a>(&mut self, wanted: impl IntoIterator<Item = &'a Frontend>) {
+        for at in wanted {
+            let Some((id, seen)) = self.balancer_at(at) else { continue };
+            if seen.is_unclaimed && !seen.is_own {
+                let seen = SeenBalancer { is_own: true, ..seen.clone() };
+                self.enter_balancer(id, seen);
+            }
+        }
+    }
+
+    fn count(&mut self, seen: &SeenBalancer, change: impl Fn(&mut usize)) {
+        for id in &seen.ids {
+            let named = self.named.entry(*id).or_default();
+            change(if seen.is_own { &mut named.by_us } else { &mut named.by_others });
+            if *named == Named::default() {
+                self.named.remove(id);
+            }
+        }
+    }
+
+    /// HNS does not delete it: something that is not ours names it.
+    pub fn is_held(&self, id: Guid) -> bool {
+        self.held.contains(&id) || self.named.get(&id).is_some_and(|named| named.by_others > 0)
+    }
+
+    /// HNS refuses to delete it. `false`: not because of others, as far as can be seen.
+    pub fn hold(&mut self, id: Guid) -> bool {
+        let is_ours = self.named.get(&id).is_some_and(|named| named.by_us > 0);
+        if !is_ours && !self.unreadable.is_empty() {
+            self.held.insert(id);
+        }
+        self.is_held(id)
+    }
+
+    /// What a list says of a known object, and whether that agrees with what is known. `false`: another program may have
+    /// changed it.
+    pub fn is_as_listed(&self, id: Guid, print: u64, agrees: impl FnOnce(&Mirror) -> bool) -> bool {
+        match self.prints.get(&id) {
+            Some(known) => *known == print,
+            None => agrees(self),
+        }
+    }
+
+    /// The content of these objects is known, and lists say this of them.
+    pub fn set_prints(&mut self, prints: impl IntoIterator<Item = (Guid, u64)>) {
+        let known = |id: &Guid| self.endpoints.contains_key(id) || self.balancers.contains_key(id);
+        let known: Vec<_> = prints.into_iter().filter(|(id, _)| known(id)).collect();
+        self.prints.extend(known);
     }
 
     /// Who has this frontend.
@@ -144,8 +244,10 @@ impl Mirror {
     /// Everything that is ours, and what a program without a name made at a frontend that we want.
     pub fn state(&self, wanted: &State) -> State {
         let mut state = State::default();
-        for seen in self.endpoints.values().filter(|seen| self.is_own(seen)) {
-            state.endpoints.extend(seen.ips.iter().map(|ip| (*ip, seen.endpoint)));
+        for (id, seen) in self.endpoints.iter().filter(|(_, seen)| self.is_own(seen)) {
+            for ip in &seen.ips {
+                state.endpoints.extend(self.as_far_as_ours(*id, *ip, wanted));
+            }
         }
         for (at, id) in &self.by_frontend {
             let Some(seen) = self.balancers.get(id) else { continue };
@@ -160,8 +262,8 @@ impl Mirror {
     pub fn part(&self, touched: &Touched) -> State {
         let mut state = State::default();
         for ip in &touched.endpoints {
-            let own = self.own_id_of(*ip).and_then(|id| self.endpoints.get(&id));
-            state.endpoints.extend(own.map(|seen| (*ip, seen.endpoint)));
+            let own = self.own_id_of(*ip);
+            state.endpoints.extend(own.and_then(|id| self.as_far_as_ours(id, *ip, &touched.wanted)));
         }
         for at in &touched.frontends {
             let Some((_, seen)) = self.balancer_at(at) else { continue };
@@ -170,6 +272,25 @@ impl Mirror {
             }
         }
         state
+    }
+
+    /// An endpoint of ours that load balancers of others name can neither be deleted nor made anew: it counts as it is if it
+    /// is wanted, and not at all if it is not.
+    fn as_far_as_ours(&self, id: Guid, ip: IpAddr, wanted: &State) -> Option<(IpAddr, Endpoint)> {
+        let seen = self.endpoints.get(&id)?;
+        match self.is_held(id) {
+            true => wanted.endpoints.get(&ip).map(|endpoint| (ip, *endpoint)),
+            false => Some((ip, seen.endpoint)),
+        }
+    }
+
+    /// Endpoints that should be made anew, and cannot be, because something of others names them.
+    pub fn stuck(&self, wanted: &State) -> Vec<IpAddr> {
+        let is_stuck = |(ip, endpoint): &(&IpAddr, &Endpoint)| {
+            let own = self.own_id_of(**ip).filter(|id| self.is_held(*id));
+            own.and_then(|id| self.endpoints.get(&id)).is_some_and(|seen| seen.endpoint != **endpoint)
+        };
+        wanted.endpoints.iter().filter(is_stuck).map(|(ip, _)| *ip).collect()
     }
 
     fn balancer(&self, at: &Frontend, seen: &SeenBalancer) -> Balancer {
@@ -186,11 +307,23 @@ impl Mirror {
         let is_left = |seen: &SeenBalancer| {
             seen.is_unclaimed
                 && seen.frontend.as_ref().is_some_and(|at| !wanted(at))
-                && document::is_kube_proxys(seen)
+                && (document::is_kube_proxys(seen) || self.names_kube_proxys(seen))
         };
         let left = self.balancers.iter().filter(|(_, seen)| is_left(seen));
         let mut left: Vec<_> = left.filter_map(|(id, seen)| Some((*id, seen.frontend?))).collect();
         left.sort();
         left
+    }
+
+    /// It names what only kube-proxy makes: what stands for a pod elsewhere, with a hardware address of its invention. On an
+    /// overlay, its own address has such an endpoint.
+    fn names_kube_proxys(&self, seen: &SeenBalancer) -> bool {
+        let is_theirs = |id: &Guid| {
+            let is_theirs = |seen: &SeenEndpoint| !seen.is_own && seen.is_unclaimed && self.is_own(seen);
+            self.endpoints.get(id).is_some_and(is_theirs)
+        };
+        let vip = seen.frontend.and_then(|at| at.vip);
+        seen.ids.iter().any(is_theirs)
+            || vip.and_then(|ip| self.own_id_of(ip)).as_ref().is_some_and(is_theirs)
     }
 }

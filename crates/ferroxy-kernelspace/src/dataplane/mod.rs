@@ -10,6 +10,7 @@ mod cleanup;
 pub mod document;
 mod error;
 pub mod failures;
+mod glance;
 pub mod mirror;
 mod observe;
 
@@ -55,6 +56,8 @@ pub struct Kernelspace {
     modify: Modify,
     /// Which share of what is known the next look reads again.
     turn: u8,
+    /// HNS has no lists of whole objects: that was logged.
+    is_blind: bool,
     failures: Failures,
     life: Option<Life>,
 }
@@ -111,6 +114,7 @@ impl Kernelspace {
             keep_unknown: false,
             modify: Modify::Unchecked,
             turn: 0,
+            is_blind: false,
             failures: Failures::default(),
             life: None,
         }
@@ -151,7 +155,7 @@ impl Kernelspace {
         let touched = self.ledger.want(changes, &surroundings);
         let (plan, missing) = match is_partial {
             true => self.plan_part(touched)?,
-            false => self.plan_all(self.wanted()),
+            false => self.plan_to_keep(),
         };
         let applied = self.carry_out(&plan)?;
         let refused = self.refusals(changes, &applied, missing, &surroundings);
@@ -178,9 +182,17 @@ impl Kernelspace {
         let missing = self.missing(&wanted);
         let named = wanted.balancers.values().flat_map(|it| &it.endpoints).chain(wanted.endpoints.keys());
         let of_others = named.copied().filter(|ip| self.mirror.is_of_others(*ip)).collect();
+        self.mirror.adopt(wanted.balancers.keys());
         touched.wanted = wanted;
         let seen = self.mirror.part(&touched);
         Ok((diff(&seen, &touched.wanted.bound_to(&of_others)), missing))
+    }
+
+    /// The Plan for everything. What it finds right is ours from now on.
+    fn plan_to_keep(&mut self) -> (Plan, Missing) {
+        let wanted = self.wanted();
+        self.mirror.adopt(wanted.balancers.keys());
+        self.plan_all(wanted)
     }
 
     fn plan_all(&self, wanted: State) -> (Plan, Missing) {
@@ -290,7 +302,7 @@ impl Dataplane for Kernelspace {
         let before = self.hcn.calls();
         let surroundings = self.refresh(&node)?;
         self.ledger.set_node(node, &surroundings);
-        let (plan, _) = self.plan_all(self.wanted());
+        let (plan, _) = self.plan_to_keep();
         let applied = self.carry_out(&plan)?;
         Ok(Outcome {
             receipt: self.receipt(before),

@@ -1,4 +1,4 @@
-//! Reading HNS: the network, then ids, then only what is not known yet, and a part of the rest.
+//! Reading HNS: the network, then ids, then what is not known yet, what others may have changed, and a part of the rest.
 //!
 //! Silence ends a look with an error: what was seen before stays, and nothing counts as absent.
 
@@ -11,6 +11,7 @@ use tracing::{info, warn};
 
 use super::document::{read_balancer, read_endpoint};
 use super::error::Error;
+use super::glance::Glance;
 use super::mirror::Mirror;
 use super::{Kernelspace, Seen};
 use crate::state::Mac;
@@ -19,7 +20,7 @@ use crate::surroundings::{Overlay, Surroundings};
 /// Names of endpoints that network plugins make for the source VIP.
 const SOURCE_VIP_ENDPOINTS: [&str; 2] = ["sourcevip", "Calico_ep"];
 
-/// Of what is known already, a look reads one in this many again: others may have changed it.
+/// Of what is known already, a look reads one in this many again: others may have changed it in a way that no list shows.
 const SHARES: u8 = 20;
 
 impl Kernelspace {
@@ -87,14 +88,19 @@ impl Kernelspace {
         Ok(network)
     }
 
-    /// `again`: also a part of those that are known.
+    /// `again`: also those that others may have changed, and a part of the rest.
     pub(super) fn look_at_endpoints(&mut self, again: bool) -> Result<(), Error> {
         let Some(network) = self.network else { return Ok(()) };
         let ids: BTreeSet<Guid> = self.hcn.endpoints(network)?.into_iter().collect();
         let gone: Vec<Guid> = self.mirror.endpoints.keys().filter(|id| !ids.contains(id)).copied().collect();
         gone.into_iter().for_each(|id| self.mirror.forget_endpoint(id));
-        for id in ids {
-            if self.mirror.endpoints.contains_key(&id) && !(again && self.is_due(id)) {
+        let has_known = again && !self.mirror.endpoints.is_empty();
+        let glance = if has_known { self.glance_at_endpoints(network)? } else { Glance::default() };
+        for id in &ids {
+            let id = *id;
+            if self.mirror.endpoints.contains_key(&id)
+                && !(again && (self.is_due(id) || glance.is_doubtful(id)))
+            {
                 continue;
             }
             match self.seen(id, |hcn| hcn.endpoint(id))? {
@@ -106,6 +112,7 @@ impl Kernelspace {
             }
             self.show_life();
         }
+        self.mirror.set_prints(glance.prints_of(&ids));
         Ok(())
     }
 
@@ -113,17 +120,21 @@ impl Kernelspace {
         let ids: BTreeSet<Guid> = self.hcn.load_balancers()?.into_iter().collect();
         let gone: Vec<Guid> = self.mirror.balancers.keys().filter(|id| !ids.contains(id)).copied().collect();
         gone.into_iter().for_each(|id| self.mirror.forget_balancer(id));
-        for id in ids {
-            if self.mirror.balancers.contains_key(&id) && !(again && self.is_due(id)) {
+        let has_known = again && !self.mirror.balancers.is_empty();
+        let glance = if has_known { self.glance_at_balancers()? } else { Glance::default() };
+        for id in &ids {
+            let id = *id;
+            if self.mirror.is_balancer_known(id) && !(again && (self.is_due(id) || glance.is_doubtful(id))) {
                 continue;
             }
             match self.seen(id, |hcn| hcn.load_balancer(id))? {
                 Seen::There(document) => self.mirror.enter_balancer(id, read_balancer(id, &document)),
                 Seen::Gone => self.mirror.forget_balancer(id),
-                Seen::Unreadable => {}
+                Seen::Unreadable => self.mirror.enter_unreadable_balancer(id),
             }
             self.show_life();
         }
+        self.mirror.set_prints(glance.prints_of(&ids));
         Ok(())
     }
 

@@ -82,6 +82,14 @@ impl Host {
         Kernelspace::new(self.fake.hcn(), self.options.clone(), MacOf(Box::new(mac_of)))
     }
 
+    /// The same, with calls that return in time.
+    pub fn open_within(&self, deadline: std::time::Duration) -> Kernelspace {
+        let mac = self.mac;
+        let api = ferroxy_hcn::Patience::with(Box::new(self.fake.clone()), deadline).unwrap();
+        let hcn = ferroxy_hcn::Hcn::new(Box::new(api));
+        Kernelspace::new(hcn, self.options.clone(), MacOf(Box::new(move |_| mac)))
+    }
+
     /// A line for each object that was not there before.
     pub fn lines(&self) -> BTreeSet<String> {
         let service = self.fake.service();

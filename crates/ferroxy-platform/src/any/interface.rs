@@ -6,14 +6,14 @@ use std::net::IpAddr;
 
 const WHAT: &str = "putting addresses on an interface";
 
-pub fn present() -> io::Result<BTreeSet<IpAddr>> {
+pub fn list() -> io::Result<BTreeSet<IpAddr>> {
     Err(super::unsupported(WHAT))
 }
 
-pub fn add(_: &str, _: IpAddr) -> io::Result<bool> {
+pub fn create(_: &str, _: IpAddr) -> io::Result<bool> {
     Err(super::unsupported(WHAT))
 }
 
-pub fn remove(_: IpAddr) -> io::Result<()> {
-    Err(super::unsupported(WHAT))
+pub fn delete(_: &str, addresses: &[IpAddr]) -> Vec<io::Result<()>> {
+    addresses.iter().map(|_| Err(super::unsupported(WHAT))).collect()
 }

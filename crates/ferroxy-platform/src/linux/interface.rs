@@ -8,14 +8,14 @@ fn unsupported() -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, "addresses are put on an interface on Windows only")
 }
 
-pub fn present() -> io::Result<BTreeSet<IpAddr>> {
+pub fn list() -> io::Result<BTreeSet<IpAddr>> {
     Err(unsupported())
 }
 
-pub fn add(_: &str, _: IpAddr) -> io::Result<bool> {
+pub fn create(_: &str, _: IpAddr) -> io::Result<bool> {
     Err(unsupported())
 }
 
-pub fn remove(_: IpAddr) -> io::Result<()> {
-    Err(unsupported())
+pub fn delete(_: &str, addresses: &[IpAddr]) -> Vec<io::Result<()>> {
+    addresses.iter().map(|_| Err(unsupported())).collect()
 }

@@ -1,7 +1,7 @@
 //! Addresses on an interface, through IP Helper. Ours are known by two marks together: a prefix of the address' own length, and
 //! that the host never uses them as the source of its own connections.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -21,16 +21,14 @@ use windows_sys::Win32::Networking::WinSock::{
 use super::library::{Library, wide};
 
 type Initialize = unsafe extern "system" fn(*mut MIB_UNICASTIPADDRESS_ROW);
+type ReadRow = unsafe extern "system" fn(*mut MIB_UNICASTIPADDRESS_ROW) -> u32;
 type OnRow = unsafe extern "system" fn(*const MIB_UNICASTIPADDRESS_ROW) -> u32;
 
-pub fn present() -> io::Result<BTreeSet<IpAddr>> {
+pub fn list() -> io::Result<BTreeSet<IpAddr>> {
     super::addresses::all().map(|all| all.into_iter().collect())
 }
 
-pub fn add(name: &str, address: IpAddr) -> io::Result<bool> {
-    if present()?.contains(&address) {
-        return Ok(false);
-    }
+pub fn create(name: &str, address: IpAddr) -> io::Result<bool> {
     let library = Library::load("iphlpapi.dll")?;
     // SAFETY: these functions have these types.
     let (initialize, create): (Initialize, OnRow) = unsafe {
@@ -56,23 +54,57 @@ pub fn add(name: &str, address: IpAddr) -> io::Result<bool> {
     }
 }
 
-pub fn remove(address: IpAddr) -> io::Result<()> {
-    let rows = rows()?;
-    let ours: Vec<_> = rows.iter().filter(|row| is_ours(row) && ip(row) == Some(address)).collect();
-    if ours.is_empty() {
-        return Ok(());
+/// Only ours. Those that are not on this interface are looked for on all, in one list.
+pub fn delete(name: &str, addresses: &[IpAddr]) -> Vec<io::Result<()>> {
+    let luid = luid(name).ok();
+    let mut all: Option<io::Result<Rows>> = None;
+    let mut remove = |address: IpAddr| {
+        if let Some(row) = luid.and_then(|luid| entry(luid, address)) {
+            return if is_ours(&row) { delete_row(&row) } else { Ok(()) };
+        }
+        match all.get_or_insert_with(ours_by_address) {
+            Ok(rows) => rows.get(&address).into_iter().flatten().try_for_each(delete_row),
+            Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
+        }
+    };
+    addresses.iter().map(|address| remove(*address)).collect()
+}
+
+type Rows = HashMap<IpAddr, Vec<MIB_UNICASTIPADDRESS_ROW>>;
+
+fn ours_by_address() -> io::Result<Rows> {
+    let mut ours = Rows::new();
+    for row in rows()?.into_iter().filter(is_ours) {
+        if let Some(address) = ip(&row) {
+            ours.entry(address).or_default().push(row);
+        }
     }
+    Ok(ours)
+}
+
+fn delete_row(row: &MIB_UNICASTIPADDRESS_ROW) -> io::Result<()> {
     let library = Library::load("iphlpapi.dll")?;
     // SAFETY: this function has this type.
     let delete: OnRow = unsafe { library.function(c"DeleteUnicastIpAddressEntry")? };
-    for row in ours {
-        // SAFETY: the row is one that the system wrote.
-        match unsafe { delete(std::ptr::from_ref(row)) } {
-            NO_ERROR | ERROR_NOT_FOUND | ERROR_FILE_NOT_FOUND => {}
-            code => return Err(os_error(code)),
-        }
+    // SAFETY: the row is one that the system wrote.
+    match unsafe { delete(std::ptr::from_ref(row)) } {
+        NO_ERROR | ERROR_NOT_FOUND | ERROR_FILE_NOT_FOUND => Ok(()),
+        code => Err(os_error(code)),
     }
-    Ok(())
+}
+
+/// What this interface has at this address, without a list of all.
+fn entry(luid: NET_LUID_LH, address: IpAddr) -> Option<MIB_UNICASTIPADDRESS_ROW> {
+    let library = Library::load("iphlpapi.dll").ok()?;
+    // SAFETY: this function has this type.
+    let read: ReadRow = unsafe { library.function(c"GetUnicastIpAddressEntry") }.ok()?;
+    let mut row = MIB_UNICASTIPADDRESS_ROW {
+        InterfaceLuid: luid,
+        Address: socket_address(address),
+        ..MIB_UNICASTIPADDRESS_ROW::default()
+    };
+    // SAFETY: the row names interface and address, and lives here.
+    (unsafe { read(&raw mut row) } == NO_ERROR).then_some(row)
 }
 
 /// Addresses with the marks of ours: they belong to Services, not to the host.
@@ -173,15 +205,26 @@ mod tests {
 
     #[test]
     fn the_system_lists_addresses_and_none_is_ours() {
-        assert!(present().unwrap().contains(&IpAddr::from([127, 0, 0, 1])));
+        let loopback = IpAddr::from([127, 0, 0, 1]);
+        assert!(list().unwrap().contains(&loopback));
         assert!(!rows().unwrap().is_empty());
         assert!(of_services().is_empty());
-        remove(IpAddr::from([127, 0, 0, 1])).unwrap();
-        assert!(present().unwrap().contains(&IpAddr::from([127, 0, 0, 1])), "it was not ours");
+        assert!(delete("any interface", &[loopback]).iter().all(Result::is_ok));
+        assert!(list().unwrap().contains(&loopback), "it was not ours");
+    }
+
+    #[test]
+    fn an_entry_is_read_without_a_list() {
+        let all = rows().unwrap();
+        let row = all.iter().find(|row| ip(row) == Some([127, 0, 0, 1].into())).unwrap();
+        let read = entry(row.InterfaceLuid, [127, 0, 0, 1].into()).unwrap();
+        assert_eq!((ip(&read), read.OnLinkPrefixLength), (ip(row), row.OnLinkPrefixLength));
+        assert!(entry(row.InterfaceLuid, [192, 0, 2, 77].into()).is_none());
     }
 
     #[test]
     fn an_address_that_the_host_has_is_not_added_again() {
-        assert!(!add("any interface", [127, 0, 0, 1].into()).unwrap());
+        let mut interface = crate::interface::Interface::named("any interface");
+        assert!(!interface.add([127, 0, 0, 1].into()).unwrap());
     }
 }

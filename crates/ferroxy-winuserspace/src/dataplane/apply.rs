@@ -109,12 +109,13 @@ impl Winuserspace {
 
     /// Only ours: what the host had before stays.
     pub(super) fn remove_addresses(&mut self, unwanted: Vec<IpAddr>, applied: &mut Applied) {
-        let mut gone = Vec::new();
-        for ip in unwanted {
-            let removed = match self.journal.ours().contains(&ip) {
-                true => self.interface.remove(ip),
-                false => Ok(()),
-            };
+        let (ours, mut gone): (Vec<IpAddr>, Vec<IpAddr>) =
+            unwanted.into_iter().partition(|ip| self.journal.ours().contains(ip));
+        for ip in &gone {
+            self.in_force.addresses.remove(ip);
+        }
+        let removed = self.interface.remove(&ours);
+        for (ip, removed) in ours.into_iter().zip(removed) {
             match removed {
                 Ok(()) => {
                     self.in_force.addresses.remove(&ip);

@@ -15,11 +15,11 @@ pub trait Interface: Debug + Send {
     /// All addresses of the host, on all interfaces.
     fn present(&mut self) -> io::Result<BTreeSet<IpAddr>>;
 
-    /// `false`: the host has the address already, so it is not ours.
+    /// `false`: the host has the address already, so it is not ours. Lists nothing once `present` was asked.
     fn add(&mut self, address: IpAddr) -> io::Result<bool>;
 
-    /// Removes what `add` has added, in this process or in an earlier one. Nothing of that kind is no error.
-    fn remove(&mut self, address: IpAddr) -> io::Result<()>;
+    /// Removes what `add` has added, in this process or in an earlier one. Nothing of that kind is no error. A result for each.
+    fn remove(&mut self, addresses: &[IpAddr]) -> Vec<io::Result<()>>;
 }
 
 impl Interface for OfHost {
@@ -35,7 +35,7 @@ impl Interface for OfHost {
         OfHost::add(self, address)
     }
 
-    fn remove(&mut self, address: IpAddr) -> io::Result<()> {
-        OfHost::remove(self, address)
+    fn remove(&mut self, addresses: &[IpAddr]) -> Vec<io::Result<()>> {
+        OfHost::remove(self, addresses)
     }
 }

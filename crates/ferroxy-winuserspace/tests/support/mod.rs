@@ -59,14 +59,17 @@ impl Interface for Memory {
         Ok(host.present.insert(address))
     }
 
-    fn remove(&mut self, address: IpAddr) -> io::Result<()> {
+    fn remove(&mut self, addresses: &[IpAddr]) -> Vec<io::Result<()>> {
         let mut host = self.addresses.lock().unwrap();
-        host.calls.push(format!("remove {address}"));
-        if host.refused.contains(&address) {
-            return Err(io::Error::other("no"));
-        }
-        host.present.remove(&address);
-        Ok(())
+        let mut remove = |address: &IpAddr| {
+            host.calls.push(format!("remove {address}"));
+            if host.refused.contains(address) {
+                return Err(io::Error::other("no"));
+            }
+            host.present.remove(address);
+            Ok(())
+        };
+        addresses.iter().map(&mut remove).collect()
     }
 }
 

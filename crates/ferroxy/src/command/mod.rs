@@ -15,6 +15,7 @@ mod man;
 mod record;
 mod render;
 mod run;
+mod service;
 mod sockets;
 mod source;
 mod status;
@@ -125,14 +126,17 @@ pub fn main(args: impl IntoIterator<Item = OsString>, modes: Modes) -> ExitCode 
     let args = if name == Name::Completion { args } else { normalise(args) };
     let result = match name {
         Name::Completion => Ok(complete_plugin(&args)),
-        Name::Ferroxy => Cli::parse_with(args, modes).map(|cli| cli.run(modes)),
-        Name::KubeProxy => as_kube_proxy(args, modes),
-        Name::Plugin => as_plugin(args),
+        Name::Ferroxy => Cli::parse_with(args.clone(), modes).map(|cli| cli.run(modes)),
+        Name::KubeProxy => as_kube_proxy(args.clone(), modes),
+        Name::Plugin => as_plugin(args.clone()),
     };
+    let is_said = |reasons: String| service::is_of_agent(&args) && service::report(&args, &reasons);
     let code = match result {
         Ok(Ok(Answer::Yes)) => ExitCode::SUCCESS,
         Ok(Ok(Answer::No)) => ExitCode::from(2),
+        Ok(Err(error)) if is_said(format!("{error:#}")) => ExitCode::FAILURE,
         Ok(Err(error)) => failed(name, &error),
+        Err(error) if error.use_stderr() && is_said(one_line(&error)) => ExitCode::FAILURE,
         Err(error) => not_understood(name, &error),
     };
     log::flush();

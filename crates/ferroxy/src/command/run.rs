@@ -13,7 +13,7 @@ use tracing::{error, info, warn};
 
 use super::input::{Cluster, Input, Settings};
 use super::source::Source;
-use super::{Answer, cleanup, print_line, version};
+use super::{Answer, cleanup, print_line, service, version};
 use crate::agent::{self, Agent, inputs};
 use crate::config::Config;
 use crate::config::reload::{self, Reload};
@@ -76,17 +76,14 @@ impl Run {
                 1
             }
         };
-        if let Err(error) = log::to_event_log(SERVICE) {
+        if let Err(error) = log::to_event_log(service::NAME) {
             warn!("warnings and errors do not go to the Event Log: {error}");
         }
-        ferroxy_platform::service::run(SERVICE, work)
+        ferroxy_platform::service::run(service::NAME, work)
             .context("--windows-service: the service manager did not start this process")?;
         Ok(Answer::Yes)
     }
 }
-
-/// The name that the original registers, too.
-const SERVICE: &str = "kube-proxy";
 
 fn log_to_file(config: &Config) -> anyhow::Result<()> {
     let Some((path, megabytes)) = config.log_file() else { return Ok(()) };

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::OnceLock;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread;
+use std::time::Duration;
 
 use ferroxy_platform::event_log::{EventLog, Severity};
 use tracing::Level;
@@ -11,21 +12,56 @@ use tracing::Level;
 /// How many events may wait. More are only in the log.
 const MOST: usize = 256;
 
-static EVENTS: OnceLock<SyncSender<(Severity, String)>> = OnceLock::new();
+/// How long the end of the process waits for its last events.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// From now on, under this name. Fails where the system has no such log.
+enum Message {
+    Event(Severity, String),
+    /// Answered when all that came before is written.
+    Flush(SyncSender<()>),
+}
+
+static EVENTS: OnceLock<SyncSender<Message>> = OnceLock::new();
+
+/// From now on, under this name. Fails where the system has no such log. The first call counts.
 pub fn to_event_log(name: &str) -> io::Result<()> {
-    let log = EventLog::open(name)?;
-    let (sender, receiver) = sync_channel::<(Severity, String)>(MOST);
-    let write = move || {
-        for (severity, text) in receiver {
-            // There is no place to report a log that is full or stopped.
-            let _: io::Result<()> = log.write(severity, &text);
+    if EVENTS.get().is_none() {
+        let log = EventLog::open(name)?;
+        // There is no place to report a log that is full or stopped.
+        let sender = forward(move |severity, text| drop(log.write(severity, text)))?;
+        EVENTS.get_or_init(|| sender);
+    }
+    Ok(())
+}
+
+/// A thread that writes.
+fn forward(mut write: impl FnMut(Severity, &str) + Send + 'static) -> io::Result<SyncSender<Message>> {
+    let (sender, receiver) = sync_channel(MOST);
+    let run = move || {
+        for message in receiver {
+            match message {
+                Message::Event(severity, text) => write(severity, &text),
+                // Whoever asked may have given up.
+                Message::Flush(answer) => drop(answer.try_send(())),
+            }
         }
     };
-    thread::Builder::new().name("event-log".to_owned()).spawn(write)?;
-    EVENTS.get_or_init(|| sender);
-    Ok(())
+    thread::Builder::new().name("event-log".to_owned()).spawn(run)?;
+    Ok(sender)
+}
+
+/// Waits until events are written, for a second at most.
+pub(super) fn flush() {
+    if let Some(events) = EVENTS.get() {
+        wait(events, LAST_WORDS);
+    }
+}
+
+fn wait(events: &SyncSender<Message>, most: Duration) {
+    let (answer, answered) = sync_channel(1);
+    if events.try_send(Message::Flush(answer)).is_ok() {
+        let _ = answered.recv_timeout(most);
+    }
 }
 
 pub(super) fn severity(level: &Level) -> Option<Severity> {
@@ -39,12 +75,14 @@ pub(super) fn severity(level: &Level) -> Option<Severity> {
 pub(super) fn offer(severity: Severity, line: &[u8]) {
     if let Some(events) = EVENTS.get() {
         let text = String::from_utf8_lossy(line).trim_end().to_owned();
-        let _ = events.try_send((severity, text));
+        let _ = events.try_send(Message::Event(severity, text));
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
+
     use super::*;
 
     #[test]
@@ -52,6 +90,21 @@ mod tests {
         assert_eq!(severity(&Level::ERROR), Some(Severity::Error));
         assert_eq!(severity(&Level::WARN), Some(Severity::Warning));
         assert_eq!((severity(&Level::INFO), severity(&Level::TRACE)), (None, None));
+    }
+
+    /// A process that ends writes its last events first.
+    #[test]
+    fn the_end_waits_for_events() {
+        let written = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&written);
+        let write = move |severity, text: &str| seen.lock().unwrap().push((severity, text.to_owned()));
+        let events = forward(write).unwrap();
+        for number in 0..100 {
+            events.send(Message::Event(Severity::Error, number.to_string())).unwrap();
+        }
+        // Far longer than any machine needs.
+        wait(&events, Duration::from_secs(600));
+        assert_eq!(written.lock().unwrap().len(), 100);
     }
 
     #[cfg(not(windows))]

@@ -18,6 +18,7 @@ mod writer;
 
 use std::io::{self, IsTerminal};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use tracing::{Subscriber, info};
 use tracing_subscriber::fmt;
@@ -25,7 +26,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
-use crate::config::{LogFormat, Logging};
+use crate::config::{LogFormat, LogStream, Logging};
 use crate::flags::Flags;
 use crate::modes::MODES;
 pub use events::to_event_log;
@@ -33,7 +34,7 @@ pub use file::{USUAL_MEGABYTES, to_file};
 pub use levels::{set_verbosity, verbosity};
 pub use limit::{count_suppressed, suppressed};
 pub use streams::print_error;
-pub use writer::{dropped, flush, write_in_background};
+pub use writer::{dropped, write_in_background};
 
 static IS_JSON: AtomicBool = AtomicBool::new(false);
 
@@ -54,6 +55,27 @@ pub fn start(logging: &Logging) {
     if started.is_ok() {
         IS_JSON.store(logging.format == LogFormat::Json, Ordering::Relaxed);
     }
+}
+
+/// With the original's defaults, if it has not started: for errors before the configuration is known.
+pub fn start_plainly() {
+    let stream = LogStream { split_stream: false, info_buffer_size: "0".to_owned() };
+    if !tracing::dispatcher::has_been_set() {
+        start(&Logging {
+            format: LogFormat::Text,
+            flush_frequency: Duration::from_secs(5),
+            verbosity: 0,
+            vmodule: Vec::new(),
+            text: stream.clone(),
+            json: stream,
+        });
+    }
+}
+
+/// Waits until everything is written, for a second at most. To be called before the process ends.
+pub fn flush() {
+    writer::flush();
+    events::flush();
 }
 
 /// Whether lines are JSON by now, so that nothing else may be printed among them.

@@ -110,8 +110,8 @@ pub fn dropped() -> u64 {
     DROPPED.load(Ordering::Relaxed)
 }
 
-/// Waits until everything is written, for a second at most. To be called before the process ends.
-pub fn flush() {
+/// Waits until everything is written, for a second at most.
+pub(super) fn flush() {
     if let Some(writer) = WRITER.get() {
         writer.flush(Instant::now() + LAST_WORDS);
     }

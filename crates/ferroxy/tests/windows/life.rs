@@ -83,3 +83,21 @@ fn a_hundred_changes_leave_no_handle_open() {
     assert!(handles <= 2 && later <= 2, "{figures:?}");
     assert!(files_later <= files + 5, "{figures:?}");
 }
+
+/// A call that does not return is no reason to wait for it for ever, nor to drop anything.
+#[test]
+#[ignore = "needs wine: make test-windows"]
+fn an_hns_that_hangs_shows_in_health_and_the_agent_goes_on_after_it() {
+    let mut node = Node::new(NEWEST);
+    node.put(&service(1, &[1, 2]));
+    node.start();
+    node.wait_for("the first sync", |node| node.has(&[("10.96.0.1", 2)]));
+    node.fake.hang(true);
+    node.wait_for("it says so", |node| node.logged().contains("no answer in time"));
+    node.wait_for("it is not healthy", |node| node.healthz().is_some_and(|(status, _)| status == 503));
+    assert!(node.has(&[("10.96.0.1", 2)]));
+    node.put(&service(1, &[3]));
+    node.fake.hang(false);
+    node.wait_for("it goes on", |node| node.has(&[("10.96.0.1", 1)]));
+    node.wait_for("it is healthy", |node| node.healthz().is_some_and(|(status, _)| status == 200));
+}

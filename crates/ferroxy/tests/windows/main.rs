@@ -10,6 +10,7 @@
     reason = "the functions that tests share are tests too; clippy does not know"
 )]
 
+mod as_service;
 mod commands;
 mod life;
 mod node;

@@ -1,0 +1,89 @@
+//! One list of all objects of a kind: which of those that are known may another program have changed?
+//!
+//! It costs one call, however many objects there are. What an entry means is not trusted: an object that looks different is
+//! read. Where HNS has no such lists, every object is.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+use ferroxy_hcn::{ErrorKind, Guid, Listed};
+use tracing::warn;
+
+use super::Kernelspace;
+use super::document::{read_balancer, read_endpoint};
+use super::error::Error;
+
+#[derive(Debug, Default)]
+pub(super) struct Glance {
+    /// There is no list: anything may have changed.
+    is_blind: bool,
+    doubtful: HashSet<Guid>,
+    prints: HashMap<Guid, u64>,
+}
+
+impl Glance {
+    pub(super) fn is_doubtful(&self, id: Guid) -> bool {
+        self.is_blind || self.doubtful.contains(&id)
+    }
+
+    /// Once these were read, as far as they are doubtful.
+    pub(super) fn prints_of(&self, ids: &BTreeSet<Guid>) -> impl Iterator<Item = (Guid, u64)> {
+        self.prints.iter().filter(|(id, _)| ids.contains(id)).map(|(id, print)| (*id, *print))
+    }
+
+    fn note<T>(&mut self, entry: &Listed<T>, is_same: bool) {
+        self.prints.insert(entry.id, entry.print);
+        if !is_same {
+            self.doubtful.insert(entry.id);
+        }
+    }
+}
+
+impl Kernelspace {
+    pub(super) fn glance_at_endpoints(&mut self, network: Guid) -> Result<Glance, Error> {
+        let listed = self.hcn.listed_endpoints();
+        let Some(listed) = self.unless_blind(listed)? else { return Ok(Glance::blind()) };
+        let mut glance = Glance::default();
+        for entry in listed {
+            let is_same = self.mirror.is_as_listed(entry.id, entry.print, |mirror| {
+                let listed = read_endpoint(network, entry.id, &entry.document);
+                mirror.endpoints.get(&entry.id).is_some_and(|seen| seen.has_content_of(&listed))
+            });
+            glance.note(&entry, is_same);
+        }
+        Ok(glance)
+    }
+
+    pub(super) fn glance_at_balancers(&mut self) -> Result<Glance, Error> {
+        let listed = self.hcn.listed_load_balancers();
+        let Some(listed) = self.unless_blind(listed)? else { return Ok(Glance::blind()) };
+        let mut glance = Glance::default();
+        for entry in listed {
+            let is_same = self.mirror.is_as_listed(entry.id, entry.print, |mirror| {
+                let listed = read_balancer(entry.id, &entry.document);
+                mirror.balancers.get(&entry.id).is_some_and(|seen| seen.has_content_of(&listed))
+            });
+            glance.note(&entry, is_same);
+        }
+        Ok(glance)
+    }
+
+    /// `None`: HNS answers, and has no list. Silence is an error.
+    fn unless_blind<T>(&mut self, listed: Result<T, ferroxy_hcn::Error>) -> Result<Option<T>, Error> {
+        match listed {
+            Ok(listed) => Ok(Some(listed)),
+            Err(error) if error.kind() == ErrorKind::Unknown => Err(error.into()),
+            Err(error) => {
+                if !std::mem::replace(&mut self.is_blind, true) {
+                    warn!("HNS does not list whole objects: {error}; every verification reads each of them");
+                }
+                Ok(None)
+            }
+        }
+    }
+}
+
+impl Glance {
+    fn blind() -> Glance {
+        Glance { is_blind: true, ..Glance::default() }
+    }
+}

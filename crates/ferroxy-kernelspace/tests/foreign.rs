@@ -1,0 +1,250 @@
+//! What other programs have in HNS: kube-proxy's load balancers are adopted and deleted in their time; what others refer to stays.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "the functions that tests share are tests too; clippy does not know"
+)]
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use ferroxy_core::testing::service;
+use ferroxy_core::{Family, Intent, NodeIntent, ServiceIntent, ServiceName};
+use ferroxy_dataplane::capability::leftovers::{Established, InForce};
+use ferroxy_dataplane::{Dataplane, TakesOver, Verifies};
+use ferroxy_hcn::{Guid, Kind, Version};
+use ferroxy_kernelspace::Kernelspace;
+use serde_json::{Value, json};
+use support::{Host, NODE_IP};
+
+const NEWEST: Version = Version::NEWEST;
+const OLD: Version = Version::new(9, 3);
+
+fn intent(services: impl IntoIterator<Item = (ServiceName, Arc<ServiceIntent>)>) -> Intent {
+    let mut node = NodeIntent { primary_family: Some(Family::V4), ..NodeIntent::default() };
+    node.v4.node_ip = Some(NODE_IP.parse().unwrap());
+    Intent { node, services: services.into_iter().collect() }
+}
+
+fn started(host: &Host, intent: &Intent) -> Kernelspace {
+    let mut dataplane = host.open();
+    assert_eq!(dataplane.start(intent).unwrap().refused, []);
+    dataplane
+}
+
+fn ids(host: &Host, kind: Kind) -> BTreeSet<Guid> {
+    host.fake.service().documents(kind).map(|(id, _)| id).collect()
+}
+
+/// What Ferroxy would make, as kube-proxy makes it: the same documents, without a mark of their owner, with other ids.
+fn as_kube_proxy_made_it(host: &Host, intent: &Intent) -> BTreeSet<Guid> {
+    drop(started(host, intent));
+    let mut service = host.fake.service();
+    let mut renamed: Vec<(String, String)> = Vec::new();
+    let mut made = BTreeSet::new();
+    for kind in [Kind::Endpoint, Kind::LoadBalancer] {
+        let ours: Vec<(Guid, Value)> = service
+            .documents(kind)
+            .filter(|(_, it)| it["Owner"] == "ferroxy")
+            .map(|(id, it)| (id, it.clone()))
+            .collect();
+        for (id, document) in ours {
+            let mut text = document.to_string();
+            for (before, after) in &renamed {
+                text = text.replace(before.as_str(), after);
+            }
+            let mut document: Value = serde_json::from_str(&text).unwrap();
+            document.as_object_mut().unwrap().remove("Owner");
+            service.remove(kind, id);
+            let new = service.add(kind, document);
+            renamed.push((id.to_string(), new.to_string()));
+            made.insert(new);
+        }
+    }
+    made
+}
+
+/// A load balancer of another program that names this endpoint.
+fn foreign(endpoint: Guid, owner: &str) -> Value {
+    let mapping = json!({ "Protocol": 6, "InternalPort": 80, "ExternalPort": 443 });
+    json!({ "HostComputeEndpoints": [endpoint], "FrontendVIPs": ["192.0.2.1"], "PortMappings": [mapping],
+        "Owner": owner })
+}
+
+/// The endpoint with this address.
+fn endpoint(host: &Host, ip: &str) -> Option<Guid> {
+    let service = host.fake.service();
+    let ip = json!(ip);
+    service
+        .documents(Kind::Endpoint)
+        .find(|(_, it)| it["IpConfigurations"][0]["IpAddress"] == ip)
+        .map(|it| it.0)
+}
+
+#[test]
+fn an_adopted_load_balancer_is_deleted_with_its_service() {
+    for (is_overlay, version) in [(false, NEWEST), (false, OLD), (true, NEWEST)] {
+        let host = Host::new(is_overlay, version);
+        let both = intent([service(1, [300]), service(2, [301])]);
+        let made = as_kube_proxy_made_it(&host, &both);
+        let changes = host.fake.service().changes();
+        let mut dataplane = started(&host, &both);
+        assert_eq!(host.fake.service().changes(), changes, "all of it is right");
+        assert_eq!(dataplane.verify().unwrap().operations, 0);
+        // One by a change, one that a start does not find any more in the cluster.
+        let outcome = dataplane.change(vec![(service(1, []).0, None)]).unwrap();
+        assert!(!outcome.drift, "{outcome:?}");
+        let left = ids(&host, Kind::LoadBalancer);
+        assert_eq!(left.len(), 1, "{:?}", host.lines());
+        assert!(left.is_subset(&made));
+        assert_eq!(dataplane.change(vec![(service(2, []).0, None)]).unwrap().refused, []);
+        assert_eq!(ids(&host, Kind::LoadBalancer), BTreeSet::new());
+        assert!(endpoint(&host, "10.244.1.44").is_none() && endpoint(&host, "10.244.1.45").is_none());
+    }
+}
+
+/// The Service is deleted while nobody runs: what the load balancer names says whose it was.
+#[test]
+fn an_adopted_load_balancer_whose_service_went_while_nobody_ran_is_a_leftover() {
+    for is_overlay in [false, true] {
+        let host = Host::new(is_overlay, NEWEST);
+        let both = intent([service(1, [300]), service(2, [301])]);
+        as_kube_proxy_made_it(&host, &both);
+        drop(started(&host, &both));
+        let mut again = started(&host, &intent([service(2, [301])]));
+        let left = again.remove_leftovers(InForce::Yes, Established::GoOn);
+        assert_eq!((left.removed.len(), left.failed), (1, vec![]), "{:?}", left.removed);
+        assert_eq!(again.verify().unwrap().unrepaired, None);
+        assert_eq!(ids(&host, Kind::LoadBalancer).len(), 1);
+        assert_eq!(endpoint(&host, "10.244.1.44"), None);
+    }
+}
+
+#[test]
+fn an_endpoint_that_others_name_stays_and_is_no_failure() {
+    for owner in ["them", ""] {
+        let host = Host::new(false, NEWEST);
+        let mut dataplane = started(&host, &intent([service(1, [300]), service(2, [301])]));
+        let named = endpoint(&host, "10.244.1.44").unwrap();
+        let theirs = host.fake.service().add(Kind::LoadBalancer, foreign(named, owner));
+        assert_eq!(dataplane.verify().unwrap().operations, 0);
+        let before = host.fake.service().counted.get("HcnDeleteEndpoint").copied();
+        let outcome = dataplane.change(vec![(service(1, []).0, None)]).unwrap();
+        assert!(!outcome.drift, "{outcome:?}");
+        let repair = dataplane.verify().unwrap();
+        assert_eq!((repair.operations, repair.unrepaired), (0, None));
+        assert_eq!(host.fake.service().counted.get("HcnDeleteEndpoint").copied(), before, "not even tried");
+        assert_eq!(endpoint(&host, "10.244.1.44"), Some(named));
+        // It is used again if a Service needs it, and goes when nobody does.
+        let (name, again) = service(1, [300]);
+        assert_eq!(dataplane.change(vec![(name, Some(again))]).unwrap().refused, []);
+        dataplane.change(vec![(service(1, []).0, None)]).unwrap();
+        host.fake.service().remove(Kind::LoadBalancer, theirs);
+        assert_eq!(dataplane.verify().unwrap().unrepaired, None);
+        assert_eq!(endpoint(&host, "10.244.1.44"), None);
+    }
+}
+
+/// Noticed only when HNS refuses: made since the last look, or of a form that cannot be read.
+#[test]
+fn an_endpoint_that_something_unseen_names_stays_and_is_no_failure() {
+    for is_readable in [true, false] {
+        let host = Host::new(false, NEWEST);
+        let mut dataplane = started(&host, &intent([service(1, [300]), service(2, [301])]));
+        let named = endpoint(&host, "10.244.1.44").unwrap();
+        let theirs = host.fake.service().add(Kind::LoadBalancer, foreign(named, "them"));
+        host.fake.service().unreadable = (!is_readable).then_some(theirs).into_iter().collect();
+        let outcome = dataplane.change(vec![(service(1, []).0, None)]).unwrap();
+        assert!(!outcome.drift, "{outcome:?}");
+        for _ in 0..3 {
+            let repair = dataplane.verify().unwrap();
+            assert_eq!((repair.operations, repair.unrepaired), (0, None));
+        }
+        host.fake.service().remove(Kind::LoadBalancer, theirs);
+        assert_eq!(dataplane.verify().unwrap().unrepaired, None);
+        assert_eq!(endpoint(&host, "10.244.1.44"), None);
+    }
+}
+
+/// A route changes, and the endpoint behind it cannot be made anew: ours keep using it.
+#[test]
+fn an_outdated_endpoint_that_others_name_takes_no_load_balancer_away() {
+    let host = Host::new(true, NEWEST);
+    let mut dataplane = started(&host, &intent([service(1, [2 * 256 + 7])]));
+    let named = endpoint(&host, "10.244.2.7").unwrap();
+    host.fake.service().add(Kind::LoadBalancer, foreign(named, "them"));
+    dataplane.verify().unwrap();
+    let changed = host.fake.service().document(Kind::Network, host.network).unwrap().to_string();
+    let changed = serde_json::from_str(&changed.replace("172.18.0.3", "172.18.0.4")).unwrap();
+    host.fake.service().replace(Kind::Network, host.network, changed);
+    let repair = dataplane.verify().unwrap();
+    assert_eq!((repair.operations, repair.unrepaired), (0, None));
+    assert_eq!(ids(&host, Kind::LoadBalancer).len(), 2);
+}
+
+/// Another program changes an object of ours, in whatever way.
+fn tampered(document: &Value, round: usize, other: Guid) -> Value {
+    let mut changed = document.clone();
+    match round {
+        0 => changed["HostComputeEndpoints"] = json!([other]),
+        1 => changed["PortMappings"][0]["InternalPort"] = json!(9),
+        2 => changed["PortMappings"][0]["DistributionType"] = json!(2),
+        3 => changed["PortMappings"][0]["Flags"] = json!(2),
+        4 => changed["Flags"] = json!(1),
+        _ => changed["SourceVIP"] = json!("192.0.2.9"),
+    }
+    changed
+}
+
+#[test]
+fn what_others_change_is_repaired_by_the_next_verification() {
+    for lacks_lists in [false, true] {
+        let host = Host::new(false, NEWEST);
+        host.fake.service().setup.lacks_lists = lacks_lists;
+        let services = (1..=40u16).map(|number| service(number, [300 + number]));
+        let mut dataplane = started(&host, &intent(services));
+        let right = host.lines();
+        let other = endpoint(&host, "10.244.1.5").unwrap();
+        // Also what was written since the last look, and what was not.
+        for round in 0..6 {
+            let all: Vec<(Guid, Value)> =
+                host.fake.service().documents(Kind::LoadBalancer).map(|(id, it)| (id, it.clone())).collect();
+            for (id, document) in &all {
+                host.fake.service().replace(Kind::LoadBalancer, *id, tampered(document, round, other));
+            }
+            let repair = dataplane.verify().unwrap();
+            assert_eq!(repair.unrepaired, None);
+            assert_eq!(host.lines(), right, "round {round}");
+            assert_eq!(dataplane.verify().unwrap().operations, 0);
+        }
+        let changed = endpoint(&host, "10.244.1.50").unwrap();
+        let mut document = host.fake.service().document(Kind::Endpoint, changed).unwrap().clone();
+        document["MacAddress"] = json!("02-11-00-00-00-01");
+        host.fake.service().replace(Kind::Endpoint, changed, document);
+        assert_eq!(dataplane.verify().unwrap().unrepaired, None);
+        assert_eq!(host.lines(), right);
+    }
+}
+
+/// Twice as many objects: a verification makes as many calls, but for a share that it reads.
+#[test]
+fn a_verification_costs_a_list_and_a_share() {
+    let calls = |count: u16| {
+        let host = Host::new(false, NEWEST);
+        let services = (1..=count).map(|number| service(number, [300 + number]));
+        let mut dataplane = started(&host, &intent(services));
+        let before = dataplane.calls().total();
+        // All shares.
+        for _ in 0..20 {
+            assert_eq!(dataplane.verify().unwrap().operations, 0);
+        }
+        dataplane.calls().total() - before
+    };
+    let (small, large) = (calls(200), calls(400));
+    // Open and query, for each load balancer and each endpoint, once in twenty verifications.
+    assert_eq!(large - small, 200 * 2 * 2);
+}

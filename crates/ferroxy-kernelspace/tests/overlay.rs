@@ -1,0 +1,57 @@
+//! An overlay whose routes arrive late.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "the functions that tests share are tests too; clippy does not know"
+)]
+
+mod support;
+
+use ferroxy_core::intent::LocalDetector;
+use ferroxy_core::testing::service;
+use ferroxy_core::{Family, Intent, NodeIntent};
+use ferroxy_dataplane::{Dataplane, Verifies};
+use ferroxy_hcn::{Kind, Version};
+use serde_json::json;
+use support::{Host, NODE_IP};
+
+fn intent() -> Intent {
+    let mut node = NodeIntent { primary_family: Some(Family::V4), ..NodeIntent::default() };
+    node.v4.node_ip = Some(NODE_IP.parse().unwrap());
+    node.v4.local_detector = Some(LocalDetector::SourceIn("10.244.0.0/16".parse().unwrap()));
+    // The pods of the second Service are all on a node without a route.
+    let services = [service(1, [2 * 256 + 7, 3 * 256 + 7]), service(2, [3 * 256 + 8])];
+    Intent { node, services: services.into_iter().collect() }
+}
+
+fn balancers(host: &Host) -> Vec<String> {
+    host.lines().into_iter().filter(|line| line.starts_with("balancer")).collect()
+}
+
+/// This node's own address behind a pod of another one would make every connection to it fail.
+#[test]
+fn a_pod_without_a_route_waits_for_it() {
+    let host = Host::new(true, Version::NEWEST);
+    let mut dataplane = host.open();
+    assert_eq!(dataplane.start(&intent()).unwrap().refused, []);
+    let lines = host.lines();
+    assert!(!lines.iter().any(|line| line.contains("10.244.3.")), "{lines:?}");
+    assert_eq!(balancers(&host).len(), 1, "{lines:?}");
+    assert!(balancers(&host)[0].ends_with("source [10.244.1.9] endpoints [10.244.2.7]"), "{lines:?}");
+    for service in intent().services.values() {
+        let said = dataplane.shortcomings(service);
+        assert!(said.iter().any(|it| it.reason.contains("no route to 10.244.3.")), "{said:?}");
+    }
+    // The route arrives.
+    let mut network = host.fake.service().document(Kind::Network, host.network).unwrap().clone();
+    network["Policies"].as_array_mut().unwrap().push(json!({ "Type": "RemoteSubnetRoute", "Settings": {
+        "DestinationPrefix": "10.244.3.0/24", "ProviderAddress": "172.18.0.4", "IsolationId": 4096 } }));
+    host.fake.service().replace(Kind::Network, host.network, network);
+    assert_eq!(dataplane.verify().unwrap().unrepaired, None);
+    let lines = host.lines();
+    let behind = lines.iter().filter(|line| line.contains("10.244.3.") && line.contains("172.18.0.4"));
+    assert_eq!(behind.count(), 2, "{lines:?}");
+    assert_eq!(balancers(&host).len(), 2, "{lines:?}");
+}

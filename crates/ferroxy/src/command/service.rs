@@ -1,0 +1,124 @@
+//! Errors of a Windows service that does not start: nobody sees its standard error, so they go to its log file, to the Event Log
+//! and to the service manager. Also for a command line or a configuration that cannot be understood.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+use ferroxy_dataplane::Platform;
+use tracing::{error, warn};
+
+use crate::log;
+
+/// The name that the original registers, too: of the service, and in the Event Log.
+pub(super) const NAME: &str = "kube-proxy";
+
+/// Whether a command line is the agent's: other commands are no services.
+pub(super) fn is_of_agent(args: &[OsString]) -> bool {
+    let first = args.get(1).and_then(|arg| OsStr::to_str(arg)).unwrap_or_default();
+    first == "run" || first.starts_with('-') || first.is_empty()
+}
+
+/// Whether this was said where people look for errors of a service.
+pub(super) fn report(args: &[OsString], reasons: &str) -> bool {
+    if Platform::HERE != Platform::Windows {
+        return false;
+    }
+    let Some(asked) = Asked::by(args, |path| std::fs::read_to_string(path).ok()) else { return false };
+    let file = asked.log_file.map(|path| (log::to_file(&path, log::USUAL_MEGABYTES), path));
+    let events = log::to_event_log(NAME);
+    log::start_plainly();
+    reasons.lines().for_each(|reason| error!("the service does not start: {reason}"));
+    if let Some((Err(error), path)) = file {
+        warn!("--log-file: cannot write {}: {error}", path.display());
+    }
+    if let Err(error) = events {
+        warn!("warnings and errors do not go to the Event Log: {error}");
+    }
+    log::flush();
+    // Otherwise the service manager waits for half a minute. An error means that it did not start this process.
+    let _ = ferroxy_platform::service::run(NAME, || 1);
+    true
+}
+
+/// What a command line asks for, as far as that can be told without understanding all of it.
+#[derive(Debug, PartialEq, Eq)]
+struct Asked {
+    log_file: Option<PathBuf>,
+}
+
+impl Asked {
+    /// `None`: not to run as a service. The file that `--config` names may ask for it.
+    fn by(args: &[OsString], read: impl Fn(&Path) -> Option<String>) -> Option<Asked> {
+        let is_service = match value(args, "--windows-service") {
+            Some(text) => text != "false",
+            None => value(args, "--config").and_then(|path| read(path.as_ref())).is_some_and(asks),
+        };
+        let log_file = value(args, "--log-file").filter(|path| !path.is_empty());
+        is_service.then(|| Asked { log_file: log_file.map(PathBuf::from) })
+    }
+}
+
+/// A line of its own, also in a file with errors.
+fn asks(config: String) -> bool {
+    let mut words = config.lines().map(|line| line.trim().trim_end_matches(','));
+    words.any(|line| matches!(line, "windowsRunAsService: true" | "\"windowsRunAsService\": true"))
+}
+
+/// The last value of a flag: after `=`, or the next argument unless that is a flag.
+fn value<'a>(args: &'a [OsString], flag: &str) -> Option<&'a str> {
+    let text = |arg: &'a OsString| arg.to_str();
+    let at = |at: usize| {
+        let rest = text(args.get(at)?)?.strip_prefix(flag)?;
+        if let Some(value) = rest.strip_prefix('=') {
+            return Some(value);
+        }
+        let next = args.get(at + 1).and_then(text).filter(|next| !next.starts_with("--"));
+        rest.is_empty().then_some(next.unwrap_or_default())
+    };
+    (0..args.len()).rev().find_map(at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(line: &str) -> Option<Asked> {
+        let args: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+        let read = |path: &Path| {
+            (path == Path::new("service.conf")).then(|| "mode: [\n  windowsRunAsService: true\nx".to_owned())
+        };
+        Asked::by(&args, read)
+    }
+
+    fn to(path: &str) -> Option<Asked> {
+        Some(Asked { log_file: Some(path.into()) })
+    }
+
+    #[test]
+    fn a_command_line_with_errors_tells_whether_it_is_a_services_and_where_its_log_is() {
+        let nowhere = Some(Asked { log_file: None });
+        assert_eq!(asked("ferroxy run --nonsense --windows-service"), nowhere);
+        assert_eq!(asked("ferroxy --windows-service=true --log-file=a.log -x"), to("a.log"));
+        assert_eq!(asked("ferroxy run --log-file a.log --windows-service --log-file b.log"), to("b.log"));
+        assert_eq!(asked("ferroxy run --windows-service --log-file="), nowhere);
+        assert_eq!(asked("ferroxy run --log-file-max-size=7 --windows-service"), nowhere);
+        assert_eq!(asked("ferroxy run --log-file=a.log"), None);
+        assert_eq!(asked("ferroxy run --windows-service=false --config=service.conf"), None);
+    }
+
+    #[test]
+    fn a_configuration_with_errors_tells_it_too() {
+        assert_eq!(asked("ferroxy --config=service.conf --log-file=a.log"), to("a.log"));
+        assert_eq!(asked("ferroxy --config other.conf --log-file=a.log"), None);
+    }
+
+    #[test]
+    fn other_commands_are_no_services() {
+        let is_of_agent = |line: &str| {
+            let args: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            super::is_of_agent(&args)
+        };
+        assert!(is_of_agent("ferroxy run --x") && is_of_agent("kube-proxy --x") && is_of_agent("ferroxy"));
+        assert!(!is_of_agent("ferroxy explain --windows-service"));
+    }
+}
