@@ -47,21 +47,25 @@ struct Asked {
 }
 
 impl Asked {
-    /// `None`: not to run as a service. The file that `--config` names may ask for it.
+    /// `None`: not to run as a service. The file that `--config` names has what the flags do not say.
     fn by(args: &[OsString], read: impl Fn(&Path) -> Option<String>) -> Option<Asked> {
+        let config = value(args, "--config").and_then(|path| read(path.as_ref())).unwrap_or_default();
         let is_service = match value(args, "--windows-service") {
             Some(text) => text != "false",
-            None => value(args, "--config").and_then(|path| read(path.as_ref())).is_some_and(asks),
+            None => field(&config, "windowsRunAsService") == Some("true"),
         };
-        let log_file = value(args, "--log-file").filter(|path| !path.is_empty());
+        let log_file =
+            value(args, "--log-file").or_else(|| field(&config, "logFile")).filter(|path| !path.is_empty());
         is_service.then(|| Asked { log_file: log_file.map(PathBuf::from) })
     }
 }
 
-/// A line of its own, also in a file with errors.
-fn asks(config: String) -> bool {
-    let mut words = config.lines().map(|line| line.trim().trim_end_matches(','));
-    words.any(|line| matches!(line, "windowsRunAsService: true" | "\"windowsRunAsService\": true"))
+/// The value of a field that has a line of its own, in YAML or JSON, also in a file with errors.
+fn field<'a>(config: &'a str, name: &str) -> Option<&'a str> {
+    let plain = |text: &'a str| text.trim().trim_end_matches(',').trim_matches(['"', '\'']);
+    let fields = config.lines().filter_map(|line| line.split_once(':'));
+    let mut values = fields.filter(|(key, _)| plain(key) == name).map(|(_, value)| plain(value));
+    values.next()
 }
 
 /// The last value of a flag: after `=`, or the next argument unless that is a flag.
@@ -85,7 +89,12 @@ mod tests {
     fn asked(line: &str) -> Option<Asked> {
         let args: Vec<OsString> = line.split(' ').map(OsString::from).collect();
         let read = |path: &Path| {
-            (path == Path::new("service.conf")).then(|| "mode: [\n  windowsRunAsService: true\nx".to_owned())
+            let text = match path.to_str()? {
+                "service.conf" => "mode: [\n  windowsRunAsService: true\nx",
+                "log.conf" => "{\n\"windowsRunAsService\": true,\n \"logFile\": \"C:/k/a.log\",",
+                _ => return None,
+            };
+            Some(text.to_owned())
         };
         Asked::by(&args, read)
     }
@@ -109,6 +118,8 @@ mod tests {
     #[test]
     fn a_configuration_with_errors_tells_it_too() {
         assert_eq!(asked("ferroxy --config=service.conf --log-file=a.log"), to("a.log"));
+        assert_eq!(asked("ferroxy --config log.conf"), to("C:/k/a.log"));
+        assert_eq!(asked("ferroxy --config log.conf --log-file b.log"), to("b.log"));
         assert_eq!(asked("ferroxy --config other.conf --log-file=a.log"), None);
     }
 
