@@ -144,6 +144,17 @@ impl Agent {
 
     fn try_start(&mut self) -> Result<(), Failure> {
         let began = Instant::now();
+        let large = self.sync_all(began)?;
+        // All Intents are gone by now. What is rebuilt here takes their place, and the rest goes back to the system.
+        self.queue.started();
+        self.facts.shrink();
+        give_memory_back();
+        large.into_iter().for_each(|name| self.enqueue(name, began));
+        Ok(())
+    }
+
+    /// Returns the large Services that have to wait.
+    fn sync_all(&mut self, began: Instant) -> Result<Vec<ServiceName>, Failure> {
         let (intent, mut diagnostics) = resolve::all(&self.facts);
         diagnostics.extend(self.facts.orphans());
         let services: Vec<Arc<ServiceIntent>> = intent.services.values().cloned().collect();
@@ -162,24 +173,23 @@ impl Agent {
         self.status.done(Step::Start, began, &outcome.receipt);
         self.take_over();
         self.follow_all_probes();
-        let counts = self.facts.counts();
-        let words = format!(
-            "in sync: {} of {} Services programmed, {} endpoints",
-            intent.services.len() - outcome.refused.len(),
-            counts.services,
-            counts.endpoints,
-        );
-        info!("{words}; {} in {:.1?}", describe(&outcome), began.elapsed());
-        self.note_start(&words, &outcome, began);
+        self.log_start(intent.services.len(), &outcome, began);
         if !large.is_empty() {
             info!("{} large Services are programmed next, in portions", large.len());
         }
-        drop((intent, tried));
-        self.queue.started();
-        self.facts.shrink();
-        give_memory_back();
-        large.into_iter().for_each(|name| self.enqueue(name, began));
-        Ok(())
+        Ok(large)
+    }
+
+    fn log_start(&self, tried: usize, outcome: &Outcome, began: Instant) {
+        let counts = self.facts.counts();
+        let words = format!(
+            "in sync: {} of {} Services programmed, {} endpoints",
+            tried - outcome.refused.len(),
+            counts.services,
+            counts.endpoints,
+        );
+        info!("{words}; {} in {:.1?}", describe(outcome), began.elapsed());
+        self.note_start(&words, outcome, began);
     }
 
     /// On a node without state, large Services come after all others. Elsewhere most of what they need is in force.
