@@ -38,7 +38,13 @@ fn every_command_and_flag_has_its_place_in_the_manual() {
     run(&["man", "--directory", folder.path().to_str().unwrap()]);
     let page = |name: &str| std::fs::read_to_string(folder.path().join(format!("{name}.1"))).unwrap();
     assert_eq!(page("ferroxy"), run(&["man"]));
-    for command in ["run", "cleanup", "render", "diff", "trace", "explain", "completions", "man"] {
+    let help = run(&["--help"]);
+    let listed =
+        help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    let names = listed.filter_map(|line| line.strip_prefix("  ").filter(|line| !line.starts_with(' ')));
+    let commands: Vec<&str> = names.filter_map(|line| line.split_whitespace().next()).collect();
+    assert!(["run", "status", "top", "record"].iter().all(|it| commands.contains(it)), "{commands:?}");
+    for command in commands.into_iter().filter(|it| *it != "help") {
         let (page, help) = (page(&format!("ferroxy-{command}")), run(&[command, "--help"]));
         let flags = help.lines().filter_map(|line| line.trim_start().split(", ").last()?.strip_prefix("--"));
         for flag in flags.filter_map(|flag| flag.split([' ', '=', '[']).next()) {

@@ -75,11 +75,12 @@ impl Agent {
 
     /// The changes were made, except for those that were refused.
     pub(super) fn write_notes(&self, notes: Notes, tried: &Tried, outcome: &Outcome, took: Took) {
+        let together = notes.many.unwrap_or(notes.services.len());
         let about = |entry: Entry| Entry {
             took: Some(took.whole.as_secs_f64()),
             in_kernel: Some(took.in_kernel.as_secs_f64()),
             operations: outcome.operations,
-            together: tried.all().count(),
+            together,
             ..entry
         };
         if let Some(many) = notes.many {

@@ -65,7 +65,8 @@ impl Local {
         let page = address(place).map_err(|_| format!("metricsBindAddress `{place}` is no address"));
         let page = page.and_then(|it| http::get(it, "/metrics", None).map_err(|error| error.to_string()));
         match page {
-            Ok((_, body)) => String::from_utf8_lossy(&body).into(),
+            Ok((200, body)) => String::from_utf8_lossy(&body).into(),
+            Ok((code, _)) => format!("# not read: {place} answers {code}").into(),
             Err(reason) => format!("# not read: {reason}").into(),
         }
     }
@@ -112,6 +113,7 @@ impl Follow for Local {
 
 /// `10261` unless there is a port; an address for all is asked on loopback.
 fn address(text: &str) -> anyhow::Result<SocketAddr> {
+    let text = &text.replacen("localhost", "127.0.0.1", usize::from(text.starts_with("localhost")));
     let with_port = text.parse::<SocketAddr>();
     let parsed =
         with_port.or_else(|_| text.parse::<IpAddr>().map(|address| SocketAddr::new(address, DEFAULT_PORT)));
@@ -154,8 +156,8 @@ mod tests {
         ] {
             assert_eq!(address(text).unwrap(), expected.parse().unwrap());
         }
-        let error = address("localhost:80").unwrap_err().to_string();
-        assert!(error.starts_with("--agent: `localhost:80`"), "{error}");
+        let error = address("nowhere:80").unwrap_err().to_string();
+        assert!(error.starts_with("--agent: `nowhere:80`"), "{error}");
     }
 
     #[test]

@@ -19,6 +19,12 @@ pub(super) fn page(settings: &Settings) -> Result<(Value, SocketAddr), String> {
     ask(metrics.ok_or_else(|| "the agent serves no metrics".to_owned())?)
 }
 
+/// The mode of the agent that runs on this node, if one answers.
+pub(super) fn mode(settings: &Settings) -> Option<String> {
+    let (page, _) = page(settings).ok()?;
+    page["mode"].as_str().map(str::to_owned)
+}
+
 /// `metrics`: where the agent serves its metrics.
 pub(super) fn ask(metrics: SocketAddr) -> Result<(Value, SocketAddr), String> {
     let address = reachable(metrics);

@@ -11,6 +11,7 @@ use ferroxy_dataplane::Preview;
 use ferroxy_source::read_str;
 use serde_json::Value;
 
+use super::input::Recorded;
 use super::verdicts;
 use crate::config::Config;
 use crate::flags::Flags;
@@ -64,6 +65,19 @@ impl Bundle {
 
     pub fn node(&self) -> Option<&str> {
         self.0["status"]["node"].as_str()
+    }
+
+    /// When, and how that node was.
+    pub fn recorded(&self) -> Recorded {
+        let refused = self.0["status"]["refused"].as_array().into_iter().flatten();
+        let refusal =
+            |it: &Value| Some((it["service"].as_str()?.to_owned(), it["reason"].as_str()?.to_owned()));
+        Recorded {
+            has_verdicts: self.verdicts().is_some(),
+            at: self.0["recorded"].as_str().unwrap_or("an unknown time").to_owned(),
+            refused: refused.filter_map(refusal).collect(),
+            is_equal: self.difference().map(|it| it.text.is_empty() && it.operations.is_empty()),
+        }
     }
 
     /// What would have changed in that kernel; or why that is not known.

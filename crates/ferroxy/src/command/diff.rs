@@ -32,20 +32,22 @@ impl Diff {
         warn_of(verdicts::learn(&mut cluster.facts, &settings));
         cluster.facts.apply(inputs::host_addresses(&settings.devices())?);
         let (intent, _) = resolve::all(&cluster.facts);
-        self.print(&settings.open()?.preview(&intent)?)
+        self.print(&settings.open()?.preview(&intent)?, SAME)
     }
 
     /// What the bundle says about the kernel it was made on.
     fn recorded(&self, bundle: &Bundle) -> anyhow::Result<Answer> {
         let preview = bundle.difference();
-        self.print(&preview.map_err(|why| anyhow!("--bundle: nothing was compared: {why}"))?)
+        let preview = preview.map_err(|why| anyhow!("--bundle: nothing was compared: {why}"))?;
+        let node = bundle.node().unwrap_or("that node");
+        self.print(&preview, &format!("the kernel of {node} had exactly this at {}\n", bundle.recorded().at))
     }
 
-    fn print(&self, preview: &Preview) -> anyhow::Result<Answer> {
+    fn print(&self, preview: &Preview, same: &str) -> anyhow::Result<Answer> {
         let Preview { text, operations } = preview;
         let nothing = text.is_empty() && operations.is_empty();
         self.output.print(
-            || if nothing { SAME.to_owned() } else { text.clone() },
+            || if nothing { same.to_owned() } else { text.clone() },
             || document("Diff", json!({ "operations": operations, "text": text })),
         )?;
         Ok(if nothing { Answer::Yes } else { Answer::No })

@@ -8,7 +8,7 @@ use ferroxy_core::explain::{Explanation, Finding, PortExplanation, Standing, exp
 use ferroxy_core::{Intent, ServiceIntent, ServiceName, resolve};
 use ferroxy_dataplane::{Failure, FailureKind, Programmed};
 
-use super::input::{Input, Settings};
+use super::input::{Input, Recorded, Settings};
 use super::{Answer, Output, sockets, verdicts};
 use crate::modes::Modes;
 use crate::output::{Paint, Table};
@@ -75,8 +75,19 @@ pub(super) fn in_kernel(intent: &Intent, service: &Arc<ServiceIntent>, settings:
         let problem = Some(Finding { problem: problem.into(), fix: fix.into() });
         InKernel { words, problem }
     };
-    if settings.recorded.is_some() {
-        return fine("not checked: the bundle is from another time, or another machine".into());
+    if let Some(Recorded { at, refused, is_equal, .. }) = &settings.recorded {
+        return match (refused.get(service.name.as_str()), is_equal) {
+            (Some(reason), _) => wrong(
+                format!("no, at {at}"),
+                &format!("The kernel refused the Service: {reason}."),
+                "The agent retries it; its log and its journal say since when.",
+            ),
+            (None, Ok(true)) => fine(format!("yes, at {at}: the kernel had exactly what it should have")),
+            (None, Ok(false)) => {
+                fine(format!("the kernel differed at {at}: `ferroxy diff` with the bundle prints where"))
+            }
+            (None, Err(why)) => fine(format!("not checked at {at}: {why}")),
+        };
     }
     match programmed(intent, service, settings) {
         Ok(None) => fine(format!("not checked: {} mode keeps no state on the host", settings.mode.name)),

@@ -1,5 +1,6 @@
 //! What most commands begin with: the configuration, and the cluster from manifests or from the API server.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,6 +11,7 @@ use ferroxy_core::{Diagnostic, Event, Facts, Family, Intent, Policy, resolve};
 use ferroxy_dataplane::{Dataplane, Failure, Mode, Opening, Periods, Platform, Ruleset};
 use ferroxy_source::manifest::ManifestSource;
 
+use super::agent_page;
 use super::bundle::Bundle;
 use super::source::{ApiSource, Source};
 use crate::agent::inputs;
@@ -44,10 +46,16 @@ pub struct Settings {
     pub recorded: Option<Recorded>,
 }
 
-/// What a bundle has.
-#[derive(Debug, Clone, Copy)]
+/// What a bundle says about the node that it was recorded on.
+#[derive(Debug, Clone)]
 pub struct Recorded {
     pub has_verdicts: bool,
+    /// When, as it is written there.
+    pub at: String,
+    /// The Services that the kernel refused, and why.
+    pub refused: BTreeMap<String, String>,
+    /// Whether the kernel had exactly what it should have; the error says why that is not known.
+    pub is_equal: Result<bool, String>,
 }
 
 /// The cluster as far as it is known.
@@ -128,6 +136,24 @@ impl Input {
         self.settings_of(None, modes, warn)
     }
 
+    /// For commands that only look. Where no mode is configured, that of the agent on this node is meant.
+    fn settings_for_looking(
+        &self,
+        bundle: Option<&Bundle>,
+        modes: Modes,
+        warn: &mut dyn FnMut(String),
+    ) -> anyhow::Result<Settings> {
+        let mut said = Vec::new();
+        let mut settings = self.settings_of(bundle, modes, &mut |warning| said.push(warning))?;
+        let is_open = settings.config.mode.is_none() && bundle.is_none();
+        if let Some(mode) = agent_page::mode(&settings).and_then(|it| modes.find(&it)).filter(|_| is_open) {
+            settings = Settings { mode, periods: settings.config.periods(mode), ..settings };
+            said = vec![format!("no proxy mode is set: using {}, as the agent on this node does", mode.name)];
+        }
+        said.into_iter().for_each(warn);
+        Ok(settings)
+    }
+
     /// The same, from a bundle if there is one.
     pub fn settings_of(
         &self,
@@ -156,7 +182,7 @@ impl Input {
             None => config.node_name().map_err(anyhow::Error::msg)?,
         };
         let periods = config.periods(mode);
-        let recorded = bundle.map(|bundle| Recorded { has_verdicts: bundle.verdicts().is_some() });
+        let recorded = bundle.map(Bundle::recorded);
         Ok(Settings { config, mode, modes, node_name, periods, recorded })
     }
 
@@ -176,7 +202,7 @@ impl Input {
     pub fn look(&self, modes: Modes) -> anyhow::Result<(Settings, Cluster)> {
         let bundle = self.bundle.as_deref().map(Bundle::read).transpose()?;
         let warn = &mut |warning| log::print_error(&format!("ferroxy: {warning}"));
-        let settings = self.settings_of(bundle.as_ref(), modes, warn)?;
+        let settings = self.settings_for_looking(bundle.as_ref(), modes, warn)?;
         if let Some(bundle) = bundle {
             let mut facts = settings.facts();
             let diagnostics = bundle.facts(&mut facts);

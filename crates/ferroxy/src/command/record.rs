@@ -1,8 +1,8 @@
 //! `ferroxy record`: a support bundle of this node's agent, in one file that can be read on another machine.
 
-use std::fs::File;
-use std::io::{self, Write};
-use std::path::PathBuf;
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::{Args, Parser};
@@ -41,21 +41,45 @@ struct NoFlags {
 impl Record {
     pub fn run(self, modes: Modes) -> anyhow::Result<Answer> {
         let agent = self.agent.open()?;
-        let bundle = in_steps(|step| collect(&agent, modes, step))?;
-        if self.file.as_os_str() == "-" {
-            writeln!(io::stdout().lock(), "{bundle:#}")?;
+        let shown = self.file.display();
+        let is_file = self.file.as_os_str() != "-";
+        in_steps(|step| -> anyhow::Result<()> {
+            let bundle = collect(&agent, modes, step)?;
+            step.is("writing the bundle");
+            if !is_file {
+                return Ok(write(&bundle, io::stdout().lock())?);
+            }
+            write_file(&bundle, &self.file).with_context(|| format!("--file: cannot write {shown}"))
+        })?;
+        if !is_file {
             return Ok(Answer::Yes);
         }
-        let shown = self.file.display();
-        let mut file = File::create(&self.file).with_context(|| format!("--file: cannot write {shown}"))?;
-        write!(file, "{bundle:#}")
-            .and_then(|()| file.sync_all())
-            .with_context(|| format!("--file: cannot write {shown}"))?;
         log::print_error(&format!(
             "ferroxy: wrote {shown}; `ferroxy explain --bundle {shown} NAMESPACE/SERVICE` reads it"
         ));
         Ok(Answer::Yes)
     }
+}
+
+/// A file that exists is replaced as a whole: an interrupt leaves the old one, or none.
+fn write_file(bundle: &Value, path: &Path) -> io::Result<()> {
+    let mut partial = path.as_os_str().to_owned();
+    partial.push(".partial");
+    let partial = PathBuf::from(partial);
+    let written = File::create(&partial).and_then(|file| {
+        write(bundle, &file)?;
+        file.sync_all()?;
+        fs::rename(&partial, path)
+    });
+    // Half a bundle helps nobody.
+    written.inspect_err(|_| drop(fs::remove_file(&partial)))
+}
+
+fn write(bundle: &Value, to: impl Write) -> io::Result<()> {
+    let mut out = BufWriter::new(to);
+    serde_json::to_writer_pretty(&mut out, bundle)?;
+    writeln!(out)?;
+    out.flush()
 }
 
 fn collect(agent: &Local, modes: Modes, step: &Step) -> anyhow::Result<Value> {

@@ -144,6 +144,7 @@ fn serve(settings: Settings, cluster: Cluster, source: Source, flags: &Flags) ->
     let prober = agent::prober(sender.clone(), &status, dataplane.ejects());
     let _reload = follow_config(&settings, flags, &manager, sender, &status)?;
 
+    let stops = Arc::clone(&status);
     let mut agent = Agent::new(settings.mode, facts, dataplane, periods(&settings.periods), status);
     agent.set_heart(manager.heart());
     agent.set_prober(prober);
@@ -156,6 +157,7 @@ fn serve(settings: Settings, cluster: Cluster, source: Source, flags: &Flags) ->
         agent.run(&receiver)
     });
     manager.stopping(why);
+    stops.stopping();
     finish(settings.mode.lifetime, agent, claim, why);
     Ok(Answer::Yes)
 }

@@ -14,7 +14,7 @@ use crate::log;
 /// What the agent on this node knows becomes known here. Returns why not, if it matters and does not.
 pub(super) fn learn(facts: &mut Facts, settings: &Settings) -> Option<String> {
     facts.probed_services().next().filter(|_| facts.policy().probes)?;
-    if let Some(recorded) = settings.recorded {
+    if let Some(recorded) = &settings.recorded {
         // If it has them, they became known with its objects.
         let missing = "the bundle does not have the verdicts of probes";
         return (!recorded.has_verdicts).then(|| missing.to_owned());

@@ -35,6 +35,9 @@ pub struct Watch {
     output: Output,
 }
 
+/// As many entries as a journal keeps.
+const MOST: u64 = 2000;
+
 /// How long to wait before the agent is asked again, and how often in a row that may fail.
 const AGAIN: Duration = Duration::from_secs(1);
 const TRIES: u32 = 60;
@@ -43,23 +46,36 @@ impl Watch {
     pub fn run(mut self) -> anyhow::Result<Answer> {
         self.service = self.service.as_deref().map(service_name).transpose()?;
         let agent = self.agent.open()?;
-        let path = format!("journal?limit={}", self.last.clamp(1, 2000));
+        // Entries about one Service may be far apart.
+        let limit = if self.service.is_some() { MOST } else { self.last.clamp(1, MOST) };
+        let path = format!("journal?limit={limit}");
         let earlier = while_waiting("asking the agent", || agent.get(&path))?;
         let mut seen = earlier["last"].as_u64();
-        if self.last > 0 {
-            for entry in earlier["items"].as_array().into_iter().flatten() {
-                self.print(entry)?;
-            }
+        let entries = earlier["items"].as_array().into_iter().flatten();
+        let entries: Vec<&Value> = entries.filter(|entry| self.is_wanted(entry)).collect();
+        let last = usize::try_from(self.last).unwrap_or(usize::MAX);
+        for entry in &entries[entries.len().saturating_sub(last)..] {
+            self.print(entry)?;
         }
-        if !self.once {
+        if self.once {
+            if let Some(service) = self.service.as_deref().filter(|_| entries.is_empty()) {
+                self.remark(&format!("the journal has no entry about {service}"));
+            }
+        } else {
             self.follow(&agent, &mut seen)?;
         }
         Ok(Answer::Yes)
     }
 
+    fn is_wanted(&self, entry: &Value) -> bool {
+        self.service.as_deref().is_none_or(|wanted| entry["service"] == wanted)
+    }
+
     /// Until the reader is gone, or the agent is for a minute. A restarted agent counts from the beginning.
     fn follow(&self, agent: &Local, seen: &mut Option<u64>) -> anyhow::Result<()> {
         let mut failures = 0;
+        let started = |agent: &Local| agent.get("status").ok().map(|status| status["started"].clone());
+        let mut run = started(agent);
         loop {
             let (mut printed, mut received) = (Ok(()), false);
             let result = agent.follow(*seen, &mut |event, data| {
@@ -67,7 +83,9 @@ impl Watch {
                 match event {
                     "journal" => {
                         *seen = data["number"].as_u64();
-                        printed = self.print(data);
+                        if self.is_wanted(data) {
+                            printed = self.print(data);
+                        }
                     }
                     "lost" => self.remark("some entries are lost: more happened than the journal keeps"),
                     _ => {}
@@ -86,10 +104,8 @@ impl Watch {
             }
             // In any case: an agent that has no room for us ends connections at once.
             sleep(AGAIN);
-            if let Ok(journal) = agent.get("journal?limit=1")
-                && journal["last"].as_u64() < *seen
-            {
-                *seen = Some(0);
+            if let Some(now) = started(agent).filter(|now| run.as_ref() != Some(now)) {
+                (run, *seen) = (Some(now), Some(0));
             }
         }
     }
@@ -99,9 +115,6 @@ impl Watch {
     }
 
     fn print(&self, entry: &Value) -> io::Result<()> {
-        if self.service.as_deref().is_some_and(|wanted| entry["service"] != wanted) {
-            return Ok(());
-        }
         let mut out = io::stdout().lock();
         match self.output {
             Output::Text => writeln!(out, "{}", line(entry, Paint::stdout()))?,

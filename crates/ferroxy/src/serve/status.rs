@@ -92,6 +92,8 @@ pub struct Now {
 /// The source of Services and EndpointSlices: the API server, or manifests.
 #[derive(Debug, Default)]
 pub struct Source {
+    /// The agent stops, and the source with it.
+    pub is_stopping: bool,
     pub state: SourceState,
     /// Why no change will ever be reported again, if the thread of the source has ended. Only a restart helps.
     pub ended: Option<&'static str>,
@@ -218,9 +220,19 @@ impl Status {
         let _ = self.inputs.set(gauge);
     }
 
+    /// The agent stops. That the source ends is no news from now on.
+    pub fn stopping(&self) {
+        self.now().source.is_stopping = true;
+    }
+
     /// The thread of the source has ended: no change will be reported any more.
     pub fn source_ended(&self, why: &'static str) {
-        self.now().source.ended = Some(why);
+        let mut now = self.now();
+        now.source.ended = Some(why);
+        if now.source.is_stopping {
+            return;
+        }
+        drop(now);
         self.journal.iter().for_each(|journal| journal.write(Entry::new(What::Source, why)));
     }
 
@@ -574,7 +586,7 @@ mod tests {
     #[test]
     fn the_source_is_alive_while_every_watch_is_and_one_had_a_recent_sign_of_life() {
         let watch = |resource, alive, last_activity| Watch { resource, alive, last_activity };
-        let of = |watches| Source { state: SourceState::of_watches(watches), ended: None };
+        let of = |watches| Source { state: SourceState::of_watches(watches), ..Source::default() };
         let (early, late) = (Moment::now(), Moment::now());
         let one = of(vec![watch("services", true, Some(late)), watch("endpointslices", false, Some(early))]);
         assert!(!one.is_alive(late));

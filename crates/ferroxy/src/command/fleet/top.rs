@@ -135,9 +135,15 @@ impl Sum {
             ]);
         }
         let mut text = table.to_string();
+        if self.rows.is_empty() && self.counting > 0 {
+            text = format!("no Service has had traffic on the {} that count it\n", nodes(self.counting));
+        }
         if !self.not_counting.is_empty() {
-            let count = nodes(self.not_counting.len());
-            text.push_str(&format!("\n{count} count no traffic: start the agents with --traffic-metrics\n"));
+            let (count, verb) =
+                (self.not_counting.len(), if self.not_counting.len() == 1 { "counts" } else { "count" });
+            let words =
+                format!("{} {verb} no traffic: start the agents with --traffic-metrics", nodes(count));
+            text.push_str(&format!("\n{words}\n"));
         }
         for (node, reason) in &self.missing {
             text.push_str(&format!("\n{} {node}: {reason}\n", paint.bad("no answer")));
@@ -193,7 +199,7 @@ mod tests {
             sum.rows.iter().map(|row| (row.service.as_str(), row.rate.connections, row.nodes)).collect();
         assert_eq!(rows, [("a/web", 8.0, 2), ("a/idle", 0.0, 0)]);
         let text = sum.text(Paint::off());
-        assert!(text.contains("no answer c: refused") && text.contains("1 node count no traffic"), "{text}");
+        assert!(text.contains("no answer c: refused") && text.contains("1 node counts no traffic"), "{text}");
         assert_eq!(sum.value()["counting"], 2);
         sum.sort(Sort::Name);
     }
