@@ -170,6 +170,34 @@ fn an_endpoint_that_something_unseen_names_stays_and_is_no_failure() {
     }
 }
 
+/// HNS is listed again in the middle of a Plan, and another program has the frontend of a later operation.
+#[test]
+fn a_frontend_that_others_took_since_the_plan_was_made_stays_theirs() {
+    for version in [NEWEST, OLD] {
+        for is_wanted in [true, false] {
+            let host = Host::new(false, version);
+            let mut dataplane = started(&host, &intent([service(1, [300]), service(2, [301])]));
+            ids(&host, Kind::LoadBalancer)
+                .into_iter()
+                .for_each(|id| host.fake.service().remove(Kind::LoadBalancer, id));
+            let pod = endpoint(&host, "10.244.1.5").unwrap();
+            let mut document = foreign(pod, "them");
+            document["FrontendVIPs"] = json!(["10.96.0.2"]);
+            document["PortMappings"][0]["ExternalPort"] = json!(80);
+            let theirs = host.fake.service().add(Kind::LoadBalancer, document);
+            let before = host.fake.service().document(Kind::LoadBalancer, theirs).cloned();
+            let (first, second) = (service(1, [302]), service(2, [303]));
+            let second = (second.0, is_wanted.then_some(second.1));
+            let outcome = dataplane.change(vec![(first.0, Some(first.1)), second.clone()]).unwrap();
+            assert_eq!(host.fake.service().document(Kind::LoadBalancer, theirs).cloned(), before);
+            assert_eq!(ids(&host, Kind::LoadBalancer).len(), 2, "the first Service is in force");
+            let refused: Vec<_> = outcome.refused.iter().map(|it| it.service.clone()).collect();
+            assert_eq!(refused, if is_wanted { vec![second.0] } else { vec![] });
+            assert!(outcome.refused.iter().all(|it| it.reason.contains("belongs to them")), "{outcome:?}");
+        }
+    }
+}
+
 /// A route changes, and the endpoint behind it cannot be made anew: ours keep using it.
 #[test]
 fn an_outdated_endpoint_that_others_name_takes_no_load_balancer_away() {

@@ -175,6 +175,12 @@ impl Mirror {
         Some((id, self.balancers.get(&id)?))
     }
 
+    /// What we may change or replace at this frontend. A Plan may be older than what was seen since: then it can be another
+    /// program's.
+    pub fn ours_at(&self, at: &Frontend) -> Option<(Guid, &SeenBalancer)> {
+        self.balancer_at(at).filter(|(_, seen)| seen.is_ours())
+    }
+
     /// The id that a load balancer must name for an address: a pod of this node comes before what stands for one elsewhere.
     pub fn id_of(&self, ip: IpAddr) -> Option<Guid> {
         let is_local = |id: &Guid| self.endpoints.get(id).is_some_and(|seen| !seen.endpoint.is_remote);
