@@ -1,4 +1,4 @@
-//! An overlay whose routes arrive late.
+//! An overlay: routes that arrive late, and the range of this node, which no route names.
 
 #![allow(
     clippy::unwrap_used,
@@ -54,4 +54,23 @@ fn a_pod_without_a_route_waits_for_it() {
     let behind = lines.iter().filter(|line| line.contains("10.244.3.") && line.contains("172.18.0.4"));
     assert_eq!(behind.count(), 2, "{lines:?}");
     assert_eq!(balancers(&host).len(), 2, "{lines:?}");
+}
+
+/// A controller of a user's own may write EndpointSlices without node names.
+#[test]
+fn a_pod_of_this_node_needs_no_route_even_if_its_node_is_not_known() {
+    let host = Host::new(true, Version::NEWEST);
+    let mut dataplane = host.open();
+    let here = service(1, [256 + 5, 2 * 256 + 7]);
+    let intent = Intent { services: [here].into_iter().collect(), ..intent() };
+    assert_eq!(dataplane.start(&intent).unwrap().refused, []);
+    let lines = host.lines();
+    let expected = "source [10.244.1.9] endpoints [10.244.1.5 10.244.2.7]";
+    assert!(balancers(&host)[0].ends_with(expected), "{lines:?}");
+    assert!(
+        !lines.iter().any(|line| line.starts_with("endpoint 10.244.1.5 ")),
+        "HNS has it already: {lines:?}"
+    );
+    assert_eq!(dataplane.shortcomings(&intent.services.values().next().unwrap().clone()), []);
+    assert_eq!(dataplane.verify().unwrap().operations, 0);
 }

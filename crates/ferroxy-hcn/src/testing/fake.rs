@@ -85,6 +85,14 @@ impl Fake {
         self.service().add(Kind::Network, json!({ "Name": name, "Type": "Overlay", "Policies": policies }))
     }
 
+    /// Pods of this node get addresses of this range.
+    pub fn add_subnet(&self, network: Guid, prefix: &str) {
+        let mut service = self.service();
+        let Some(mut document) = service.document(Kind::Network, network).cloned() else { return };
+        document["Ipams"] = json!([{ "Type": "Static", "Subnets": [{ "IpAddressPrefix": prefix }] }]);
+        service.replace(Kind::Network, network, document);
+    }
+
     /// A pod of this node, as a network plugin adds it.
     pub fn add_pod(&self, network: Guid, name: &str, addresses: &[&str]) -> Guid {
         let configurations: Vec<Value> = addresses.iter().map(|ip| json!({ "IpAddress": ip })).collect();

@@ -178,7 +178,8 @@ impl Kernelspace {
         let node_ip = node_ip.ok_or(Error::NoNodeIp)?;
         let host_mac = (self.mac_of.0)(node_ip).ok_or(Error::NoMac(node_ip))?;
         self.check_source_vip(source_vip, host_mac)?;
-        Ok(Overlay { routes: Overlay::routes_of(network), source_vip, host_mac })
+        let (routes, own) = (Overlay::routes_of(network), Overlay::own_of(network));
+        Ok(Overlay { routes, own, source_vip, host_mac })
     }
 
     /// A pod with the source VIP would get the answers to everybody's connections. Found out later, it is no reason to stop:
