@@ -16,7 +16,7 @@ use ferroxy_core::testing::service;
 use ferroxy_core::{Family, Intent, NodeIntent, ServiceIntent, ServiceName};
 use ferroxy_dataplane::capability::leftovers::{Established, InForce};
 use ferroxy_dataplane::{Dataplane, TakesOver, Verifies};
-use ferroxy_hcn::{Guid, Kind, Version};
+use ferroxy_hcn::{Code, Guid, Kind, Version};
 use ferroxy_kernelspace::Kernelspace;
 use serde_json::{Value, json};
 use support::{Host, NODE_IP};
@@ -275,4 +275,27 @@ fn a_verification_costs_a_list_and_a_share() {
     let (small, large) = (calls(200), calls(400));
     // Open and query, for each load balancer and each endpoint, once in twenty verifications.
     assert_eq!(large - small, 200 * 2 * 2);
+}
+
+/// A list that fails once is asked for again.
+#[test]
+fn a_list_that_fails_once_is_not_missing() {
+    let host = Host::new(false, NEWEST);
+    let services = (1..=200).map(|number| service(number, [300 + number]));
+    let mut dataplane = started(&host, &intent(services));
+    let mut calls = || {
+        let before = dataplane.calls().total();
+        let repair = dataplane.verify();
+        (dataplane.calls().total() - before, repair.is_ok())
+    };
+    host.fake.fail_first("/policylists/", Some(Code::SERVER_BUSY), 1);
+    let (_, is_ok) = calls();
+    assert!(!is_ok, "nothing is known");
+    let (usual, is_ok) = calls();
+    assert!(is_ok && usual < 200, "{usual} calls");
+    host.fake.fail_first("/policylists/", None, 1);
+    let (blind, is_ok) = calls();
+    assert!(is_ok && blind > 400, "{blind} calls: each load balancer is read");
+    let (usual, is_ok) = calls();
+    assert!(is_ok && usual < 200, "{usual} calls");
 }

@@ -4,7 +4,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use serde_json::{Value, json};
 
-use super::service::{Answer, Fault, Service, Setup};
+use super::service::{Answer, Fault, FirstFault, Service, Setup};
 use crate::api::{Api, Handle, Kind, Notification, OnNotification};
 use crate::error::{Code, Error};
 use crate::guid::Guid;
@@ -107,6 +107,11 @@ impl Fake {
     /// The next calls of this function fail.
     pub fn fail(&self, function: &str, code: Code, times: u32) {
         self.service().faults.push(Fault { function: function.to_owned(), code, times });
+    }
+
+    /// The next requests for this path of the first version are answered, and fail.
+    pub fn fail_first(&self, path: &str, code: Option<Code>, times: u32) {
+        self.service().first_faults.push(FirstFault { path: path.to_owned(), code, times });
     }
 
     pub fn stop(&self) {

@@ -40,6 +40,15 @@ pub struct Fault {
     pub times: u32,
 }
 
+/// The next requests for a path of the first version are answered, and fail.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FirstFault {
+    pub path: String,
+    /// The answer may have none.
+    pub code: Option<Code>,
+    pub times: u32,
+}
+
 /// What a call returns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
@@ -57,6 +66,7 @@ pub struct Service {
     pub setup: Setup,
     pub is_running: bool,
     pub faults: Vec<Fault>,
+    pub first_faults: Vec<FirstFault>,
     pub counted: Counted,
     /// Objects whose documents are nonsense.
     pub unreadable: BTreeSet<Guid>,
@@ -77,6 +87,7 @@ impl Service {
             setup,
             is_running: true,
             faults: Vec::new(),
+            first_faults: Vec::new(),
             counted: Counted::new(),
             unreadable: BTreeSet::new(),
             fewest_balancers: None,
@@ -170,6 +181,14 @@ impl Service {
     }
 
     fn call_v1(&mut self, text: &str) -> Answer {
+        let is_about = |fault: &&mut FirstFault| text.trim().ends_with(&fault.path) && fault.times > 0;
+        if let Some(fault) = self.first_faults.iter_mut().find(is_about) {
+            fault.times -= 1;
+            let code = fault.code.map_or(0, Code::hresult);
+            return Answer::Text(
+                json!({ "Success": false, "Error": "on demand", "ErrorCode": code }).to_string(),
+            );
+        }
         let answer = match text.trim() {
             path if self.setup.lacks_lists && path != "GET /globals/version" => {
                 json!({ "Success": false, "Error": format!("no {path} here") })

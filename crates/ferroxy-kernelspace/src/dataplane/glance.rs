@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use ferroxy_hcn::{ErrorKind, Guid, Listed};
+use ferroxy_hcn::{ErrorKind, Guid, Kind, Listed};
 use tracing::warn;
 
 use super::Kernelspace;
@@ -41,7 +41,7 @@ impl Glance {
 impl Kernelspace {
     pub(super) fn glance_at_endpoints(&mut self, network: Guid) -> Result<Glance, Error> {
         let listed = self.hcn.listed_endpoints();
-        let Some(listed) = self.unless_blind(listed)? else { return Ok(Glance::blind()) };
+        let Some(listed) = self.unless_blind(Kind::Endpoint, listed)? else { return Ok(Glance::blind()) };
         let mut glance = Glance::default();
         for entry in listed {
             let is_same = self.mirror.is_as_listed(entry.id, entry.print, |mirror| {
@@ -55,7 +55,7 @@ impl Kernelspace {
 
     pub(super) fn glance_at_balancers(&mut self) -> Result<Glance, Error> {
         let listed = self.hcn.listed_load_balancers();
-        let Some(listed) = self.unless_blind(listed)? else { return Ok(Glance::blind()) };
+        let Some(listed) = self.unless_blind(Kind::LoadBalancer, listed)? else { return Ok(Glance::blind()) };
         let mut glance = Glance::default();
         for entry in listed {
             let is_same = self.mirror.is_as_listed(entry.id, entry.print, |mirror| {
@@ -67,14 +67,23 @@ impl Kernelspace {
         Ok(glance)
     }
 
-    /// `None`: HNS answers, and has no list. Silence is an error.
-    fn unless_blind<T>(&mut self, listed: Result<T, ferroxy_hcn::Error>) -> Result<Option<T>, Error> {
+    /// `None`: HNS answers, and gives no list, this time or ever. Silence is an error.
+    fn unless_blind<T>(
+        &mut self,
+        kind: Kind,
+        listed: Result<T, ferroxy_hcn::Error>,
+    ) -> Result<Option<T>, Error> {
         match listed {
-            Ok(listed) => Ok(Some(listed)),
+            Ok(listed) => {
+                self.blind.remove(&kind);
+                Ok(Some(listed))
+            }
             Err(error) if error.kind() == ErrorKind::Unknown => Err(error.into()),
             Err(error) => {
-                if !std::mem::replace(&mut self.is_blind, true) {
-                    warn!("HNS does not list whole objects: {error}; every verification reads each of them");
+                if self.blind.insert(kind) {
+                    warn!(
+                        "HNS does not list whole objects ({kind}): {error}; until it does, a verification reads each"
+                    );
                 }
                 Ok(None)
             }

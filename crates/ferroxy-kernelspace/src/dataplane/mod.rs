@@ -24,7 +24,7 @@ use ferroxy_dataplane::{
     Acknowledged, Change, CountsRefusals, Dataplane, Failure, Outcome, Persists, Preview, Receipt, Refusal,
     Settings, SignsOfLife, TakesOver, Verifies, Watches,
 };
-use ferroxy_hcn::{Calls, Features, Guid, Hcn};
+use ferroxy_hcn::{Calls, Features, Guid, Hcn, Kind};
 
 use self::apply::Applied;
 pub use self::error::Error;
@@ -56,8 +56,8 @@ pub struct Kernelspace {
     modify: Modify,
     /// Which share of what is known the next look reads again.
     turn: u8,
-    /// HNS has no lists of whole objects: that was logged.
-    is_blind: bool,
+    /// HNS gave no list of whole objects of these kinds when it was asked last: that was logged.
+    blind: BTreeSet<Kind>,
     failures: Failures,
     life: Option<Life>,
 }
@@ -114,7 +114,7 @@ impl Kernelspace {
             keep_unknown: false,
             modify: Modify::Unchecked,
             turn: 0,
-            is_blind: false,
+            blind: BTreeSet::new(),
             failures: Failures::default(),
             life: None,
         }
