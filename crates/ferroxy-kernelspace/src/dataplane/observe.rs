@@ -88,6 +88,20 @@ impl Kernelspace {
         Ok(network)
     }
 
+    /// Whether the routes of the overlay are those that are known. Network plugins add one for each new node, and HNS does
+    /// not announce it.
+    pub(super) fn has_routes_of(&mut self, known: &Surroundings) -> Result<bool, Error> {
+        let Some(overlay) = &known.overlay else { return Ok(true) };
+        let before = self.network;
+        self.is_certain = false;
+        let network = self.find_network()?;
+        let is_same = self.network == before
+            && Overlay::routes_of(&network) == overlay.routes
+            && Overlay::own_of(&network) == overlay.own;
+        self.is_certain = is_same;
+        Ok(is_same)
+    }
+
     /// `again`: also those that others may have changed, and a part of the rest.
     pub(super) fn look_at_endpoints(&mut self, again: bool) -> Result<(), Error> {
         let Some(network) = self.network else { return Ok(()) };
