@@ -198,6 +198,36 @@ fn a_frontend_that_others_took_since_the_plan_was_made_stays_theirs() {
     }
 }
 
+/// However the ids are ordered, ours is seen, and theirs is left alone.
+#[test]
+fn a_second_load_balancer_at_a_frontend_hides_none_of_ours() {
+    for owner in ["them", "ferroxy"] {
+        let host = Host::new(false, NEWEST);
+        let mut dataplane = started(&host, &intent([service(1, [300])]));
+        let ours = ids(&host, Kind::LoadBalancer).into_iter().next().unwrap();
+        let document = host.fake.service().document(Kind::LoadBalancer, ours).unwrap().clone();
+        let others: Vec<Guid> = (0..3)
+            .map(|_| {
+                let mut second = document.clone();
+                second["Owner"] = json!(owner);
+                host.fake.service().add(Kind::LoadBalancer, second)
+            })
+            .collect();
+        let repair = dataplane.verify().unwrap();
+        assert_eq!(repair.unrepaired, None);
+        let is_theirs = owner == "them";
+        assert_eq!(repair.operations, usize::from(!is_theirs), "{:?}", repair.examples);
+        assert_eq!(ids(&host, Kind::LoadBalancer).len(), if is_theirs { 4 } else { 1 });
+        if is_theirs {
+            host.fake.service().remove(Kind::LoadBalancer, others[0]);
+        }
+        assert_eq!(dataplane.verify().unwrap().operations, 0);
+        dataplane.change(vec![(service(1, []).0, None)]).unwrap();
+        let left: BTreeSet<Guid> = others[1..].iter().copied().filter(|_| is_theirs).collect();
+        assert_eq!(ids(&host, Kind::LoadBalancer), left);
+    }
+}
+
 /// A route changes, and the endpoint behind it cannot be made anew: ours keep using it.
 #[test]
 fn an_outdated_endpoint_that_others_name_takes_no_load_balancer_away() {

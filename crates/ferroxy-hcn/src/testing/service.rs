@@ -75,7 +75,8 @@ pub struct Service {
     objects: BTreeMap<Kind, BTreeMap<Guid, Value>>,
     handles: BTreeMap<u64, (Kind, Guid)>,
     /// What only one object can have, and which has it: a start of thousands would take hours if each were compared with all.
-    claims: HashMap<Claim, Guid>,
+    /// Other programs can have got HNS to take more.
+    claims: HashMap<Claim, Vec<Guid>>,
     /// How many load balancers name an endpoint.
     references: HashMap<Guid, usize>,
     next: u64,
@@ -109,9 +110,7 @@ impl Service {
     pub fn remove(&mut self, kind: Kind, id: Guid) {
         let Some(document) = self.of(kind).remove(&id) else { return };
         for claim in claims(kind, &document) {
-            if self.claims.get(&claim) == Some(&id) {
-                self.claims.remove(&claim);
-            }
+            self.claims.entry(claim).or_default().retain(|other| *other != id);
         }
         for endpoint in endpoints_of(kind, &document) {
             if let Some(count) = self.references.get_mut(&endpoint) {
@@ -126,8 +125,8 @@ impl Service {
     }
 
     /// Who has it.
-    pub(super) fn claimant(&self, claim: &Claim) -> Option<Guid> {
-        self.claims.get(claim).copied()
+    pub(super) fn claimants(&self, claim: &Claim) -> impl Iterator<Item = Guid> {
+        self.claims.get(claim).into_iter().flatten().copied()
     }
 
     pub fn documents(&self, kind: Kind) -> impl Iterator<Item = (Guid, &Value)> {
@@ -307,7 +306,9 @@ impl Service {
     fn insert(&mut self, kind: Kind, id: Guid, mut document: Value) {
         self.remove(kind, id);
         document["ID"] = json!(id);
-        self.claims.extend(claims(kind, &document).into_iter().map(|claim| (claim, id)));
+        for claim in claims(kind, &document) {
+            self.claims.entry(claim).or_default().push(id);
+        }
         for endpoint in endpoints_of(kind, &document) {
             *self.references.entry(endpoint).or_default() += 1;
         }

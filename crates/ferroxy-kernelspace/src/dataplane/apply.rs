@@ -54,10 +54,13 @@ impl Kernelspace {
             Op::CreateBalancer(at, balancer) => self.create_balancer(at, balancer, applied),
             Op::ChangeBalancer(at, balancer) => self.change_balancer(at, balancer, applied),
             // Another program may have got the frontend since the Plan was made.
-            Op::DeleteBalancer(at) => match self.mirror.ours_at(at) {
-                Some((id, seen)) if seen.is_own => self.delete_balancer(id),
-                _ => Ok(()),
-            },
+            Op::DeleteBalancer(at) => {
+                self.delete_surplus(at)?;
+                match self.mirror.ours_at(at) {
+                    Some((id, seen)) if seen.is_own => self.delete_balancer(id),
+                    _ => Ok(()),
+                }
+            }
             Op::DeleteEndpoint(ip) => match self.mirror.own_id_of(*ip) {
                 Some(id) => self.delete_endpoint(id, *ip, applied),
                 None => Ok(()),
@@ -158,6 +161,7 @@ impl Kernelspace {
         balancer: &Balancer,
         applied: &mut Applied,
     ) -> Result<(), Refusal> {
+        self.delete_surplus(at)?;
         let Some((id, seen)) = self.mirror.ours_at(at) else {
             return self.create_balancer(at, balancer, applied);
         };
@@ -227,6 +231,10 @@ impl Kernelspace {
         Ok(found.is_some_and(|found| {
             sorted(&found.host_compute_endpoints) == sorted(&document.host_compute_endpoints)
         }))
+    }
+
+    fn delete_surplus(&mut self, at: &Frontend) -> Result<(), Refusal> {
+        self.mirror.surplus_at(at).into_iter().try_for_each(|id| self.delete_balancer(id))
     }
 
     fn delete_balancer(&mut self, id: Guid) -> Result<(), Refusal> {
