@@ -288,6 +288,46 @@ fn what_others_change_is_repaired_by_the_next_verification() {
     }
 }
 
+/// A change that could not be read, and one of an object that the lists do not have, are not missed.
+#[test]
+fn what_a_list_does_not_vouch_for_is_read() {
+    for is_unlisted in [false, true] {
+        let host = Host::new(false, NEWEST);
+        let services = (1..=40u16).map(|number| service(number, [300 + number]));
+        let mut dataplane = started(&host, &intent(services));
+        let right = host.lines();
+        assert_eq!(dataplane.verify().unwrap().operations, 0);
+        let balancers = ids(&host, Kind::LoadBalancer);
+        if is_unlisted {
+            host.fake.service().unlisted = balancers.clone();
+        }
+        for id in &balancers {
+            let document = host.fake.service().document(Kind::LoadBalancer, *id).unwrap().clone();
+            host.fake.service().replace(Kind::LoadBalancer, *id, tampered(&document, 1, Guid::ZERO));
+        }
+        if !is_unlisted {
+            host.fake.service().unreadable = balancers.clone();
+            dataplane.verify().unwrap();
+            host.fake.service().unreadable.clear();
+        }
+        assert_eq!(dataplane.verify().unwrap().operations, 40, "unlisted: {is_unlisted}");
+        assert_eq!(host.lines(), right);
+        let changed = endpoint(&host, "10.244.1.50").unwrap();
+        let mut document = host.fake.service().document(Kind::Endpoint, changed).unwrap().clone();
+        document["MacAddress"] = json!("02-11-00-00-00-01");
+        host.fake.service().replace(Kind::Endpoint, changed, document);
+        if is_unlisted {
+            host.fake.service().unlisted.insert(changed);
+        } else {
+            host.fake.service().unreadable = [changed].into();
+            dataplane.verify().unwrap();
+            host.fake.service().unreadable.clear();
+        }
+        assert_eq!(dataplane.verify().unwrap().unrepaired, None);
+        assert_eq!(host.lines(), right);
+    }
+}
+
 /// Twice as many objects: a verification makes as many calls, but for a share that it reads.
 #[test]
 fn a_verification_costs_a_list_and_a_share() {

@@ -70,6 +70,8 @@ pub struct Service {
     pub counted: Counted,
     /// Objects whose documents are nonsense.
     pub unreadable: BTreeSet<Guid>,
+    /// Objects that the lists of the first version leave out.
+    pub unlisted: BTreeSet<Guid>,
     /// Set it to learn how few load balancers there were at any time since.
     pub fewest_balancers: Option<usize>,
     objects: BTreeMap<Kind, BTreeMap<Guid, Value>>,
@@ -91,6 +93,7 @@ impl Service {
             first_faults: Vec::new(),
             counted: Counted::new(),
             unreadable: BTreeSet::new(),
+            unlisted: BTreeSet::new(),
             fewest_balancers: None,
             objects: Kind::ALL.map(|kind| (kind, BTreeMap::new())).into(),
             handles: BTreeMap::new(),
@@ -206,7 +209,8 @@ impl Service {
     fn list(&mut self, kind: Kind) -> Value {
         self.next += 1;
         let activity = self.next;
-        let all = self.documents(kind).map(|(id, document)| first::describe(kind, id, document, activity));
+        let all = self.documents(kind).filter(|(id, _)| !self.unlisted.contains(id));
+        let all = all.map(|(id, document)| first::describe(kind, id, document, activity));
         let all: Vec<Value> = all.collect();
         json!({ "Success": true, "Output": all })
     }

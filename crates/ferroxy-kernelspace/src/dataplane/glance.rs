@@ -21,11 +21,12 @@ pub(super) struct Glance {
 }
 
 impl Glance {
+    /// What the list does not have is, too: nothing vouches for it.
     pub(super) fn is_doubtful(&self, id: Guid) -> bool {
-        self.is_blind || self.doubtful.contains(&id)
+        self.is_blind || self.doubtful.contains(&id) || !self.prints.contains_key(&id)
     }
 
-    /// Once these were read, as far as they are doubtful.
+    /// Of those whose content is known now: the doubtful ones were read.
     pub(super) fn prints_of(&self, ids: &BTreeSet<Guid>) -> impl Iterator<Item = (Guid, u64)> {
         self.prints.iter().filter(|(id, _)| ids.contains(id)).map(|(id, print)| (*id, *print))
     }

@@ -105,13 +105,12 @@ impl Kernelspace {
     /// `again`: also those that others may have changed, and a part of the rest.
     pub(super) fn look_at_endpoints(&mut self, again: bool) -> Result<(), Error> {
         let Some(network) = self.network else { return Ok(()) };
-        let ids: BTreeSet<Guid> = self.hcn.endpoints(network)?.into_iter().collect();
+        let mut ids: BTreeSet<Guid> = self.hcn.endpoints(network)?.into_iter().collect();
         let gone: Vec<Guid> = self.mirror.endpoints.keys().filter(|id| !ids.contains(id)).copied().collect();
         gone.into_iter().for_each(|id| self.mirror.forget_endpoint(id));
         let has_known = again && !self.mirror.endpoints.is_empty();
         let glance = if has_known { self.glance_at_endpoints(network)? } else { Glance::default() };
-        for id in &ids {
-            let id = *id;
+        for id in ids.clone() {
             if self.mirror.endpoints.contains_key(&id)
                 && !(again && (self.is_due(id) || glance.is_doubtful(id)))
             {
@@ -122,7 +121,8 @@ impl Kernelspace {
                     self.mirror.enter_endpoint(id, read_endpoint(network, id, &document));
                 }
                 Seen::Gone => self.mirror.forget_endpoint(id),
-                Seen::Unreadable => {}
+                // Its print is not that of what is known: the next look tries again.
+                Seen::Unreadable => drop(ids.remove(&id)),
             }
             self.show_life();
         }
@@ -131,20 +131,22 @@ impl Kernelspace {
     }
 
     pub(super) fn look_at_balancers(&mut self, again: bool) -> Result<(), Error> {
-        let ids: BTreeSet<Guid> = self.hcn.load_balancers()?.into_iter().collect();
+        let mut ids: BTreeSet<Guid> = self.hcn.load_balancers()?.into_iter().collect();
         let gone: Vec<Guid> = self.mirror.balancers.keys().filter(|id| !ids.contains(id)).copied().collect();
         gone.into_iter().for_each(|id| self.mirror.forget_balancer(id));
         let has_known = again && !self.mirror.balancers.is_empty();
         let glance = if has_known { self.glance_at_balancers()? } else { Glance::default() };
-        for id in &ids {
-            let id = *id;
+        for id in ids.clone() {
             if self.mirror.is_balancer_known(id) && !(again && (self.is_due(id) || glance.is_doubtful(id))) {
                 continue;
             }
             match self.seen(id, |hcn| hcn.load_balancer(id))? {
                 Seen::There(document) => self.mirror.enter_balancer(id, read_balancer(id, &document)),
                 Seen::Gone => self.mirror.forget_balancer(id),
-                Seen::Unreadable => self.mirror.enter_unreadable_balancer(id),
+                Seen::Unreadable => {
+                    ids.remove(&id);
+                    self.mirror.enter_unreadable_balancer(id);
+                }
             }
             self.show_life();
         }
