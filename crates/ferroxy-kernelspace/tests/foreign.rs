@@ -170,6 +170,25 @@ fn an_endpoint_that_something_unseen_names_stays_and_is_no_failure() {
     }
 }
 
+/// What cannot be read goes on to exist, and names the endpoint no more.
+#[test]
+fn an_endpoint_that_something_unreadable_named_goes_in_the_end() {
+    let host = Host::new(false, NEWEST);
+    let mut dataplane = started(&host, &intent([service(1, [300]), service(2, [301])]));
+    let named = endpoint(&host, "10.244.1.44").unwrap();
+    let theirs = host.fake.service().add(Kind::LoadBalancer, foreign(named, "them"));
+    host.fake.service().unreadable = [theirs].into();
+    assert!(!dataplane.change(vec![(service(1, []).0, None)]).unwrap().drift);
+    assert_eq!(endpoint(&host, "10.244.1.44"), Some(named));
+    let pod = endpoint(&host, "10.244.1.5").unwrap();
+    host.fake.service().replace(Kind::LoadBalancer, theirs, foreign(pod, "them"));
+    for _ in 0..20 {
+        assert_eq!(dataplane.verify().unwrap().unrepaired, None);
+    }
+    assert_eq!(endpoint(&host, "10.244.1.44"), None);
+    assert!(ids(&host, Kind::LoadBalancer).contains(&theirs));
+}
+
 /// HNS is listed again in the middle of a Plan, and another program has the frontend of a later operation.
 #[test]
 fn a_frontend_that_others_took_since_the_plan_was_made_stays_theirs() {

@@ -157,6 +157,11 @@ impl Mirror {
         self.is_held(id)
     }
 
+    /// What cannot be read may name other endpoints by now: HNS is asked again.
+    pub fn release_held(&mut self) {
+        self.held.clear();
+    }
+
     /// What a list says of a known object, and whether that agrees with what is known. `false`: another program may have
     /// changed it.
     pub fn is_as_listed(&self, id: Guid, print: u64, agrees: impl FnOnce(&Mirror) -> bool) -> bool {

@@ -32,6 +32,9 @@ impl Kernelspace {
         self.look_at_endpoints(true)?;
         self.look_at_balancers(true)?;
         self.turn = (self.turn + 1) % SHARES;
+        if self.turn == 0 {
+            self.mirror.release_held();
+        }
         let surroundings = self.surroundings_of(&network, node)?;
         let host_mac = surroundings.overlay.as_ref().map(|overlay| overlay.host_mac);
         self.mirror.set_host_mac(host_mac);
