@@ -54,6 +54,12 @@ impl Code {
     pub const SERVER_BUSY: Code = Code(0x6bb);
     pub const CALL_FAILED: Code = Code(0x6be);
     pub const CALL_NOT_EXECUTED: Code = Code(0x6bf);
+    /// The service starts, or stops: nothing listens for calls.
+    pub const NO_LISTENER: Code = Code(0x6d9);
+    pub const CALL_CANCELLED: Code = Code(0x71a);
+    pub const OUT_OF_RESOURCES: Code = Code(0x6b9);
+    /// The object that would have answered ended with its process.
+    pub const DISCONNECTED: Code = Code(0x8001_0108);
     pub const NOT_FOUND: Code = Code(0x490);
     pub const ALREADY_EXISTS: Code = Code(0xb7);
     pub const INVALID_DATA: Code = Code(0xd);
@@ -97,6 +103,10 @@ impl Code {
             | Code::SERVER_BUSY
             | Code::CALL_FAILED
             | Code::CALL_NOT_EXECUTED
+            | Code::NO_LISTENER
+            | Code::CALL_CANCELLED
+            | Code::OUT_OF_RESOURCES
+            | Code::DISCONNECTED
             | Code::MANAGER_STOPPING
             | Code::SWITCH_PORT_NOT_FOUND => ErrorKind::Unknown,
             Code::NOT_FOUND | Code::ENDPOINT_NOT_FOUND => ErrorKind::NotFound,
@@ -119,6 +129,10 @@ impl Code {
             Code::SERVER_BUSY => "the Host Networking Service is too busy",
             Code::CALL_FAILED => "the call failed on its way",
             Code::CALL_NOT_EXECUTED => "the call failed and was not carried out",
+            Code::NO_LISTENER => "the Host Networking Service does not listen",
+            Code::CALL_CANCELLED => "the call was cancelled",
+            Code::OUT_OF_RESOURCES => "no resources left for the call",
+            Code::DISCONNECTED => "the Host Networking Service ended during the call",
             Code::NOT_FOUND => "not found",
             Code::ALREADY_EXISTS => "already exists",
             Code::INVALID_DATA => "the answer cannot be read",
@@ -195,8 +209,10 @@ mod tests {
 
     #[test]
     fn silence_is_not_absence() {
-        for code in [0x6b5, 0x8007_06b5, 0x5b4, 0x6ba, 0x8007_06bb, 0x6be, 0x6bf, 0x803b_0007, 0x803b_0020] {
-            assert_eq!(Code::new(code).kind(), ErrorKind::Unknown);
+        let of_calls =
+            [0x6b5, 0x8007_06b5, 0x5b4, 0x6ba, 0x8007_06bb, 0x6be, 0x6bf, 0x6d9, 0x71a, 0x8007_06b9];
+        for code in of_calls.into_iter().chain([0x8001_0108, 0x803b_0007, 0x803b_0020]) {
+            assert_eq!(Code::new(code).kind(), ErrorKind::Unknown, "{code:x}");
         }
     }
 }

@@ -46,7 +46,8 @@ impl Hcn {
     }
 
     pub fn version(&mut self) -> Result<Version, Error> {
-        let answer = self.get_v1("/globals/version")?;
+        // Every HNS has it: without a reason it is not known why it did not answer.
+        let answer = self.get_v1("/globals/version", Code::CALL_FAILED)?;
         serde_json::from_value(answer).map_err(|error| Error::unreadable(V1, error))
     }
 
@@ -63,20 +64,22 @@ impl Hcn {
     }
 
     fn list_v1(&mut self, path: &str) -> Result<Vec<Value>, Error> {
-        match self.get_v1(path)? {
+        match self.get_v1(path, Code::NOT_IMPLEMENTED)? {
             Value::Array(all) => Ok(all),
             Value::Null => Ok(Vec::new()),
             _ => Err(Error::unreadable(V1, "no list")),
         }
     }
 
-    fn get_v1(&mut self, path: &str) -> Result<Value, Error> {
+    /// `otherwise`: why it failed, if the answer has no code.
+    fn get_v1(&mut self, path: &str, otherwise: Code) -> Result<Value, Error> {
         self.calls.reads += 1;
         let text = self.api.call_v1("GET", path)?;
         let mut answer: Value = decode(V1, &text)?;
         if answer.get("Success") == Some(&Value::Bool(false)) {
             let reason = answer.get("Error").and_then(Value::as_str).unwrap_or_default();
-            return Err(Error::new(V1, Code::NOT_IMPLEMENTED, reason).about(path));
+            let code = answer.get("ErrorCode").and_then(error_code).unwrap_or(otherwise);
+            return Err(Error::new(V1, code, reason).about(path));
         }
         Ok(answer.get_mut("Output").map(Value::take).unwrap_or_default())
     }
@@ -272,6 +275,13 @@ impl Drop for Hcn {
 
 fn is_absence(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NetworkNotFound)
+}
+
+/// An HRESULT, with or without its sign. Zero says nothing.
+fn error_code(value: &Value) -> Option<Code> {
+    let number = value.as_i64().or_else(|| value.as_str()?.trim().parse().ok())?;
+    let code = u32::try_from(number).ok().or_else(|| Some(i32::try_from(number).ok()?.cast_unsigned()))?;
+    (code != 0).then(|| Code::new(code))
 }
 
 fn encode<T: Serialize>(call: &str, document: &T) -> Result<String, Error> {

@@ -120,3 +120,23 @@ fn each_endpoint_costs_one_call() {
     // The network is opened once, and once it is asked which id an object got.
     assert_eq!((hcn.calls().writes, hcn.calls().reads), (100, 2));
 }
+
+/// An answer of the first version that fails says why, or says nothing.
+#[test]
+fn a_failure_of_the_first_version_has_its_own_code() {
+    let fake = Fake::of(Version::NEWEST);
+    let mut hcn = fake.hcn();
+    let busy = Some(Code::SERVER_BUSY);
+    fake.fail_first("/globals/version", busy, 1);
+    assert_eq!(hcn.version().unwrap_err().code, Code::SERVER_BUSY);
+    fake.fail_first("/globals/version", None, 1);
+    assert_eq!(hcn.version().unwrap_err().kind(), ErrorKind::Unknown, "every HNS has a version");
+    assert_eq!(hcn.version().unwrap(), Version::NEWEST);
+    fake.fail_first("/policylists/", busy, 1);
+    assert_eq!(hcn.listed_load_balancers().unwrap_err().kind(), ErrorKind::Unknown);
+    fake.fail_first("/policylists/", None, 1);
+    assert_eq!(hcn.listed_load_balancers().unwrap_err().kind(), ErrorKind::NotImplemented);
+    fake.fail_first("/endpoints/", Some(Code::ACCESS_DENIED), 1);
+    assert_eq!(hcn.listed_endpoints().unwrap_err().kind(), ErrorKind::NotPermitted);
+    assert_eq!(hcn.listed_endpoints().unwrap(), []);
+}

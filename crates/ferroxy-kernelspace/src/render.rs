@@ -83,6 +83,19 @@ pub fn pool(
     }
 }
 
+/// A pod that a load balancer should name, and to which no route of the overlay leads.
+pub fn lost(service: &ServiceIntent, node: &NodeIntent, surroundings: &Surroundings) -> Option<IpAddr> {
+    surroundings.overlay.as_ref()?;
+    let families = surroundings.families(node);
+    let is_served = |port: &&PortIntent| families.contains(&port.family) && port.protocol != Protocol::Sctp;
+    let mut ports = service.ports.iter().filter(is_served);
+    let is_lost = |pod: &Pod| !pod.is_local && surroundings.is_lost(pod.ip, node);
+    ports.find_map(|port| {
+        let mut pods = port.frontends.iter().flat_map(|entry| pool(port, entry, service, surroundings));
+        pods.find(is_lost).map(|pod| pod.ip)
+    })
+}
+
 /// Needs direct server return, as policy Local does.
 pub fn preserves_destination(service: &ServiceIntent, surroundings: &Surroundings) -> bool {
     surroundings.features.dsr && service.annotation(PRESERVE_DESTINATION) == Some("true")

@@ -358,7 +358,8 @@ mod tests {
             prefix_length: 24,
             provider: [172, 18, 0, 3].into(),
         };
-        let overlay = Overlay { routes: vec![route], source_vip: NODE_IP, host_mac: Default::default() };
+        let overlay =
+            Overlay { routes: vec![route], own: vec![], source_vip: NODE_IP, host_mac: Default::default() };
         let surroundings = Surroundings { overlay: Some(overlay), ..surroundings(Version::NEWEST) };
         let mut node = node();
         let said = |node: &NodeIntent| {
@@ -379,7 +380,8 @@ mod tests {
         Arc::make_mut(&mut intent).ports[0].family = Family::V6;
         let node = node();
         assert_eq!(of(&intent, Here { node: &node, surroundings: None }), []);
-        let overlay = Overlay { routes: Vec::new(), source_vip: NODE_IP, host_mac: Default::default() };
+        let overlay =
+            Overlay { routes: vec![], own: vec![], source_vip: NODE_IP, host_mac: Default::default() };
         let surroundings = Surroundings { overlay: Some(overlay), ..surroundings(Version::NEWEST) };
         let found = of(&intent, Here { node: &node, surroundings: Some(&surroundings) });
         assert_eq!(found.len(), 1, "an overlay serves one family: {found:?}");

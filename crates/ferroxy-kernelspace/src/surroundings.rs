@@ -25,6 +25,8 @@ pub struct Surroundings {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Overlay {
     pub routes: Vec<RemoteSubnetRoute>,
+    /// Ranges of pods of this node: no route names them.
+    pub own: Vec<IpNet>,
     pub source_vip: IpAddr,
     /// Of the interface with the node's address.
     pub host_mac: Mac,
@@ -50,13 +52,15 @@ impl Surroundings {
     }
 
     /// A pod of another node to which no route of the overlay leads, yet. What is outside of the cluster's range of pods, or
-    /// where that range is not known, needs no route: this node sends to it as to any other host.
+    /// where that range is not known, needs no route: this node sends to it as to any other host. Nor do pods of this node,
+    /// whatever their EndpointSlice says of their node.
     pub fn is_lost(&self, ip: IpAddr, node: &NodeIntent) -> bool {
         let is_pod = match &node.family(Family::of(ip)).local_detector {
             Some(LocalDetector::SourceIn(range)) => range.contains(&ip),
             _ => false,
         };
-        is_pod && self.overlay.as_ref().is_some_and(|overlay| overlay.provider(ip).is_none())
+        let is_lost = |overlay: &Overlay| overlay.provider(ip).is_none() && !overlay.is_own(ip);
+        is_pod && self.overlay.as_ref().is_some_and(is_lost)
     }
 
     /// How HNS must know a pod of another node.
@@ -78,11 +82,20 @@ impl Overlay {
 
     /// Nodes, and what is outside: packets to them must come from the node's own address.
     pub fn is_outside(&self, ip: IpAddr) -> bool {
-        self.provider(ip).is_none_or(|provider| provider == ip)
+        !self.is_own(ip) && self.provider(ip).is_none_or(|provider| provider == ip)
+    }
+
+    /// Among the pods of this node.
+    pub fn is_own(&self, ip: IpAddr) -> bool {
+        self.own.iter().any(|range| range.contains(&ip))
     }
 
     pub fn routes_of(network: &Network) -> Vec<RemoteSubnetRoute> {
         network.remote_subnets().collect()
+    }
+
+    pub fn own_of(network: &Network) -> Vec<IpNet> {
+        network.own_subnets().filter_map(|(ip, length)| IpNet::new(ip, length).ok()).collect()
     }
 }
 
@@ -98,6 +111,7 @@ mod tests {
         };
         Overlay {
             routes: routes.iter().map(route).collect(),
+            own: vec!["10.244.1.0/24".parse().unwrap()],
             source_vip: [10, 244, 1, 9].into(),
             host_mac: Mac::default(),
         }
@@ -116,6 +130,6 @@ mod tests {
         assert_eq!(provider("172.18.0.3").as_deref(), Some("172.18.0.3"), "a node is behind itself");
         assert_eq!(provider("192.0.2.7"), None);
         assert!(overlay.is_outside([172, 18, 0, 3].into()) && overlay.is_outside([192, 0, 2, 7].into()));
-        assert!(!overlay.is_outside([10, 244, 2, 5].into()));
+        assert!(!overlay.is_outside([10, 244, 2, 5].into()) && !overlay.is_outside([10, 244, 1, 5].into()));
     }
 }

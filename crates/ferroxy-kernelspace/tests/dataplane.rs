@@ -257,7 +257,8 @@ fn the_source_vip_is_found_or_asked_for() {
     let failure = host.open().start(&many(1)).unwrap_err();
     assert!(failure.to_string().contains("winkernel.sourceVip"), "{failure}");
     host.add_pod("Calico_ep", &["10.244.1.40"]);
-    started(&host, &many(1));
+    let far = service(8, [3 * 256 + 7]);
+    started(&host, &intent([far]));
     assert!(host.lines().iter().any(|line| line.contains("source [172.18.0.2]")), "{:?}", host.lines());
     let near = service(9, [2 * 256 + 7]);
     started(&host, &intent([near]));

@@ -16,7 +16,7 @@ use ferroxy_core::testing::service;
 use ferroxy_core::{Family, Intent, NodeIntent, ServiceIntent, ServiceName};
 use ferroxy_dataplane::capability::leftovers::{Established, InForce};
 use ferroxy_dataplane::{Dataplane, TakesOver, Verifies};
-use ferroxy_hcn::{Guid, Kind, Version};
+use ferroxy_hcn::{Code, Guid, Kind, Version};
 use ferroxy_kernelspace::Kernelspace;
 use serde_json::{Value, json};
 use support::{Host, NODE_IP};
@@ -170,6 +170,83 @@ fn an_endpoint_that_something_unseen_names_stays_and_is_no_failure() {
     }
 }
 
+/// What cannot be read goes on to exist, and names the endpoint no more.
+#[test]
+fn an_endpoint_that_something_unreadable_named_goes_in_the_end() {
+    let host = Host::new(false, NEWEST);
+    let mut dataplane = started(&host, &intent([service(1, [300]), service(2, [301])]));
+    let named = endpoint(&host, "10.244.1.44").unwrap();
+    let theirs = host.fake.service().add(Kind::LoadBalancer, foreign(named, "them"));
+    host.fake.service().unreadable = [theirs].into();
+    assert!(!dataplane.change(vec![(service(1, []).0, None)]).unwrap().drift);
+    assert_eq!(endpoint(&host, "10.244.1.44"), Some(named));
+    let pod = endpoint(&host, "10.244.1.5").unwrap();
+    host.fake.service().replace(Kind::LoadBalancer, theirs, foreign(pod, "them"));
+    for _ in 0..20 {
+        assert_eq!(dataplane.verify().unwrap().unrepaired, None);
+    }
+    assert_eq!(endpoint(&host, "10.244.1.44"), None);
+    assert!(ids(&host, Kind::LoadBalancer).contains(&theirs));
+}
+
+/// HNS is listed again in the middle of a Plan, and another program has the frontend of a later operation.
+#[test]
+fn a_frontend_that_others_took_since_the_plan_was_made_stays_theirs() {
+    for version in [NEWEST, OLD] {
+        for is_wanted in [true, false] {
+            let host = Host::new(false, version);
+            let mut dataplane = started(&host, &intent([service(1, [300]), service(2, [301])]));
+            ids(&host, Kind::LoadBalancer)
+                .into_iter()
+                .for_each(|id| host.fake.service().remove(Kind::LoadBalancer, id));
+            let pod = endpoint(&host, "10.244.1.5").unwrap();
+            let mut document = foreign(pod, "them");
+            document["FrontendVIPs"] = json!(["10.96.0.2"]);
+            document["PortMappings"][0]["ExternalPort"] = json!(80);
+            let theirs = host.fake.service().add(Kind::LoadBalancer, document);
+            let before = host.fake.service().document(Kind::LoadBalancer, theirs).cloned();
+            let (first, second) = (service(1, [302]), service(2, [303]));
+            let second = (second.0, is_wanted.then_some(second.1));
+            let outcome = dataplane.change(vec![(first.0, Some(first.1)), second.clone()]).unwrap();
+            assert_eq!(host.fake.service().document(Kind::LoadBalancer, theirs).cloned(), before);
+            assert_eq!(ids(&host, Kind::LoadBalancer).len(), 2, "the first Service is in force");
+            let refused: Vec<_> = outcome.refused.iter().map(|it| it.service.clone()).collect();
+            assert_eq!(refused, if is_wanted { vec![second.0] } else { vec![] });
+            assert!(outcome.refused.iter().all(|it| it.reason.contains("belongs to them")), "{outcome:?}");
+        }
+    }
+}
+
+/// However the ids are ordered, ours is seen, and theirs is left alone.
+#[test]
+fn a_second_load_balancer_at_a_frontend_hides_none_of_ours() {
+    for owner in ["them", "ferroxy"] {
+        let host = Host::new(false, NEWEST);
+        let mut dataplane = started(&host, &intent([service(1, [300])]));
+        let ours = ids(&host, Kind::LoadBalancer).into_iter().next().unwrap();
+        let document = host.fake.service().document(Kind::LoadBalancer, ours).unwrap().clone();
+        let others: Vec<Guid> = (0..3)
+            .map(|_| {
+                let mut second = document.clone();
+                second["Owner"] = json!(owner);
+                host.fake.service().add(Kind::LoadBalancer, second)
+            })
+            .collect();
+        let repair = dataplane.verify().unwrap();
+        assert_eq!(repair.unrepaired, None);
+        let is_theirs = owner == "them";
+        assert_eq!(repair.operations, usize::from(!is_theirs), "{:?}", repair.examples);
+        assert_eq!(ids(&host, Kind::LoadBalancer).len(), if is_theirs { 4 } else { 1 });
+        if is_theirs {
+            host.fake.service().remove(Kind::LoadBalancer, others[0]);
+        }
+        assert_eq!(dataplane.verify().unwrap().operations, 0);
+        dataplane.change(vec![(service(1, []).0, None)]).unwrap();
+        let left: BTreeSet<Guid> = others[1..].iter().copied().filter(|_| is_theirs).collect();
+        assert_eq!(ids(&host, Kind::LoadBalancer), left);
+    }
+}
+
 /// A route changes, and the endpoint behind it cannot be made anew: ours keep using it.
 #[test]
 fn an_outdated_endpoint_that_others_name_takes_no_load_balancer_away() {
@@ -230,6 +307,46 @@ fn what_others_change_is_repaired_by_the_next_verification() {
     }
 }
 
+/// A change that could not be read, and one of an object that the lists do not have, are not missed.
+#[test]
+fn what_a_list_does_not_vouch_for_is_read() {
+    for is_unlisted in [false, true] {
+        let host = Host::new(false, NEWEST);
+        let services = (1..=40u16).map(|number| service(number, [300 + number]));
+        let mut dataplane = started(&host, &intent(services));
+        let right = host.lines();
+        assert_eq!(dataplane.verify().unwrap().operations, 0);
+        let balancers = ids(&host, Kind::LoadBalancer);
+        if is_unlisted {
+            host.fake.service().unlisted = balancers.clone();
+        }
+        for id in &balancers {
+            let document = host.fake.service().document(Kind::LoadBalancer, *id).unwrap().clone();
+            host.fake.service().replace(Kind::LoadBalancer, *id, tampered(&document, 1, Guid::ZERO));
+        }
+        if !is_unlisted {
+            host.fake.service().unreadable = balancers.clone();
+            dataplane.verify().unwrap();
+            host.fake.service().unreadable.clear();
+        }
+        assert_eq!(dataplane.verify().unwrap().operations, 40, "unlisted: {is_unlisted}");
+        assert_eq!(host.lines(), right);
+        let changed = endpoint(&host, "10.244.1.50").unwrap();
+        let mut document = host.fake.service().document(Kind::Endpoint, changed).unwrap().clone();
+        document["MacAddress"] = json!("02-11-00-00-00-01");
+        host.fake.service().replace(Kind::Endpoint, changed, document);
+        if is_unlisted {
+            host.fake.service().unlisted.insert(changed);
+        } else {
+            host.fake.service().unreadable = [changed].into();
+            dataplane.verify().unwrap();
+            host.fake.service().unreadable.clear();
+        }
+        assert_eq!(dataplane.verify().unwrap().unrepaired, None);
+        assert_eq!(host.lines(), right);
+    }
+}
+
 /// Twice as many objects: a verification makes as many calls, but for a share that it reads.
 #[test]
 fn a_verification_costs_a_list_and_a_share() {
@@ -247,4 +364,27 @@ fn a_verification_costs_a_list_and_a_share() {
     let (small, large) = (calls(200), calls(400));
     // Open and query, for each load balancer and each endpoint, once in twenty verifications.
     assert_eq!(large - small, 200 * 2 * 2);
+}
+
+/// A list that fails once is asked for again.
+#[test]
+fn a_list_that_fails_once_is_not_missing() {
+    let host = Host::new(false, NEWEST);
+    let services = (1..=200).map(|number| service(number, [300 + number]));
+    let mut dataplane = started(&host, &intent(services));
+    let mut calls = || {
+        let before = dataplane.calls().total();
+        let repair = dataplane.verify();
+        (dataplane.calls().total() - before, repair.is_ok())
+    };
+    host.fake.fail_first("/policylists/", Some(Code::SERVER_BUSY), 1);
+    let (_, is_ok) = calls();
+    assert!(!is_ok, "nothing is known");
+    let (usual, is_ok) = calls();
+    assert!(is_ok && usual < 200, "{usual} calls");
+    host.fake.fail_first("/policylists/", None, 1);
+    let (blind, is_ok) = calls();
+    assert!(is_ok && blind > 400, "{blind} calls: each load balancer is read");
+    let (usual, is_ok) = calls();
+    assert!(is_ok && usual < 200, "{usual} calls");
 }

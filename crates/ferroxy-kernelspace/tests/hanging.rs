@@ -1,4 +1,4 @@
-//! An HNS that hangs: the dataplane returns, drops nothing, and goes on when HNS does.
+//! An HNS that hangs, or does not answer what it is asked: the dataplane returns, drops nothing, and goes on when HNS does.
 
 #![allow(
     clippy::unwrap_used,
@@ -14,7 +14,7 @@ use std::time::Duration;
 use ferroxy_core::testing::service;
 use ferroxy_core::{Family, Intent, NodeIntent};
 use ferroxy_dataplane::{Dataplane, FailureKind, Verifies};
-use ferroxy_hcn::Version;
+use ferroxy_hcn::{Code, Version};
 use support::{Host, NODE_IP};
 
 /// A machine that is slow makes more calls late: they are tried again, as an agent does.
@@ -24,6 +24,19 @@ fn intent() -> Intent {
     let mut node = NodeIntent { primary_family: Some(Family::V4), ..NodeIntent::default() };
     node.v4.node_ip = Some(NODE_IP.parse().unwrap());
     Intent { node, services: (1..=3).map(|number| service(number, [300 + number])).collect() }
+}
+
+/// An answer that is a failure says nothing about what HNS can do.
+#[test]
+fn a_version_that_is_not_told_is_waited_for() {
+    for code in [None, Some(Code::MANAGER_STOPPING), Some(Code::NO_LISTENER)] {
+        let host = Host::new(false, Version::NEWEST);
+        let mut dataplane = host.open();
+        host.fake.fail_first("/globals/version", code, 2);
+        dataplane.probe(&intent().node).unwrap();
+        assert_eq!(dataplane.start(&intent()).unwrap_err().kind, FailureKind::Other);
+        assert_eq!(dataplane.start(&intent()).unwrap().refused, []);
+    }
 }
 
 #[test]

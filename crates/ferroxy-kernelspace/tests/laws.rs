@@ -34,13 +34,16 @@ fn versions() -> impl Strategy<Value = Version> {
 }
 
 fn surroundings() -> impl Strategy<Value = Surroundings> {
-    (versions(), any::<bool>(), any::<bool>()).prop_map(|(version, is_overlay, enable_dsr)| {
+    let flags = any::<(bool, bool, bool)>();
+    (versions(), flags).prop_map(|(version, (is_overlay, has_own, enable_dsr))| {
         let route = RemoteSubnetRoute {
             network: [10, 244, 2, 0].into(),
             prefix_length: 24,
             provider: [172, 18, 0, 3].into(),
         };
-        let overlay = Overlay { routes: vec![route], source_vip: [10, 244, 1, 9].into(), host_mac: HOST_MAC };
+        let own = if has_own { vec!["10.244.1.0/24".parse().unwrap()] } else { vec![] };
+        let overlay =
+            Overlay { routes: vec![route], own, source_vip: [10, 244, 1, 9].into(), host_mac: HOST_MAC };
         Surroundings {
             features: version.into(),
             overlay: is_overlay.then_some(overlay),
@@ -109,6 +112,7 @@ proptest! {
         });
         let host = Windows {
             routes: routes.as_deref(),
+            own: around.overlay.as_ref().map_or(&[], |overlay| &overlay.own),
             has_dsr: around.features.dsr,
             enable_dsr: around.enable_dsr,
             most_endpoints: MOST_ENDPOINTS,

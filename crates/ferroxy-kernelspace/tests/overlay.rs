@@ -1,4 +1,4 @@
-//! An overlay whose routes arrive late.
+//! An overlay: routes that arrive late, and the range of this node, which no route names.
 
 #![allow(
     clippy::unwrap_used,
@@ -30,12 +30,24 @@ fn balancers(host: &Host) -> Vec<String> {
     host.lines().into_iter().filter(|line| line.starts_with("balancer")).collect()
 }
 
+/// The network plugin learns of another node.
+fn add_route(host: &Host, prefix: &str, provider: &str) {
+    let mut network = host.fake.service().document(Kind::Network, host.network).unwrap().clone();
+    network["Policies"].as_array_mut().unwrap().push(json!({ "Type": "RemoteSubnetRoute", "Settings": {
+        "DestinationPrefix": prefix, "ProviderAddress": provider, "IsolationId": 4096 } }));
+    host.fake.service().replace(Kind::Network, host.network, network);
+}
+
 /// This node's own address behind a pod of another one would make every connection to it fail.
 #[test]
 fn a_pod_without_a_route_waits_for_it() {
     let host = Host::new(true, Version::NEWEST);
     let mut dataplane = host.open();
-    assert_eq!(dataplane.start(&intent()).unwrap().refused, []);
+    let refused = dataplane.start(&intent()).unwrap().refused;
+    assert!(
+        refused.len() == 2 && refused[0].reason.contains("no route to the pod 10.244.3.7"),
+        "{refused:?}"
+    );
     let lines = host.lines();
     assert!(!lines.iter().any(|line| line.contains("10.244.3.")), "{lines:?}");
     assert_eq!(balancers(&host).len(), 1, "{lines:?}");
@@ -45,13 +57,59 @@ fn a_pod_without_a_route_waits_for_it() {
         assert!(said.iter().any(|it| it.reason.contains("no route to 10.244.3.")), "{said:?}");
     }
     // The route arrives.
-    let mut network = host.fake.service().document(Kind::Network, host.network).unwrap().clone();
-    network["Policies"].as_array_mut().unwrap().push(json!({ "Type": "RemoteSubnetRoute", "Settings": {
-        "DestinationPrefix": "10.244.3.0/24", "ProviderAddress": "172.18.0.4", "IsolationId": 4096 } }));
-    host.fake.service().replace(Kind::Network, host.network, network);
+    add_route(&host, "10.244.3.0/24", "172.18.0.4");
     assert_eq!(dataplane.verify().unwrap().unrepaired, None);
     let lines = host.lines();
     let behind = lines.iter().filter(|line| line.contains("10.244.3.") && line.contains("172.18.0.4"));
     assert_eq!(behind.count(), 2, "{lines:?}");
     assert_eq!(balancers(&host).len(), 2, "{lines:?}");
+}
+
+/// A controller of a user's own may write EndpointSlices without node names.
+#[test]
+fn a_pod_of_this_node_needs_no_route_even_if_its_node_is_not_known() {
+    let host = Host::new(true, Version::NEWEST);
+    let mut dataplane = host.open();
+    let here = service(1, [256 + 5, 2 * 256 + 7]);
+    let intent = Intent { services: [here].into_iter().collect(), ..intent() };
+    assert_eq!(dataplane.start(&intent).unwrap().refused, []);
+    let lines = host.lines();
+    let expected = "source [10.244.1.9] endpoints [10.244.1.5 10.244.2.7]";
+    assert!(balancers(&host)[0].ends_with(expected), "{lines:?}");
+    assert!(
+        !lines.iter().any(|line| line.starts_with("endpoint 10.244.1.5 ")),
+        "HNS has it already: {lines:?}"
+    );
+    assert_eq!(dataplane.shortcomings(&intent.services.values().next().unwrap().clone()), []);
+    assert_eq!(dataplane.verify().unwrap().operations, 0);
+}
+
+/// The first pods of a new node: the route is there, and no verification has seen it.
+#[test]
+fn a_change_looks_for_the_route_to_a_new_node_and_is_tried_again_until_it_is_there() {
+    let host = Host::new(true, Version::NEWEST);
+    let mut dataplane = host.open();
+    let intent = Intent { services: [service(1, [2 * 256 + 7])].into_iter().collect(), ..intent() };
+    assert_eq!(dataplane.start(&intent).unwrap().refused, []);
+    let (name, changed) = service(1, [2 * 256 + 7, 3 * 256 + 7]);
+    let change = vec![(name.clone(), Some(changed.clone()))];
+    let reads = |dataplane: &ferroxy_kernelspace::Kernelspace| dataplane.calls().reads;
+    let before = reads(&dataplane);
+    let refused = dataplane.change(change.clone()).unwrap().refused;
+    assert_eq!(refused.len(), 1);
+    assert!(refused[0].reason.contains("no route to the pod 10.244.3.7"), "{refused:?}");
+    assert!(reads(&dataplane) - before <= 3, "the network alone is read again");
+    assert!(balancers(&host)[0].ends_with("endpoints [10.244.2.7]"), "the rest serves");
+    add_route(&host, "10.244.3.0/24", "172.18.0.4");
+    assert_eq!(dataplane.change(change).unwrap().refused, []);
+    assert!(balancers(&host)[0].ends_with("endpoints [10.244.2.7 10.244.3.7]"), "{:?}", host.lines());
+    assert_eq!(dataplane.shortcomings(&changed), []);
+    assert_eq!(dataplane.acknowledged().service(&name), Some(changed));
+    // One that is there already needs one attempt.
+    add_route(&host, "10.244.4.0/24", "172.18.0.5");
+    let (name, another) = service(2, [4 * 256 + 7]);
+    assert_eq!(dataplane.change(vec![(name, Some(another))]).unwrap().refused, []);
+    let lines = host.lines();
+    assert!(lines.iter().any(|line| line.contains("10.244.4.7") && line.contains("172.18.0.5")), "{lines:?}");
+    assert_eq!(dataplane.verify().unwrap().operations, 0);
 }

@@ -5,7 +5,8 @@
 //! - External frontends with policy Local use endpoints of this node for everybody, if HNS has direct server return (DSR),
 //!   and those of the cluster otherwise.
 //! - Pods in the host's network on this node are no endpoints of HNS.
-//! - On an overlay, pods of other nodes to which no route leads are no endpoints. Other hosts need no route.
+//! - On an overlay, pods of other nodes to which no route leads are no endpoints. Other hosts need no route, and addresses of
+//!   this node's own range are pods of this node.
 //! - Load balancers without DSR replace the client's address.
 //! - The node itself does not reach its node ports.
 
@@ -31,11 +32,15 @@ pub struct Host<'a> {
     pub most_endpoints: usize,
     /// Of an overlay: ranges of pods, and the nodes that they are behind.
     pub routes: Option<&'a [(IpNet, IpAddr)]>,
+    /// Of an overlay: the ranges of pods of this node.
+    pub own: &'a [IpNet],
 }
 
 impl Host<'_> {
     fn leads_to(&self, ip: IpAddr) -> bool {
-        self.routes.is_none_or(|all| all.iter().any(|(range, node)| range.contains(&ip) || *node == ip))
+        let is_own = self.own.iter().any(|range| range.contains(&ip));
+        let has_route = |(range, node): &(IpNet, IpAddr)| range.contains(&ip) || *node == ip;
+        is_own || self.routes.is_none_or(|all| all.iter().any(has_route))
     }
 }
 

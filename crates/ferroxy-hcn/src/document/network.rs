@@ -20,6 +20,8 @@ pub struct Network {
     pub kind: String,
     #[serde(default, deserialize_with = "lenient::nullable", skip_serializing_if = "Vec::is_empty")]
     pub policies: Vec<PolicyDocument>,
+    #[serde(default, deserialize_with = "lenient::nullable", skip_serializing_if = "Vec::is_empty")]
+    pub ipams: Vec<Value>,
 }
 
 /// Which node has the pods of a range, on an overlay network.
@@ -37,12 +39,17 @@ impl RemoteSubnetRoute {
             return None;
         }
         let field = |name: &str| policy.settings.get(name).and_then(Value::as_str);
-        let (network, length) = field("DestinationPrefix")?.split_once('/')?;
-        let network: IpAddr = network.parse().ok()?;
-        let longest = if network.is_ipv4() { 32 } else { 128 };
-        let prefix_length = length.parse().ok().filter(|length| *length <= longest)?;
+        let (network, prefix_length) = prefix(field("DestinationPrefix")?)?;
         Some(RemoteSubnetRoute { network, prefix_length, provider: field("ProviderAddress")?.parse().ok()? })
     }
+}
+
+/// An address and a length, as in `10.244.2.0/24`.
+fn prefix(text: &str) -> Option<(IpAddr, u8)> {
+    let (network, length) = text.split_once('/')?;
+    let network: IpAddr = network.parse().ok()?;
+    let longest = if network.is_ipv4() { 32 } else { 128 };
+    Some((network, length.parse().ok().filter(|length| *length <= longest)?))
 }
 
 impl Network {
@@ -52,6 +59,13 @@ impl Network {
 
     pub fn remote_subnets(&self) -> impl Iterator<Item = RemoteSubnetRoute> + '_ {
         self.policies.iter().filter_map(RemoteSubnetRoute::of)
+    }
+
+    /// The ranges from which pods of this node get addresses. On an overlay no route names them.
+    pub fn own_subnets(&self) -> impl Iterator<Item = (IpAddr, u8)> + '_ {
+        let list = |value: &'_ Value, name: &str| value.get(name).and_then(Value::as_array).cloned();
+        let subnets = self.ipams.iter().filter_map(move |it| list(it, "Subnets")).flatten();
+        subnets.filter_map(|it| prefix(it.get("IpAddressPrefix")?.as_str()?))
     }
 }
 
@@ -74,6 +88,17 @@ mod tests {
             provider: [172, 18, 0, 3].into(),
         };
         assert_eq!(network.remote_subnets().collect::<Vec<_>>(), [expected]);
+    }
+
+    #[test]
+    fn own_subnets_are_read_and_bad_ones_left_out() {
+        let text = r#"{"Ipams": [{"Type": "Static", "Subnets": [
+            {"IpAddressPrefix": "10.244.1.0/24", "Routes": [{"NextHop": "10.244.1.1"}]},
+            {"IpAddressPrefix": "10.244.1.0"}, {"IpAddressPrefix": null}, 7]}, {"Subnets": null}, null]}"#;
+        let network: Network = serde_json::from_str(text).unwrap();
+        assert_eq!(network.own_subnets().collect::<Vec<_>>(), [([10, 244, 1, 0].into(), 24)]);
+        let none: Network = serde_json::from_str(r#"{"Ipams": null}"#).unwrap();
+        assert_eq!(none.own_subnets().count(), 0);
     }
 
     #[test]

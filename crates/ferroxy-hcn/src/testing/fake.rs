@@ -4,7 +4,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use serde_json::{Value, json};
 
-use super::service::{Answer, Fault, Service, Setup};
+use super::service::{Answer, Fault, FirstFault, Service, Setup};
 use crate::api::{Api, Handle, Kind, Notification, OnNotification};
 use crate::error::{Code, Error};
 use crate::guid::Guid;
@@ -85,6 +85,14 @@ impl Fake {
         self.service().add(Kind::Network, json!({ "Name": name, "Type": "Overlay", "Policies": policies }))
     }
 
+    /// Pods of this node get addresses of this range.
+    pub fn add_subnet(&self, network: Guid, prefix: &str) {
+        let mut service = self.service();
+        let Some(mut document) = service.document(Kind::Network, network).cloned() else { return };
+        document["Ipams"] = json!([{ "Type": "Static", "Subnets": [{ "IpAddressPrefix": prefix }] }]);
+        service.replace(Kind::Network, network, document);
+    }
+
     /// A pod of this node, as a network plugin adds it.
     pub fn add_pod(&self, network: Guid, name: &str, addresses: &[&str]) -> Guid {
         let configurations: Vec<Value> = addresses.iter().map(|ip| json!({ "IpAddress": ip })).collect();
@@ -99,6 +107,11 @@ impl Fake {
     /// The next calls of this function fail.
     pub fn fail(&self, function: &str, code: Code, times: u32) {
         self.service().faults.push(Fault { function: function.to_owned(), code, times });
+    }
+
+    /// The next requests for this path of the first version are answered, and fail.
+    pub fn fail_first(&self, path: &str, code: Option<Code>, times: u32) {
+        self.service().first_faults.push(FirstFault { path: path.to_owned(), code, times });
     }
 
     pub fn stop(&self) {

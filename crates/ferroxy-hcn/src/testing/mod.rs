@@ -16,4 +16,4 @@ pub const THROUGH_LIBRARIES: &str = "FERROXY_THROUGH_LIBRARIES";
 
 pub use fake::Fake;
 pub use server::{Server, serve};
-pub use service::{Answer, Counted, Fault, Service, Setup};
+pub use service::{Answer, Counted, Fault, FirstFault, Service, Setup};

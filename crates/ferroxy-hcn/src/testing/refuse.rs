@@ -37,7 +37,8 @@ fn endpoint(service: &Service, document: &Value) -> Refusal {
     if addresses.is_empty() || addresses.len() != endpoint.ip_configurations.len() {
         return refused(Code::INVALID_IP, "no address".into());
     }
-    let taken = claims(Kind::Endpoint, document).into_iter().any(|it| service.claimant(&it).is_some());
+    let taken =
+        claims(Kind::Endpoint, document).into_iter().any(|it| service.claimants(&it).next().is_some());
     if taken { refused(Code::ALREADY_EXISTS, format!("an endpoint with {addresses:?}")) } else { None }
 }
 
@@ -71,7 +72,7 @@ pub(super) fn balancer(service: &Service, own: Option<Guid>, document: &Value) -
             return refused(Code::INVALID_POLICY, format!("protocol {}", mapping.protocol));
         }
     }
-    let is_taken = |it: &Claim| service.claimant(it).is_some_and(|other| Some(other) != own);
+    let is_taken = |it: &Claim| service.claimants(it).any(|other| Some(other) != own);
     let taken = claims(Kind::LoadBalancer, document).into_iter().find(is_taken);
     taken.and_then(|taken| refused(Code::PORT_EXISTS, format!("{taken:?}")))
 }

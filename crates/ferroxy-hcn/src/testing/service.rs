@@ -40,6 +40,15 @@ pub struct Fault {
     pub times: u32,
 }
 
+/// The next requests for a path of the first version are answered, and fail.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FirstFault {
+    pub path: String,
+    /// The answer may have none.
+    pub code: Option<Code>,
+    pub times: u32,
+}
+
 /// What a call returns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
@@ -57,15 +66,19 @@ pub struct Service {
     pub setup: Setup,
     pub is_running: bool,
     pub faults: Vec<Fault>,
+    pub first_faults: Vec<FirstFault>,
     pub counted: Counted,
     /// Objects whose documents are nonsense.
     pub unreadable: BTreeSet<Guid>,
+    /// Objects that the lists of the first version leave out.
+    pub unlisted: BTreeSet<Guid>,
     /// Set it to learn how few load balancers there were at any time since.
     pub fewest_balancers: Option<usize>,
     objects: BTreeMap<Kind, BTreeMap<Guid, Value>>,
     handles: BTreeMap<u64, (Kind, Guid)>,
     /// What only one object can have, and which has it: a start of thousands would take hours if each were compared with all.
-    claims: HashMap<Claim, Guid>,
+    /// Other programs can have got HNS to take more.
+    claims: HashMap<Claim, Vec<Guid>>,
     /// How many load balancers name an endpoint.
     references: HashMap<Guid, usize>,
     next: u64,
@@ -77,8 +90,10 @@ impl Service {
             setup,
             is_running: true,
             faults: Vec::new(),
+            first_faults: Vec::new(),
             counted: Counted::new(),
             unreadable: BTreeSet::new(),
+            unlisted: BTreeSet::new(),
             fewest_balancers: None,
             objects: Kind::ALL.map(|kind| (kind, BTreeMap::new())).into(),
             handles: BTreeMap::new(),
@@ -98,9 +113,7 @@ impl Service {
     pub fn remove(&mut self, kind: Kind, id: Guid) {
         let Some(document) = self.of(kind).remove(&id) else { return };
         for claim in claims(kind, &document) {
-            if self.claims.get(&claim) == Some(&id) {
-                self.claims.remove(&claim);
-            }
+            self.claims.entry(claim).or_default().retain(|other| *other != id);
         }
         for endpoint in endpoints_of(kind, &document) {
             if let Some(count) = self.references.get_mut(&endpoint) {
@@ -115,8 +128,8 @@ impl Service {
     }
 
     /// Who has it.
-    pub(super) fn claimant(&self, claim: &Claim) -> Option<Guid> {
-        self.claims.get(claim).copied()
+    pub(super) fn claimants(&self, claim: &Claim) -> impl Iterator<Item = Guid> {
+        self.claims.get(claim).into_iter().flatten().copied()
     }
 
     pub fn documents(&self, kind: Kind) -> impl Iterator<Item = (Guid, &Value)> {
@@ -170,6 +183,14 @@ impl Service {
     }
 
     fn call_v1(&mut self, text: &str) -> Answer {
+        let is_about = |fault: &&mut FirstFault| text.trim().ends_with(&fault.path) && fault.times > 0;
+        if let Some(fault) = self.first_faults.iter_mut().find(is_about) {
+            fault.times -= 1;
+            let code = fault.code.map_or(0, Code::hresult);
+            return Answer::Text(
+                json!({ "Success": false, "Error": "on demand", "ErrorCode": code }).to_string(),
+            );
+        }
         let answer = match text.trim() {
             path if self.setup.lacks_lists && path != "GET /globals/version" => {
                 json!({ "Success": false, "Error": format!("no {path} here") })
@@ -188,7 +209,8 @@ impl Service {
     fn list(&mut self, kind: Kind) -> Value {
         self.next += 1;
         let activity = self.next;
-        let all = self.documents(kind).map(|(id, document)| first::describe(kind, id, document, activity));
+        let all = self.documents(kind).filter(|(id, _)| !self.unlisted.contains(id));
+        let all = all.map(|(id, document)| first::describe(kind, id, document, activity));
         let all: Vec<Value> = all.collect();
         json!({ "Success": true, "Output": all })
     }
@@ -288,7 +310,9 @@ impl Service {
     fn insert(&mut self, kind: Kind, id: Guid, mut document: Value) {
         self.remove(kind, id);
         document["ID"] = json!(id);
-        self.claims.extend(claims(kind, &document).into_iter().map(|claim| (claim, id)));
+        for claim in claims(kind, &document) {
+            self.claims.entry(claim).or_default().push(id);
+        }
         for endpoint in endpoints_of(kind, &document) {
             *self.references.entry(endpoint).or_default() += 1;
         }

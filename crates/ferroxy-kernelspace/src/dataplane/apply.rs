@@ -53,10 +53,14 @@ impl Kernelspace {
             Op::CreateEndpoint(ip, endpoint) => self.create_endpoint(*ip, endpoint, applied),
             Op::CreateBalancer(at, balancer) => self.create_balancer(at, balancer, applied),
             Op::ChangeBalancer(at, balancer) => self.change_balancer(at, balancer, applied),
-            Op::DeleteBalancer(at) => match self.mirror.balancer_at(at).map(|(id, _)| id) {
-                Some(id) => self.delete_balancer(id),
-                None => Ok(()),
-            },
+            // Another program may have got the frontend since the Plan was made.
+            Op::DeleteBalancer(at) => {
+                self.delete_surplus(at)?;
+                match self.mirror.ours_at(at) {
+                    Some((id, seen)) if seen.is_own => self.delete_balancer(id),
+                    _ => Ok(()),
+                }
+            }
             Op::DeleteEndpoint(ip) => match self.mirror.own_id_of(*ip) {
                 Some(id) => self.delete_endpoint(id, *ip, applied),
                 None => Ok(()),
@@ -141,14 +145,11 @@ impl Kernelspace {
         error: Refusal,
     ) -> Result<(), Refusal> {
         self.look_again(Kind::LoadBalancer, applied)?;
-        let id = match self.mirror.balancer_at(at) {
-            Some((id, seen)) if seen.is_own || seen.is_unclaimed => id,
-            Some((id, seen)) => {
-                let words = format!("it belongs to {}, as load balancer {id}", seen.owner);
-                return Err(Refusal { text: words, ..error });
-            }
-            None => return Err(error),
-        };
+        let Some((id, seen)) = self.mirror.balancer_at(at) else { return Err(error) };
+        if !seen.is_ours() {
+            let words = format!("it belongs to {}, as load balancer {id}", seen.owner);
+            return Err(Refusal { text: words, ..error });
+        }
         self.delete_balancer(id)?;
         let ids = self.ids(at, balancer, applied);
         self.create_with(at, balancer, ids)
@@ -160,7 +161,8 @@ impl Kernelspace {
         balancer: &Balancer,
         applied: &mut Applied,
     ) -> Result<(), Refusal> {
-        let Some((id, seen)) = self.mirror.balancer_at(at) else {
+        self.delete_surplus(at)?;
+        let Some((id, seen)) = self.mirror.ours_at(at) else {
             return self.create_balancer(at, balancer, applied);
         };
         let can = self.features.is_some_and(|it| it.modify) && self.modify != Modify::DoesNotWork;
@@ -173,7 +175,8 @@ impl Kernelspace {
         if in_place && self.modify(id, at, balancer, ids, applied)? {
             return Ok(());
         }
-        if self.mirror.balancer_at(at).is_some() {
+        // Not the one of before: HNS may have been listed again meanwhile.
+        if let Some((id, _)) = self.mirror.ours_at(at) {
             self.delete_balancer(id)?;
         }
         self.create_balancer(at, balancer, applied)
@@ -228,6 +231,10 @@ impl Kernelspace {
         Ok(found.is_some_and(|found| {
             sorted(&found.host_compute_endpoints) == sorted(&document.host_compute_endpoints)
         }))
+    }
+
+    fn delete_surplus(&mut self, at: &Frontend) -> Result<(), Refusal> {
+        self.mirror.surplus_at(at).into_iter().try_for_each(|id| self.delete_balancer(id))
     }
 
     fn delete_balancer(&mut self, id: Guid) -> Result<(), Refusal> {

@@ -63,6 +63,11 @@ impl SeenEndpoint {
 }
 
 impl SeenBalancer {
+    /// We made it, or nobody says that it is theirs.
+    pub fn is_ours(&self) -> bool {
+        self.is_own || self.is_unclaimed
+    }
+
     /// Apart from marks of its owner.
     pub fn has_content_of(&self, other: &SeenBalancer) -> bool {
         let sorted = |seen: &SeenBalancer| seen.ids.iter().copied().collect::<BTreeSet<_>>();

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use ferroxy_hcn::{ErrorKind, Guid, Listed};
+use ferroxy_hcn::{ErrorKind, Guid, Kind, Listed};
 use tracing::warn;
 
 use super::Kernelspace;
@@ -21,11 +21,12 @@ pub(super) struct Glance {
 }
 
 impl Glance {
+    /// What the list does not have is, too: nothing vouches for it.
     pub(super) fn is_doubtful(&self, id: Guid) -> bool {
-        self.is_blind || self.doubtful.contains(&id)
+        self.is_blind || self.doubtful.contains(&id) || !self.prints.contains_key(&id)
     }
 
-    /// Once these were read, as far as they are doubtful.
+    /// Of those whose content is known now: the doubtful ones were read.
     pub(super) fn prints_of(&self, ids: &BTreeSet<Guid>) -> impl Iterator<Item = (Guid, u64)> {
         self.prints.iter().filter(|(id, _)| ids.contains(id)).map(|(id, print)| (*id, *print))
     }
@@ -41,7 +42,7 @@ impl Glance {
 impl Kernelspace {
     pub(super) fn glance_at_endpoints(&mut self, network: Guid) -> Result<Glance, Error> {
         let listed = self.hcn.listed_endpoints();
-        let Some(listed) = self.unless_blind(listed)? else { return Ok(Glance::blind()) };
+        let Some(listed) = self.unless_blind(Kind::Endpoint, listed)? else { return Ok(Glance::blind()) };
         let mut glance = Glance::default();
         for entry in listed {
             let is_same = self.mirror.is_as_listed(entry.id, entry.print, |mirror| {
@@ -55,7 +56,7 @@ impl Kernelspace {
 
     pub(super) fn glance_at_balancers(&mut self) -> Result<Glance, Error> {
         let listed = self.hcn.listed_load_balancers();
-        let Some(listed) = self.unless_blind(listed)? else { return Ok(Glance::blind()) };
+        let Some(listed) = self.unless_blind(Kind::LoadBalancer, listed)? else { return Ok(Glance::blind()) };
         let mut glance = Glance::default();
         for entry in listed {
             let is_same = self.mirror.is_as_listed(entry.id, entry.print, |mirror| {
@@ -67,14 +68,23 @@ impl Kernelspace {
         Ok(glance)
     }
 
-    /// `None`: HNS answers, and has no list. Silence is an error.
-    fn unless_blind<T>(&mut self, listed: Result<T, ferroxy_hcn::Error>) -> Result<Option<T>, Error> {
+    /// `None`: HNS answers, and gives no list, this time or ever. Silence is an error.
+    fn unless_blind<T>(
+        &mut self,
+        kind: Kind,
+        listed: Result<T, ferroxy_hcn::Error>,
+    ) -> Result<Option<T>, Error> {
         match listed {
-            Ok(listed) => Ok(Some(listed)),
+            Ok(listed) => {
+                self.blind.remove(&kind);
+                Ok(Some(listed))
+            }
             Err(error) if error.kind() == ErrorKind::Unknown => Err(error.into()),
             Err(error) => {
-                if !std::mem::replace(&mut self.is_blind, true) {
-                    warn!("HNS does not list whole objects: {error}; every verification reads each of them");
+                if self.blind.insert(kind) {
+                    warn!(
+                        "HNS does not list whole objects ({kind}): {error}; until it does, a verification reads each"
+                    );
                 }
                 Ok(None)
             }

@@ -16,7 +16,8 @@ pub struct Mirror {
     pub balancers: HashMap<Guid, SeenBalancer>,
     /// Rarely more than one: a pod of this node, and what stood for it while it was elsewhere.
     by_ip: HashMap<IpAddr, Vec<Guid>>,
-    by_frontend: HashMap<Frontend, Guid>,
+    /// Rarely more than one: HNS may take a second load balancer at a frontend, or tell of one that it replaces.
+    by_frontend: HashMap<Frontend, Vec<Guid>>,
     /// How many load balancers name an endpoint. No entry is all zero.
     named: HashMap<Guid, Named>,
     /// Load balancers of others whose documents cannot be read.
@@ -84,7 +85,7 @@ impl Mirror {
         self.forget_balancer(id);
         self.count(&seen, |count| *count += 1);
         if let Some(at) = seen.frontend {
-            self.by_frontend.insert(at, id);
+            self.by_frontend.entry(at).or_default().push(id);
         }
         self.balancers.insert(id, seen);
     }
@@ -98,9 +99,12 @@ impl Mirror {
         }
         self.count(&seen, |count| *count = count.saturating_sub(1));
         if let Some(at) = seen.frontend
-            && self.by_frontend.get(&at) == Some(&id)
+            && let Some(ids) = self.by_frontend.get_mut(&at)
         {
-            self.by_frontend.remove(&at);
+            ids.retain(|other| *other != id);
+            if ids.is_empty() {
+                self.by_frontend.remove(&at);
+            }
         }
     }
 
@@ -153,6 +157,11 @@ impl Mirror {
         self.is_held(id)
     }
 
+    /// What cannot be read may name other endpoints by now: HNS is asked again.
+    pub fn release_held(&mut self) {
+        self.held.clear();
+    }
+
     /// What a list says of a known object, and whether that agrees with what is known. `false`: another program may have
     /// changed it.
     pub fn is_as_listed(&self, id: Guid, print: u64, agrees: impl FnOnce(&Mirror) -> bool) -> bool {
@@ -169,10 +178,24 @@ impl Mirror {
         self.prints.extend(known);
     }
 
-    /// Who has this frontend.
+    /// Who has this frontend: we, if we are among them.
     pub fn balancer_at(&self, at: &Frontend) -> Option<(Guid, &SeenBalancer)> {
-        let id = *self.by_frontend.get(at)?;
-        Some((id, self.balancers.get(&id)?))
+        let all = self.by_frontend.get(at)?.iter().filter_map(|id| Some((*id, self.balancers.get(id)?)));
+        all.min_by_key(|(id, seen)| (!seen.is_own, !seen.is_unclaimed, *id))
+    }
+
+    /// Those of ours at this frontend that are one too many.
+    pub fn surplus_at(&self, at: &Frontend) -> Vec<Guid> {
+        let kept = self.balancer_at(at).map(|(id, _)| id);
+        let is_own = |id: &&Guid| self.balancers.get(id).is_some_and(|seen| seen.is_own);
+        let own = self.by_frontend.get(at).into_iter().flatten().filter(is_own).copied();
+        own.filter(|id| Some(*id) != kept).collect()
+    }
+
+    /// What we may change or replace at this frontend. A Plan may be older than what was seen since: then it can be another
+    /// program's.
+    pub fn ours_at(&self, at: &Frontend) -> Option<(Guid, &SeenBalancer)> {
+        self.balancer_at(at).filter(|(_, seen)| seen.is_ours())
     }
 
     /// The id that a load balancer must name for an address: a pod of this node comes before what stands for one elsewhere.
@@ -249,8 +272,8 @@ impl Mirror {
                 state.endpoints.extend(self.as_far_as_ours(*id, *ip, wanted));
             }
         }
-        for (at, id) in &self.by_frontend {
-            let Some(seen) = self.balancers.get(id) else { continue };
+        for at in self.by_frontend.keys() {
+            let Some((_, seen)) = self.balancer_at(at) else { continue };
             if seen.is_own || (seen.is_unclaimed && wanted.balancers.contains_key(at)) {
                 state.balancers.insert(*at, self.balancer(at, seen));
             }
@@ -299,7 +322,10 @@ impl Mirror {
             let ip = self.endpoints.get(id).and_then(|seen| seen.ips.iter().find(of_family));
             ip.copied().filter(|ip| self.id_of(*ip) == Some(*id)).unwrap_or(GONE)
         };
-        Balancer { endpoints: seen.ids.iter().map(address).collect(), ..seen.balancer.clone() }
+        // A second one of ours makes it wrong, whatever it names.
+        let surplus = if self.surplus_at(at).is_empty() { None } else { Some(GONE) };
+        let endpoints = seen.ids.iter().map(address).chain(surplus).collect();
+        Balancer { endpoints, ..seen.balancer.clone() }
     }
 
     /// Leftovers of kube-proxy that are not at a frontend of ours: certain ones only.

@@ -24,7 +24,7 @@ use ferroxy_dataplane::{
     Acknowledged, Change, CountsRefusals, Dataplane, Failure, Outcome, Persists, Preview, Receipt, Refusal,
     Settings, SignsOfLife, TakesOver, Verifies, Watches,
 };
-use ferroxy_hcn::{Calls, Features, Guid, Hcn};
+use ferroxy_hcn::{Calls, Features, Guid, Hcn, Kind};
 
 use self::apply::Applied;
 pub use self::error::Error;
@@ -34,7 +34,7 @@ use crate::diff::diff;
 use crate::ledger::{Ledger, Touched};
 use crate::options::Options;
 use crate::plan::{Op, Plan};
-use crate::render::{fragment, render};
+use crate::render::{fragment, lost, render};
 use crate::shortcomings::{self, Here};
 use crate::state::{Mac, State};
 use crate::surroundings::Surroundings;
@@ -56,8 +56,8 @@ pub struct Kernelspace {
     modify: Modify,
     /// Which share of what is known the next look reads again.
     turn: u8,
-    /// HNS has no lists of whole objects: that was logged.
-    is_blind: bool,
+    /// HNS gave no list of whole objects of these kinds when it was asked last: that was logged.
+    blind: BTreeSet<Kind>,
     failures: Failures,
     life: Option<Life>,
 }
@@ -114,7 +114,7 @@ impl Kernelspace {
             keep_unknown: false,
             modify: Modify::Unchecked,
             turn: 0,
-            is_blind: false,
+            blind: BTreeSet::new(),
             failures: Failures::default(),
             life: None,
         }
@@ -145,7 +145,14 @@ impl Kernelspace {
 
     fn change_services(&mut self, changes: &[Change]) -> Result<Outcome, Error> {
         let node = self.ledger.node().clone();
-        let known = self.surroundings.clone().filter(|_| self.is_certain);
+        let mut known = self.surroundings.clone().filter(|_| self.is_certain);
+        if let Some(before) = &known {
+            let has_lost = |it: &ServiceIntent| lost(it, &node, before).is_some();
+            let has_lost = changes.iter().filter_map(|it| it.1.as_deref()).any(has_lost);
+            if has_lost && !self.has_routes_of(before)? {
+                known = None;
+            }
+        }
         let is_partial = known.is_some();
         let surroundings = match known {
             Some(surroundings) => surroundings,
@@ -244,9 +251,15 @@ impl Kernelspace {
         for (name, service) in changes.iter().filter(|_| !of_endpoint.is_empty()) {
             let Some(service) = service else { continue };
             let needed = fragment(service, self.ledger.node(), surroundings).endpoints;
-            if let Some((_, reason)) = of_endpoint.iter().find(|(ip, _)| needed.contains_key(ip)) {
+            if let Some(reason) = needed.keys().find_map(|ip| of_endpoint.get(ip)) {
                 refused.entry(name.clone()).or_insert_with(|| reason.clone());
             }
+        }
+        for (name, service) in changes {
+            let lost = service.as_ref().and_then(|it| lost(it, self.ledger.node(), surroundings));
+            let Some(ip) = lost else { continue };
+            let reason = || format!("the overlay has no route to the pod {ip} yet: it gets no traffic");
+            refused.entry(name.clone()).or_insert_with(reason);
         }
         refused
     }

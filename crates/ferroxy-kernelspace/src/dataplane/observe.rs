@@ -32,6 +32,9 @@ impl Kernelspace {
         self.look_at_endpoints(true)?;
         self.look_at_balancers(true)?;
         self.turn = (self.turn + 1) % SHARES;
+        if self.turn == 0 {
+            self.mirror.release_held();
+        }
         let surroundings = self.surroundings_of(&network, node)?;
         let host_mac = surroundings.overlay.as_ref().map(|overlay| overlay.host_mac);
         self.mirror.set_host_mac(host_mac);
@@ -88,16 +91,29 @@ impl Kernelspace {
         Ok(network)
     }
 
+    /// Whether the routes of the overlay are those that are known. Network plugins add one for each new node, and HNS does
+    /// not announce it.
+    pub(super) fn has_routes_of(&mut self, known: &Surroundings) -> Result<bool, Error> {
+        let Some(overlay) = &known.overlay else { return Ok(true) };
+        let before = self.network;
+        self.is_certain = false;
+        let network = self.find_network()?;
+        let is_same = self.network == before
+            && Overlay::routes_of(&network) == overlay.routes
+            && Overlay::own_of(&network) == overlay.own;
+        self.is_certain = is_same;
+        Ok(is_same)
+    }
+
     /// `again`: also those that others may have changed, and a part of the rest.
     pub(super) fn look_at_endpoints(&mut self, again: bool) -> Result<(), Error> {
         let Some(network) = self.network else { return Ok(()) };
-        let ids: BTreeSet<Guid> = self.hcn.endpoints(network)?.into_iter().collect();
+        let mut ids: BTreeSet<Guid> = self.hcn.endpoints(network)?.into_iter().collect();
         let gone: Vec<Guid> = self.mirror.endpoints.keys().filter(|id| !ids.contains(id)).copied().collect();
         gone.into_iter().for_each(|id| self.mirror.forget_endpoint(id));
         let has_known = again && !self.mirror.endpoints.is_empty();
         let glance = if has_known { self.glance_at_endpoints(network)? } else { Glance::default() };
-        for id in &ids {
-            let id = *id;
+        for id in ids.clone() {
             if self.mirror.endpoints.contains_key(&id)
                 && !(again && (self.is_due(id) || glance.is_doubtful(id)))
             {
@@ -108,7 +124,8 @@ impl Kernelspace {
                     self.mirror.enter_endpoint(id, read_endpoint(network, id, &document));
                 }
                 Seen::Gone => self.mirror.forget_endpoint(id),
-                Seen::Unreadable => {}
+                // Its print is not that of what is known: the next look tries again.
+                Seen::Unreadable => drop(ids.remove(&id)),
             }
             self.show_life();
         }
@@ -117,20 +134,22 @@ impl Kernelspace {
     }
 
     pub(super) fn look_at_balancers(&mut self, again: bool) -> Result<(), Error> {
-        let ids: BTreeSet<Guid> = self.hcn.load_balancers()?.into_iter().collect();
+        let mut ids: BTreeSet<Guid> = self.hcn.load_balancers()?.into_iter().collect();
         let gone: Vec<Guid> = self.mirror.balancers.keys().filter(|id| !ids.contains(id)).copied().collect();
         gone.into_iter().for_each(|id| self.mirror.forget_balancer(id));
         let has_known = again && !self.mirror.balancers.is_empty();
         let glance = if has_known { self.glance_at_balancers()? } else { Glance::default() };
-        for id in &ids {
-            let id = *id;
+        for id in ids.clone() {
             if self.mirror.is_balancer_known(id) && !(again && (self.is_due(id) || glance.is_doubtful(id))) {
                 continue;
             }
             match self.seen(id, |hcn| hcn.load_balancer(id))? {
                 Seen::There(document) => self.mirror.enter_balancer(id, read_balancer(id, &document)),
                 Seen::Gone => self.mirror.forget_balancer(id),
-                Seen::Unreadable => self.mirror.enter_unreadable_balancer(id),
+                Seen::Unreadable => {
+                    ids.remove(&id);
+                    self.mirror.enter_unreadable_balancer(id);
+                }
             }
             self.show_life();
         }
@@ -178,7 +197,8 @@ impl Kernelspace {
         let node_ip = node_ip.ok_or(Error::NoNodeIp)?;
         let host_mac = (self.mac_of.0)(node_ip).ok_or(Error::NoMac(node_ip))?;
         self.check_source_vip(source_vip, host_mac)?;
-        Ok(Overlay { routes: Overlay::routes_of(network), source_vip, host_mac })
+        let (routes, own) = (Overlay::routes_of(network), Overlay::own_of(network));
+        Ok(Overlay { routes, own, source_vip, host_mac })
     }
 
     /// A pod with the source VIP would get the answers to everybody's connections. Found out later, it is no reason to stop:

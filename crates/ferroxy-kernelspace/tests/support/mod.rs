@@ -136,7 +136,11 @@ impl Host {
 
 fn add_network(fake: &Fake, is_overlay: bool) -> Guid {
     match is_overlay {
-        true => fake.add_overlay("vxlan0", &[("10.244.2.0/24", "172.18.0.3")]),
+        true => {
+            let network = fake.add_overlay("vxlan0", &[("10.244.2.0/24", "172.18.0.3")]);
+            fake.add_subnet(network, "10.244.1.0/24");
+            network
+        }
         false => fake.add_network("cbr0", "L2Bridge"),
     }
 }
