@@ -1,18 +1,19 @@
 # Confirms on a real Windows node what tests could not see: the numbers are those of docs/windows.md, "Not confirmed". Run it as an
 # administrator while ferroxy runs there, in Windows PowerShell 5.1 or newer.
 #
-#   .\confirm.ps1 [-Network cbr0] [-Service 10.96.0.10:53] [-Watch 60] [-Change] [-Interface Ethernet] [-Program C:\k\ferroxy.exe]
+#   .\confirm.ps1 [-Network cbr0] [-Service 10.96.0.10:53] [-Watch 60] [-Change] [-Interface Ethernet] [-Program C:\k\ferroxy.exe] [-Restart]
 #
 # It reads only, except with -Change: then it creates one load balancer and one remote endpoint at addresses for documentation
 # (198.51.100.0/24), writes the load balancer of -Service once more as it is, puts an address on -Interface, and registers a
-# service that cannot start. It removes all of that.
+# service that cannot start. It removes all of that. With -Restart it restarts HNS.
 param(
     [string]$Network = $(if ($env:KUBE_NETWORK) { $env:KUBE_NETWORK } else { "cbr0" }),
     [string]$Service = "",
     [int]$Watch = 0,
     [switch]$Change,
     [string]$Interface = "",
-    [string]$Program = ""
+    [string]$Program = "",
+    [switch]$Restart
 )
 $ErrorActionPreference = "Stop"
 $script:failed = 0
@@ -147,6 +148,25 @@ public static class Hcn {
         HcnUnregisterServiceCallback(registration);
         GC.KeepAlive(callback);
         lock (codes) return new List<uint>(codes);
+    }
+}
+
+// What HNS announces between Begin and End.
+public static class Announced {
+    const string D = "computenetwork.dll";
+    delegate void Callback(uint number, IntPtr context, uint status, IntPtr data);
+    [DllImport(D)] static extern uint HcnRegisterServiceCallback(Callback callback, IntPtr context, out IntPtr handle);
+    [DllImport(D)] static extern uint HcnUnregisterServiceCallback(IntPtr handle);
+    static readonly List<uint> numbers = new List<uint>();
+    // One for all registrations, which lives as long as the process: HNS may call late.
+    static readonly Callback callback = (number, context, status, data) => { lock (numbers) numbers.Add(number); };
+    static IntPtr registration;
+
+    public static uint Begin() { return HcnRegisterServiceCallback(callback, IntPtr.Zero, out registration); }
+
+    public static List<uint> End() {
+        HcnUnregisterServiceCallback(registration);
+        lock (numbers) return new List<uint>(numbers);
     }
 }
 
@@ -355,6 +375,17 @@ if ($Change -and $Program) {
 } else { Skip 8 "errors of a service reach its log file and the Event Log" "-Change and -Program" }
 $running = Get-Service "kube-proxy" -ErrorAction SilentlyContinue
 if ($running) { Check 8 "the service kube-proxy runs" ($running.Status -eq "Running") "($($running.Status))" } else { Skip 8 "the service kube-proxy runs" "a service of that name" }
+
+if ($Restart) {
+    $code = [Announced]::Begin()
+    Restart-Service hns -Force
+    Start-Sleep -Seconds 10
+    $numbers = [Announced]::End()
+    Check 10 "HNS announces that it stops" ($code -eq 0 -and $numbers -contains 0x01000000) "($(Hex $code), $(@($numbers).Count) announced)"
+    $code = [Announced]::Begin()
+    [void][Announced]::End()
+    Check 10 "callbacks can be registered again after a restart" ($code -eq 0) "($(Hex $code))"
+} else { Skip 10 "callbacks after HNS restarts" "-Restart" }
 
 "$($script:failed) checks failed"
 exit $script:failed

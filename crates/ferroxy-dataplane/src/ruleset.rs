@@ -3,7 +3,7 @@
 use std::fmt::{Debug, Display};
 use std::net::IpAddr;
 
-use ferroxy_core::{Packet, ServiceIntent, Verdict};
+use ferroxy_core::{Diagnostic, Packet, ServiceIntent, Verdict};
 
 use crate::outcome::ChoiceOfEndpoints;
 
@@ -23,8 +23,13 @@ pub trait Ruleset: Display + Debug {
         None
     }
 
-    /// What this mode adds to a Service that other modes do not have: a name and a value each.
-    fn traits_of(&self, _: &ServiceIntent) -> Vec<(&'static str, String)> {
+    /// What this mode adds to a Service that other modes do not have: a name and a value each. `shortcomings`: what the dataplane
+    /// of this host says of it, if it was asked; a ruleset alone can only assume.
+    fn traits_of(
+        &self,
+        _: &ServiceIntent,
+        _shortcomings: Option<&[Diagnostic]>,
+    ) -> Vec<(&'static str, String)> {
         Vec::new()
     }
 }

@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use windows_sys::Win32::System::Com::CoTaskMemAlloc;
 use windows_sys::core::GUID;
 
-use crate::forward::{self, Answer, call, listen};
+use crate::forward::{self, Answer, call, listen, unlisten};
 
 type Pointer = *mut c_void;
 type Out = *mut *mut u16;
@@ -142,9 +142,15 @@ unsafe extern "system" fn HcnRegisterServiceCallback(
         // SAFETY: the callback and its context live as long as the process, as the caller promises.
         unsafe { callback(number, context as *const c_void, 0, std::ptr::null()) }
     };
+    let silence = Answer { code: forward::NOT_RUNNING, handle: 0, text: String::new() };
     // SAFETY: the caller passes a place for the handle.
-    unsafe { *handle = 8 as Pointer };
-    if listen(notify).is_ok() { 0 } else { 0x8007_06b5_u32.cast_signed() }
+    unsafe { returned(listen(notify).unwrap_or(silence), Some(handle), None, None) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "system" fn HcnUnregisterServiceCallback(handle: Pointer) -> i32 {
+    const INVALID_HANDLE: u32 = 0x8007_0006;
+    if unlisten(handle as usize) { 0 } else { INVALID_HANDLE.cast_signed() }
 }
 
 /// # Safety

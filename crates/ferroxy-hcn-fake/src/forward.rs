@@ -1,8 +1,10 @@
 //! One call over TCP.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::io;
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use ferroxy_hcn::testing::frame;
@@ -11,7 +13,7 @@ use ferroxy_hcn::testing::frame;
 pub(crate) const ADDRESS: &str = "FERROXY_FAKE_HNS";
 
 /// As if HNS did not run.
-const NOT_RUNNING: u32 = 0x8007_06b5;
+pub(crate) const NOT_RUNNING: u32 = 0x8007_06b5;
 
 thread_local! {
     static SERVICE: RefCell<Service> = const { RefCell::new(Service { address: None, connection: None }) };
@@ -71,10 +73,28 @@ impl Service {
     }
 }
 
-/// Calls back with the numbers of notifications, from a thread of its own, until the service ends.
-pub(crate) fn listen(notify: impl Fn(u32) + Send + 'static) -> io::Result<()> {
+/// Registrations that have not ended, by their handles.
+static LISTENING: Mutex<BTreeMap<usize, TcpStream>> = Mutex::new(BTreeMap::new());
+
+fn listening() -> MutexGuard<'static, BTreeMap<usize, TcpStream>> {
+    LISTENING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Calls back with the numbers of notifications, from a thread of its own, until the service ends or [`unlisten`] is called.
+pub(crate) fn listen(notify: impl Fn(u32) + Send + 'static) -> io::Result<Answer> {
     let mut stream = SERVICE.with_borrow(Service::connect)?;
     frame::write(&mut stream, &[frame::LISTEN, "0", "", ""])?;
+    let answer = frame::read(&mut stream)?.ok_or(io::ErrorKind::UnexpectedEof)?;
+    let code = answer.first().and_then(|code| code.parse().ok()).unwrap_or(NOT_RUNNING);
+    if code != 0 {
+        return Ok(Answer { code, handle: 0, text: String::new() });
+    }
+    let handle = {
+        let mut listening = listening();
+        let handle = listening.last_key_value().map_or(8, |(last, _)| last + 8);
+        listening.insert(handle, stream.try_clone()?);
+        handle
+    };
     thread::spawn(move || {
         while let Ok(Some(fields)) = frame::read(&mut stream) {
             if let Some(number) = fields.first().and_then(|number| number.parse().ok()) {
@@ -82,5 +102,12 @@ pub(crate) fn listen(notify: impl Fn(u32) + Send + 'static) -> io::Result<()> {
             }
         }
     });
-    Ok(())
+    Ok(Answer { code, handle: handle as u64, text: String::new() })
+}
+
+/// Whether there was such a registration.
+pub(crate) fn unlisten(handle: usize) -> bool {
+    let stream = listening().remove(&handle);
+    // An error means that the service has ended it.
+    stream.map(|stream| stream.shutdown(Shutdown::Both)).is_some()
 }

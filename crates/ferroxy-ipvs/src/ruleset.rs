@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use ferroxy_core::{Family, Frontend, Packet, ServiceIntent};
+use ferroxy_core::{Diagnostic, Family, Frontend, Packet, ServiceIntent};
 use ferroxy_dataplane::{ChoiceOfEndpoints, Rendering, Ruleset, Trace};
 use serde_json::{Value, json};
 
@@ -58,7 +58,7 @@ impl Ruleset for State {
     }
 
     /// Which scheduler its virtual servers have, and who chose it.
-    fn traits_of(&self, service: &ServiceIntent) -> Vec<(&'static str, String)> {
+    fn traits_of(&self, service: &ServiceIntent, _: Option<&[Diagnostic]>) -> Vec<(&'static str, String)> {
         let ports = service.ports.iter();
         let addresses = ports.flat_map(|port| {
             let at = |frontend: &Frontend| {
@@ -92,7 +92,7 @@ mod tests {
             let parameters = Parameters { scheduler: "wlc".into(), ..Parameters::default() };
             let services = [(name, intent.clone().into())].into();
             let state = render(&Intent { node: NodeIntent::default(), services }, &parameters, &Family::ALL);
-            state.traits_of(&intent)
+            state.traits_of(&intent, None)
         };
         let named = |words: &str| vec![("IPVS scheduler", words.to_owned())];
         assert_eq!(scheduler(None), named("wlc (configuration, ipvs.scheduler)"));

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use ferroxy_core::{NodeIntent, Packet, ServiceIntent};
+use ferroxy_core::{Diagnostic, NodeIntent, Packet, ServiceIntent};
 use ferroxy_dataplane::{Rendering, Ruleset, Trace};
 use serde_json::{Value, json};
 
@@ -64,11 +64,17 @@ impl Ruleset for Rendered {
         json!({ "endpoints": endpoints.collect::<Vec<_>>(), "loadBalancers": balancers.collect::<Vec<_>>() })
     }
 
-    /// What HNS cannot do for it.
-    fn traits_of(&self, service: &ServiceIntent) -> Vec<(&'static str, String)> {
+    /// What HNS cannot do for it. Where HNS was asked, nothing is assumed.
+    fn traits_of(
+        &self,
+        service: &ServiceIntent,
+        shortcomings: Option<&[Diagnostic]>,
+    ) -> Vec<(&'static str, String)> {
         let here = Here { node: &self.node, surroundings: None };
-        let said: Vec<String> = shortcomings::all(service, here)
+        let found = shortcomings.map_or_else(|| shortcomings::of(service, here), <[Diagnostic]>::to_vec);
+        let said: Vec<String> = found
             .into_iter()
+            .chain(shortcomings::of_its_kind(service))
             .map(|it| format!("{}; {}", it.reason, it.effect))
             .collect();
         if said.is_empty() { Vec::new() } else { vec![("limits of Windows", said.join(". "))] }

@@ -152,11 +152,9 @@ pub fn of(service: &ServiceIntent, here: Here<'_>) -> Vec<Diagnostic> {
     diagnostics(service, found)
 }
 
-/// These, and what is true of every Service of its kind.
-pub fn all(service: &ServiceIntent, here: Here<'_>) -> Vec<Diagnostic> {
-    let mut all = of(service, here);
-    all.extend(diagnostics(service, service.ports.iter().flat_map(of_every_one).collect()));
-    all
+/// What is true of every Service of its kind, whatever HNS it is.
+pub fn of_its_kind(service: &ServiceIntent) -> Vec<Diagnostic> {
+    diagnostics(service, service.ports.iter().flat_map(of_every_one).collect())
 }
 
 fn diagnostics(service: &ServiceIntent, found: Found) -> Vec<Diagnostic> {
@@ -291,8 +289,9 @@ mod tests {
         let (_, mut intent) = service(1, [1, 2]);
         change(Arc::make_mut(&mut intent));
         let (node, surroundings) = (node(), surroundings(version));
-        let found = all(&intent, Here { node: &node, surroundings: Some(&surroundings) });
-        let found: BTreeSet<(String, String)> = found.into_iter().map(|it| (it.field, it.effect)).collect();
+        let found = of(&intent, Here { node: &node, surroundings: Some(&surroundings) });
+        let found = found.into_iter().chain(of_its_kind(&intent));
+        let found: BTreeSet<(String, String)> = found.map(|it| (it.field, it.effect)).collect();
         let wanted = expected.iter().map(|it| (it.field().to_owned(), it.effect().to_owned()));
         assert_eq!(found, wanted.collect());
         expected.to_vec()

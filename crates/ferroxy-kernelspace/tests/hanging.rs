@@ -1,4 +1,4 @@
-//! An HNS that hangs, or does not answer what it is asked: the dataplane returns, drops nothing, and goes on when HNS does.
+//! An HNS that hangs, does not run, or does not answer what it is asked: the dataplane returns, drops nothing, and goes on when HNS does.
 
 #![allow(
     clippy::unwrap_used,
@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use ferroxy_core::testing::service;
 use ferroxy_core::{Family, Intent, NodeIntent};
-use ferroxy_dataplane::{Dataplane, FailureKind, Verifies};
-use ferroxy_hcn::{Code, Version};
+use ferroxy_dataplane::{Dataplane, FailureKind, Verifies, Watches};
+use ferroxy_hcn::{Code, Kind, Notification, Version};
 use support::{Host, NODE_IP};
 
 /// A machine that is slow makes more calls late: they are tried again, as an agent does.
@@ -59,4 +59,60 @@ fn a_hanging_hns_is_a_failure_that_passes_and_drops_nothing() {
     let after = host.lines();
     assert_eq!(before.difference(&after).count(), 2, "one endpoint, and who named it: {after:?}");
     assert!(after.iter().any(|line| line.contains("endpoints [10.244.1.144]")), "{after:?}");
+}
+
+/// What HNS announced so far.
+fn announced(dataplane: &mut ferroxy_kernelspace::Kernelspace) -> std::sync::mpsc::Receiver<&'static str> {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    dataplane.watch(Box::new(move |words| sender.send(words).is_ok())).unwrap();
+    receiver
+}
+
+const WAIT: Duration = Duration::from_secs(60);
+
+#[test]
+fn an_hns_that_starts_late_announces_what_happens_once_it_runs() {
+    let mut host = Host::new(false, Version::NEWEST);
+    host.fake.stop();
+    let mut dataplane = host.open();
+    let announced = announced(&mut dataplane);
+    dataplane.start(&intent()).unwrap_err();
+    host.fake.resume();
+    dataplane.start(&intent()).unwrap();
+    host.add_pod("late", &["10.244.1.77"]);
+    assert_eq!(announced.recv_timeout(WAIT), Ok("a pod was attached"));
+    assert!(announced.try_recv().is_err(), "once");
+}
+
+#[test]
+fn an_hns_that_was_restarted_announces_what_happens() {
+    let mut host = Host::new(false, Version::NEWEST);
+    let mut dataplane = host.open();
+    let announced = announced(&mut dataplane);
+    dataplane.start(&intent()).unwrap();
+    for round in 1..=3 {
+        host.fake.stop();
+        assert_eq!(announced.recv_timeout(WAIT), Ok("the Host Networking Service stopped"));
+        dataplane.verify().unwrap_err();
+        host.fake.resume();
+        dataplane.verify().unwrap();
+        dataplane.verify().unwrap();
+        host.add_pod(&format!("p{round}"), &[&format!("10.244.1.{}", 70 + round)]);
+        assert_eq!(announced.recv_timeout(WAIT), Ok("a pod was attached"));
+        assert!(announced.try_recv().is_err(), "once");
+    }
+}
+
+/// Without a network the agent waits for the one that the network plugin creates.
+#[test]
+fn a_network_that_is_created_late_is_announced_by_an_hns_that_started_late() {
+    let host = Host::new(false, Version::NEWEST);
+    host.fake.service().remove(Kind::Network, host.network);
+    host.fake.stop();
+    let mut dataplane = host.open();
+    let announced = announced(&mut dataplane);
+    host.fake.resume();
+    dataplane.start(&intent()).unwrap_err();
+    host.fake.notify(Notification::NetworkCreated);
+    assert_eq!(announced.recv_timeout(WAIT), Ok("a network was created"));
 }

@@ -12,8 +12,9 @@ mod support;
 use ferroxy_core::intent::LocalDetector;
 use ferroxy_core::testing::service;
 use ferroxy_core::{Family, Intent, NodeIntent};
-use ferroxy_dataplane::{Dataplane, Verifies};
+use ferroxy_dataplane::{Dataplane, Persists, Rendering, Settings, Verifies};
 use ferroxy_hcn::{Kind, Version};
+use ferroxy_kernelspace::MODE;
 use serde_json::json;
 use support::{Host, NODE_IP};
 
@@ -112,4 +113,25 @@ fn a_change_looks_for_the_route_to_a_new_node_and_is_tried_again_until_it_is_the
     let lines = host.lines();
     assert!(lines.iter().any(|line| line.contains("10.244.4.7") && line.contains("172.18.0.5")), "{lines:?}");
     assert_eq!(dataplane.verify().unwrap().operations, 0);
+}
+
+/// As `explain` does on a node: a dataplane that only looks, and a ruleset that can only assume.
+#[test]
+fn what_is_said_of_a_service_is_about_the_hns_that_was_asked() {
+    let host = Host::new(true, Version::new(9, 2));
+    let mut intent = intent();
+    let service = intent.services.values_mut().next().unwrap();
+    std::sync::Arc::make_mut(service).ports[0].affinity = Some(60);
+    let service = std::sync::Arc::clone(service);
+    let mut dataplane = host.open();
+    dataplane.programmed(&intent, &service).unwrap();
+    let rendering = Rendering { intent: &intent, settings: &Settings::default(), host_addresses: &[] };
+    let ruleset = (MODE.render)(&rendering);
+    let limits = |traits: Vec<(&'static str, String)>| traits.into_iter().next().unwrap().1;
+    let assumed = limits(ruleset.traits_of(&service, None));
+    assert!(assumed.contains("no timeout for session affinity"), "{assumed}");
+    let known = limits(ruleset.traits_of(&service, Some(&dataplane.shortcomings(&service))));
+    assert!(known.contains("this HNS has no session affinity"), "{known}");
+    assert!(known.contains("no route to 10.244.3.7"), "the node is known, too: {known}");
+    assert!(!known.contains("no timeout"), "{known}");
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use ferroxy_core::{Origin, Packet, Protocol, ServiceIntent};
+use ferroxy_core::{Diagnostic, Origin, Packet, Protocol, ServiceIntent};
 use ferroxy_dataplane::{Ruleset, Step, Trace};
 use serde_json::{Value, json};
 
@@ -67,8 +67,12 @@ impl Ruleset for AcceleratedRuleset {
         self.packets.makes_local(address)
     }
 
-    fn traits_of(&self, service: &ServiceIntent) -> Vec<(&'static str, String)> {
-        let mut traits = self.packets.traits_of(service);
+    fn traits_of(
+        &self,
+        service: &ServiceIntent,
+        shortcomings: Option<&[Diagnostic]>,
+    ) -> Vec<(&'static str, String)> {
+        let mut traits = self.packets.traits_of(service, shortcomings);
         let mut translated: Vec<String> = Vec::new();
         entries(service, &self.terms, &mut |entry| {
             if let Entry::Frontend(key, value) = entry {

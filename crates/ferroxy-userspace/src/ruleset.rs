@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use ferroxy_core::{Family, Packet, ServiceIntent};
+use ferroxy_core::{Diagnostic, Family, Packet, ServiceIntent};
 use ferroxy_dataplane::{Rendering, Ruleset, Trace};
 use ferroxy_pools::balancing;
 use serde_json::{Value, json};
@@ -39,7 +39,7 @@ impl Ruleset for State {
         self.routes.contains(&address)
     }
 
-    fn traits_of(&self, service: &ServiceIntent) -> Vec<(&'static str, String)> {
+    fn traits_of(&self, service: &ServiceIntent, _: Option<&[Diagnostic]>) -> Vec<(&'static str, String)> {
         let pool = balancing::pool(service);
         let text = pool_text("", &pool);
         let words = text.split_once('}').map_or("", |(_, words)| words.trim());

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use ferroxy_core::{Family, Packet, ServiceIntent};
+use ferroxy_core::{Diagnostic, Family, Packet, ServiceIntent};
 use ferroxy_dataplane::{Rendering, Ruleset, Trace};
 use ferroxy_pools::balancing;
 use ferroxy_pools::text::{frontend_text, pool_text};
@@ -34,7 +34,7 @@ impl Ruleset for State {
         self.addresses.contains(&address)
     }
 
-    fn traits_of(&self, service: &ServiceIntent) -> Vec<(&'static str, String)> {
+    fn traits_of(&self, service: &ServiceIntent, _: Option<&[Diagnostic]>) -> Vec<(&'static str, String)> {
         let text = pool_text("", &balancing::pool(service));
         let words = text.split_once('}').map_or("", |(_, words)| words.trim());
         if words.is_empty() { Vec::new() } else { vec![("proxy", words.to_owned())] }

@@ -219,6 +219,33 @@ fn an_address_that_another_program_removes_comes_back() {
 }
 
 #[test]
+fn addresses_of_an_interface_that_was_down_are_still_ours() {
+    let (host, node, [first, second]) = (Host::new(), address(), [address(), address()]);
+    let (one, two) = (web("one", first), web("two", second));
+    let mut dataplane = host.open();
+    dataplane.start(&intent(&[one.clone(), two.clone()], node)).unwrap();
+    // While it is down it has no addresses, and takes none.
+    {
+        let mut host = host.lock();
+        host.present.clear();
+        host.refused = [first, second].into();
+    }
+    assert!(dataplane.verify().unwrap().unrepaired.is_some());
+    {
+        let mut host = host.lock();
+        host.refused.clear();
+        host.present = [first].into();
+        // The other one is back between the list and the attempt to add it.
+        host.returns = [second].into();
+    }
+    assert_eq!(dataplane.verify().unwrap().unrepaired, None);
+    assert_eq!(host.present(), [first, second]);
+    dataplane.change(removal(&one)).unwrap();
+    dataplane.change(removal(&two)).unwrap();
+    assert!(host.present().is_empty(), "they were removed: {:?}", host.calls());
+}
+
+#[test]
 fn a_stop_closes_listeners_and_leaves_addresses() {
     let (host, node, ip) = (Host::new(), address(), address());
     let mut dataplane = host.open();

@@ -114,9 +114,11 @@ impl Fake {
         self.service().first_faults.push(FirstFault { path: path.to_owned(), code, times });
     }
 
+    /// Who listens hears of it, and of nothing after it.
     pub fn stop(&self) {
         self.service().is_running = false;
         self.notify(Notification::Disconnected);
+        self.listeners.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
     pub fn resume(&self) {
@@ -135,9 +137,13 @@ impl Fake {
     }
 
     pub(super) fn call(&self, function: &str, handle: u64, id: Guid, text: &str) -> Answer {
+        self.wait_while_it_hangs();
+        self.service().call(function, handle, id, text)
+    }
+
+    fn wait_while_it_hangs(&self) {
         let hangs = self.hangs.0.lock().unwrap_or_else(PoisonError::into_inner);
         drop(self.hangs.1.wait_while(hangs, |hangs| *hangs).unwrap_or_else(PoisonError::into_inner));
-        self.service().call(function, handle, id, text)
     }
 
     fn answer(&self, function: String, handle: u64, id: Guid, text: &str) -> Result<Answer, Error> {
@@ -197,6 +203,10 @@ impl Api for Fake {
     }
 
     fn listen(&mut self, notify: OnNotification) -> Result<(), Error> {
+        self.wait_while_it_hangs();
+        if !self.service().is_running {
+            return Err(Error::new(super::frame::LISTEN, Code::NOT_RUNNING, ""));
+        }
         self.listeners.lock().unwrap_or_else(PoisonError::into_inner).push(notify);
         Ok(())
     }

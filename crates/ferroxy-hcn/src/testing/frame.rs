@@ -2,7 +2,7 @@
 //!
 //! A frame is its length (four bytes, little-endian) and fields that end with a zero byte each. A request has function,
 //! handle, id and text; an answer has the HRESULT, a handle, and a text. On a connection whose first request is
-//! [`LISTEN`], the server writes frames with the numbers of notifications.
+//! [`LISTEN`], the server writes a frame with the HRESULT, then frames with the numbers of notifications.
 
 use std::io::{self, Read, Write};
 

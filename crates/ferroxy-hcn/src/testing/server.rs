@@ -2,8 +2,8 @@
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use super::fake::Fake;
@@ -71,8 +71,10 @@ fn answer_all(mut fake: Fake, mut stream: TcpStream) -> io::Result<()> {
     Ok(())
 }
 
+/// The answer is the HRESULT. Notifications come after it.
 fn announce(fake: &mut Fake, stream: TcpStream) -> io::Result<()> {
-    let stream = std::sync::Mutex::new(stream);
+    let stream = Arc::new(Mutex::new(stream));
+    let announced = Arc::clone(&stream);
     let notify = move |notification: Notification| {
         let number = match notification {
             Notification::NetworkCreated => 2,
@@ -81,8 +83,10 @@ fn announce(fake: &mut Fake, stream: TcpStream) -> io::Result<()> {
             Notification::EndpointDetached => 16,
             Notification::Disconnected => 0x0100_0000_u32,
         };
-        let mut stream = stream.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut stream = announced.lock().unwrap_or_else(PoisonError::into_inner);
         frame::write(&mut *stream, &[&number.to_string()]).is_ok()
     };
-    fake.listen(Box::new(notify)).map_err(io::Error::other)
+    let mut stream = stream.lock().unwrap_or_else(PoisonError::into_inner);
+    let code = fake.listen(Box::new(notify)).map_or_else(|error| error.code.hresult(), |()| 0);
+    frame::write(&mut *stream, &[&code.to_string()])
 }

@@ -3,6 +3,7 @@
 //! They are loaded at run time, from the system's folder only: a Windows without them can still start this program, and no
 //! file beside it can take their place.
 
+mod listen;
 mod text;
 
 use std::ffi::{CString, c_void};
@@ -14,8 +15,9 @@ use windows_sys::Win32::System::LibraryLoader::{
 };
 use windows_sys::core::GUID;
 
+use self::listen::Registration;
 use self::text::{Returned, wide};
-use crate::api::{Api, Handle, Kind, Notification, OnNotification};
+use crate::api::{Api, Handle, Kind, OnNotification};
 use crate::error::{Code, Error};
 use crate::guid::Guid;
 
@@ -30,13 +32,13 @@ type Query = unsafe extern "system" fn(Pointer, *const u16, Out, Out) -> i32;
 type Delete = unsafe extern "system" fn(*const GUID, Out) -> i32;
 type Close = unsafe extern "system" fn(Pointer) -> i32;
 type CallV1 = unsafe extern "system" fn(*const u16, *const u16, *const u16, Out) -> i32;
-type Callback = unsafe extern "system" fn(u32, *const c_void, i32, *const u16);
-type Register = unsafe extern "system" fn(Callback, *const c_void, *mut Pointer) -> i32;
 
 /// Both stay loaded until the process ends.
 pub struct Library {
     network: Module,
     compute: Module,
+    /// What calls back.
+    registration: Option<Registration>,
 }
 
 impl fmt::Debug for Library {
@@ -78,7 +80,8 @@ impl Module {
 
 impl Library {
     pub fn load() -> Result<Library, Error> {
-        Ok(Library { network: Module::load("computenetwork.dll")?, compute: Module::load("vmcompute.dll")? })
+        let (network, compute) = (Module::load("computenetwork.dll")?, Module::load("vmcompute.dll")?);
+        Ok(Library { network, compute, registration: None })
     }
 }
 
@@ -99,7 +102,8 @@ impl Library {
 /// What a call returned: its code, or the record that it left.
 fn check(call: &str, code: i32, record: Returned) -> Result<(), Error> {
     let record = record.into_text();
-    let code = code.cast_unsigned();
+    // Positive codes are kinds of success.
+    let (is_good, code) = (code >= 0, code.cast_unsigned());
     match record {
         // A record is a failure even with a good code.
         Some(record) if !record.is_empty() => {
@@ -108,11 +112,11 @@ fn check(call: &str, code: i32, record: Returned) -> Result<(), Error> {
             let said = field("ErrorCode").and_then(serde_json::Value::as_u64);
             let said = said.and_then(|number| u32::try_from(number).ok()).filter(|number| *number != 0);
             let words = field("Error").and_then(serde_json::Value::as_str).unwrap_or(&record).to_owned();
-            let code = if code == 0 { said.unwrap_or(Code::INVALID_DATA.hresult()) } else { code };
+            let code = if is_good { said.unwrap_or(Code::INVALID_DATA.hresult()) } else { code };
             Err(Error::new(call, Code::new(code), words))
         }
-        _ if code != 0 => Err(Error::new(call, Code::new(code), "")),
-        _ => Ok(()),
+        _ if is_good => Ok(()),
+        _ => Err(Error::new(call, Code::new(code), "")),
     }
 }
 
@@ -242,27 +246,9 @@ impl Api for Library {
     }
 
     fn listen(&mut self, notify: OnNotification) -> Result<(), Error> {
-        const CALL: &str = "HcnRegisterServiceCallback";
-        // The service may call until the process ends: so long it lives.
-        let context: &'static OnNotification = Box::leak(Box::new(notify));
-        let mut registration = std::ptr::null_mut();
-        // SAFETY: as above; the callback has the documented type, and its context lives for ever.
-        let code = unsafe {
-            self.network.function::<Register>(CALL)?(
-                on_notification,
-                std::ptr::from_ref(context).cast(),
-                &raw mut registration,
-            )
-        };
-        check(CALL, code, Returned::default())
-    }
-}
-
-/// The library calls this on threads of its own.
-unsafe extern "system" fn on_notification(number: u32, context: *const c_void, _: i32, _: *const u16) {
-    // SAFETY: the context is what `listen` registered, and lives for ever.
-    let notify = unsafe { &*context.cast::<OnNotification>() };
-    if let Some(notification) = Notification::of(number) {
-        notify(notification);
+        let registration = Registration::new(&self.network, notify)?;
+        // The one before ends here.
+        self.registration = Some(registration);
+        Ok(())
     }
 }

@@ -4,7 +4,7 @@
 //! every `syncPeriod`, and a share of them is read again each time.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use ferroxy_core::{Intent, ServiceIntent};
@@ -13,9 +13,10 @@ use ferroxy_dataplane::capability::{Notify, RefusalCount};
 use ferroxy_dataplane::{
     Changed, CountsRefusals, Failure, Persists, Programmed, Repair, SignsOfLife, TakesOver, Verifies, Watches,
 };
-use ferroxy_hcn::{Kind, Notification};
+use ferroxy_hcn::Kind;
 use tracing::warn;
 
+use super::announcements::Announcements;
 use super::{Error, Kernelspace, Life};
 use crate::plan::Plan;
 use crate::render::fragment;
@@ -93,21 +94,8 @@ fn examples(plan: &Plan) -> Vec<String> {
 
 impl Watches for Kernelspace {
     fn watch(&mut self, notify: Notify) -> Result<(), Failure> {
-        let notify = Mutex::new(notify);
-        let listen = move |notification: Notification| {
-            let words = match notification {
-                Notification::NetworkCreated => "a network was created",
-                Notification::NetworkDeleted => "a network was deleted",
-                Notification::EndpointAttached => "a pod was attached",
-                Notification::EndpointDetached => "a pod was detached",
-                Notification::Disconnected => "the Host Networking Service stopped",
-            };
-            notify.lock().unwrap_or_else(PoisonError::into_inner)(words)
-        };
-        // What is not announced is found by verification.
-        if let Err(error) = self.hcn.listen(Box::new(listen)) {
-            warn!("HNS does not announce changes: {error}; they are noticed every syncPeriod");
-        }
+        self.announcements = Some(Announcements::new(notify));
+        self.listen();
         Ok(())
     }
 }
@@ -156,6 +144,12 @@ impl Kernelspace {
                 }
                 Err(error) => leftovers.failed.push(format!("{words}: {error}")),
             }
+        }
+    }
+
+    pub(super) fn listen(&mut self) {
+        if let Some(announcements) = &mut self.announcements {
+            announcements.listen(&mut self.hcn);
         }
     }
 

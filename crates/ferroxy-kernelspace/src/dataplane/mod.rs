@@ -4,6 +4,7 @@
 //! costs the calls of its Services. After silence, the mirror is not trusted, and the next attempt looks first.
 //! `capability.rs` has the capabilities.
 
+mod announcements;
 mod apply;
 mod capability;
 mod cleanup;
@@ -26,6 +27,7 @@ use ferroxy_dataplane::{
 };
 use ferroxy_hcn::{Calls, Features, Guid, Hcn, Kind};
 
+use self::announcements::Announcements;
 use self::apply::Applied;
 pub use self::error::Error;
 use self::failures::Failures;
@@ -59,6 +61,7 @@ pub struct Kernelspace {
     /// HNS gave no list of whole objects of these kinds when it was asked last: that was logged.
     blind: BTreeSet<Kind>,
     failures: Failures,
+    announcements: Option<Announcements>,
     life: Option<Life>,
 }
 
@@ -116,6 +119,7 @@ impl Kernelspace {
             turn: 0,
             blind: BTreeSet::new(),
             failures: Failures::default(),
+            announcements: None,
             life: None,
         }
     }

@@ -28,6 +28,8 @@ impl Kernelspace {
     pub(super) fn look(&mut self, node: &NodeIntent) -> Result<(), Error> {
         self.is_certain = false;
         self.features()?;
+        // Before anything is read: what happens after that is announced.
+        self.listen();
         let network = self.find_network()?;
         self.look_at_endpoints(true)?;
         self.look_at_balancers(true)?;

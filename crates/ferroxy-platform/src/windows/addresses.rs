@@ -20,7 +20,7 @@ const ATTEMPTS: usize = 4;
 /// Devices go by the name that people see ("Ethernet 2"). Addresses that this program put on an interface are not the host's.
 pub fn addresses(except_devices: &[&str]) -> io::Result<Vec<IpAddr>> {
     let mut found = all_except(except_devices)?;
-    let of_services = super::interface::of_services();
+    let of_services = super::interface::of_services()?;
     found.retain(|ip| !of_services.contains(ip));
     Ok(found)
 }

@@ -108,9 +108,8 @@ fn entry(luid: NET_LUID_LH, address: IpAddr) -> Option<MIB_UNICASTIPADDRESS_ROW>
 }
 
 /// Addresses with the marks of ours: they belong to Services, not to the host.
-pub fn of_services() -> BTreeSet<IpAddr> {
-    let rows = rows().unwrap_or_default();
-    rows.iter().filter(|row| is_ours(row)).filter_map(ip).collect()
+pub fn of_services() -> io::Result<BTreeSet<IpAddr>> {
+    Ok(rows()?.iter().filter(|row| is_ours(row)).filter_map(ip).collect())
 }
 
 fn luid(name: &str) -> io::Result<NET_LUID_LH> {
@@ -208,7 +207,7 @@ mod tests {
         let loopback = IpAddr::from([127, 0, 0, 1]);
         assert!(list().unwrap().contains(&loopback));
         assert!(!rows().unwrap().is_empty());
-        assert!(of_services().is_empty());
+        assert!(of_services().unwrap().is_empty());
         assert!(delete("any interface", &[loopback]).iter().all(Result::is_ok));
         assert!(list().unwrap().contains(&loopback), "it was not ours");
     }

@@ -24,8 +24,8 @@ static WORK: Mutex<Option<(&'static str, Work)>> = Mutex::new(None);
 /// The handle of the service, as a number; 0 while there is none.
 static HANDLE: AtomicUsize = AtomicUsize::new(0);
 
-/// The state that was reported last.
-static STATE: AtomicU32 = AtomicU32::new(SERVICE_START_PENDING);
+/// The state that was reported last. Locked until a report has reached the service manager: the last report is the last state.
+static STATE: Mutex<u32> = Mutex::new(SERVICE_START_PENDING);
 
 /// How long the service manager waits for a service that says it is stopping.
 const TIME_TO_STOP_MS: u32 = 30_000;
@@ -86,16 +86,32 @@ unsafe extern "system" fn on_control(
             NO_ERROR
         }
         SERVICE_CONTROL_INTERROGATE => {
-            report(STATE.load(Ordering::SeqCst), 0);
+            repeat();
             NO_ERROR
         }
         _ => ERROR_CALL_NOT_IMPLEMENTED,
     }
 }
 
+/// Nothing follows `SERVICE_STOPPED`.
 fn report(state: u32, code: u32) {
+    let mut last = STATE.lock().unwrap_or_else(PoisonError::into_inner);
+    if *last != SERVICE_STOPPED {
+        *last = state;
+        tell(state, code);
+    }
+}
+
+/// The last state once more, except for the end: that was said with its code.
+fn repeat() {
+    let last = STATE.lock().unwrap_or_else(PoisonError::into_inner);
+    if *last != SERVICE_STOPPED {
+        tell(*last, 0);
+    }
+}
+
+fn tell(state: u32, code: u32) {
     const ACCEPTED: u32 = SERVICE_ACCEPT_STOP | SERVICE_ACCEPT_SHUTDOWN | SERVICE_ACCEPT_PRESHUTDOWN;
-    STATE.store(state, Ordering::SeqCst);
     let status = SERVICE_STATUS {
         dwServiceType: SERVICE_WIN32_OWN_PROCESS,
         dwCurrentState: state,
@@ -136,12 +152,12 @@ mod tests {
         assert_eq!(control(SERVICE_CONTROL_INTERROGATE), NO_ERROR);
         assert_eq!(control(SERVICE_CONTROL_PAUSE), ERROR_CALL_NOT_IMPLEMENTED);
         assert!(receiver.try_recv().is_err());
-        assert_eq!(STATE.load(Ordering::SeqCst), SERVICE_RUNNING, "neither changes anything");
+        assert_eq!(*STATE.lock().unwrap(), SERVICE_RUNNING, "neither changes anything");
         for request in [SERVICE_CONTROL_STOP, SERVICE_CONTROL_SHUTDOWN, SERVICE_CONTROL_PRESHUTDOWN] {
             report(SERVICE_RUNNING, 0);
             assert_eq!(control(request), NO_ERROR);
             assert_eq!(receiver.try_recv(), Ok(StopReason::Terminated), "{request}");
-            assert_eq!(STATE.load(Ordering::SeqCst), SERVICE_STOP_PENDING);
+            assert_eq!(*STATE.lock().unwrap(), SERVICE_STOP_PENDING);
         }
         assert!(signals::happened(CTRL_LOGOFF_EVENT), "a user's logoff is not ours");
         assert!(receiver.try_recv().is_err());
@@ -149,6 +165,10 @@ mod tests {
             assert!(signals::happened(event), "it is handled");
             assert_eq!(receiver.try_recv(), Ok(StopReason::Interrupted));
         }
+        report(SERVICE_STOPPED, 3);
+        report(SERVICE_STOP_PENDING, 0);
+        assert_eq!(control(SERVICE_CONTROL_INTERROGATE), NO_ERROR);
+        assert_eq!(*STATE.lock().unwrap(), SERVICE_STOPPED, "nothing follows the end");
     }
 
     #[test]

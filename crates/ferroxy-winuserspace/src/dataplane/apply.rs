@@ -50,6 +50,9 @@ impl Winuserspace {
         let mut fail = |ip: IpAddr, error: &io::Error| {
             applied.addresses.insert(ip, format!("cannot add the address {ip}: {error}"));
         };
+        // What was ours before this attempt stays ours, whatever comes of it: it may be back any moment.
+        let is_new = |ip: &&IpAddr| !self.journal.ours().contains(ip);
+        let new: BTreeSet<IpAddr> = wanted.iter().filter(is_new).copied().collect();
         // What is not remembered must not be added: it would never be removed.
         let beyond: BTreeSet<IpAddr> = match self.journal.remember(&wanted) {
             Ok(beyond) => beyond.into_iter().collect(),
@@ -74,6 +77,7 @@ impl Winuserspace {
                 }
             }
         }
+        not_ours.retain(|ip| new.contains(ip));
         self.remember_less(&not_ours);
     }
 

@@ -17,7 +17,9 @@ impl Winuserspace {
     /// operation.
     pub(super) fn look(&mut self, wanted: &State) -> Result<(), Failure> {
         let present = self.present()?;
-        let gone: Vec<IpAddr> = self.journal.ours().difference(&present).copied().collect();
+        // An interface that is down has none of its addresses, and all of them when it is up again: what is wanted stays ours.
+        let gone = self.journal.ours().iter().filter(|ip| !present.contains(ip));
+        let gone: Vec<IpAddr> = gone.filter(|ip| !wanted.addresses.contains(ip)).copied().collect();
         self.remember_less(&gone);
         let known = self.journal.ours().union(&wanted.addresses);
         let now: BTreeSet<IpAddr> = known.filter(|ip| present.contains(*ip)).copied().collect();

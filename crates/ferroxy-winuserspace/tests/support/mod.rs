@@ -26,6 +26,8 @@ pub struct Addresses {
     pub calls: Vec<String>,
     /// Adding or removing these fails.
     pub refused: BTreeSet<IpAddr>,
+    /// These appear after the next list.
+    pub returns: BTreeSet<IpAddr>,
 }
 
 /// A host and the file of the program, which outlive a dataplane.
@@ -47,7 +49,11 @@ impl Interface for Memory {
     }
 
     fn present(&mut self) -> io::Result<BTreeSet<IpAddr>> {
-        Ok(self.addresses.lock().unwrap().present.clone())
+        let mut host = self.addresses.lock().unwrap();
+        let listed = host.present.clone();
+        let returned = std::mem::take(&mut host.returns);
+        host.present.extend(returned);
+        Ok(listed)
     }
 
     fn add(&mut self, address: IpAddr) -> io::Result<bool> {

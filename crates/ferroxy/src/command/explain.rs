@@ -5,8 +5,8 @@ use std::sync::Arc;
 use anyhow::Context;
 use clap::Args;
 use ferroxy_core::explain::{Explanation, Finding, PortExplanation, Standing, explain};
-use ferroxy_core::{Intent, ServiceIntent, ServiceName, resolve};
-use ferroxy_dataplane::{Failure, FailureKind, Programmed};
+use ferroxy_core::{Diagnostic, Intent, ServiceIntent, ServiceName, resolve};
+use ferroxy_dataplane::{Dataplane, Failure, FailureKind, Programmed};
 
 use super::input::{Input, Recorded, Settings};
 use super::{Answer, Output, sockets, verdicts};
@@ -37,19 +37,19 @@ impl Explain {
         let mut explanation = explain(&cluster.facts, &name);
         let (intent, _) = resolve::all(&cluster.facts);
         let kernel = intent.services.get(&name).map(|service| in_kernel(&intent, service, &settings));
-        let (kernel, problem) = kernel.map(|it| (it.words, it.problem)).unzip();
-        explanation.findings.extend(problem.flatten());
+        explanation.findings.extend(kernel.as_ref().and_then(|it| it.problem.clone()));
+        let shortcomings = kernel.as_ref().and_then(|it| it.shortcomings.as_deref());
         let traits = intent.services.get(&name).map(|service| {
             // No other Service matters: a cluster of 10,000 takes its time to render.
             let services = [(name.clone(), Arc::clone(service))].into();
             let alone = Intent { node: intent.node.clone(), services };
-            settings.ruleset(&alone, &cluster.facts).traits_of(service)
+            settings.ruleset(&alone, &cluster.facts).traits_of(service, shortcomings)
         });
         let mut traits = traits.unwrap_or_default();
         if let Some(words) = sockets::in_force(&name, &settings).filter(|_| !traits.is_empty()) {
             traits.push(("sockets in force", words));
         }
-        let on_host = OnHost { kernel, traits, verdicts };
+        let on_host = OnHost { kernel: kernel.map(|it| it.words), traits, verdicts };
         self.output
             .print(|| text(&explanation, &on_host, Paint::stdout()), || to_json(&explanation, &on_host))?;
         Ok(if is_fine(&explanation) { Answer::Yes } else { Answer::No })
@@ -67,30 +67,60 @@ pub(super) struct InKernel {
     pub(super) words: String,
     /// It was checked, and something is missing.
     problem: Option<Finding>,
+    /// What the dataplane cannot do for it here, if it was asked.
+    shortcomings: Option<Vec<Diagnostic>>,
 }
 
 pub(super) fn in_kernel(intent: &Intent, service: &Arc<ServiceIntent>, settings: &Settings) -> InKernel {
-    let fine = |words: String| InKernel { words, problem: None };
-    let wrong = |words: String, problem: &str, fix: &str| {
-        let problem = Some(Finding { problem: problem.into(), fix: fix.into() });
-        InKernel { words, problem }
-    };
-    if let Some(Recorded { at, refused, is_equal, .. }) = &settings.recorded {
-        return match (refused.get(service.name.as_str()), is_equal) {
-            (Some(reason), _) => wrong(
-                format!("no, at {at}"),
-                &format!("The kernel refused the Service: {reason}."),
-                "The agent retries it; its log and its journal say since when.",
-            ),
-            (None, Ok(true)) => fine(format!("yes, at {at}: the kernel had exactly what it should have")),
-            (None, Ok(false)) => {
-                fine(format!("the kernel differed at {at}: `ferroxy diff` with the bundle prints where"))
-            }
-            (None, Err(why)) => fine(format!("not checked at {at}: {why}")),
-        };
+    if let Some(recorded) = &settings.recorded {
+        let (words, problem) = when_recorded(recorded, service);
+        return InKernel { words, problem, shortcomings: None };
     }
-    match programmed(intent, service, settings) {
-        Ok(None) => fine(format!("not checked: {} mode keeps no state on the host", settings.mode.name)),
+    let (seen, shortcomings) = match settings.open() {
+        Ok(mut dataplane) => look(&mut *dataplane, intent, service),
+        Err(error) => (Err(error), None),
+    };
+    let (words, problem) = in_words(seen, settings.mode.name);
+    InKernel { words, problem, shortcomings }
+}
+
+/// What a bundle says about it.
+fn when_recorded(recorded: &Recorded, service: &ServiceIntent) -> (String, Option<Finding>) {
+    let Recorded { at, refused, is_equal, .. } = recorded;
+    match (refused.get(service.name.as_str()), is_equal) {
+        (Some(reason), _) => {
+            let problem = format!("The kernel refused the Service: {reason}.");
+            let fix = "The agent retries it; its log and its journal say since when.".to_owned();
+            (format!("no, at {at}"), Some(Finding { problem, fix }))
+        }
+        (None, Ok(true)) => (format!("yes, at {at}: the kernel had exactly what it should have"), None),
+        (None, Ok(false)) => {
+            (format!("the kernel differed at {at}: `ferroxy diff` with the bundle prints where"), None)
+        }
+        (None, Err(why)) => (format!("not checked at {at}: {why}"), None),
+    }
+}
+
+type Seen = Result<Option<Programmed>, Failure>;
+
+/// `Ok(None)`: the mode keeps no state that outlives its process. A dataplane that has looked knows what it cannot do here.
+fn look(
+    dataplane: &mut dyn Dataplane,
+    intent: &Intent,
+    service: &Arc<ServiceIntent>,
+) -> (Seen, Option<Vec<Diagnostic>>) {
+    let seen = dataplane.persists().map(|it| it.programmed(intent, service)).transpose();
+    let has_looked = matches!(seen, Ok(Some(_)));
+    (seen, has_looked.then(|| dataplane.shortcomings(service)))
+}
+
+fn in_words(seen: Seen, mode: &str) -> (String, Option<Finding>) {
+    let fine = |words: String| (words, None);
+    let wrong = |words: String, problem: &str, fix: &str| {
+        (words, Some(Finding { problem: problem.into(), fix: fix.into() }))
+    };
+    match seen {
+        Ok(None) => fine(format!("not checked: {mode} mode keeps no state on the host")),
         Ok(Some(Programmed::Nothing)) => wrong(
             "no".into(),
             "Nothing of Ferroxy is in this kernel: no Service works here.",
@@ -110,16 +140,6 @@ pub(super) fn in_kernel(intent: &Intent, service: &Arc<ServiceIntent>, settings:
             FailureKind::Other | FailureKind::Drift => format!("unknown: {error}"),
         }),
     }
-}
-
-/// `None`: the mode keeps no state that outlives its process.
-fn programmed(
-    intent: &Intent,
-    service: &Arc<ServiceIntent>,
-    settings: &Settings,
-) -> Result<Option<Programmed>, Failure> {
-    let mut dataplane = settings.open()?;
-    dataplane.persists().map(|it| it.programmed(intent, service)).transpose()
 }
 
 pub(super) fn text(explanation: &Explanation, on_host: &OnHost, paint: Paint) -> String {

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use ferroxy_dataplane::Platform;
 use tracing::{error, warn};
 
+use crate::flags::boolean;
 use crate::log;
 
 /// The name that the original registers, too: of the service, and in the Event Log.
@@ -51,7 +52,7 @@ impl Asked {
     fn by(args: &[OsString], read: impl Fn(&Path) -> Option<String>) -> Option<Asked> {
         let config = value(args, "--config").and_then(|path| read(path.as_ref())).unwrap_or_default();
         let is_service = match value(args, "--windows-service") {
-            Some(text) => text != "false",
+            Some(text) => boolean(text) != Ok(false),
             None => field(&config, "windowsRunAsService") == Some("true"),
         };
         let log_file =
@@ -63,9 +64,27 @@ impl Asked {
 /// The value of a field that has a line of its own, in YAML or JSON, also in a file with errors.
 fn field<'a>(config: &'a str, name: &str) -> Option<&'a str> {
     let plain = |text: &'a str| text.trim().trim_end_matches(',').trim_matches(['"', '\'']);
-    let fields = config.lines().filter_map(|line| line.split_once(':'));
+    let fields = config.lines().filter_map(|line| without_comment(line).split_once(':'));
     let mut values = fields.filter(|(key, _)| plain(key) == name).map(|(_, value)| plain(value));
     values.next()
+}
+
+/// A comment of YAML begins with `#` at the start of a line or after a space, outside of quotes.
+fn without_comment(line: &str) -> &str {
+    let mut quote = None;
+    let mut before = ' ';
+    for (at, character) in line.char_indices() {
+        match quote {
+            Some(it) if it == character => quote = None,
+            Some(_) => {}
+            None if character == '#' && before.is_whitespace() => return &line[..at],
+            // In the middle of a word it is an apostrophe.
+            None if matches!(character, '"' | '\'') && !before.is_alphanumeric() => quote = Some(character),
+            None => {}
+        }
+        before = character;
+    }
+    line
 }
 
 /// The last value of a flag: after `=`, or the next argument unless that is a flag.
@@ -91,6 +110,9 @@ mod tests {
         let read = |path: &Path| {
             let text = match path.to_str()? {
                 "service.conf" => "mode: [\n  windowsRunAsService: true\nx",
+                "note.conf" => {
+                    "windowsRunAsService: true # note\n#logFile: x\nlogFile: 'C:/k #1/a.log'\t# it's"
+                }
                 "log.conf" => "{\n\"windowsRunAsService\": true,\n \"logFile\": \"C:/k/a.log\",",
                 _ => return None,
             };
@@ -112,13 +134,16 @@ mod tests {
         assert_eq!(asked("ferroxy run --windows-service --log-file="), nowhere);
         assert_eq!(asked("ferroxy run --log-file-max-size=7 --windows-service"), nowhere);
         assert_eq!(asked("ferroxy run --log-file=a.log"), None);
-        assert_eq!(asked("ferroxy run --windows-service=false --config=service.conf"), None);
+        for no in ["false", "False", "0", "f"] {
+            assert_eq!(asked(&format!("ferroxy run --windows-service={no} --config=service.conf")), None);
+        }
     }
 
     #[test]
     fn a_configuration_with_errors_tells_it_too() {
         assert_eq!(asked("ferroxy --config=service.conf --log-file=a.log"), to("a.log"));
         assert_eq!(asked("ferroxy --config log.conf"), to("C:/k/a.log"));
+        assert_eq!(asked("ferroxy --config=note.conf"), to("C:/k #1/a.log"));
         assert_eq!(asked("ferroxy --config log.conf --log-file b.log"), to("b.log"));
         assert_eq!(asked("ferroxy --config other.conf --log-file=a.log"), None);
     }

@@ -14,6 +14,7 @@ use serde_json::Value;
 
 use crate::config;
 use crate::modes::Modes;
+pub(crate) use go::boolean;
 use go::{GoStyle, TRUTH, gate, version};
 pub use modes::ModeFlags;
 

@@ -124,7 +124,7 @@ impl Page {
         let traits = desired.as_ref().map(|service| {
             let services = [(explanation.service.clone(), Arc::clone(service))].into();
             let alone = Intent { node, services };
-            self.config().ruleset(self.mode, &alone, &host_addresses).traits_of(service)
+            self.config().ruleset(self.mode, &alone, &host_addresses).traits_of(service, None)
         });
         let kernel = desired.map(|_| words);
         let on_host = OnHost { kernel, traits: traits.unwrap_or_default(), verdicts: None };

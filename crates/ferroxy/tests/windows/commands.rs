@@ -2,6 +2,7 @@
 
 use std::net::Ipv4Addr;
 
+use ferroxy_hcn::Version;
 use serde_json::Value;
 
 use crate::node::{NEWEST, Node, Service, free_port_at, service};
@@ -28,6 +29,16 @@ fn diff_explain_and_cleanup_ask_hns() {
     assert!(removed.contains("removed: endpoint 10.200.0.1"), "{removed}");
     assert!(node.has(&[]));
     assert_eq!(node.fake.service().endpoints().len(), 1, "the pod of this node stays");
+}
+
+/// Without HNS, a version that can do everything is assumed: the node's own is known here.
+#[test]
+#[ignore = "needs wine: make test-windows"]
+fn explain_says_what_the_hns_of_this_node_cannot_do() {
+    let node = Node::new(Version::new(9, 2));
+    node.put(&Service { number: 1, endpoints: vec![1], health_check: Some(30100) });
+    let (_, explained) = node.run("explain", &["default/s1"]);
+    assert!(explained.contains("policy Local needs direct server return"), "{explained}");
 }
 
 #[test]

@@ -184,6 +184,13 @@ impl Node {
         self.get(self.metrics, "/metrics").map(|(_, text)| text).unwrap_or_default()
     }
 
+    /// A metric without labels.
+    pub fn figure(&self, name: &str) -> usize {
+        let metrics = self.metrics();
+        let mut values = metrics.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        values.next().and_then(|it| it.parse().ok()).unwrap_or_else(|| panic!("{name} in {metrics}"))
+    }
+
     /// Virtual addresses with the number of their endpoints.
     pub fn balancers(&self) -> BTreeSet<(String, usize)> {
         let service = self.fake.service();
