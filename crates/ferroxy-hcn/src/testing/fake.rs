@@ -114,7 +114,7 @@ impl Fake {
         self.service().first_faults.push(FirstFault { path: path.to_owned(), code, times });
     }
 
-    /// Who listens hears of it, and of nothing after it.
+    /// Listeners are notified of it, and of nothing after it.
     pub fn stop(&self) {
         self.service().is_running = false;
         self.notify(Notification::Disconnected);

@@ -92,7 +92,6 @@ pub struct Now {
 /// The source of Services and EndpointSlices: the API server, or manifests.
 #[derive(Debug, Default)]
 pub struct Source {
-    /// The agent stops, and the source with it.
     pub is_stopping: bool,
     pub state: SourceState,
     /// Why no change will ever be reported again, if the thread of the source has ended. Only a restart helps.
@@ -227,13 +226,9 @@ impl Status {
 
     /// The thread of the source has ended: no change will be reported any more.
     pub fn source_ended(&self, why: &'static str) {
-        let mut now = self.now();
-        now.source.ended = Some(why);
-        if now.source.is_stopping {
-            return;
-        }
-        drop(now);
-        self.journal.iter().for_each(|journal| journal.write(Entry::new(What::Source, why)));
+        self.now().source.ended = Some(why);
+        let is_news = !self.now().source.is_stopping;
+        self.journal.iter().filter(|_| is_news).for_each(|it| it.write(Entry::new(What::Source, why)));
     }
 
     pub fn requested(&self, request: Request<'_>) {
