@@ -39,7 +39,7 @@ fn objects_are_listed_and_got() {
     assert_eq!((&none["kind"], &none["reason"]), (&json!("Status"), &json!("NotFound")));
     assert_eq!(none["message"], "services \"x\" not found");
     assert_eq!(client.get("/api/v1/configmaps").code, 404);
-    assert_eq!(client.get("/api/v1/services?labelSelector=a+in+(b)").code, 400);
+    assert_eq!(client.get("/api/v1/services?labelSelector=a+notin+(b)").code, 400);
 }
 
 #[test]
