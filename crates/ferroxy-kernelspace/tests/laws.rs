@@ -15,7 +15,7 @@ use std::net::IpAddr;
 use ferroxy_core::oracle::{Host as Windows, kernelspace as oracle};
 use ferroxy_core::testing::{Cluster, clusters, config, interesting_packets};
 use ferroxy_core::{Family, Intent};
-use ferroxy_dataplane::{Change, Dataplane, Persists, Verifies};
+use ferroxy_dataplane::{Change, Dataplane, Persists, Refusal, Verifies};
 use ferroxy_hcn::{Code, RemoteSubnetRoute, Version};
 use ferroxy_kernelspace::render::MOST_ENDPOINTS;
 use ferroxy_kernelspace::{Frontend, Op, Overlay, Plan, State, Surroundings, diff, interpret, render};
@@ -324,7 +324,8 @@ fn changes(from: &Intent, to: &Intent) -> Vec<Change> {
     names.into_iter().filter(differs).map(|name| (name.clone(), to.services.get(name).cloned())).collect()
 }
 
-/// Retries as the agent does: what is not acknowledged, and a verification.
+/// Retries as the agent does: what is not acknowledged, and a verification. A Service with a pod to which no route leads is retried
+/// until there is one; here there will be none.
 fn settle(dataplane: &mut ferroxy_kernelspace::Kernelspace, wanted: &Intent) -> bool {
     for _ in 0..8 {
         let mut acknowledged = Intent { node: wanted.node.clone(), ..Intent::default() };
@@ -334,7 +335,8 @@ fn settle(dataplane: &mut ferroxy_kernelspace::Kernelspace, wanted: &Intent) -> 
         let changed = dataplane.change(missing);
         let verified = dataplane.verify();
         let is_quiet = verified.is_ok_and(|repair| repair.operations == 0);
-        if changed.is_ok_and(|outcome| outcome.refused.is_empty()) && is_quiet {
+        let waits_for_route = |it: &Refusal| it.reason.starts_with("the overlay has no route to the pod");
+        if changed.is_ok_and(|outcome| outcome.refused.iter().all(waits_for_route)) && is_quiet {
             return true;
         }
     }
