@@ -184,7 +184,7 @@ impl Agent {
         let counts = self.facts.counts();
         let words = format!(
             "in sync: {} of {} Services programmed, {} endpoints",
-            tried - outcome.refused.len(),
+            tried.saturating_sub(outcome.refused.len()),
             counts.services,
             counts.endpoints,
         );

@@ -113,10 +113,11 @@ impl Follow for Local {
 
 /// `10261` unless there is a port; an address for all is asked on loopback.
 fn address(text: &str) -> anyhow::Result<SocketAddr> {
-    let text = &text.replacen("localhost", "127.0.0.1", usize::from(text.starts_with("localhost")));
-    let with_port = text.parse::<SocketAddr>();
-    let parsed =
-        with_port.or_else(|_| text.parse::<IpAddr>().map(|address| SocketAddr::new(address, DEFAULT_PORT)));
+    let port = text.strip_prefix("localhost").filter(|rest| rest.is_empty() || rest.starts_with(':'));
+    let numbers = port.map_or_else(|| text.to_owned(), |port| format!("{}{port}", Ipv4Addr::LOCALHOST));
+    let with_port = numbers.parse::<SocketAddr>();
+    let parsed = with_port
+        .or_else(|_| numbers.parse::<IpAddr>().map(|address| SocketAddr::new(address, DEFAULT_PORT)));
     let mut address =
         parsed.with_context(|| format!("--agent: `{text}` is neither an IP address nor one with a port"))?;
     if address.ip().is_unspecified() {
@@ -153,11 +154,15 @@ mod tests {
             ("0.0.0.0:80", "127.0.0.1:80"),
             ("[::]:80", "[::1]:80"),
             ("192.0.2.1:81", "192.0.2.1:81"),
+            ("localhost", "127.0.0.1:10261"),
+            ("localhost:82", "127.0.0.1:82"),
         ] {
             assert_eq!(address(text).unwrap(), expected.parse().unwrap());
         }
-        let error = address("nowhere:80").unwrap_err().to_string();
-        assert!(error.starts_with("--agent: `nowhere:80`"), "{error}");
+        for text in ["nowhere:80", "localhostile"] {
+            let error = address(text).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("--agent: `{text}`")), "{error}");
+        }
     }
 
     #[test]

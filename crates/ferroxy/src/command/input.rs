@@ -146,7 +146,8 @@ impl Input {
         let mut said = Vec::new();
         let mut settings = self.settings_of(bundle, modes, &mut |warning| said.push(warning))?;
         let is_open = settings.config.mode.is_none() && bundle.is_none();
-        if let Some(mode) = agent_page::mode(&settings).and_then(|it| modes.find(&it)).filter(|_| is_open) {
+        let of_agent = || modes.find(&agent_page::mode(&settings)?);
+        if let Some(mode) = is_open.then(of_agent).flatten() {
             settings = Settings { mode, periods: settings.config.periods(mode), ..settings };
             said = vec![format!("no proxy mode is set: using {}, as the agent on this node does", mode.name)];
         }

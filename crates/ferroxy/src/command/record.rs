@@ -61,7 +61,7 @@ impl Record {
     }
 }
 
-/// A file that exists is replaced as a whole: an interrupt leaves the old one, or none.
+/// A file that exists is replaced as a whole: an interrupt leaves it as it was, and a file beside it with another name.
 fn write_file(bundle: &Value, path: &Path) -> io::Result<()> {
     let mut partial = path.as_os_str().to_owned();
     partial.push(".partial");

@@ -104,8 +104,10 @@ impl Watch {
             }
             // In any case: an agent that has no room for us ends connections at once.
             sleep(AGAIN);
-            if let Some(now) = started(agent).filter(|now| run.as_ref() != Some(now)) {
-                (run, *seen) = (Some(now), Some(0));
+            let before = run.take();
+            run = started(agent).or_else(|| before.clone());
+            if before.is_some() && run != before {
+                *seen = Some(0);
             }
         }
     }
