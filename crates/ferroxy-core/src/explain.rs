@@ -23,9 +23,11 @@ pub struct Explanation {
     pub probe: Option<Arc<Probe>>,
     /// One for each (port, family) that has a frontend, in the order of the Intent.
     pub ports: Vec<PortExplanation>,
-    /// Problems and unexpected effects, most important first.
+    /// Problems, most important first.
     pub findings: Vec<Finding>,
-    /// The same Diagnostics that logs and events carry.
+    /// Effects that may surprise and are as the objects ask for: no problems. They say what to do to change them.
+    pub notes: Vec<Finding>,
+    /// The same Diagnostics that logs and events carry, but for those that a finding tells in other words.
     pub diagnostics: Vec<Diagnostic>,
 }
 
@@ -83,10 +85,17 @@ pub struct EndpointExplanation {
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Finding {
-    /// What is wrong, and the effect on traffic.
+    /// What is wrong, or unexpected, and the effect on traffic.
     pub problem: String,
     /// What to do next.
     pub fix: String,
+}
+
+impl Explanation {
+    /// There is no problem. There may be notes.
+    pub fn is_fine(&self) -> bool {
+        self.findings.is_empty() && self.diagnostics.is_empty()
+    }
 }
 
 /// As much of an explanation as fits into a line of a list.
@@ -120,6 +129,7 @@ fn assess(facts: &Facts, name: &ServiceName, with_ports: bool) -> Explanation {
         probe: None,
         ports: Vec::new(),
         findings: Vec::new(),
+        notes: Vec::new(),
         diagnostics: resolve::service(facts, name).diagnostics,
     };
     let service = facts.service(name);
@@ -130,7 +140,12 @@ fn assess(facts: &Facts, name: &ServiceName, with_ports: bool) -> Explanation {
         return explanation;
     };
     if let Err(not_ours) = ownership::check(service) {
-        explanation.findings = vec![findings::of_not_ours(name, &not_ours)];
+        let found = vec![findings::of_not_ours(name, &not_ours)];
+        match not_ours {
+            // Its owner expects it to work.
+            NotOurs::NoClusterIp => explanation.findings = found,
+            NotOurs::OtherProxy(_) | NotOurs::ExternalName | NotOurs::Headless => explanation.notes = found,
+        }
         explanation.standing = Standing::NotOurs(not_ours);
         return explanation;
     }
@@ -138,6 +153,10 @@ fn assess(facts: &Facts, name: &ServiceName, with_ports: bool) -> Explanation {
     let settled = conflicts::settle(facts, service);
     let ports = resolve::ports(facts, service, &settled);
     explanation.findings = findings::of_service(facts, service, &settled, &ports);
+    explanation.notes = findings::notes(facts, service, &ports);
+    // A lost frontend is a finding.
+    let told: Vec<Diagnostic> = settled.lost_diagnostics(service).take(resolve::MOST_OF_A_RULE).collect();
+    explanation.diagnostics.retain(|diagnostic| !told.contains(diagnostic));
     if with_ports {
         explanation.ports = ports.iter().map(|port| explain_port(facts, service, port)).collect();
     }

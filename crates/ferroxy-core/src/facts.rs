@@ -7,7 +7,6 @@ pub(crate) mod field;
 mod identity;
 mod interner;
 mod lives;
-mod names;
 mod node;
 mod packed_service;
 mod pages;
@@ -15,23 +14,20 @@ mod probe;
 mod service;
 mod shares;
 mod slice;
+mod slices;
 mod touched;
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use ipnet::IpNet;
-use smallvec::SmallVec;
 
 pub use claims::Claim;
 pub(crate) use claims::{Claimed, Claims, Rank};
-use interner::Interner;
 use lives::Lives;
 pub(crate) use lives::MOST_PROBED;
 pub use lives::Probed;
-use names::Names;
 pub use node::{Node, ServiceCidr};
 use packed_service::PackedService;
 pub use service::{Listed, LoadBalancerIp, Service, ServiceKind, ServicePort};
@@ -39,8 +35,10 @@ use shares::Shares;
 #[cfg(test)]
 pub(crate) use slice::MOST_PORTS;
 pub use slice::{Conditions, Place, Slice, SlicePort};
+use slices::{NewSlice, Slices};
 pub use touched::Touched;
 
+use crate::dense::Dense;
 use crate::diagnostic::{Cause, Diagnostic, Limited, Object, ObjectKind};
 use crate::event::Event;
 use crate::name::ServiceName;
@@ -56,14 +54,8 @@ pub(crate) const MOST_SLICES: usize = 10_000;
 #[derive(Debug)]
 pub struct Facts {
     policy: Policy,
-    services: BTreeMap<ServiceName, PackedService>,
-    /// By `namespace/name` of the slice. Boxed: a `BTreeMap` node has room for eleven values and stays half empty if keys arrive
-    /// in order.
-    slices: BTreeMap<Arc<str>, Box<Slice>>,
-    /// The slices of each Service, even if the Service does not exist. Sorted; most Services have one.
-    slices_of: BTreeMap<ServiceName, SmallVec<[Arc<str>; 1]>>,
-    places: Interner<Place>,
-    port_names: Names,
+    services: Dense<ServiceName, PackedService>,
+    slices: Slices,
     nodes: BTreeMap<String, Node>,
     service_cidrs: BTreeMap<String, ServiceCidr>,
     host_addresses: Option<BTreeSet<IpAddr>>,
@@ -87,11 +79,8 @@ impl Facts {
     pub fn new(policy: Policy) -> Facts {
         Facts {
             policy,
-            services: BTreeMap::new(),
-            slices: BTreeMap::new(),
-            slices_of: BTreeMap::new(),
-            places: Interner::new(),
-            port_names: Names::default(),
+            services: Dense::default(),
+            slices: Slices::default(),
             nodes: BTreeMap::new(),
             service_cidrs: BTreeMap::new(),
             host_addresses: None,
@@ -121,10 +110,9 @@ impl Facts {
             Event::Slice(object) => {
                 match self.name(ObjectKind::EndpointSlice, &object.namespace, &object.name) {
                     Some(name) => {
-                        let (places, port_names) = (&mut self.places, &mut self.port_names);
-                        let mut slice = Slice::read(name.clone(), object, places, port_names);
-                        slice.service = slice.service.map(|service| self.known(service));
-                        self.replace_slice(&name, Some(Box::new(slice)))
+                        let mut new = self.slices.read(&name, object);
+                        new.kept = new.kept.map(|(service, slice)| (self.known(service), slice));
+                        self.replace_slice(&name, Some(new))
                     }
                     None => Touched::default(),
                 }
@@ -162,17 +150,15 @@ impl Facts {
 
     /// Takes as little memory as possible. For when many objects have arrived.
     pub fn shrink(&mut self) {
-        // Keys that arrive in order leave the nodes of such a map half empty.
-        self.services = std::mem::take(&mut self.services).into_iter().collect();
-        self.slices = std::mem::take(&mut self.slices).into_iter().collect();
-        self.slices_of = std::mem::take(&mut self.slices_of).into_iter().collect();
+        self.services.rebuild();
+        self.slices.shrink();
+        self.claims.shrink();
     }
 
     /// The same name, in the memory that other objects have it in already.
     fn known(&self, name: ServiceName) -> ServiceName {
         let of_service = self.services.get_key_value(&name).map(|(known, _)| known);
-        let of_slices = || self.slices_of.get_key_value(&name).map(|(known, _)| known);
-        of_service.or_else(of_slices).cloned().unwrap_or(name)
+        of_service.or_else(|| self.slices.known(&name)).cloned().unwrap_or(name)
     }
 
     fn replace_service(&mut self, name: &ServiceName, new: Option<(Service, Box<[Diagnostic]>)>) -> Touched {
@@ -191,43 +177,11 @@ impl Facts {
         touched
     }
 
-    fn replace_slice(&mut self, name: &Arc<str>, new: Option<Box<Slice>>) -> Touched {
-        if self.slices.get(name) == new.as_ref() {
-            if let Some(new) = new {
-                new.release(&mut self.places);
-            }
-            return Touched::default();
-        }
-        let mut concerned = BTreeSet::new();
-        if let Some(old) = self.slices.remove(name) {
-            if let Some(service) = &old.service {
-                self.unlink(service, name);
-                concerned.insert(service.clone());
-            }
-            old.release(&mut self.places);
-        }
-        if let Some(new) = new {
-            if let Some(service) = &new.service {
-                let slices = self.slices_of.entry(service.clone()).or_default();
-                if let Err(place) = slices.binary_search(name) {
-                    slices.insert(place, name.clone());
-                }
-                concerned.insert(service.clone());
-            }
-            self.slices.insert(name.clone(), new);
-        }
+    fn replace_slice(&mut self, name: &str, new: Option<NewSlice>) -> Touched {
+        let mut concerned = self.slices.replace(name, new);
         concerned.retain(|service| self.services.contains_key(service));
         concerned.iter().for_each(|service| self.follow_endpoints(service));
         Touched { services: concerned, ..Touched::default() }
-    }
-
-    fn unlink(&mut self, service: &ServiceName, slice: &Arc<str>) {
-        if let Some(slices) = self.slices_of.get_mut(service) {
-            slices.retain(|known| known != slice);
-            if slices.is_empty() {
-                self.slices_of.remove(service);
-            }
-        }
     }
 
     fn replace_node(&mut self, name: String, new: Option<Node>) -> Touched {
@@ -319,13 +273,12 @@ impl Facts {
     }
 
     pub(crate) fn count_slices_of(&self, service: &ServiceName) -> usize {
-        self.slices_of.get(service).map_or(0, |slices| slices.len())
+        self.slices.count_of(service)
     }
 
     /// The slices of a Service, sorted by name, even if the Service is unknown; not more than [`MOST_SLICES`].
-    pub fn slices_of(&self, service: &ServiceName) -> impl Iterator<Item = &Slice> {
-        let names = self.slices_of.get(service).into_iter().flatten().take(MOST_SLICES);
-        names.filter_map(|name| self.slices.get(name).map(Box::as_ref))
+    pub fn slices_of(&self, service: &ServiceName) -> impl Iterator<Item = Slice<'_>> {
+        self.slices.of(service).take(MOST_SLICES)
     }
 
     /// Whether a Service has more frontends and endpoints than this, about. It looks at no more than so many slices.
@@ -345,8 +298,8 @@ impl Facts {
     }
 
     /// The location of the endpoint with this index.
-    pub fn place(&self, slice: &Slice, index: usize) -> Option<&Place> {
-        self.places.get(slice.place(index)?)
+    pub fn place(&self, slice: &Slice<'_>, index: usize) -> Option<&Place> {
+        self.slices.place(slice, index)
     }
 
     /// The Node object of this node.
@@ -375,16 +328,16 @@ impl Facts {
     pub fn counts(&self) -> Counts {
         Counts {
             services: self.services.len(),
-            slices: self.slices.len(),
-            endpoints: self.slices.values().map(|slice| slice.len()).sum(),
+            slices: self.slices.count(),
+            endpoints: self.slices.all().map(|(_, slice)| slice.len()).sum(),
         }
     }
 
-    /// The slices whose Service is missing. Sorted, up to a limit.
+    /// The slices whose Service is missing, in the order of the Services, up to a limit.
     pub fn orphans(&self) -> Vec<Diagnostic> {
         let mut limited = Limited::to(MOST_DIAGNOSTICS);
-        let orphans = self.slices.values().filter_map(|slice| self.orphan(slice));
-        orphans.for_each(|diagnostic| limited.add(Cow::Owned(diagnostic)));
+        let orphans = self.slices.all().filter(|(service, _)| !self.services.contains_key(*service));
+        orphans.for_each(|(service, slice)| limited.add(Cow::Owned(orphan(service, &slice))));
         limited.finish(|| Object::node(&self.policy.node_name))
     }
 
@@ -396,27 +349,21 @@ impl Facts {
 
     /// What is wrong with the fields of objects that belong neither to a Service nor to this node.
     pub(crate) fn other_diagnostics(&self) -> impl Iterator<Item = &Diagnostic> {
-        let is_of_service =
-            |slice: &Slice| slice.service.as_ref().is_some_and(|service| self.services.contains_key(service));
-        let slices = self.slices.values().filter(move |slice| !is_of_service(slice));
+        let slices = self.slices.other_faults(|service| self.services.contains_key(service));
         let nodes = self.nodes.iter().filter(|(name, _)| **name != self.policy.node_name);
-        self.nameless
-            .values()
-            .chain(slices.flat_map(|slice| slice.diagnostics()))
-            .chain(nodes.flat_map(|(_, node)| &node.diagnostics))
+        self.nameless.values().chain(slices).chain(nodes.flat_map(|(_, node)| &node.diagnostics))
     }
+}
 
-    /// During the initial list any slice may lack its Service for a moment, and sources may filter out the Service. So this
-    /// is reported only on request.
-    fn orphan(&self, slice: &Slice) -> Option<Diagnostic> {
-        let service = slice.service.as_ref().filter(|service| !self.services.contains_key(service))?;
-        Some(Diagnostic {
-            object: Object::slice(&slice.name),
-            field: "metadata.labels[kubernetes.io/service-name]".to_owned(),
-            reason: format!("Service {service} does not exist"),
-            effect: "its endpoints are not used".to_owned(),
-            cause: Cause::Field,
-        })
+/// During the initial list any slice may lack its Service for a moment, and sources may filter out the Service. So this
+/// is reported only on request.
+fn orphan(service: &ServiceName, slice: &Slice<'_>) -> Diagnostic {
+    Diagnostic {
+        object: Object::slice(slice.name()),
+        field: "metadata.labels[kubernetes.io/service-name]".to_owned(),
+        reason: format!("Service {service} does not exist"),
+        effect: "its endpoints are not used".to_owned(),
+        cause: Cause::Field,
     }
 }
 
@@ -552,7 +499,7 @@ mod tests {
         for event in &events {
             assert!(facts.apply(event.clone()).is_empty(), "{event:?}");
         }
-        assert_eq!(facts.places.len(), 1);
+        assert_eq!(facts.slices.places(), 1);
     }
 
     #[test]
@@ -578,7 +525,7 @@ mod tests {
         assert_eq!(orphans[0].reason, "Service default/ghost does not exist");
         let gone = Event::SliceGone { namespace: "default".into(), name: "s".into() };
         assert!(facts.apply(gone).is_empty());
-        assert_eq!((facts.places.len(), facts.slices_of.len()), (0, 0));
+        assert!(facts.slices.is_empty());
     }
 
     #[test]

@@ -9,11 +9,13 @@
 
 #![forbid(unsafe_code)]
 
+mod dense;
 pub mod diagnostic;
 pub mod duration;
 pub mod event;
 pub mod explain;
 pub mod facts;
+mod few;
 pub mod foreign;
 pub mod intent;
 pub mod name;

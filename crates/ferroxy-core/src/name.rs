@@ -1,5 +1,6 @@
 //! Basic types: IP family, protocol, the name of a Service.
 
+use std::borrow::Borrow;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -109,6 +110,13 @@ impl ServiceName {
     /// How kube-proxy names a Service port in comments and logs: `ns/name`, or `ns/name:port`.
     pub fn port(&self, port_name: &str) -> String {
         if port_name.is_empty() { self.0.to_string() } else { format!("{}:{port_name}", self.0) }
+    }
+}
+
+/// Sorts as its text.
+impl Borrow<str> for ServiceName {
+    fn borrow(&self) -> &str {
+        &self.0
     }
 }
 

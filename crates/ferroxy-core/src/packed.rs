@@ -7,9 +7,16 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 /// Appends values. They are read in the same order.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Packer {
     bytes: Vec<u8>,
+}
+
+impl Default for Packer {
+    /// With room for what most objects are.
+    fn default() -> Packer {
+        Packer { bytes: Vec::with_capacity(64) }
+    }
 }
 
 impl Packer {
@@ -41,6 +48,21 @@ impl Packer {
     pub(crate) fn text(&mut self, text: &str) {
         self.length(text.len());
         self.bytes.extend_from_slice(text.as_bytes());
+    }
+
+    /// Only what follows the part that it has in common with another text, which the reader must know.
+    pub(crate) fn text_like(&mut self, other: &str, text: &str) {
+        let same = text.bytes().zip(other.bytes()).take_while(|(one, other)| one == other);
+        let mut shared = same.count();
+        while !text.is_char_boundary(shared) {
+            shared -= 1;
+        }
+        self.length(shared);
+        self.text(&text[shared..]);
+    }
+
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
     }
 
     /// The reader must know the family.
@@ -119,6 +141,12 @@ impl<'b> Unpacker<'b> {
         std::str::from_utf8(self.take(length)).unwrap_or_default()
     }
 
+    /// In two parts: that of the other text, and the rest.
+    pub(crate) fn text_like<'o>(&mut self, other: &'o str) -> (&'o str, &'b str) {
+        let shared = self.length();
+        (other.get(..shared).unwrap_or_default(), self.text())
+    }
+
     pub(crate) fn bare_address(&mut self, is_v6: bool) -> IpAddr {
         if is_v6 { self.array::<16>().into() } else { self.array::<4>().into() }
     }
@@ -143,11 +171,11 @@ impl<'b> Unpacker<'b> {
         self.flag().then(|| read(self))
     }
 
-    fn array<const N: usize>(&mut self) -> [u8; N] {
+    pub(crate) fn array<const N: usize>(&mut self) -> [u8; N] {
         self.take(N).try_into().unwrap_or([0; N])
     }
 
-    fn take(&mut self, length: usize) -> &'b [u8] {
+    pub(crate) fn take(&mut self, length: usize) -> &'b [u8] {
         let (taken, rest) = self.rest.split_at_checked(length).unwrap_or_default();
         self.rest = rest;
         taken
@@ -183,10 +211,29 @@ mod tests {
     }
 
     #[test]
+    fn of_texts_that_are_alike_only_the_difference_is_kept() {
+        for (other, text, bytes) in [
+            ("web", "web-1", 4),
+            ("web-1", "web-2", 3),
+            ("web-2", "web-2", 2),
+            ("web-2", "web", 2),
+            ("", "web", 5),
+            ("b\u{e4}r", "b\u{eb}r", 5),
+        ] {
+            let mut packer = Packer::default();
+            packer.text_like(other, text);
+            let packed = packer.finish();
+            let (same, rest) = Unpacker::new(&packed).text_like(other);
+            assert_eq!((format!("{same}{rest}").as_str(), packed.len()), (text, bytes));
+        }
+    }
+
+    #[test]
     fn beyond_the_end_there_is_nothing() {
         let mut unpacker = Unpacker::new(&[5, b'a']);
         assert_eq!(unpacker.text(), "");
         assert_eq!((unpacker.number(), unpacker.port(), unpacker.flag()), (0, 0, false));
         assert_eq!(unpacker.address(), IpAddr::from([0, 0, 0, 0]));
+        assert_eq!(Unpacker::new(&[9, 0]).text_like("short"), ("", ""));
     }
 }

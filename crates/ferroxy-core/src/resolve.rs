@@ -65,7 +65,7 @@ pub struct Resolution {
 const MOST_PER_SERVICE: usize = 50;
 
 /// A Service can have a hundred thousand addresses: not even so many are counted one by one.
-const MOST_OF_A_RULE: usize = 1_000;
+pub(crate) const MOST_OF_A_RULE: usize = 1_000;
 
 pub fn service(facts: &Facts, name: &ServiceName) -> Resolution {
     let Some(service) = facts.service(name) else { return Resolution::default() };

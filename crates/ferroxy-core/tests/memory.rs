@@ -82,7 +82,7 @@ fn service(number: usize) -> Event {
 /// One test only: the count is the process's, so a second test would be counted too.
 #[test]
 fn memory() {
-    a_hundred_thousand_endpoints_fit_in_six_megabytes_and_are_given_back();
+    a_hundred_thousand_endpoints_fit_in_three_megabytes_and_are_given_back();
     endpoints_beyond_the_limit_are_not_collected();
     diagnostics_beyond_the_limit_are_not_collected();
 }
@@ -136,7 +136,7 @@ fn diagnostics_beyond_the_limit_are_not_collected() {
     assert!(peak < 5_000_000, "{peak} bytes for 1,001 Diagnostics");
 }
 
-fn a_hundred_thousand_endpoints_fit_in_six_megabytes_and_are_given_back() {
+fn a_hundred_thousand_endpoints_fit_in_three_megabytes_and_are_given_back() {
     let before = LIVE.load(Ordering::Relaxed);
     let in_use = || LIVE.load(Ordering::Relaxed) - before;
     let mut facts = Facts::new(Policy::default());
@@ -147,7 +147,7 @@ fn a_hundred_thousand_endpoints_fit_in_six_megabytes_and_are_given_back() {
     assert_eq!(facts.counts().endpoints, SLICES * ENDPOINTS_PER_SLICE);
     let full = in_use();
     println!("{full} bytes for {} endpoints", SLICES * ENDPOINTS_PER_SLICE);
-    assert!(full < 6_000_000, "{full} bytes");
+    assert!(full < 3_000_000, "{full} bytes");
 
     for number in 0..SLICES {
         facts.apply(slice(number, false));

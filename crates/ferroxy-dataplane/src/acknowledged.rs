@@ -55,6 +55,12 @@ impl Acknowledged {
         self.services.keys()
     }
 
+    /// The names that follow this one; all of them for `None`.
+    pub fn names_after(&self, after: Option<&ServiceName>) -> impl Iterator<Item = &ServiceName> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.services.range::<ServiceName, _>((from, Bound::Unbounded)).map(|(name, _)| name)
+    }
+
     /// Takes as little memory as possible. For when many Services have been entered.
     pub fn shrink(&mut self) {
         // Keys that arrive in order leave the nodes of such a map half empty.
@@ -100,6 +106,8 @@ mod tests {
         assert_eq!((acknowledged.service(&name), acknowledged.len()), (Some(service), 1));
         let after = |after: Option<&ServiceName>| acknowledged.services_after(after).count();
         assert_eq!((after(None), after(Some(&name))), (1, 0));
+        assert_eq!(acknowledged.names_after(None).collect::<Vec<_>>(), [&name]);
+        assert_eq!(acknowledged.names_after(Some(&name)).count(), 0);
         assert_eq!(after(Some(&ServiceName::new("default", "a"))), 1);
         acknowledged.set_service(&name, None);
         assert!(acknowledged.is_empty() && acknowledged.service(&name).is_none());

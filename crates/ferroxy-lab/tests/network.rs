@@ -23,7 +23,8 @@ fn probe(from: &str, protocol: Protocol, address: &str, port: u16) -> Probe {
 /// The one answer that every attempt got.
 fn answer(network: &Network, from: &str, protocol: Protocol, address: &str, port: u16) -> String {
     let probe = probe(from, protocol, address, port);
-    let seen = probe.run(network, &Effort::default()).unwrap();
+    let effort = Effort { timeout: ANSWER, ..Effort::default() };
+    let seen = probe.run(network, &effort).unwrap();
     assert_eq!(seen.len(), 1, "{probe}: {seen:?}");
     seen.into_keys().next().unwrap()
 }
@@ -44,7 +45,8 @@ fn pods_reach_each_other_on_every_port_in_both_families() {
             }
         }
     }
-    let seen = Probe::run_all(&probes, &network, &Effort::default()).unwrap();
+    let effort = Effort { timeout: ANSWER, ..Effort::default() };
+    let seen = Probe::run_all(&probes, &network, &effort).unwrap();
     assert_eq!(seen, expected);
 }
 

@@ -3,7 +3,7 @@
 //! Pure. The cost of a Plan is the size of the change: it renders the changed Services twice (as they are, as they must be; of large
 //! ones only what changes, `unchanged.rs`) and compares; it looks at no other Service. A change is entered after the kernel accepted it.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use ferroxy_core::{Family, Intent, NodeIntent, ServiceIntent};
@@ -20,6 +20,7 @@ use crate::settings::Settings;
 use crate::shared::Shared;
 use crate::state::State;
 use crate::unchanged::Unchanged;
+use crate::users::Users;
 
 /// After so many Services at once it is worth while to look at the memory that all of them take.
 const MANY: usize = 1000;
@@ -31,7 +32,7 @@ pub struct Ledger {
     /// The endpoints of Services in slot order: see `place.rs`.
     acknowledged: Acknowledged,
     /// How many elements of Services need a shared element or a chain.
-    users: HashMap<Shared, i32>,
+    users: Users,
     /// What is in the kernel and has no user, until it is tidied away.
     idle: BTreeSet<Shared>,
 }
@@ -40,7 +41,7 @@ pub struct Ledger {
 #[derive(Debug, Default)]
 pub struct Settlement {
     services: Vec<Change>,
-    users: HashMap<Shared, i32>,
+    users: Users,
     rendered: usize,
 }
 
@@ -87,7 +88,7 @@ impl Ledger {
     fn with_idle(&self, mut state: State) -> State {
         for (family, table) in &mut state.tables {
             let program = Program::new(self.acknowledged.node(), &self.settings, *family);
-            add_on_demand_chains(table, chains_among(&self.idle, *family), &program);
+            add_on_demand_chains(table, chains_among(self.idle.iter().copied(), *family), &program);
             for shared in &self.idle {
                 if let Some((of, element)) = shared.element()
                     && of == *family
@@ -119,13 +120,13 @@ impl Ledger {
         services().for_each(|service| comparison.count_all(&service));
         let settlement =
             Settlement { services: changes.to_vec(), users: comparison.users, rendered: comparison.rendered };
-        (self.plan_from(seen, services(), &settlement.users, unknown), settlement)
+        (self.plan_from(seen, services(), settlement.users.keys(), unknown), settlement)
     }
 
     /// Turns what the kernel has into what it must have. Unused objects that wait for tidying are no drift.
     pub fn plan_repair(&self, seen: State, unknown: Unknown) -> Plan {
         let services = self.acknowledged.services().map(|(_, service)| service);
-        self.plan_from(seen, services, &self.users, unknown)
+        self.plan_from(seen, services, self.users.keys(), unknown)
     }
 
     /// Service by Service: what a Service has is taken out of `seen`, and what is left at the end is not wanted. A State of all that
@@ -134,10 +135,10 @@ impl Ledger {
         &self,
         mut seen: State,
         services: impl Iterator<Item = Arc<ServiceIntent>>,
-        users: &HashMap<Shared, i32>,
+        users: impl Iterator<Item = Shared> + Clone,
         unknown: Unknown,
     ) -> Plan {
-        let shared = || users.keys().chain(&self.idle);
+        let shared = || users.clone().chain(self.idle.iter().copied());
         let mut wanted = self.program_for(self.acknowledged.node(), &self.settings, shared());
         for (family, element) in shared().filter_map(|shared| shared.element()) {
             wanted.tables.entry(family).and_modify(|table| table.insert(element));
@@ -210,14 +211,14 @@ impl Ledger {
 
     /// The program with the chains in use, without any Service.
     fn program(&self, node: &NodeIntent, settings: &Settings) -> State {
-        self.program_for(node, settings, self.users.keys().chain(&self.idle))
+        self.program_for(node, settings, self.users.keys().chain(self.idle.iter().copied()))
     }
 
-    fn program_for<'s>(
+    fn program_for(
         &self,
         node: &NodeIntent,
         settings: &Settings,
-        users: impl Iterator<Item = &'s Shared> + Clone,
+        users: impl Iterator<Item = Shared> + Clone,
     ) -> State {
         let table = |family: &Family| {
             let program = Program::new(node, settings, *family);
@@ -268,17 +269,15 @@ impl Ledger {
     }
 
     /// Adds shared objects with their first user and removes them with their last.
-    fn shared_ops(&self, users: &HashMap<Shared, i32>, plan: &mut Plan) {
-        let mut users: Vec<_> = users.iter().collect();
-        users.sort_unstable();
-        for (shared, change) in users {
-            let before = self.users.get(shared).copied().unwrap_or(0);
-            let is_there = before > 0 || self.idle.contains(shared);
+    fn shared_ops(&self, users: &Users, plan: &mut Plan) {
+        for (shared, change) in users.iter() {
+            let before = self.users.get(shared);
+            let is_there = before > 0 || self.idle.contains(&shared);
             let will_be = before + change > 0 || (is_there && shared.lingers());
             if is_there == will_be {
                 continue;
             }
-            if let Shared::Chain(family, chain) = *shared {
+            if let Shared::Chain(family, chain) = shared {
                 let program = Program::new(self.acknowledged.node(), &self.settings, family);
                 plan.chains.extend(chain_ops(family, chain, &program));
             } else if let Some((family, element)) = shared.element() {
@@ -290,9 +289,9 @@ impl Ledger {
 
     /// Enters the chains of a Plan, which are committed first. The kernel may still refuse the rest.
     pub fn settle_chains(&mut self, settlement: &Settlement) {
-        for (shared, change) in &settlement.users {
-            if matches!(shared, Shared::Chain(..)) && *change > 0 && !self.users.contains_key(shared) {
-                self.idle.insert(*shared);
+        for (shared, change) in settlement.users.iter() {
+            if matches!(shared, Shared::Chain(..)) && change > 0 && self.users.get(shared) == 0 {
+                self.idle.insert(shared);
             }
         }
     }
@@ -302,22 +301,23 @@ impl Ledger {
         for (name, service) in settlement.services {
             self.acknowledged.set_service(&name, service);
         }
-        if many {
-            self.acknowledged.shrink();
-        }
-        for (shared, change) in settlement.users {
-            let before = self.users.get(&shared).copied().unwrap_or(0);
+        for (shared, change) in settlement.users.iter() {
+            let before = self.users.get(shared);
             let after = before + change;
             if after > 0 {
-                self.users.insert(shared, after);
+                self.users.add(shared, change);
             } else {
-                self.users.remove(&shared);
+                self.users.remove(shared);
             }
             match (before > 0, after > 0) {
                 (true, false) if shared.lingers() => drop(self.idle.insert(shared)),
                 (false, true) => drop(self.idle.remove(&shared)),
                 _ => {}
             }
+        }
+        if many {
+            self.acknowledged.shrink();
+            self.users.shrink();
         }
     }
 
@@ -342,12 +342,9 @@ impl Ledger {
     }
 }
 
-fn chains_among<'a>(
-    shared: impl IntoIterator<Item = &'a Shared>,
-    family: Family,
-) -> impl Iterator<Item = ChainId> {
-    shared.into_iter().filter_map(move |shared| match shared {
-        Shared::Chain(of, chain) if *of == family => Some(*chain),
+fn chains_among(shared: impl Iterator<Item = Shared>, family: Family) -> impl Iterator<Item = ChainId> {
+    shared.filter_map(move |shared| match shared {
+        Shared::Chain(of, chain) if of == family => Some(chain),
         _ => None,
     })
 }
@@ -370,7 +367,7 @@ struct Comparison<'a> {
     families: &'a [Family],
     /// Sorted, so that the Plan is deterministic.
     leaving: BTreeMap<(Family, SetId, Key), Element>,
-    users: HashMap<Shared, i32>,
+    users: Users,
     ops: Vec<Op>,
     /// How many elements were rendered.
     rendered: usize,
@@ -413,11 +410,11 @@ impl Comparison<'_> {
     /// Counts the users of shared objects. Says whether the element itself is shared.
     fn count(&mut self, family: Family, element: &Element, step: i32) -> bool {
         for chain in chains_of(element) {
-            *self.users.entry(Shared::Chain(family, chain)).or_insert(0) += step;
+            self.users.add(Shared::Chain(family, chain), step);
         }
         let shared = Shared::of(element.set, &element.key);
         if let Some(shared) = shared {
-            *self.users.entry(shared).or_insert(0) += step;
+            self.users.add(shared, step);
         }
         shared.is_some()
     }

@@ -32,6 +32,7 @@ mod shared;
 pub mod state;
 pub mod text;
 pub mod unchanged;
+mod users;
 
 #[cfg(target_os = "linux")]
 pub use dataplane::Nftables;

@@ -1,7 +1,7 @@
 //! What several Services can need at once: elements of shared sets, and chains. In as little memory as possible: every Service has
 //! at least one, its cluster IP.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use ferroxy_core::{Family, Protocol};
 
@@ -51,6 +51,32 @@ impl Shared {
         Some((Family::of(address), member(set, key)))
     }
 
+    /// What is on an IPv4 address has one, and different things have different ones.
+    pub(crate) fn number(self) -> Option<u64> {
+        let parts = |kind: u64, address: IpAddr, port: u16, protocol: u8| match address {
+            IpAddr::V4(v4) => {
+                Some(kind << 56 | u64::from(v4.to_bits()) << 24 | u64::from(port) << 8 | u64::from(protocol))
+            }
+            IpAddr::V6(_) => None,
+        };
+        match self {
+            Shared::ClusterIp(address) => parts(0, address, 0, 0),
+            Shared::StickyAddress(address) => parts(1, address, 0, 0),
+            Shared::Hairpin(address, protocol, port) => parts(2, address, port, protocol.number()),
+            Shared::Chain(..) => None,
+        }
+    }
+
+    pub(crate) fn from_number(number: u64) -> Option<Shared> {
+        let address = Ipv4Addr::from_bits((number >> 24) as u32).into();
+        match number >> 56 {
+            0 => Some(Shared::ClusterIp(address)),
+            1 => Some(Shared::StickyAddress(address)),
+            2 => Some(Shared::Hairpin(address, Protocol::from_number(number as u8)?, (number >> 8) as u16)),
+            _ => None,
+        }
+    }
+
     /// Whether it stays in the kernel, unused, until the next tidying. A chain may be needed again soon. Hairpins are matched last
     /// of all, when a commit may already have removed the endpoint to which the packet is on its way.
     pub(crate) fn lingers(self) -> bool {
@@ -73,6 +99,11 @@ mod tests {
                 let (family, element) = shared.element().unwrap();
                 assert_eq!(family, Family::of(address));
                 assert_eq!(Shared::of(element.set, &element.key), Some(shared));
+                assert_eq!(shared.number().is_some(), address.is_ipv4());
+                assert_eq!(
+                    shared.number().and_then(Shared::from_number),
+                    address.is_ipv4().then_some(shared)
+                );
             }
         }
         let [one, other] = ["10.0.0.1", "10.0.0.2"].map(|text| text.parse().unwrap());

@@ -95,7 +95,7 @@ impl Interface {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
+    use std::sync::{Arc, Mutex, MutexGuard};
 
     use super::*;
 
@@ -113,24 +113,55 @@ mod tests {
         }
     }
 
-    /// A host in memory: its addresses, and how many of them were listed.
     #[derive(Debug, Clone, Default)]
-    struct Memory(Arc<Mutex<(BTreeSet<IpAddr>, usize)>>);
+    struct Memory(Arc<Mutex<Host>>);
+
+    /// A host in memory.
+    #[derive(Debug, Default)]
+    struct Host {
+        addresses: BTreeSet<IpAddr>,
+        /// How many addresses all lists together had.
+        listed: usize,
+        /// Lists and changes fail.
+        fails: bool,
+    }
+
+    impl Host {
+        fn check(&self) -> io::Result<()> {
+            if self.fails { Err(io::ErrorKind::ResourceBusy.into()) } else { Ok(()) }
+        }
+    }
+
+    impl Memory {
+        fn host(&self) -> MutexGuard<'_, Host> {
+            self.0.lock().unwrap()
+        }
+
+        fn interface(&self) -> Interface {
+            Interface { name: "Ethernet".into(), door: Box::new(self.clone()), known: None }
+        }
+    }
 
     impl Door for Memory {
         fn list(&mut self) -> io::Result<BTreeSet<IpAddr>> {
-            let mut host = self.0.lock().unwrap();
-            host.1 += host.0.len();
-            Ok(host.0.clone())
+            let mut host = self.host();
+            host.check()?;
+            host.listed += host.addresses.len();
+            Ok(host.addresses.clone())
         }
 
         fn create(&mut self, _: &str, address: IpAddr) -> io::Result<bool> {
-            Ok(self.0.lock().unwrap().0.insert(address))
+            let mut host = self.host();
+            host.check()?;
+            Ok(host.addresses.insert(address))
         }
 
         fn delete(&mut self, _: &str, addresses: &[IpAddr]) -> Vec<io::Result<()>> {
-            let mut host = self.0.lock().unwrap();
-            host.0.retain(|address| !addresses.contains(address));
+            let mut host = self.host();
+            if host.fails {
+                return addresses.iter().map(|_| host.check()).collect();
+            }
+            host.addresses.retain(|address| !addresses.contains(address));
             addresses.iter().map(|_| Ok(())).collect()
         }
     }
@@ -139,9 +170,8 @@ mod tests {
     fn addresses_that_come_and_go_cost_no_list_each() {
         let memory = Memory::default();
         let own = IpAddr::from([172, 18, 0, 2]);
-        memory.0.lock().unwrap().0.insert(own);
-        let mut interface =
-            Interface { name: "Ethernet".into(), door: Box::new(memory.clone()), known: None };
+        memory.host().addresses.insert(own);
+        let mut interface = memory.interface();
         let addresses: Vec<IpAddr> = (0..2000u32).map(|it| (0x0a60_0000 + it).to_be_bytes().into()).collect();
         for address in &addresses {
             assert!(interface.add(*address).unwrap());
@@ -152,6 +182,25 @@ mod tests {
             assert!(interface.remove(&[*address]).iter().all(Result::is_ok));
         }
         assert!(interface.add(addresses[7]).unwrap(), "it is gone");
-        assert_eq!(memory.0.lock().unwrap().1, 1 + 2001, "before the first, and when it was asked for");
+        assert_eq!(memory.host().listed, 1 + 2001, "before the first, and when it was asked for");
+    }
+
+    #[test]
+    fn a_list_that_fails_is_an_error_and_is_made_again() {
+        let memory = Memory::default();
+        let own = IpAddr::from([172, 18, 0, 2]);
+        memory.host().addresses.insert(own);
+        let mut interface = memory.interface();
+        memory.host().fails = true;
+        assert!(interface.present().is_err());
+        assert!(interface.add(own).is_err(), "without a list it is unknown whether the host has it");
+        memory.host().fails = false;
+        assert!(!interface.add(own).unwrap(), "the host has it");
+        assert!(interface.add(UNUSED).unwrap());
+        memory.host().fails = true;
+        assert!(interface.present().is_err());
+        assert!(interface.remove(&[UNUSED]).iter().all(Result::is_err));
+        memory.host().fails = false;
+        assert!(!interface.add(UNUSED).unwrap(), "an address that could not be removed is still there");
     }
 }

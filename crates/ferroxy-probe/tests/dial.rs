@@ -14,7 +14,7 @@ use ferroxy_probe::dial::dial;
 use tokio::net::TcpSocket;
 
 /// Long enough for whatever must come, on any machine.
-const PATIENT: Duration = Duration::from_secs(60);
+const PATIENT: Duration = Duration::from_secs(1800);
 /// For what never comes.
 const BRIEF: Duration = Duration::from_millis(200);
 

@@ -14,7 +14,7 @@ use ferroxy_core::resolve::Probing;
 use ferroxy_core::{Protocol, ServiceName};
 use ferroxy_probe::{Hooks, Prober};
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(1800);
 
 fn wanted(address: SocketAddr) -> (Target, Option<Probing>) {
     let (interval, timeout) = (Duration::from_millis(20), Duration::from_secs(10));

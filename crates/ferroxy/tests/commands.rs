@@ -14,7 +14,7 @@ use ferroxy_netlink::route::Address;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use support::{Agent, Cluster, Done, Service, ferroxy, listing, nft};
+use support::{Agent, Cluster, DEADLINE, Done, Service, ferroxy, listing, nft, wait_until};
 
 fn web() -> Service {
     Service::new("web", &["10.96.0.80", "fd00:10:96::80"])
@@ -166,7 +166,7 @@ fn interrupting_it_ends_it_well() {
         agent.signal(signal);
         let (status, log) = agent.wait();
         assert!(status.success(), "{status}:\n{log}");
-        assert!(log.contains(&format!("{words}: the rules stay in place")), "{log}");
+        assert!(log.contains(&format!("{words}: what is programmed stays in force")), "{log}");
     }
     assert!(nft(&node, &["list", "ruleset"]).contains("10.96.0.80 . tcp . 80"));
 }
@@ -392,7 +392,12 @@ fn explain_says_what_is_right() {
 /// A Service, what is done to it and its slices, and what `explain` must find.
 type Trouble = (&'static str, fn(&mut Vec<Value>), &'static str);
 
-const TROUBLES: [Trouble; 13] = [
+const TROUBLES: [Trouble; 8] = [
+    (
+        "nothing local",
+        |objects| objects[0]["spec"]["internalTrafficPolicy"] = json!("Local"),
+        "internalTrafficPolicy is Local and this node has no endpoint",
+    ),
     ("no slices", |objects| objects.truncate(1), "has no EndpointSlice"),
     ("no endpoints", |objects| objects[1]["endpoints"] = json!([]), "have no usable endpoint"),
     (
@@ -416,11 +421,12 @@ const TROUBLES: [Trouble; 13] = [
         },
         "no EndpointSlice with IPv6 addresses",
     ),
-    (
-        "nothing local",
-        |objects| objects[0]["spec"]["internalTrafficPolicy"] = json!("Local"),
-        "internalTrafficPolicy is Local and this node has no endpoint",
-    ),
+    ("no port", |objects| objects[0]["spec"]["ports"] = json!([]), "no usable port"),
+    ("slices without a Service", |objects| drop(objects.remove(0)), "default/web does not exist"),
+];
+
+/// What is as the objects ask for: no problem, and worth a note.
+const BY_DESIGN: [Trouble; 5] = [
     (
         "nothing local for the outside",
         |objects| objects[0]["spec"]["externalTrafficPolicy"] = json!("Local"),
@@ -447,8 +453,6 @@ const TROUBLES: [Trouble; 13] = [
         },
         "the proxy `other`",
     ),
-    ("no port", |objects| objects[0]["spec"]["ports"] = json!([]), "no usable port"),
-    ("slices without a Service", |objects| drop(objects.remove(0)), "default/web does not exist"),
 ];
 
 #[test]
@@ -466,9 +470,40 @@ fn explain_says_what_is_wrong() {
         let json = ferroxy(&node, &cluster.command(&["explain", "web", "--output=json"])).json();
         let findings = json["findings"].as_array().unwrap();
         assert!(
-            findings.iter().any(|it| it["problem"].as_str().unwrap().contains(words)),
+            findings
+                .iter()
+                .any(|it| it["problem"].as_str().unwrap().contains(words) && it["severity"] == "problem"),
             "{name}: {json:#}"
         );
+    }
+}
+
+#[test]
+fn what_is_by_design_is_a_note() {
+    let Some(node) = support::lonely_node() else { return };
+    let cluster = Cluster::new();
+    let _agent = Agent::start(&node, &cluster);
+    for (index, (name, change, words)) in BY_DESIGN.into_iter().enumerate() {
+        // Each is a Service of its own: the agent programs one after another.
+        let (service, port) = (format!("web{index}"), 30080 + index as u16);
+        let made = Service::new(&service, &[format!("10.96.1.{}", index + 1).as_str()]);
+        let mut objects = made.node_port(Protocol::Tcp, 80, 8080, port).endpoints(&["b1"]).objects();
+        change(&mut objects);
+        cluster.write(&format!("{service}.yaml"), &objects);
+        let explain = |more: &[&str]| {
+            ferroxy(&node, &cluster.command(&[&["explain", service.as_str()], more].concat()))
+        };
+        wait_until("the Service is programmed, or not handled", DEADLINE, || explain(&[]).code == 0);
+        let text = explain(&[]).stdout;
+        assert!(
+            text.contains("no problem found on this node") && !text.contains("\nproblem "),
+            "{name}: {text}"
+        );
+        assert!(text.contains("\nnote    ") && text.contains(words), "{name}: {text}");
+        let json = explain(&["--output=json"]).json();
+        let notes = json["findings"].as_array().unwrap();
+        assert!(notes.iter().all(|it| it["severity"] == "note"), "{name}: {json:#}");
+        assert!(notes[0]["problem"].as_str().unwrap().contains(words), "{name}: {json:#}");
     }
 }
 
@@ -481,7 +516,13 @@ fn explain_knows_clashes_and_misspelt_names() {
     let explain = |name: &str| ferroxy(&node, &cluster.command(&["explain", name]));
     let clash = explain("weblog");
     assert_eq!(clash.code, 2);
-    assert!(clash.stdout.contains("30080") && clash.stdout.contains("default/web"), "{}", clash.stdout);
+    assert_eq!(
+        clash.stdout.matches("30080/tcp already belongs to default/web").count(),
+        1,
+        "{}",
+        clash.stdout
+    );
+    assert!(!clash.stdout.contains("invalid objects"), "{}", clash.stdout);
     assert!(!explain("web").stdout.contains("already belongs"), "the owner has no problem");
     assert!(explain("wep").stdout.contains("Did you mean default/web?"), "{}", explain("wep").stdout);
     assert!(explain("prod/web").stdout.contains("in another namespace: default/web"));

@@ -134,7 +134,7 @@ fn play_nftables(name: &str) {
     assert_eq!((diff.code, diff.stdout.as_str()), (0, "the kernel has exactly this\n"), "{}", diff.stderr);
 
     let log = agent.terminate();
-    assert!(log.contains("the rules stay in place"), "{log}");
+    assert!(log.contains("what is programmed stays in force"), "{log}");
     compare_first(&trial, &network);
     let seen = nft(ka, &["list", "table", "inet", "behind"]);
     let none = |name: &str| seen.contains(&format!("counter {name} {{\n\t\tpackets 0 bytes 0\n"));
@@ -194,7 +194,7 @@ fn play_iptables(tools: &Iptables, name: &str) {
     assert_eq!((diff.code, diff.stdout.as_str()), (0, "the kernel has exactly this\n"), "{}", diff.stderr);
 
     let log = agent.terminate();
-    assert!(log.contains("the rules stay in place") && !log.contains("drift"), "{log}");
+    assert!(log.contains("what is programmed stays in force") && !log.contains("drift"), "{log}");
     compare_first(&trial, &network);
 
     let log = Agent::start_using(ka, tools, arguments).terminate();

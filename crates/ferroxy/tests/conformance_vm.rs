@@ -163,7 +163,7 @@ impl<'a> Node<'a> {
     fn stop_and_start_again(&mut self, outlives_the_process: bool) {
         let (_, agent) = self.running.take().unwrap();
         let log = agent.terminate();
-        let stays = log.contains("the rules stay in place");
+        let stays = log.contains("what is programmed stays in force");
         assert!(stays == outlives_the_process && !log.contains("drift"), "{log}");
         let agent = Agent::start_using(self.ka, self.tools, self.arguments());
         // What the last case left unused is removed a second after the start.

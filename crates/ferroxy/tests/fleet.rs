@@ -194,7 +194,7 @@ fn status_has_a_row_for_every_node() {
     let own = env!("CARGO_PKG_VERSION");
     let (code, lines) = fleet.lines(&["status"]);
     assert_eq!(code, 2, "{lines:#?}");
-    assert_eq!(lines[0], "NODE VERSION MODE STATE SERVICES NOT IN FORCE PROBLEMS LAG");
+    assert_eq!(lines[0], "NODE VERSION MODE STATE SERVICES NOT IN FORCE WITH PROBLEMS LAG");
     assert!(lines[1].starts_with(&format!("ka {own} nftables ok 2 0 ")), "{lines:#?}");
     assert!(lines[2].starts_with(&format!("kb {own} nftables differs 1 0 ")), "{lines:#?}");
     assert!(lines[3].starts_with(r"kc 0.0.9 \u{1b}[2Jnftables differs 2 0 0 "), "{lines:#?}");
@@ -202,7 +202,7 @@ fn status_has_a_row_for_every_node() {
     has(&lines, "differs kb: it knows 1 Services; most nodes know 2");
     has(&lines, &format!("differs kc: it runs version 0.0.9; most nodes run {own}"));
     has(&lines, "no answer kd: error trying to reach service: ");
-    has(&lines, "4 nodes: 1 ok, 2 differs, 1 no answer");
+    has(&lines, "4 nodes: 1 is ok, 2 differ from most, 1 does not answer");
     let value = fleet.run(&["status", "-o", "json"]).json();
     assert_eq!(value["kind"], "FleetStatus");
     let states: Vec<&str> =
@@ -210,6 +210,9 @@ fn status_has_a_row_for_every_node() {
     assert_eq!(states, ["ok", "differs", "differs", "no answer"]);
     assert_eq!(value["nodes"][0]["status"]["node"], "ka");
     assert!(fleet.run(&["status", "--output=yaml"]).stdout.contains("kind: FleetStatus"));
+    let refused = fleet.run(&["status", "-n", "shop"]);
+    assert_eq!((refused.code, refused.stdout.as_str(), refused.stderr.lines().count()), (1, "", 1));
+    assert!(refused.stderr.contains("--namespace: `status` is about nodes"), "{}", refused.stderr);
 }
 
 #[test]
@@ -227,14 +230,14 @@ fn a_node_without_an_agent_is_a_row_too() {
     assert_eq!(lines[1], "ab - - no agent - - - -");
     assert!(lines[2].starts_with("ka "), "{lines:#?}");
     has(&lines, "no agent ab: no pod of namespace kube-system with the labels `k8s-app in (kube-proxy,");
-    has(&lines, "6 nodes: 1 ok, 2 differs, 2 no answer, 1 no agent");
+    has(&lines, "6 nodes: 1 is ok, 2 differ from most, 2 do not answer, 1 has no agent");
     let value = fleet.run(&["status", "-o", "json"]).json();
     let row = &value["nodes"][0];
     assert_eq!((&row["node"], &row["state"]), (&json!("ab"), &json!("no agent")));
     assert_eq!((&row["pod"], &row["status"]), (&Value::Null, &Value::Null));
     let (_, lines) = fleet.lines(&["explain", "web"]);
     has(&lines, "service default/web on 6 nodes");
-    has(&lines, "no answer on 1 node: ab");
+    has(&lines, "no agent on 1 node: ab");
 
     // Only the agents that answer and agree are left: without that node all would be fine.
     for name in ["kb", "kc", "kd", "kw"] {
@@ -243,14 +246,14 @@ fn a_node_without_an_agent_is_a_row_too() {
     }
     let (code, lines) = fleet.lines(&["status"]);
     assert_eq!(code, 2, "{lines:#?}");
-    has(&lines, "2 nodes: 1 ok, 1 no agent");
+    has(&lines, "2 nodes: 1 is ok, 1 has no agent");
     fleet.server.fault_on((Kind::Node, Verb::List), Fault::answer(403)).unwrap();
     let done = fleet.run(&["status"]);
     assert_eq!((done.code, done.stderr.lines().count()), (0, 1), "{}{}", done.stdout, done.stderr);
     let words =
         "kubectl ferroxy: nodes without an agent are not listed: permission denied: `list nodes` is needed";
     assert!(done.stderr.starts_with(words), "{}", done.stderr);
-    assert!(done.stdout.contains("1 node: 1 ok"), "{}", done.stdout);
+    assert!(done.stdout.contains("1 node: 1 is ok"), "{}", done.stdout);
     let reason = fleet.run(&["status", "-o", "json"]).json()["notListed"].clone();
     assert!(reason.as_str().unwrap().contains("`list nodes` is needed"), "{reason}");
 }
@@ -335,6 +338,11 @@ fn traffic_is_summed_over_nodes() {
     has(&lines, "no answer kd: ");
     let value = fleet.run(&["top", "--interval=1", "-o", "json"]).json();
     assert_eq!((&value["kind"], &value["counting"]), (&"FleetTraffic".into(), &2.into()));
+    let (_, lines) = fleet.lines(&["top", "--interval=1", "-n", "default"]);
+    has(&lines, "default/web");
+    let (_, lines) = fleet.lines(&["top", "--interval=1", "-n", "shop"]);
+    has(&lines, "no Service of namespace shop has had traffic on the 2 nodes that count it");
+    assert!(!lines.iter().any(|line| line.contains("default/web")), "{lines:#?}");
 }
 
 #[test]
@@ -373,7 +381,7 @@ fn a_node_that_does_not_answer_in_time_is_a_row() {
     let (code, lines) = fleet.lines(&["status", "--timeout=1"]);
     assert_eq!(code, 2);
     has(&lines, "no answer ka: no answer within 1s");
-    has(&lines, "4 nodes: 4 no answer");
+    has(&lines, "4 nodes: 4 do not answer");
     fleet.server.clear_faults().unwrap();
     fleet.server.fault(Fault::Refuse).unwrap();
     let done = fleet.run(&["status"]);

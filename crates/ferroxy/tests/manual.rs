@@ -27,6 +27,34 @@ fn bash_completes_commands_and_flags() {
     }
 }
 
+/// The lines of a page's synopsis, as a terminal shows them.
+fn synopsis(page: &str) -> Vec<String> {
+    let (_, rest) = page.split_once(".SH SYNOPSIS\n").unwrap();
+    let lines = rest.split("\n.SH ").next().unwrap().lines().filter(|line| *line != ".br");
+    let plain = |line: &str| line.replace("\\fB", "").replace("\\fR", "").replace("\\-", "-");
+    lines.map(plain).collect()
+}
+
+fn usage(help: &str) -> Vec<String> {
+    let (_, rest) = help.split_once("Usage: ").unwrap();
+    rest.split("\n\n").next().unwrap().lines().map(|line| line.trim().to_owned()).collect()
+}
+
+#[test]
+fn a_mistyped_value_is_corrected() {
+    for (arguments, meant) in [
+        (&["status", "--output=jsn"][..], "json"),
+        (&["top", "--sort=byte"], "bytes"),
+        (&["completions", "bsh"], "bash"),
+        (&["run", "--accelerate-sockets=hosts"], "host"),
+    ] {
+        let done = Command::new(env!("CARGO_BIN_EXE_ferroxy")).args(arguments).output().unwrap();
+        let words = String::from_utf8(done.stderr).unwrap();
+        assert_eq!((done.status.code(), words.lines().count()), (Some(1), 1), "{words}");
+        assert!(words.contains(&format!("a similar value exists: '{meant}'")), "{words}");
+    }
+}
+
 #[test]
 fn every_command_and_flag_has_its_place_in_the_manual() {
     let run = |arguments: &[&str]| -> String {
@@ -51,6 +79,12 @@ fn every_command_and_flag_has_its_place_in_the_manual() {
             assert!(page.contains(&flag.replace('-', "\\-")), "--{flag} of {command}");
         }
     }
+    for (name, own) in [("ferroxy", &[][..]), ("ferroxy-explain", &["explain"]), ("ferroxy-top", &["top"])] {
+        assert_eq!(synopsis(&page(name)), usage(&run(&[own, &["--help"]].concat())), "{name}");
+    }
+    assert_eq!(synopsis(&page("ferroxy")).len(), 2, "without a command, and with one");
+    let traced = "kubectl ferroxy trace [OPTIONS] <POD> <SERVICE[:PORT]>";
+    assert_eq!(synopsis(&page("kubectl-ferroxy-trace")), [traced]);
     for page in ["kubectl-ferroxy", "kubectl-ferroxy-status", "kubectl-ferroxy-trace"].map(page) {
         assert!(page.contains("agents\\-namespace") && page.contains("kubectl ferroxy"), "{page}");
     }

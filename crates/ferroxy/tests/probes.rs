@@ -10,20 +10,18 @@ mod support;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use ferroxy_lab::{Answer, Namespace, Network, Protocol};
 use serde_json::{Value, json};
 
+use support::health::{Well, serve, well};
 use support::web::{METRICS, get};
 use support::{Agent, Cluster, DEADLINE, Service, ask_from, ferroxy, nft, pod_of, run_arguments, wait_until};
 
-/// The port that tells whether a pod is well.
-const HEALTH: u16 = 9000;
 const WEB: &str = "10.96.0.80:80";
 
 /// So many connections meet every endpoint of a Service.
@@ -51,31 +49,6 @@ fn write(cluster: &Cluster, service: &Service, probe: &str, unready: &[&str]) {
         }
     }
     cluster.write("web.yaml", &objects);
-}
-
-/// A pod is well as long as this lives. It accepts whoever connects: a queue that fills up would look like a pod that is not.
-struct Well {
-    listener: TcpListener,
-    accepting: Option<JoinHandle<()>>,
-}
-
-impl Drop for Well {
-    fn drop(&mut self) {
-        rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both).unwrap();
-        self.accepting.take().unwrap().join().unwrap();
-    }
-}
-
-fn well(network: &Network, pod: &str) -> Well {
-    serve(network, pod, drop)
-}
-
-fn serve(network: &Network, pod: &str, serve: impl Fn(TcpStream) + Send + 'static) -> Well {
-    let listen = || TcpListener::bind((Ipv6Addr::UNSPECIFIED, HEALTH)).unwrap();
-    let listener = network.namespace(pod).unwrap().run(listen).unwrap();
-    let accepts = listener.try_clone().unwrap();
-    let accepting = std::thread::spawn(move || accepts.incoming().map_while(Result::ok).for_each(serve));
-    Well { listener, accepting: Some(accepting) }
 }
 
 /// The pods that answer many connections; `-` for those that none answers.

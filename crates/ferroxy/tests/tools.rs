@@ -108,6 +108,48 @@ fn watch_prints_what_was_and_what_comes() {
 }
 
 #[test]
+fn watch_goes_on_after_a_restart_of_the_agent() {
+    let Some(node) = support::lonely_node() else { return };
+    let cluster = cluster();
+    let agent = start(&node, &cluster);
+    let [out, errors] = [(); 2].map(|()| tempfile::NamedTempFile::new().unwrap());
+    let mut watching = node
+        .run(|| {
+            let mut command = Command::new(FERROXY);
+            command.args(["watch", "--output=json"]).stdin(Stdio::null());
+            command.stdout(out.reopen().unwrap()).stderr(errors.reopen().unwrap()).spawn().unwrap()
+        })
+        .unwrap();
+    let read = |file: &tempfile::NamedTempFile| std::fs::read_to_string(file.path()).unwrap();
+    // Whole lines only.
+    let entries =
+        || read(&out).split_inclusive('\n').filter(|it| it.ends_with('\n')).map(json).collect::<Vec<_>>();
+    let starts = || entries().iter().filter(|it| it["kind"] == "started").count();
+    let changes = || entries().iter().filter(|it| it["kind"] == "changed").count();
+    wait_until("the first entry", DEADLINE, || starts() == 1);
+    agent.terminate();
+    wait_until("the end is noticed", DEADLINE, || read(&errors).contains("lost ("));
+    let _agent = start(&node, &cluster);
+    wait_until("the new journal is read", DEADLINE, || starts() == 2);
+    let before = changes();
+    cluster.write_service(&web(&["a1"]));
+    wait_until("a change after the restart", DEADLINE, || changes() > before);
+    watching.kill().unwrap();
+    watching.wait().unwrap();
+    let said = read(&errors);
+    let lines: Vec<&str> = said.lines().collect();
+    assert!(lines[0].starts_with("ferroxy: connection to 127.0.0.1:10261 lost ("), "{said}");
+    assert!(lines[0].ends_with("): trying again"), "{said}");
+    assert_eq!(lines[1], "ferroxy: the agent at 127.0.0.1:10261 was restarted: its journal begins again");
+    assert_eq!(lines[2..], ["ferroxy: connected to 127.0.0.1:10261 again"], "{said}");
+    let mut times: Vec<String> = entries().iter().map(|it| it["time"].to_string()).collect();
+    let all = times.len();
+    times.sort();
+    times.dedup();
+    assert_eq!(times.len(), all, "no entry twice: {:#?}", entries());
+}
+
+#[test]
 fn without_a_mode_commands_take_that_of_the_agent() {
     let Some(node) = support::lonely_node() else { return };
     let cluster = cluster();
@@ -119,6 +161,49 @@ fn without_a_mode_commands_take_that_of_the_agent() {
     let said = "no proxy mode is set: using nftables, as the agent on this node does";
     assert!(explained.stderr.contains(said), "{}", explained.stderr);
     assert!(explained.stdout.contains("programmed in this kernel: yes"), "{}", explained.stdout);
+}
+
+/// With a flag that changes rules: what comes through the agent has its configuration, too.
+#[test]
+fn commands_say_the_same_through_the_agent_and_without() {
+    let Some(network) = support::network() else { return };
+    // It has the address of the Node: so its other addresses are known without an agent, too.
+    let node = network.namespace("ka").unwrap();
+    let cluster = cluster();
+    let limit = "--service-max-endpoints=1";
+    let agent = start_with(node, &cluster, &[limit]);
+    for words in [
+        &["explain", "default/web"][..],
+        &["explain", "default/nothing"],
+        &["trace", "10.244.1.5", "10.96.0.80:80"],
+        &["trace", "node", "default/web:80"],
+        &["diff"],
+        &["render"],
+    ] {
+        for output in ["--output=json", "--output=text"] {
+            let words = [words, &[output]].concat();
+            let asked = ferroxy(node, &words);
+            let own = cluster.command(&[&words[..], &[limit]].concat());
+            let computed = ferroxy(node, &own);
+            assert_eq!(asked.stderr, computed.stderr, "{words:?}");
+            assert_eq!(
+                (asked.code, &asked.stdout),
+                (computed.code, &computed.stdout),
+                "{words:?}: {computed:?}"
+            );
+        }
+    }
+    let other = ferroxy(node, &["explain", "default/web", "--hostname-override=kb", "--agent=127.0.0.1"]);
+    assert!(other.code == 1 && other.stderr.contains("is that of node ka, not of kb"), "{other:?}");
+    agent.terminate();
+    let nobody = ferroxy(node, &["explain", "default/web", "--agent=127.0.0.1"]);
+    assert!(nobody.code == 1 && nobody.stderr.contains("no agent answers at 127.0.0.1:10261"), "{nobody:?}");
+    let server = ferroxy(node, &["explain", "default/web"]);
+    assert!(server.code == 1 && !server.stderr.contains("no agent answers"), "{server:?}");
+    let far = ferroxy(node, &["explain", "default/web", "--agent=192.0.2.1"]);
+    assert!(far.code == 1 && far.stderr.contains("192.0.2.1:10261 is on another node"), "{far:?}");
+    let both = ferroxy(node, &cluster.command(&["explain", "default/web", "--agent=127.0.0.1"]));
+    assert_eq!((both.code, both.stderr.lines().count()), (1, 1), "{both:?}");
 }
 
 #[test]
@@ -142,7 +227,7 @@ fn a_bundle_is_read_where_there_is_no_agent() {
     agent.terminate();
 
     let content = json(&std::fs::read_to_string(&path).unwrap());
-    for part in ["status", "configuration", "journal", "objects", "metrics", "traffic", "rules"] {
+    for part in ["status", "configuration", "journal", "objects", "ledger", "metrics", "traffic", "rules"] {
         assert!(!content[part].is_null(), "{part}");
     }
     assert!(content["metrics"].as_str().unwrap().contains("ferroxy_"), "{}", content["metrics"]);
@@ -188,6 +273,49 @@ fn a_bundle_is_read_where_there_is_no_agent() {
     for line in of_version("v1", "null").lines() {
         assert!(line.starts_with("ferroxy: --bundle: its configuration: "), "{line}");
     }
+}
+
+/// As `record` without privileges leaves it: then the ledger says what the agent had not programmed yet.
+#[test]
+fn where_the_kernel_was_not_compared_the_ledger_is() {
+    let Some(node) = support::lonely_node() else { return };
+    let cluster = cluster();
+    let agent = start(&node, &cluster);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("bundle.json");
+    let bundle = path.to_str().unwrap();
+    assert_eq!(ferroxy(&node, &["record", "--file", bundle]).code, 0);
+    agent.terminate();
+    let mut content = json(&std::fs::read_to_string(&path).unwrap());
+    let ledger = &content["ledger"]["services"];
+    let names: Vec<&str> =
+        ledger.as_array().unwrap().iter().map(|it| it["service"].as_str().unwrap()).collect();
+    assert_eq!(names, ["default/dns", "default/web"]);
+    assert_eq!(ledger[1]["ports"][0]["cluster"], serde_json::json!(["10.244.1.5:8080", "10.244.2.5:8080"]));
+
+    content["rules"] = serde_json::json!({ "desired": "", "notCompared": "not permitted" });
+    let diff = |content: &Value| {
+        std::fs::write(&path, content.to_string()).unwrap();
+        ferroxy(&node, &["diff", "--bundle", bundle])
+    };
+    let same = diff(&content);
+    assert_eq!(same.code, 0, "{}{}", same.stdout, same.stderr);
+    assert!(same.stdout.starts_with("the agent of ka had programmed exactly this at 20"), "{}", same.stdout);
+    assert!(same.stderr.contains("the kernel was not compared (not permitted)"), "{}", same.stderr);
+    // The agent did not know one endpoint yet, and still had a Service that is gone.
+    content["ledger"]["services"][1]["ports"][0]["cluster"] = serde_json::json!(["10.244.1.5:8080"]);
+    content["ledger"]["services"].as_array_mut().unwrap().push(serde_json::json!({
+        "service": "default/old", "clusterIPs": ["10.96.0.9"], "ports": [],
+    }));
+    let behind = diff(&content);
+    assert_eq!(behind.code, 2, "{}{}", behind.stdout, behind.stderr);
+    let lines: Vec<&str> = behind.stdout.lines().collect();
+    assert_eq!(lines[0], "- default/old clusterIPs: 10.96.0.9");
+    assert!(lines[1].starts_with("+ default/web ") && lines[1].ends_with("cluster: 10.244.2.5:8080"));
+    assert_eq!(lines.len(), 2, "{}", behind.stdout);
+    content["ledger"] = Value::Null;
+    let older = diff(&content);
+    assert!(older.code == 1 && older.stderr.contains("nothing was compared: not permitted"), "{older:?}");
 }
 
 /// With rules that these flags change: without them the kernel would seem to differ.

@@ -80,6 +80,29 @@ fn the_screen_shows_services_and_takes_keys() {
         let screen = terminal.screen();
         screen.get(5).is_some_and(|line| line.starts_with("q quit")) && screen[0].chars().count() <= 40
     });
+    // Narrow: the state stays, and the words of a problem are wrapped.
+    terminal.resize(60, 20);
+    let line =
+        |terminal: &Terminal, name: &str| terminal.screen().into_iter().find(|it| it.starts_with(name));
+    wait_until("the state is on the screen", DEADLINE, || {
+        let (title, row) = (line(&terminal, "SERVICE "), line(&terminal, "default/empty "));
+        title.is_some_and(|it| it.trim_end().ends_with("STATE"))
+            && row.is_some_and(|it| it.contains(" problem: "))
+    });
+    terminal.press(b"?");
+    terminal.wait_for("any key goes back");
+    terminal.wait_for("most connections first");
+    terminal.press(b" /empty\r\r");
+    // The last words of the problem, which one line of 60 columns does not reach.
+    terminal.wait_for("in the EndpointSlices are valid.");
+    assert!(
+        terminal.screen().iter().all(|line| line.trim_end().chars().count() <= 60),
+        "{:#?}",
+        terminal.screen()
+    );
+    terminal.press(b"\x1b");
+    terminal.wait_for("SERVICE ");
+    terminal.press(b"\x1b");
     // A Service that comes while it runs.
     terminal.resize(100, 20);
     cluster.write_service(&Service::new("late", &["10.96.0.11"]).port(Protocol::Tcp, 53, 53));

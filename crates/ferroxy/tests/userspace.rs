@@ -82,6 +82,35 @@ fn the_chains_of_the_original_lead_to_the_proxy() {
     assert_eq!(tools.rules(ka), before);
 }
 
+/// kube-proxy up to 1.25 has chains of these names, so they stay until it is known that it serves by other rules. Later versions never
+/// remove them, and they would lead to ports without a listener.
+#[test]
+fn the_chains_of_the_original_go_when_kube_proxy_serves_by_others() {
+    let Some(network) = support::network() else { return };
+    let ka = network.namespace("ka").unwrap();
+    let cluster = cluster();
+    cluster.configure("mode: userspace", "mode: userspace\nuserspace: {rules: iptables}");
+    let tools = Iptables::nft();
+    Agent::start_using(ka, &tools, run_arguments(&cluster.manifests(), &cluster.config())).terminate();
+    let portals = || tools.rules(ka).iter().filter(|rule| rule.contains("KUBE-PORTALS")).count();
+    let left = portals();
+    assert!(left > 0);
+    assert_eq!(ferroxy_with(ka, &tools, &["cleanup", "--only-ours"]).code, 0);
+    assert_eq!(portals(), left, "they may be kube-proxy's");
+    for tool in ["iptables-nft", "ip6tables-nft"] {
+        for rule in ["-N KUBE-SERVICES", "-A KUBE-SERVICES -j RETURN", "-A PREROUTING -j KUBE-SERVICES"] {
+            let arguments = ["-w", "10", "-t", "nat"].into_iter().chain(rule.split(' '));
+            let status = ka.run(|| Command::new(tool).args(arguments).status()).unwrap().unwrap();
+            assert!(status.success(), "{tool} {rule}");
+        }
+    }
+    let done = ferroxy_with(ka, &tools, &["cleanup", "--when-replaced"]);
+    assert_eq!(done.code, 0, "{}", done.stderr);
+    assert!(done.stdout.contains("removed: chain KUBE-PORTALS-CONTAINER of nat (IPv6)"), "{}", done.stdout);
+    assert_eq!(portals(), 0);
+    assert!(tools.rules(ka).iter().any(|rule| rule.contains("-A KUBE-SERVICES")), "kube-proxy's went too");
+}
+
 /// By every frontend, from a pod, the node itself and an outside client, over both protocols; with and without a bind address.
 #[test]
 fn the_chains_of_the_original_serve_ipv6() {

@@ -20,8 +20,8 @@ pub(super) fn explain(facts: &Facts, service: &Service, port: &ResolvedPort<'_>)
     let slices = || facts.slices_of(&service.name).filter(|slice| slice.family() == port.intent.family);
     let portless =
         slices().filter(|slice| slice.port(&spec.name, spec.protocol).is_none()).flat_map(|slice| {
-            (0..slice.len()).map(|index| {
-                portless(facts, slice, index, &port_words(&spec.name, spec.protocol.lowercase()))
+            (0..slice.len()).map(move |index| {
+                portless(facts, &slice, index, &port_words(&spec.name, spec.protocol.lowercase()))
             })
         });
     usable.chain(duplicates).chain(portless).chain(slices().flat_map(unreadable)).collect()
@@ -80,11 +80,11 @@ fn not_serving(conditions: Conditions) -> &'static str {
 
 fn duplicate(port: &ResolvedPort<'_>, candidate: &Candidate<'_>) -> EndpointExplanation {
     let other = port.candidates.usable.iter().find(|other| other.address() == candidate.address());
-    let slice = other.map_or("another slice", |other| &other.slice.name);
+    let slice = other.map_or_else(|| "another slice".to_owned(), |other| other.slice.name());
     EndpointExplanation { reason: Some(format!("duplicate of an endpoint in {slice}")), ..row(candidate) }
 }
 
-fn portless(facts: &Facts, slice: &Slice, index: usize, port: &str) -> EndpointExplanation {
+fn portless(facts: &Facts, slice: &Slice<'_>, index: usize, port: &str) -> EndpointExplanation {
     let place = facts.place(slice, index).cloned().unwrap_or_default();
     let is_local = place.node.as_deref() == Some(facts.policy().node_name.as_str());
     let address = slice.address(index).map(|ip| ip.to_string()).unwrap_or_default();
@@ -95,27 +95,33 @@ fn portless(facts: &Facts, slice: &Slice, index: usize, port: &str) -> EndpointE
 }
 
 /// Endpoints that the store could not read: only their diagnostics are left.
-fn unreadable(slice: &Slice) -> impl Iterator<Item = EndpointExplanation> {
+fn unreadable(slice: Slice<'_>) -> impl Iterator<Item = EndpointExplanation> {
     let about_endpoints = slice.diagnostics().iter().filter(|it| it.cause == Cause::Endpoint);
-    about_endpoints.map(|diagnostic| EndpointExplanation {
+    about_endpoints.map(move |diagnostic| EndpointExplanation {
         reason: Some(format!("invalid address: {}", diagnostic.reason)),
-        ..blank(diagnostic.field.clone(), slice, usize::MAX, &Place::default(), false)
+        ..blank(diagnostic.field.clone(), &slice, usize::MAX, &Place::default(), false)
     })
 }
 
 fn row(candidate: &Candidate<'_>) -> EndpointExplanation {
     let address = candidate.address().to_string();
-    blank(address, candidate.slice, candidate.index, candidate.place, candidate.endpoint.is_local)
+    blank(address, &candidate.slice, candidate.index, candidate.place, candidate.endpoint.is_local)
 }
 
-fn blank(address: String, slice: &Slice, index: usize, place: &Place, is_local: bool) -> EndpointExplanation {
+fn blank(
+    address: String,
+    slice: &Slice<'_>,
+    index: usize,
+    place: &Place,
+    is_local: bool,
+) -> EndpointExplanation {
     EndpointExplanation {
         address,
-        target: slice.target(index).to_owned(),
+        target: slice.target(index),
         node: place.node.as_deref().map(Into::into),
         zone: place.zone.as_deref().map(Into::into),
         is_local,
-        slice: slice.name.to_string(),
+        slice: slice.name(),
         used_for_cluster: false,
         used_for_local: false,
         reason: None,

@@ -1,4 +1,5 @@
-//! Problems of a Service: what is wrong, the effect on traffic, and what to do next.
+//! Problems of a Service: what is wrong, the effect on traffic, and what to do next. And notes: effects that are as the objects ask for, so
+//! there is nothing to repair.
 
 use std::collections::BTreeSet;
 
@@ -72,13 +73,33 @@ pub(super) fn of_service(
         )),
         Some(_) => findings.extend(ports.iter().flat_map(|port| of_port(facts, service, port))),
     }
-    findings.extend(of_load_balancer(service));
     if !facts.policy().external_ips && !service.external_ips.is_empty() {
         findings.push(finding(
             "spec.externalIPs is ignored: the feature gate AllowServiceExternalIPs is off on this node.",
             "Enable the feature gate, or use a load balancer.",
         ));
     }
+    each_once(findings)
+}
+
+/// What is by design:
+/// - externalTrafficPolicy Local means that a node without an endpoint serves no client: load balancers send no traffic there.
+/// - Hints that cannot be used are ignored by rule: all endpoints serve.
+/// - A load balancer is assigned by its controller, and may have only a host name, which no node programs. It works, or does not, without
+///   anything that is to be done here.
+/// - ipMode Proxy says that nodes have nothing to do.
+pub(super) fn notes(facts: &Facts, service: &Service, ports: &[ResolvedPort<'_>]) -> Vec<Finding> {
+    let mut notes = Vec::new();
+    for port in ports.iter().filter(|port| !port.candidates.usable.is_empty()) {
+        let number = service.ports[port.port].port;
+        notes.extend(nothing_local_for_clients(port, number));
+        notes.extend(ignored_hints(facts, port, number));
+    }
+    notes.extend(of_load_balancer(service));
+    each_once(notes)
+}
+
+fn each_once(mut findings: Vec<Finding>) -> Vec<Finding> {
     let mut seen = BTreeSet::new();
     findings.retain(|finding| seen.insert(finding.clone()));
     findings
@@ -118,7 +139,7 @@ fn capitalised(text: &str) -> String {
 
 fn of_port(facts: &Facts, service: &Service, port: &ResolvedPort<'_>) -> Vec<Finding> {
     let family = port.intent.family;
-    let slices: Vec<&Slice> =
+    let slices: Vec<Slice<'_>> =
         facts.slices_of(&service.name).filter(|slice| slice.family() == family).collect();
     if port.candidates.usable.is_empty() {
         return vec![no_candidates(service, port, family, &slices)];
@@ -140,12 +161,16 @@ fn of_port(facts: &Facts, service: &Service, port: &ResolvedPort<'_>) -> Vec<Fin
         ));
     }
     findings.extend(failing_probes(facts, service, port));
-    findings.extend(nothing_local(port, spec.port));
-    findings.extend(ignored_hints(facts, port, spec.port));
+    findings.extend(nothing_local_for_pods(port, spec.port));
     findings
 }
 
-fn no_candidates(service: &Service, port: &ResolvedPort<'_>, family: Family, slices: &[&Slice]) -> Finding {
+fn no_candidates(
+    service: &Service,
+    port: &ResolvedPort<'_>,
+    family: Family,
+    slices: &[Slice<'_>],
+) -> Finding {
     let spec = &service.ports[port.port];
     if slices.is_empty() {
         return finding(
@@ -177,10 +202,10 @@ fn no_candidates(service: &Service, port: &ResolvedPort<'_>, family: Family, sli
 }
 
 /// The ports that the slices have, for a sentence. Slices can have thousands, so not all are listed.
-fn other_ports(slices: &[&Slice]) -> String {
+fn other_ports(slices: &[Slice<'_>]) -> String {
     const LISTED: usize = 10;
     const LOOKED_AT: usize = 1_000;
-    let ports = slices.iter().flat_map(|slice| &slice.ports).take(LOOKED_AT);
+    let ports = slices.iter().flat_map(|slice| slice.ports()).take(LOOKED_AT);
     let names: BTreeSet<String> =
         ports.map(|port| port_words(&port.name, port.protocol.lowercase())).collect();
     let listed: Vec<&str> = names.iter().take(LISTED).map(String::as_str).collect();
@@ -191,24 +216,26 @@ fn other_ports(slices: &[&Slice]) -> String {
     }
 }
 
-/// Policy Local on a node without an endpoint: traffic is dropped on this node only.
-fn nothing_local(port: &ResolvedPort<'_>, number: u16) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    let internal = frontend_kinds(&port.intent, |frontend| frontend.route == Route::Drop);
-    if !internal.is_empty() {
-        findings.push(finding(
-            format!("Connections to port {number} ({internal}) are dropped on this node: internalTrafficPolicy is Local and this node has no endpoint."),
+/// internalTrafficPolicy Local on a node without an endpoint: pods of this node reach nothing.
+fn nothing_local_for_pods(port: &ResolvedPort<'_>, number: u16) -> Option<Finding> {
+    let kinds = frontend_kinds(&port.intent, |frontend| frontend.route == Route::Drop);
+    (!kinds.is_empty()).then(|| {
+        finding(
+            format!("Connections to port {number} ({kinds}) are dropped on this node: internalTrafficPolicy is Local and this node has no endpoint."),
             "Run a pod of the Service on this node, or set internalTrafficPolicy: Cluster.",
-        ));
-    }
-    let external = frontend_kinds(&port.intent, |frontend| frontend.route == Route::ExternalLocal);
-    if !external.is_empty() && port.intent.local.is_empty() {
-        findings.push(finding(
-            format!("External traffic to port {number} ({external}) is dropped on this node: externalTrafficPolicy is Local and this node has no endpoint."),
+        )
+    })
+}
+
+/// externalTrafficPolicy Local on a node without an endpoint: load balancers send it no traffic.
+fn nothing_local_for_clients(port: &ResolvedPort<'_>, number: u16) -> Option<Finding> {
+    let kinds = frontend_kinds(&port.intent, |frontend| frontend.route == Route::ExternalLocal);
+    (!kinds.is_empty() && port.intent.local.is_empty()).then(|| {
+        finding(
+            format!("External traffic to port {number} ({kinds}) is dropped on this node: externalTrafficPolicy is Local and this node has no endpoint."),
             "Send traffic to nodes with an endpoint (health-check node ports show which), or set externalTrafficPolicy: Cluster.",
-        ));
-    }
-    findings
+        )
+    })
 }
 
 fn failing_probes(facts: &Facts, service: &Service, port: &ResolvedPort<'_>) -> Option<Finding> {

@@ -70,6 +70,13 @@ fn assert_finds(explanation: &Explanation, words: &str) {
     assert!(problems.iter().any(|problem| problem.contains(words)), "no {words:?} in {problems:#?}");
 }
 
+/// It is a note, and no problem.
+fn assert_notes(explanation: &Explanation, words: &str) {
+    let notes: Vec<_> = explanation.notes.iter().map(|note| &note.problem).collect();
+    assert!(notes.iter().any(|note| note.contains(words)), "no {words:?} in {notes:#?}");
+    assert!(!explanation.findings.iter().any(|it| it.problem.contains(words)), "{explanation:#?}");
+}
+
 fn reasons(explanation: &Explanation) -> Vec<(String, String)> {
     let endpoints = &explanation.ports[0].endpoints;
     let reason = |e: &EndpointExplanation| (e.address.clone(), e.reason.clone().unwrap_or_default());
@@ -125,7 +132,10 @@ fn services_of_others_say_whose_they_are() {
         change(&mut object);
         let explanation = explain_web(object, vec![]);
         assert!(matches!(explanation.standing, Standing::NotOurs(_)));
-        assert_finds(&explanation, words);
+        match words {
+            "no usable cluster IP" => assert_finds(&explanation, words),
+            _ => assert_notes(&explanation, words),
+        }
     }
 }
 
@@ -189,7 +199,7 @@ fn hints_are_explained_when_used_and_when_ignored() {
     assert_eq!(reasons(&used), pairs(&expected));
     let partly =
         explain_web(service(), vec![slice("http", vec![hinted("10.0.0.1", "z1"), pod("10.0.0.2", "kb")])]);
-    assert_finds(&partly, "zone hints of port 80 are ignored: endpoint 10.0.0.2:8080 has none");
+    assert_notes(&partly, "zone hints of port 80 are ignored: endpoint 10.0.0.2:8080 has none");
 }
 
 #[test]
@@ -198,7 +208,7 @@ fn local_policies_without_a_local_endpoint_are_reported() {
     local.external_traffic_policy = "Local".into();
     let remote = vec![slice("http", vec![pod("10.0.0.2", "kb")])];
     let explanation = explain_web(local.clone(), remote.clone());
-    assert_finds(&explanation, "External traffic to port 80 (node port) is dropped on this node");
+    assert_notes(&explanation, "External traffic to port 80 (node port) is dropped on this node");
     local.external_traffic_policy = String::new();
     local.internal_traffic_policy = "Local".into();
     local.ports[0].node_port = 0;
@@ -233,6 +243,23 @@ fn a_lost_frontend_names_its_owner() {
         &explanation,
         "Port 80 gets no IPv4 node port: node port 30080/tcp already belongs to default/api",
     );
+    assert_eq!(explanation.diagnostics, [], "one of the two is enough");
+}
+
+#[test]
+fn what_other_programs_serve_is_no_problem_and_a_missing_address_is() {
+    let fine = |change: fn(&mut event::Service)| {
+        let mut service = service();
+        change(&mut service);
+        let explanation = explain_web(service, vec![]);
+        assert_eq!(explanation.findings.len() + explanation.notes.len(), 1, "{explanation:#?}");
+        assert!(matches!(explanation.standing, Standing::NotOurs(_)), "{explanation:#?}");
+        explanation.is_fine()
+    };
+    assert!(fine(|it| it.cluster_ip = "None".into()));
+    assert!(fine(|it| it.proxy_name = Some("other".into())));
+    assert!(fine(|it| it.kind = "ExternalName".into()));
+    assert!(!fine(|it| it.cluster_ip = String::new()));
 }
 
 #[test]
@@ -261,9 +288,9 @@ fn the_service_that_takes_a_foreign_cluster_ip_is_blamed_and_not_the_owner() {
 fn load_balancers_without_or_with_foreign_addresses_are_reported() {
     let mut balanced = service();
     balanced.kind = "LoadBalancer".into();
-    assert_finds(&explain_web(balanced.clone(), vec![]), "No load-balancer IP is assigned");
+    assert_notes(&explain_web(balanced.clone(), vec![]), "No load-balancer IP is assigned");
     balanced.ingress = vec![event::Ingress { ip: "203.0.113.1".into(), ip_mode: "Proxy".into() }];
-    assert_finds(
+    assert_notes(
         &explain_web(balanced, vec![]),
         "203.0.113.1 is not programmed on the node: its ipMode is Proxy",
     );

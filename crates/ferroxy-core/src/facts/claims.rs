@@ -1,17 +1,16 @@
 //! Which Services claim which frontend. Updated event by event, so that conflicts are detected and resolved without
 //! iterating over all Services.
 //!
-//! Tenants choose the keys of this map, as of nearly every map of this project. So all are the standard library's, whose hash has
-//! a random key in each process: nobody can choose a hundred thousand addresses that collide. Nothing may depend on the
-//! order of such a map; where the order shows, it is a `BTreeMap` or it is sorted.
+//! Tenants choose the keys of these maps, as of nearly every map of this project. Trees have no collisions, and take less memory
+//! than tables here. Other maps are the standard library's, whose hash has a random key in each process: nobody can choose a hundred
+//! thousand addresses that collide.
 
-use std::collections::{BTreeSet, HashMap};
-use std::hash::Hash;
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use smallvec::SmallVec;
-
 use super::Service;
+use crate::dense::Dense;
+use crate::few::{self, Few};
 use crate::name::{Family, Protocol, ServiceName};
 
 /// What only one Service can have.
@@ -76,13 +75,13 @@ impl Claimed {
 #[derive(Debug, Default)]
 pub(crate) struct Claims {
     /// By the number of the claim.
-    numbered: HashMap<u64, Holders>,
+    numbered: Dense<u64, Holders>,
     /// The claims that are too long to have a number: those on IPv6 addresses.
-    others: HashMap<Claim, Holders>,
+    others: Dense<Claim, Holders>,
 }
 
 /// Sorted: the first one has the strongest claim.
-type Holders = SmallVec<[Holder; 1]>;
+type Holders = Few<Holder>;
 
 /// Sorts by rank, then oldest first, then by name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -132,18 +131,25 @@ impl Claims {
     pub(crate) fn owner(&self, claim: &Claim) -> Option<&ServiceName> {
         let can_own =
             |holder: &&Holder| holder.strength.is_allocated() || !matches!(claim, Claim::WholeAddress { .. });
-        self.get(claim)?.first().filter(can_own).map(|holder| &holder.name)
+        self.get(claim).first().filter(can_own).map(|holder| &holder.name)
     }
 
     pub(crate) fn holders(&self, claim: Claim) -> impl Iterator<Item = &ServiceName> {
-        self.get(&claim).into_iter().flatten().map(|holder| &holder.name)
+        self.get(&claim).iter().map(|holder| &holder.name)
     }
 
-    fn get(&self, claim: &Claim) -> Option<&Holders> {
-        match claim.number() {
+    fn get(&self, claim: &Claim) -> &[Holder] {
+        let holders = match claim.number() {
             Some(number) => self.numbered.get(&number),
             None => self.others.get(claim),
-        }
+        };
+        holders.map_or(&[], Few::as_slice)
+    }
+
+    /// Takes as little memory as possible. For when many Services have arrived.
+    pub(super) fn shrink(&mut self) {
+        self.numbered.rebuild();
+        self.others.rebuild();
     }
 
     /// One Service was replaced. Adds every Service that gains or loses a frontend because of it, or whose Diagnostics name a
@@ -222,12 +228,9 @@ impl Claims {
         for (claim, rank) in &claims.0 {
             let strength = Strength::new(*rank, service.created);
             let holder = Holder { strength, name: service.name.clone() };
-            let holders = match claim.number() {
-                Some(number) => self.numbered.entry(number).or_default(),
-                None => self.others.entry(*claim).or_default(),
-            };
-            if let Err(place) = holders.binary_search(&holder) {
-                holders.insert(place, holder);
+            match claim.number() {
+                Some(number) => enter(&mut self.numbered, number, holder),
+                None => enter(&mut self.others, *claim, holder),
             }
         }
     }
@@ -239,8 +242,6 @@ impl Claims {
                 None => withdraw(&mut self.others, claim, &service.name),
             }
         }
-        shrink(&mut self.numbered);
-        shrink(&mut self.others);
     }
 }
 
@@ -251,18 +252,20 @@ fn at_the_node(claim: &Claim, node_addresses: impl Fn() -> BTreeSet<IpAddr>) -> 
     of_family.map(|address| Claim::Address { address, port, protocol }).collect()
 }
 
-fn withdraw<K: Hash + Eq>(map: &mut HashMap<K, Holders>, key: &K, name: &ServiceName) {
-    let Some(holders) = map.get_mut(key) else { return };
-    holders.retain(|holder| holder.name != *name);
-    if holders.is_empty() {
-        map.remove(key);
+fn enter<K: Ord>(map: &mut Dense<K, Holders>, key: K, holder: Holder) {
+    let Some(holders) = map.get_mut(&key) else {
+        map.insert(key, Few::One(holder));
+        return;
+    };
+    if let Err(place) = holders.as_slice().binary_search(&holder) {
+        holders.insert(place, holder);
     }
 }
 
-/// A map keeps its room. One Service may have used most of it.
-fn shrink<K: Hash + Eq>(map: &mut HashMap<K, Holders>) {
-    if map.len() < map.capacity() / 4 {
-        map.shrink_to(map.len() * 2);
+fn withdraw<K: Ord>(map: &mut Dense<K, Holders>, key: &K, name: &ServiceName) {
+    let holders = map.get(key).map_or(&[][..], Few::as_slice);
+    if let Some(place) = holders.iter().position(|holder| holder.name == *name) {
+        few::remove(map, key, place);
     }
 }
 
@@ -281,17 +284,8 @@ fn difference(old: Option<&(&Service, Claimed)>, new: Option<&(&Service, Claimed
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
-    use std::hash::BuildHasher;
-    use std::net::Ipv6Addr;
 
     use super::*;
-
-    /// Under FxHash, all addresses with these first eight bytes collide: they cancel its seed, and zero times
-    /// anything is zero.
-    fn colliding(number: u16) -> Claim {
-        let address = Ipv6Addr::new(0xd308, 0xa385, 0x886a, 0x3f24, 0, 0, 0, number).into();
-        Claim::Address { address, port: 80, protocol: Protocol::Tcp }
-    }
 
     fn port(number: u16, rank: Rank) -> (Claim, Rank) {
         (Claim::NodePort { family: Family::V4, port: number, protocol: Protocol::Tcp }, rank)
@@ -353,23 +347,13 @@ mod tests {
         ];
         let numbers: HashSet<u64> = claims.iter().filter_map(Claim::number).collect();
         assert_eq!(numbers.len(), claims.len());
-        assert_eq!(colliding(1).number(), None);
+        let v6 = Claim::WholeAddress { address: "2001:db8::1".parse().unwrap() };
+        assert_eq!(v6.number(), None);
     }
 
+    /// The reason for [`Few`].
     #[test]
-    fn chosen_addresses_do_not_collide() {
-        let claims = Claims::default();
-        let hashes: Vec<u64> =
-            (0..30_000).map(|number| claims.others.hasher().hash_one(colliding(number))).collect();
-        assert_eq!(hashes.iter().collect::<HashSet<_>>().len(), hashes.len());
-        // As a map of this size does: the low bits choose the place. Six or seven at one place are normal.
-        let mut places = vec![0_u32; 1 << 16];
-        for hash in &hashes {
-            places[(hash & 0xffff) as usize] += 1;
-        }
-        assert!(places.iter().all(|keys| *keys < 20), "{:?} keys at one place", places.iter().max());
-        let other_key = Claims::default();
-        let again = other_key.others.hasher().hash_one(colliding(0));
-        assert_ne!(again, hashes[0], "the hash has no random key");
+    fn one_holder_takes_no_more_memory_than_it_does_alone() {
+        assert_eq!(size_of::<Holders>(), size_of::<Holder>());
     }
 }

@@ -40,11 +40,11 @@ impl Facts {
     /// All over again, because of a new policy.
     pub(super) fn contest_again(&mut self) {
         (self.claims, self.shares) = (Claims::default(), Shares::default());
-        for (name, service) in &self.services {
+        for (name, service) in self.services.iter() {
             let wish = Wish::of(&service.unpack(name), &self.policy);
             self.shares.replace(&self.policy.limits, name, None, Some(wish));
         }
-        for (name, service) in &self.services {
+        for (name, service) in self.services.iter() {
             let service = service.unpack(name);
             let claims = self.claims_of(&service, self.most_frontends(&service));
             self.claims.replace(None, Some((&service, claims)), BTreeSet::new, &mut BTreeSet::new());

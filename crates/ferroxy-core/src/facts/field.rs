@@ -20,22 +20,6 @@ pub(super) struct Notes {
 /// The most Diagnostics per object; further ones are only counted.
 pub(super) const MOST_PER_OBJECT: usize = 20;
 
-/// What is wrong with the fields of an object that is kept. Mostly nothing: it takes one word.
-#[derive(Debug, PartialEq)]
-pub(super) struct Faults(Option<Box<Box<[Diagnostic]>>>);
-
-impl From<Box<[Diagnostic]>> for Faults {
-    fn from(found: Box<[Diagnostic]>) -> Faults {
-        Faults((!found.is_empty()).then(|| Box::new(found)))
-    }
-}
-
-impl Faults {
-    pub(super) fn as_slice(&self) -> &[Diagnostic] {
-        self.0.as_ref().map_or(&[], |found| found)
-    }
-}
-
 impl Notes {
     pub(super) fn about(object: Object) -> Notes {
         Notes { object, diagnostics: Vec::new(), left_out: 0 }

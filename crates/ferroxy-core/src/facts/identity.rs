@@ -22,8 +22,7 @@ impl Facts {
                 }
             }
             ObjectKind::EndpointSlice => {
-                let known = self.slices.keys().filter(|name| is_gone(name));
-                for name in known.cloned().collect::<Vec<_>>() {
+                for name in self.slices.names().filter(|name| is_gone(name)).collect::<Vec<_>>() {
                     touched.merge(self.replace_slice(&name, None));
                 }
             }

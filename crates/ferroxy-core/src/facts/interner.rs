@@ -9,12 +9,12 @@ use std::sync::Arc;
 pub(crate) struct Id(u32);
 
 impl Id {
-    pub(crate) fn to_bytes(self) -> [u8; 4] {
-        self.0.to_ne_bytes()
+    pub(crate) fn number(self) -> u32 {
+        self.0
     }
 
-    pub(crate) fn from_bytes(bytes: [u8; 4]) -> Id {
-        Id(u32::from_ne_bytes(bytes))
+    pub(crate) fn from_number(number: u32) -> Id {
+        Id(number)
     }
 }
 
@@ -31,11 +31,13 @@ struct Slot<T> {
     users: u32,
 }
 
-impl<T: Hash + Eq> Interner<T> {
-    pub(crate) fn new() -> Interner<T> {
+impl<T> Default for Interner<T> {
+    fn default() -> Interner<T> {
         Interner { ids: HashMap::new(), slots: Vec::new(), free: Vec::new() }
     }
+}
 
+impl<T: Hash + Eq> Interner<T> {
     /// Each call must be paired with one [`Interner::release`].
     pub(crate) fn intern(&mut self, value: T) -> Id {
         if let Some(id) = self.ids.get(&value) {
@@ -68,6 +70,10 @@ impl<T: Hash + Eq> Interner<T> {
             self.ids.remove(&value);
             self.free.push(id);
         }
+        if self.ids.is_empty() {
+            // Nobody has a number any more. Empty lists and tables keep their room.
+            *self = Interner::default();
+        }
     }
 
     pub(crate) fn get(&self, id: Id) -> Option<&T> {
@@ -86,7 +92,7 @@ mod tests {
 
     #[test]
     fn equal_values_share_a_number_until_the_last_user_leaves() {
-        let mut names = Interner::new();
+        let mut names = Interner::default();
         let a = names.intern("a");
         let b = names.intern("b");
         assert_eq!(names.intern("a"), a);
@@ -101,11 +107,22 @@ mod tests {
 
     #[test]
     fn numbers_are_used_again() {
-        let mut names = Interner::new();
+        let mut names = Interner::default();
+        names.intern(1000);
         for round in 0..1000 {
             let id = names.intern(round);
             names.release(id);
         }
-        assert_eq!(names.slots.len(), 1);
+        assert_eq!(names.slots.len(), 2);
+    }
+
+    #[test]
+    fn numbers_of_others_stay() {
+        let mut names = Interner::default();
+        let [a, b] = ["a", "b"].map(|name| names.intern(name));
+        names.release(a);
+        assert_eq!((names.intern("c"), names.get(b)), (a, Some(&"b")));
+        [a, b].into_iter().for_each(|id| names.release(id));
+        assert_eq!((names.slots.capacity(), names.ids.capacity()), (0, 0));
     }
 }

@@ -37,7 +37,7 @@ struct Watched {
 
 impl Lives {
     /// These are the endpoints now. Whoever stays keeps its life.
-    fn replace(&mut self, service: &ServiceName, found: Found<'_>) {
+    fn replace(&mut self, service: &ServiceName, found: Found) {
         let mut before = self.of_services.remove(service).unwrap_or_default();
         let mut endpoints = BTreeMap::new();
         for (target, pod) in found.pods {
@@ -124,14 +124,14 @@ impl Facts {
 
 /// What slices list.
 #[derive(Debug, Default)]
-struct Found<'f> {
-    pods: BTreeMap<Target, &'f str>,
+struct Found {
+    pods: BTreeMap<Target, String>,
     has_more: bool,
 }
 
-impl<'f> Found<'f> {
+impl Found {
     /// Ready endpoints that do not terminate.
-    fn of(service: &Service, probe: &Probe, slices: impl Iterator<Item = &'f Slice>) -> Found<'f> {
+    fn of<'f>(service: &Service, probe: &Probe, slices: impl Iterator<Item = Slice<'f>>) -> Found {
         let mut found = Found::default();
         for slice in slices {
             found.add(service, probe, slice);
@@ -142,7 +142,7 @@ impl<'f> Found<'f> {
         found
     }
 
-    fn add(&mut self, service: &Service, probe: &Probe, slice: &'f Slice) {
+    fn add(&mut self, service: &Service, probe: &Probe, slice: Slice<'_>) {
         let number =
             |port: &super::ServicePort| Some((slice.port(&port.name, port.protocol)?, port.protocol));
         let ports: Vec<_> = service.ports.iter().filter_map(number).collect();
@@ -157,7 +157,7 @@ impl<'f> Found<'f> {
                     self.has_more = true;
                     return;
                 }
-                self.pods.entry(target).or_insert(pod);
+                self.pods.entry(target).or_insert_with(|| pod.clone());
             }
         }
     }

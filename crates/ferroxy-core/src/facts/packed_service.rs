@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use super::field::Faults;
 use super::service::{Listed, LoadBalancerIp, Service, ServiceKind, ServicePort};
 use crate::diagnostic::Diagnostic;
 use crate::name::{Family, Protocol, ServiceName};
@@ -13,9 +12,15 @@ use crate::probe::Probe;
 #[derive(Debug, PartialEq)]
 pub(super) struct PackedService {
     bytes: Box<[u8]>,
-    faults: Faults,
-    /// Hardly any Service asks for probes.
+    rare: Option<Box<Rare>>,
+}
+
+/// What hardly any Service has.
+#[derive(Debug, PartialEq)]
+struct Rare {
     probe: Option<Arc<Probe>>,
+    /// What is wrong with its fields.
+    faults: Box<[Diagnostic]>,
 }
 
 const KINDS: [ServiceKind; 4] =
@@ -23,19 +28,22 @@ const KINDS: [ServiceKind; 4] =
 
 impl PackedService {
     pub(super) fn new(service: &Service, faults: Box<[Diagnostic]>) -> PackedService {
-        PackedService { bytes: pack(service), faults: faults.into(), probe: service.probe.clone() }
+        let rare = Rare { probe: service.probe.clone(), faults };
+        let has_some = rare.probe.is_some() || !rare.faults.is_empty();
+        PackedService { bytes: pack(service), rare: has_some.then(|| Box::new(rare)) }
     }
 
     pub(super) fn unpack(&self, name: &ServiceName) -> Service {
-        Service { probe: self.probe.clone(), ..unpack(&self.bytes, name) }
+        let probe = self.rare.as_ref().and_then(|rare| rare.probe.clone());
+        Service { probe, ..unpack(&self.bytes, name) }
     }
 
     pub(super) fn probe(&self) -> Option<&Probe> {
-        self.probe.as_deref()
+        self.rare.as_ref()?.probe.as_deref()
     }
 
     pub(super) fn diagnostics(&self) -> &[Diagnostic] {
-        self.faults.as_slice()
+        self.rare.as_ref().map_or(&[], |rare| &rare.faults)
     }
 }
 
@@ -47,15 +55,14 @@ fn pack(service: &Service) -> Box<[u8]> {
         out.text(key);
         out.text(value);
     });
-    out.byte(service.kind as u8);
-    for flag in [
+    let flags = [
         service.headless,
         service.client_ip_affinity,
         service.internal_traffic_local,
         service.external_traffic_local,
-    ] {
-        out.byte(flag.into());
-    }
+    ];
+    let kind_and_flags = flags.iter().fold(service.kind as u8, |bits, flag| bits << 1 | u8::from(*flag));
+    out.byte(kind_and_flags);
     out.list(&service.cluster_ips, |out, address| out.option(*address, Packer::address));
     out.list(&service.ip_families, |out, family| out.option(*family, |out, it| out.byte(it as u8)));
     out.list(&service.ports, pack_port);
@@ -78,17 +85,21 @@ fn pack(service: &Service) -> Box<[u8]> {
 
 fn unpack(bytes: &[u8], name: &ServiceName) -> Service {
     let mut from = Unpacker::new(bytes);
-    let kind = |index: u8| KINDS.get(usize::from(index)).copied().unwrap_or(ServiceKind::ClusterIp);
+    let created = from.option(|from| from.number() as i64);
+    let proxy_name = from.option(|from| from.text().into());
+    let annotations = from.list(|from| (from.text().into(), from.text().into()));
+    let kind_and_flags = from.byte();
+    let flag = |bit: u8| kind_and_flags >> bit & 1 != 0;
     Service {
         name: name.clone(),
-        created: from.option(|from| from.number() as i64),
-        proxy_name: from.option(|from| from.text().into()),
-        annotations: from.list(|from| (from.text().into(), from.text().into())),
-        kind: kind(from.byte()),
-        headless: from.flag(),
-        client_ip_affinity: from.flag(),
-        internal_traffic_local: from.flag(),
-        external_traffic_local: from.flag(),
+        created,
+        proxy_name,
+        annotations,
+        kind: KINDS.get(usize::from(kind_and_flags >> 4)).copied().unwrap_or(ServiceKind::ClusterIp),
+        headless: flag(3),
+        client_ip_affinity: flag(2),
+        internal_traffic_local: flag(1),
+        external_traffic_local: flag(0),
         cluster_ips: from.list(|from| from.option(Unpacker::address)),
         ip_families: from.list(|from| from.option(unpack_family)),
         ports: from.list(unpack_port),
@@ -136,6 +147,18 @@ mod tests {
 
     use super::*;
     use crate::probe::Check;
+
+    fn with_flags(bits: u8, service: &Service) -> Service {
+        let flag = |bit: u8| bits >> bit & 1 != 0;
+        Service {
+            headless: flag(0),
+            client_ip_affinity: flag(1),
+            internal_traffic_local: flag(2),
+            external_traffic_local: flag(3),
+            kind: KINDS[usize::from(bits % 4)],
+            ..service.clone()
+        }
+    }
 
     #[test]
     fn nothing_of_a_service_is_lost() {
@@ -189,7 +212,7 @@ mod tests {
             probe: None,
             ..full.clone()
         };
-        for service in [full, plain] {
+        for service in (0..16).map(|bits| with_flags(bits, &plain)).chain([full, plain.clone()]) {
             assert_eq!(PackedService::new(&service, Box::default()).unpack(&service.name), service);
         }
         for (index, kind) in KINDS.into_iter().enumerate() {

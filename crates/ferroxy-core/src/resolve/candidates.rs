@@ -22,7 +22,7 @@ pub(crate) struct Candidate<'f> {
     pub(crate) endpoint: Endpoint,
     pub(crate) conditions: Conditions,
     pub(crate) place: &'f Place,
-    pub(crate) slice: &'f Slice,
+    pub(crate) slice: Slice<'f>,
     /// Index into the slice's endpoints.
     pub(crate) index: usize,
 }
@@ -69,9 +69,9 @@ pub(crate) fn find<'f>(
     found
 }
 
-fn endpoints<'f>(facts: &'f Facts, slice: &'f Slice, port: u16) -> impl Iterator<Item = Candidate<'f>> {
+fn endpoints<'f>(facts: &'f Facts, slice: Slice<'f>, port: u16) -> impl Iterator<Item = Candidate<'f>> {
     (0..slice.len()).filter_map(move |index| {
-        let place = facts.place(slice, index)?;
+        let place = facts.place(&slice, index)?;
         let is_local = place.node.as_deref() == Some(facts.policy().node_name.as_str());
         Some(Candidate {
             endpoint: Endpoint { ip: slice.address(index)?, port, is_local },

@@ -100,9 +100,7 @@ fn health_check_behind(facts: &Facts, service: &Service, wanted: &Wanted) -> Opt
 
 impl Settled<'_> {
     pub(crate) fn diagnostics(&self, service: &Service) -> impl Iterator<Item = Diagnostic> {
-        let lost = self.lost.iter().map(move |lost| {
-            conflict(service, lost.wanted.field.path(), lost.reason(service), lost.effect(service))
-        });
+        let lost = self.lost_diagnostics(service);
         let shadowing = self.shadowing.iter().map(move |lost| {
             let Lost { wanted, owner, .. } = lost;
             let reason =
@@ -111,6 +109,13 @@ impl Settled<'_> {
             conflict(service, wanted.field.path(), reason, effect)
         });
         lost.chain(shadowing)
+    }
+
+    /// Those about frontends that belong to other Services.
+    pub(crate) fn lost_diagnostics(&self, service: &Service) -> impl Iterator<Item = Diagnostic> {
+        self.lost.iter().map(move |lost| {
+            conflict(service, lost.wanted.field.path(), lost.reason(service), lost.effect(service))
+        })
     }
 }
 

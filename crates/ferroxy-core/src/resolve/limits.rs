@@ -28,8 +28,8 @@ impl<'f> Sizes<'f> {
                 *sizes.entry((slice.family(), name, protocol)).or_default() += slice.len();
             };
             // Many slices may list thousands of ports that the Service does not have.
-            if slice.ports.len() <= names.len() {
-                slice.ports.iter().for_each(|port| add(&*port.name, port.protocol));
+            if slice.ports().len() <= names.len() {
+                slice.ports().iter().for_each(|port| add(&*port.name, port.protocol));
             } else {
                 let listed = names.iter().filter(|(name, protocol)| slice.port(name, *protocol).is_some());
                 listed.for_each(|(name, protocol)| add(name, *protocol));
@@ -76,7 +76,7 @@ pub(crate) fn left_out(
     let beyond = frontends::count(service, facts.policy()).saturating_sub(facts.most_frontends(service));
     // Of ports that a slice lists beyond its limit.
     let unread =
-        facts.slices_of(&service.name).map(|slice| u64::from(slice.ports_beyond) * slice.len() as u64);
+        facts.slices_of(&service.name).map(|slice| u64::from(slice.ports_beyond()) * slice.len() as u64);
     // They are not read, so the number of their endpoints is unknown.
     let slices = facts.count_slices_of(&service.name).saturating_sub(MOST_SLICES) as u64;
     let beyond_ports = ports.iter().map(|port| port.candidates.beyond as u64);

@@ -29,7 +29,7 @@ pub fn serving(facts: &Facts, service: &ServiceName, port: &PortIntent) -> Vec<S
 }
 
 fn endpoints<'f>(
-    slice: &'f Slice,
+    slice: Slice<'f>,
     port: &PortIntent,
 ) -> impl Iterator<Item = (SocketAddr, Conditions)> + use<'f> {
     let target = slice.port(&port.name, port.protocol);

@@ -1,7 +1,7 @@
 //! Makes any dataplane refuse Services, fail whole attempts, forget that it succeeded, and lose notifications. A seed decides:
 //! the same seed gives the same faults.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ferroxy_core::{Diagnostic, Intent, NodeIntent, ServiceIntent};
@@ -37,12 +37,38 @@ impl Faults {
     }
 }
 
+/// How often each of [`Faults`] has happened.
+#[derive(Debug, Default)]
+pub struct Injected {
+    refused: AtomicUsize,
+    failed: AtomicUsize,
+    forgotten: AtomicUsize,
+    lost: AtomicUsize,
+}
+
+impl Injected {
+    pub fn add(&self, more: &Injected) {
+        for (sum, more) in self.all().into_iter().zip(more.all()) {
+            sum.1.fetch_add(more.1.load(Relaxed), Relaxed);
+        }
+    }
+
+    /// The kinds of faults that never happened.
+    pub fn missing(&self) -> Vec<&'static str> {
+        self.all().into_iter().filter(|(_, count)| count.load(Relaxed) == 0).map(|(kind, _)| kind).collect()
+    }
+
+    fn all(&self) -> [(&'static str, &AtomicUsize); 4] {
+        [("refuse", &self.refused), ("fail", &self.failed), ("forget", &self.forgotten), ("lose", &self.lost)]
+    }
+}
+
 #[derive(Debug)]
 pub struct Faulty {
     inner: Box<dyn Dataplane>,
     faults: Faults,
     dice: Dice,
-    injected: Arc<AtomicUsize>,
+    injected: Arc<Injected>,
 }
 
 impl Faulty {
@@ -50,13 +76,9 @@ impl Faulty {
         Faulty { inner, faults, dice: Dice::new(faults.seed), injected: Arc::default() }
     }
 
-    /// The number of attempts that failed, and of Services that were refused, because of this.
-    pub fn injected(&self) -> Arc<AtomicUsize> {
+    /// The faults so far; counted on while the dataplane is used.
+    pub fn injected(&self) -> Arc<Injected> {
         Arc::clone(&self.injected)
-    }
-
-    fn count(&self, faults: usize) {
-        self.injected.fetch_add(faults, Ordering::Relaxed);
     }
 
     fn attempt<T>(
@@ -64,12 +86,12 @@ impl Faulty {
         call: impl FnOnce(&mut dyn Dataplane) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         if self.dice.shows(self.faults.fail) {
-            self.count(1);
+            self.injected.failed.fetch_add(1, Relaxed);
             return Err(Failure::other("injected: not done"));
         }
         let done = call(&mut *self.inner)?;
         if self.dice.shows(self.faults.forget) {
-            self.count(1);
+            self.injected.forgotten.fetch_add(1, Relaxed);
             return Err(Failure::other("injected: done and forgotten"));
         }
         Ok(done)
@@ -93,7 +115,7 @@ impl Dataplane for Faulty {
         let refuse = self.faults.refuse;
         let (refused, taken): (Vec<Change>, Vec<Change>) =
             changes.into_iter().partition(|_| self.dice.shows(refuse));
-        self.count(refused.len());
+        self.injected.refused.fetch_add(refused.len(), Relaxed);
         let mut outcome = self.attempt(|inner| inner.change(taken))?;
         let reason = |(service, _): Change| Refusal { service, reason: "injected".into() };
         outcome.refused.extend(refused.into_iter().map(reason));
@@ -191,9 +213,14 @@ impl Dataplane for Faulty {
 
 impl Watches for Faulty {
     fn watch(&mut self, notify: Notify) -> Result<(), Failure> {
-        let (dice, lose) = (self.dice.clone(), self.faults.lose);
+        let (dice, lose, injected) = (self.dice.clone(), self.faults.lose, self.injected());
         let Some(watches) = self.inner.watches() else { return Ok(()) };
-        watches.watch(Box::new(move |what| dice.shows(lose) || notify(what)))
+        let lost = move || {
+            let is_lost = dice.shows(lose);
+            injected.lost.fetch_add(usize::from(is_lost), Relaxed);
+            is_lost
+        };
+        watches.watch(Box::new(move |what| lost() || notify(what)))
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ferroxy_core::{Intent, NodeIntent, ServiceIntent, ServiceName};
+use ferroxy_core::{Cause, Diagnostic, Intent, NodeIntent, Object, ServiceIntent, ServiceName};
 
 use crate::capability::{Changed, Drains, Notify, Persists, Tidies, Verifies, Watches};
 use crate::{
@@ -36,6 +36,7 @@ struct Script {
     unrepairable: Option<String>,
     draining: usize,
     tidying_finds_drift: bool,
+    shortcoming: Option<String>,
 }
 
 impl std::fmt::Debug for Contents {
@@ -89,6 +90,11 @@ impl Kernel {
 
     pub fn let_tidying_find_drift(&self) {
         self.contents().script.tidying_finds_drift = true;
+    }
+
+    /// This is what it cannot do, for any Service.
+    pub fn fall_short(&self, reason: &str) {
+        self.contents().script.shortcoming = Some(reason.to_owned());
     }
 
     /// Another program removes a Service; whoever watches is notified.
@@ -197,6 +203,17 @@ impl Dataplane for Memory {
         let removed = contents.services.keys().map(ToString::to_string).collect();
         (contents.node, contents.services) = (None, BTreeMap::new());
         Ok(removed)
+    }
+
+    fn shortcomings(&self, service: &ServiceIntent) -> Vec<Diagnostic> {
+        let diagnostic = |reason| Diagnostic {
+            object: Object::service(&service.name),
+            field: "spec".to_owned(),
+            reason,
+            effect: "it is left out".to_owned(),
+            cause: Cause::Field,
+        };
+        self.kernel.contents().script.shortcoming.clone().map(diagnostic).into_iter().collect()
     }
 
     fn choice_of_endpoints(&self) -> Option<ChoiceOfEndpoints> {

@@ -4,6 +4,6 @@ mod faulty;
 mod memory;
 mod mode;
 
-pub use faulty::{Faults, Faulty};
+pub use faulty::{Faults, Faulty, Injected};
 pub use memory::{Kernel, Memory};
 pub use mode::{GREETING, MEMORY};

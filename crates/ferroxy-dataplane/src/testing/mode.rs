@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use ferroxy_core::policy::NodePortAddress;
-use ferroxy_core::{Family, Intent, Packet, oracle};
+use ferroxy_core::{Diagnostic, Family, Intent, Packet, ServiceIntent, oracle};
 use serde_json::{Value, json};
 
 use super::memory::{Kernel, Memory};
@@ -87,6 +87,10 @@ impl Ruleset for Rendered {
             is_sticky: false,
         };
         Trace { verdict: oracle(&self.intent, packet), steps: vec![step] }
+    }
+
+    fn traits_of(&self, _: &ServiceIntent, found: Option<&[Diagnostic]>) -> Vec<(&'static str, String)> {
+        found.unwrap_or_default().iter().map(|it| ("limit", it.reason.clone())).collect()
     }
 
     fn to_json(&self) -> Value {

@@ -81,8 +81,13 @@ fn haproxy(listen: &str, endpoint: &str) -> String {
 
 fn nginx(listen: &str, endpoint: &str, folder: &Path) -> String {
     let folder = folder.display();
+    // As the others do: a client that has sent everything still gets the rest of the answer.
+    let half_close = |udp: &str| if udp.is_empty() { " proxy_half_close on;" } else { "" };
     let section = |port: u16, udp: &str| {
-        format!("server {{ listen {listen}:{port}{udp} reuseport; proxy_pass {endpoint}:{port}; }}\n")
+        let half_close = half_close(udp);
+        format!(
+            "server {{ listen {listen}:{port}{udp} reuseport; proxy_pass {endpoint}:{port};{half_close} }}\n"
+        )
     };
     format!(
         "load_module /usr/lib/nginx/modules/ngx_stream_module.so;\ndaemon off;\nworker_processes 2;\n\

@@ -18,6 +18,7 @@ use ferroxy_netfilter::leftovers::{self, Own};
 
 use super::Userspace;
 use super::engine::Proxy;
+use super::remnants;
 use super::rules::Door;
 use crate::portals;
 use crate::render::assign;
@@ -106,10 +107,13 @@ impl TakesOver for Userspace {
     }
 
     fn not_replaced(&mut self) -> Result<Vec<Family>, Failure> {
-        match &mut self.door {
-            Door::Nftables(nftables) => nftables.not_replaced(),
-            _ => Ok(Vec::new()),
-        }
+        let mut alone = match &mut self.door {
+            Door::Nftables(nftables) => nftables.not_replaced()?,
+            _ => Vec::new(),
+        };
+        let remnants = remnants::find(self.ledger.families())?;
+        alone.extend(remnants.iter().filter(|it| !it.is_replaced).map(|it| it.family));
+        Ok(alone)
     }
 }
 

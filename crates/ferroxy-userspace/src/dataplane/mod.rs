@@ -2,13 +2,14 @@
 //!
 //! Sockets first, then rules, then unreferenced listeners: no client is refused that is served before and after.
 //! `apply.rs` and `observe.rs` do it; `rules.rs` is the kernel's part, `engine.rs` the proxy's, `capability.rs` has the
-//! capabilities.
+//! capabilities, `remnants.rs` finds chains of a run with other settings.
 
 mod adopt;
 mod apply;
 mod capability;
 mod engine;
 mod observe;
+mod remnants;
 mod routes;
 mod rules;
 
@@ -198,12 +199,15 @@ impl Dataplane for Userspace {
 
     fn cleanup(&mut self) -> Result<Vec<String>, Failure> {
         let mut removed = self.door.cleanup()?;
+        let families = self.ledger.families().to_vec();
+        for mut remnant in remnants::find(&families)?.into_iter().filter(|it| it.is_replaced) {
+            removed.extend(remnant.chains.cleanup()?);
+        }
         for address in self.routes.seen()? {
             self.routes.remove(address)?;
             removed.push(format!("local route to {address}"));
         }
         self.proxy = None;
-        let families = self.ledger.families().to_vec();
         self.ledger = Ledger::new(&families, NodeIntent::default(), self.settings.clone());
         Ok(removed)
     }

@@ -40,15 +40,10 @@ impl Door {
     pub(super) fn open(families: &[Family], settings: &Settings, values: &Values) -> Result<Door, Failure> {
         Ok(match settings.rules {
             Rules::Nftables => Door::Nftables(Box::new(Nftables::open(families, settings.of_nftables())?)),
-            Rules::Iptables => Door::Iptables(Portals {
-                rules: families
-                    .iter()
-                    .map(|family| RuleDoor::open(*family, values))
-                    .collect::<Result<_, Error>>()?,
-                limits: Limits::default(),
-                bystander: Bystander::default(),
-                in_force: None,
-            }),
+            Rules::Iptables => {
+                let doors = families.iter().map(|family| RuleDoor::open(*family, values));
+                Door::Iptables(Portals::of(doors.collect::<Result<_, Error>>()?))
+            }
             Rules::None => Door::None,
         })
     }
@@ -137,6 +132,10 @@ impl Door {
 }
 
 impl Portals {
+    pub(super) fn of(rules: Vec<RuleDoor>) -> Portals {
+        Portals { rules, limits: Limits::default(), bystander: Bystander::default(), in_force: None }
+    }
+
     pub(super) fn observe(&mut self) -> Result<State, Failure> {
         let mut state = State::default();
         for door in &mut self.rules {
@@ -168,7 +167,7 @@ impl Portals {
         Ok(Repair { receipt, operations: plan.len(), examples, unrepaired: None })
     }
 
-    fn cleanup(&mut self) -> Result<Vec<String>, Failure> {
+    pub(super) fn cleanup(&mut self) -> Result<Vec<String>, Failure> {
         let seen = self.observe()?;
         self.apply(&ferroxy_iptables::diff(&seen, &State::default()))?;
         self.in_force = None;

@@ -18,7 +18,7 @@ use ferroxy_winuserspace::Winuserspace;
 use ferroxy_winuserspace::dataplane::interface::Interface;
 
 /// Long enough on a machine that is very busy.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(1800);
 
 #[derive(Debug, Default)]
 pub struct Addresses {

@@ -68,7 +68,7 @@ impl Courtesy {
     pub(super) fn take_next(&mut self, due: &[ServiceName]) -> Option<ServiceName> {
         let is_due = |name: &&ServiceName| due.binary_search(name).is_ok();
         let after = self.last.as_ref().map_or(Unbounded, Excluded);
-        let next = self.unresolved.range((after, Unbounded)).find(is_due);
+        let next = self.unresolved.range::<ServiceName, _>((after, Unbounded)).find(is_due);
         let next = next.or_else(|| self.unresolved.iter().find(is_due)).cloned()?;
         self.unresolved.remove(&next);
         self.last = Some(next.clone());

@@ -381,10 +381,13 @@ impl Agent {
         }
         self.change_services(now);
         self.plan_to_drain(now);
-        let large = self.waiting.large() + self.courtesy.unresolved();
+        self.report_progress();
+    }
+
+    fn report_progress(&self) {
         self.status.progress(Progress {
             waiting: self.queue.len(),
-            large,
+            large: self.waiting.large() + self.courtesy.unresolved(),
             known: self.facts.service_count(),
             programmed: self.dataplane.acknowledged().len(),
         });

@@ -8,14 +8,13 @@ use std::sync::Arc;
 
 use ferroxy_core::explain::{Explanation, Standing, brief, explain};
 use ferroxy_core::facts::{Service, ServiceKind};
-use ferroxy_core::{NodeIntent, Packet, Protocol, ServiceIntent, ServiceName, resolve};
-use serde_json::Value;
+use ferroxy_core::{Diagnostic, NodeIntent, Packet, Protocol, ServiceIntent, ServiceName, resolve};
 use tokio::sync::oneshot::Sender;
 
 use super::Agent;
 use crate::journal::Sizes;
 use crate::packet::Asked;
-use crate::view::objects;
+use crate::view::objects::{self, Known};
 
 /// The most Services that one question looks at.
 pub const MOST_SERVICES: usize = 200;
@@ -54,11 +53,12 @@ pub enum Question {
         after: Option<ServiceName>,
         reply: Sender<Part<Arc<ServiceIntent>>>,
     },
-    /// Everything that is known, as manifests: of the Services that follow this one, and in the first part of the node.
+    /// Everything that is known, as manifests, and what of it is in force: of the Services that follow this one, and in the
+    /// first part of the node.
     Objects {
         after: Option<ServiceName>,
         limit: usize,
-        reply: Sender<Part<Value>>,
+        reply: Sender<Part<Known>>,
     },
     /// The addresses of the host; `None` while they are not known.
     HostAddresses {
@@ -124,6 +124,8 @@ pub struct Explained {
     /// What it must become on this node; `None`: it has nothing here.
     pub desired: Option<Arc<ServiceIntent>>,
     pub in_force: InForce,
+    /// What the dataplane of this host cannot do for it.
+    pub shortcomings: Vec<Diagnostic>,
     pub node: NodeIntent,
     pub host_addresses: Vec<IpAddr>,
 }
@@ -185,10 +187,6 @@ impl Agent {
         let refused = self.status.now().refused.get(&name).cloned();
         let not_handled = if let Standing::NotOurs(why) = &found.standing { Some(why.words()) } else { None };
         let (mut problems, mut problem) = (found.problems, found.problem);
-        if not_handled.is_some() {
-            // The one finding is that it is not handled, which is no problem.
-            (problems, problem) = (problems.saturating_sub(1), None);
-        }
         let state = match () {
             () if not_handled.is_some() => State::NotHandled,
             () if refused.is_some() => State::Refused,
@@ -231,10 +229,12 @@ impl Agent {
             None if self.dataplane.acknowledged().service(name) == desired => InForce::All,
             None => InForce::NotYet,
         };
+        let shortcomings = desired.as_ref().map(|it| self.dataplane.shortcomings(it)).unwrap_or_default();
         Explained {
             explanation: explain(&self.facts, name),
             desired,
             in_force,
+            shortcomings,
             node: self.dataplane.acknowledged().node().clone(),
             host_addresses: resolve::known_addresses(&self.facts).into_iter().collect(),
         }
@@ -254,8 +254,7 @@ impl Agent {
         let mut services = self.dataplane.acknowledged().services_after(after);
         let (mut items, mut work, mut last) = (Vec::new(), 0, None);
         for (name, service) in services.by_ref().take(MOST_SERVICES) {
-            let size = service.ports.iter().map(|it| it.frontends.len() + it.cluster.len() + it.local.len());
-            work += 1 + size.sum::<usize>();
+            work += 1 + size(&service);
             last = Some(name);
             if concerns(&service, packet) {
                 items.push(service);
@@ -267,14 +266,21 @@ impl Agent {
         Part { items, next: last.filter(|_| services.next().is_some()).cloned() }
     }
 
-    fn objects(&self, after: Option<&ServiceName>, limit: usize) -> Part<Value> {
-        let mut all = part(self.facts.service_names_after(after), limit.min(MOST_SERVICES), |name, items| {
-            items.extend(objects::of_service(&self.facts, name));
-            // Every endpoint becomes JSON here.
-            1 + 4 * self.facts.listed_endpoints(name)
+    fn objects(&self, after: Option<&ServiceName>, limit: usize) -> Part<Known> {
+        let acknowledged = self.dataplane.acknowledged();
+        // What waits to be removed is in the ledger only.
+        let names = merged(self.facts.service_names_after(after), acknowledged.names_after(after));
+        let mut all = part(names, limit.min(MOST_SERVICES), |name, items| {
+            let in_force = acknowledged.service(name);
+            // Every endpoint becomes JSON here. What is in force is only unpacked.
+            let work = 1 + 4 * self.facts.listed_endpoints(name) + in_force.as_deref().map_or(0, size);
+            items.extend(objects::of_service(&self.facts, name).into_iter().map(Known::Object));
+            items.extend(in_force.map(Known::Service));
+            work
         });
         if after.is_none() {
-            all.items.splice(0..0, objects::of_cluster(&self.facts));
+            let of_cluster = objects::of_cluster(&self.facts).into_iter().map(Known::Object);
+            all.items.splice(0..0, of_cluster.chain([Known::Node(Box::new(acknowledged.node().clone()))]));
         }
         all
     }
@@ -285,6 +291,23 @@ fn send<T>(reply: Sender<T>, answer: impl FnOnce() -> T) {
     if !reply.is_closed() {
         drop(reply.send(answer()));
     }
+}
+
+/// The names of two lists that are in order, each once and in order.
+fn merged<'n>(
+    one: impl Iterator<Item = &'n ServiceName>,
+    other: impl Iterator<Item = &'n ServiceName>,
+) -> impl Iterator<Item = &'n ServiceName> {
+    let (mut one, mut other) = (one.peekable(), other.peekable());
+    std::iter::from_fn(move || match (one.peek(), other.peek()) {
+        (Some(a), Some(b)) if a == b => {
+            other.next();
+            one.next()
+        }
+        (Some(a), Some(b)) if a > b => other.next(),
+        (Some(_), _) => one.next(),
+        (None, _) => other.next(),
+    })
 }
 
 /// Looks at names until there are enough of them, or until the work that `look` reports is enough.
@@ -303,6 +326,11 @@ fn part<'n, T>(
     }
     let next = last.filter(|_| names.next().is_some()).cloned();
     Part { items, next }
+}
+
+/// Frontends and endpoints.
+fn size(service: &ServiceIntent) -> usize {
+    service.ports.iter().map(|it| it.frontends.len() + it.cluster.len() + it.local.len()).sum()
 }
 
 /// Whether the Service has the address that the packet goes to, or the node port.

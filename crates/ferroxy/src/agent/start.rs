@@ -173,6 +173,8 @@ impl Agent {
         self.status.done(Step::Start, began, &outcome.receipt);
         self.take_over();
         self.follow_all_probes();
+        // Whoever reads the line below in the log may ask the page at once.
+        self.report_progress();
         self.log_start(intent.services.len(), &outcome, began);
         if !large.is_empty() {
             info!("{} large Services are programmed next, in portions", large.len());

@@ -38,6 +38,11 @@ pub(super) fn lines(
     Ok((code, answer))
 }
 
+/// Whether a connection is accepted.
+pub(super) fn is_there(address: SocketAddr) -> bool {
+    TcpStream::connect_timeout(&address, PATIENCE).is_ok()
+}
+
 fn send(
     address: SocketAddr,
     path: &str,

@@ -20,7 +20,7 @@ const LONGEST_LINE: usize = 1 << 20;
 #[derive(Debug, Clone, Args)]
 pub struct AgentAddress {
     /// Address of the agent's page, as its --page-address says: IP, or IP:port
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
+    #[arg(long, value_name = "ADDRESS", default_value = AgentAddress::USUAL)]
     pub agent: String,
     /// File with the token of the page, if the agent has one
     #[arg(long, value_name = "PATH")]
@@ -28,6 +28,9 @@ pub struct AgentAddress {
 }
 
 impl AgentAddress {
+    /// Where an agent is looked for.
+    pub const USUAL: &str = "127.0.0.1";
+
     pub fn open(&self) -> anyhow::Result<Local> {
         let token = self.token_file.as_deref().map(read_token).transpose()?;
         Ok(Local { address: address(&self.agent)?, token })
@@ -42,6 +45,15 @@ pub struct Local {
 }
 
 impl Local {
+    pub fn ip(&self) -> IpAddr {
+        self.address.ip()
+    }
+
+    /// A program listens there.
+    pub fn is_there(&self) -> bool {
+        http::is_there(self.address)
+    }
+
     /// What to do when nothing answers there.
     fn unreachable(&self, error: &io::Error) -> anyhow::Error {
         if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) {

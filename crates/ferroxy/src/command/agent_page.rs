@@ -8,7 +8,8 @@ use serde_json::Value;
 
 use super::input::Settings;
 
-const PATIENCE: Duration = Duration::from_secs(2);
+/// For an agent on a node that is very busy: it may answer late, and is not to be taken for none.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The page lists so much that it stays below this.
 const LONGEST_ANSWER: u64 = 4 << 20;

@@ -2,11 +2,13 @@
 //!
 //! One JSON document of kind `Bundle`. It has no secrets: the configuration names files with credentials, never their content.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::Context;
 use ferroxy_core::event::Verdict;
-use ferroxy_core::{Diagnostic, Event, Facts};
+use ferroxy_core::foreign::printable;
+use ferroxy_core::{Diagnostic, Event, Facts, Intent};
 use ferroxy_dataplane::Preview;
 use ferroxy_source::read_str;
 use serde_json::Value;
@@ -16,13 +18,17 @@ use super::verdicts;
 use crate::config::Config;
 use crate::flags::Flags;
 use crate::modes::Modes;
-use crate::view::API_VERSION;
+use crate::view::{API_VERSION, ledger};
 
 /// The largest file that is read: 100,000 Services with ten endpoints each are a third of it.
 const LARGEST: u64 = 2 << 30;
 
 #[derive(Debug)]
-pub struct Bundle(Value);
+pub struct Bundle {
+    content: Value,
+    /// Where it comes from, for errors: the flag.
+    flag: &'static str,
+}
 
 impl Bundle {
     pub fn read(path: &Path) -> anyhow::Result<Bundle> {
@@ -41,11 +47,16 @@ impl Bundle {
             "--bundle: {shown} is of version {}, and this program reads {API_VERSION}",
             value["apiVersion"]
         );
-        Ok(Bundle(value))
+        Ok(Bundle::of(value))
     }
 
-    pub fn of(value: Value) -> Bundle {
-        Bundle(value)
+    pub fn of(content: Value) -> Bundle {
+        Bundle { content, flag: "--bundle" }
+    }
+
+    /// The same parts of what the agent on this node says.
+    pub fn of_agent(content: Value) -> Bundle {
+        Bundle { content, flag: "--agent" }
     }
 
     /// The recorded configuration, with the flags that are given here before it.
@@ -53,28 +64,29 @@ impl Bundle {
         if flags.config.as_deref().is_some_and(|path| !path.is_empty()) {
             return Config::load(flags, modes);
         }
-        let recorded = Config::from_text(&self.0["configuration"].to_string(), flags, modes);
-        let named = |lines: Vec<String>| lines.into_iter().map(of_bundle).collect::<Vec<_>>();
+        let recorded = Config::from_text(&self.content["configuration"].to_string(), flags, modes);
+        let named =
+            |lines: Vec<String>| lines.into_iter().map(|line| named(line, self.flag)).collect::<Vec<_>>();
         recorded.map(|(config, warnings)| (config, named(warnings))).map_err(named)
     }
 
     /// The mode that was in force: the configuration may leave the choice to the machine.
     pub fn mode(&self) -> Option<&str> {
-        self.0["status"]["mode"].as_str()
+        self.content["status"]["mode"].as_str()
     }
 
     pub fn node(&self) -> Option<&str> {
-        self.0["status"]["node"].as_str()
+        self.content["status"]["node"].as_str()
     }
 
     /// When, and how that node was.
     pub fn recorded(&self) -> Recorded {
-        let refused = self.0["status"]["refused"].as_array().into_iter().flatten();
+        let refused = self.content["status"]["refused"].as_array().into_iter().flatten();
         let refusal =
             |it: &Value| Some((it["service"].as_str()?.to_owned(), it["reason"].as_str()?.to_owned()));
         Recorded {
             has_verdicts: self.verdicts().is_some(),
-            at: self.0["recorded"].as_str().unwrap_or("an unknown time").to_owned(),
+            at: self.content["recorded"].as_str().unwrap_or("an unknown time").to_owned(),
             refused: refused.filter_map(refusal).collect(),
             is_equal: self.difference().map(|it| it.text.is_empty() && it.operations.is_empty()),
         }
@@ -82,7 +94,7 @@ impl Bundle {
 
     /// What would have changed in that kernel; or why that is not known.
     pub fn difference(&self) -> Result<Preview, String> {
-        let rules = &self.0["rules"];
+        let rules = &self.content["rules"];
         let Some(text) = rules["difference"].as_str() else {
             return Err(rules["notCompared"].as_str().unwrap_or("the bundle does not say why").to_owned());
         };
@@ -91,20 +103,37 @@ impl Bundle {
         Ok(Preview { text: text.to_owned(), operations })
     }
 
+    /// How what the agent had programmed differs from what it must be: the ledger tells it where the kernel was not compared.
+    /// `None` if the bundle has no ledger.
+    pub fn behind(&self, intent: &Intent) -> Option<Preview> {
+        let ledger = self.content["ledger"]["services"].as_array()?;
+        let lines = |values: &mut dyn Iterator<Item = Value>| -> BTreeSet<String> {
+            values.flat_map(|it| ledger::lines(&it)).collect()
+        };
+        let had = lines(&mut ledger.iter().cloned().chain([self.content["ledger"]["node"].clone()]));
+        let wanted = intent.services.values().map(|it| ledger::service(it));
+        let wanted = lines(&mut wanted.chain([ledger::node(&intent.node)]));
+        let removed = had.difference(&wanted).map(|line| format!("- {line}"));
+        let operations: Vec<String> =
+            removed.chain(wanted.difference(&had).map(|line| format!("+ {line}"))).collect();
+        let text = operations.iter().map(|it| format!("{}\n", printable(it))).collect();
+        Some(Preview { text, operations })
+    }
+
     /// The verdicts of probes; `None` if nobody could be asked for them.
     pub fn verdicts(&self) -> Option<Vec<Verdict>> {
-        verdicts::in_report(&self.0["probes"])
+        verdicts::in_report(&self.content["probes"])
     }
 
     /// The objects that the agent knew, the addresses of its host, and which endpoints failed their probes.
     pub fn facts(&self, facts: &mut Facts) -> Vec<Diagnostic> {
         let mut problems = Vec::new();
-        for object in self.0["objects"].as_array().into_iter().flatten() {
+        for object in self.content["objects"].as_array().into_iter().flatten() {
             let (objects, diagnostics) = read_str("objects.json", &object.to_string());
             objects.into_iter().for_each(|object| drop(facts.apply(object.into())));
             problems.extend(diagnostics);
         }
-        if let Some(addresses) = self.0["hostAddresses"].as_array() {
+        if let Some(addresses) = self.content["hostAddresses"].as_array() {
             let addresses = addresses.iter().filter_map(|it| it.as_str()?.parse().ok()).collect();
             facts.apply(Event::HostAddresses(addresses));
         }
@@ -115,11 +144,11 @@ impl Bundle {
     }
 }
 
-/// What is said about a file is said about the bundle. Flags name themselves.
-fn of_bundle(line: String) -> String {
+/// What is said about a file is said about the source. Flags name themselves.
+fn named(line: String, flag: &str) -> String {
     match line.strip_prefix("--config: ") {
-        Some(rest) => format!("--bundle: {rest}"),
+        Some(rest) => format!("{flag}: {rest}"),
         None if line.starts_with("--") => line,
-        None => format!("--bundle: its configuration: {line}"),
+        None => format!("{flag}: its configuration: {line}"),
     }
 }

@@ -129,11 +129,13 @@ pub fn cleanup(modes: Modes, only_ours: bool, pins: &Path) -> anyhow::Result<Ans
         }
     }
     for (mode, dataplane) in opened.iter_mut().filter(|(mode, _)| again.contains(&mode.name)) {
-        // What other programs use stays, and is reported; any other failure is one.
-        if let Err(error) = dataplane.cleanup()
-            && left.kept.is_empty()
-        {
-            left.failed.push(format!("{} mode: {error}", mode.name));
+        match dataplane.cleanup() {
+            Ok(_) => {}
+            // The kernel refuses to remove what other programs use. That stays and is listed; this line says what was refused.
+            Err(error) if error.kind == FailureKind::Other && !left.kept.is_empty() => {
+                log::print_error(&format!("ferroxy: {} mode: {error}", mode.name));
+            }
+            Err(error) => left.failed.push(format!("{} mode: {error}", mode.name)),
         }
     }
     report(&removed, &left)

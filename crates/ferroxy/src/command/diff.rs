@@ -7,10 +7,11 @@ use ferroxy_dataplane::Preview;
 use serde_json::json;
 
 use super::bundle::Bundle;
-use super::input::Input;
+use super::look::Look;
 use super::verdicts::{self, warn_of};
 use super::{Answer, Output};
 use crate::agent::inputs;
+use crate::log;
 use crate::modes::Modes;
 use crate::view::document;
 
@@ -20,13 +21,13 @@ pub struct Diff {
     #[arg(long, value_enum, default_value_t)]
     output: Output,
     #[command(flatten)]
-    input: Input,
+    input: Look,
 }
 
 impl Diff {
     pub fn run(self, modes: Modes) -> anyhow::Result<Answer> {
-        if let Some(path) = &self.input.bundle {
-            return self.recorded(&Bundle::read(path)?);
+        if let Some(path) = &self.input.input.bundle {
+            return self.recorded(&Bundle::read(path)?, modes);
         }
         let (settings, mut cluster) = self.input.look(modes)?;
         warn_of(verdicts::learn(&mut cluster.facts, &settings));
@@ -35,12 +36,23 @@ impl Diff {
         self.print(&settings.open()?.preview(&intent)?, SAME)
     }
 
-    /// What the bundle says about the kernel it was made on.
-    fn recorded(&self, bundle: &Bundle) -> anyhow::Result<Answer> {
-        let preview = bundle.difference();
-        let preview = preview.map_err(|why| anyhow!("--bundle: nothing was compared: {why}"))?;
-        let node = bundle.node().unwrap_or("that node");
-        self.print(&preview, &format!("the kernel of {node} had exactly this at {}\n", bundle.recorded().at))
+    /// What the bundle says about the kernel it was made on; or, if `record` could not look there, about what its agent had programmed.
+    fn recorded(&self, bundle: &Bundle, modes: Modes) -> anyhow::Result<Answer> {
+        let (node, at) = (bundle.node().unwrap_or("that node"), bundle.recorded().at);
+        let why = match bundle.difference() {
+            Ok(preview) => {
+                return self.print(&preview, &format!("the kernel of {node} had exactly this at {at}\n"));
+            }
+            Err(why) => why,
+        };
+        let (_, cluster) = self.input.look(modes)?;
+        let (intent, _) = resolve::all(&cluster.facts);
+        let not_compared = || anyhow!("--bundle: nothing was compared: {why}");
+        let preview = bundle.behind(&intent).ok_or_else(not_compared)?;
+        log::print_error(&format!(
+            "ferroxy: --bundle: the kernel was not compared ({why}): this compares what the agent had programmed"
+        ));
+        self.print(&preview, &format!("the agent of {node} had programmed exactly this at {at}\n"))
     }
 
     fn print(&self, preview: &Preview, same: &str) -> anyhow::Result<Answer> {

@@ -8,7 +8,8 @@ use ferroxy_core::explain::{Explanation, Finding, PortExplanation, Standing, exp
 use ferroxy_core::{Diagnostic, Intent, ServiceIntent, ServiceName, resolve};
 use ferroxy_dataplane::{Dataplane, Failure, FailureKind, Programmed};
 
-use super::input::{Input, Recorded, Settings};
+use super::input::{Recorded, Settings};
+use super::look::Look;
 use super::{Answer, Output, sockets, verdicts};
 use crate::modes::Modes;
 use crate::output::{Paint, Table};
@@ -24,7 +25,7 @@ pub struct Explain {
     #[arg(long, value_enum, default_value_t)]
     output: Output,
     #[command(flatten)]
-    input: Input,
+    input: Look,
 }
 
 impl Explain {
@@ -52,13 +53,8 @@ impl Explain {
         let on_host = OnHost { kernel: kernel.map(|it| it.words), traits, verdicts };
         self.output
             .print(|| text(&explanation, &on_host, Paint::stdout()), || to_json(&explanation, &on_host))?;
-        Ok(if is_fine(&explanation) { Answer::Yes } else { Answer::No })
+        Ok(if explanation.is_fine() { Answer::Yes } else { Answer::No })
     }
-}
-
-fn is_fine(explanation: &Explanation) -> bool {
-    let troubles = explanation.findings.len() + explanation.diagnostics.len();
-    explanation.standing == Standing::Ours && troubles == 0
 }
 
 /// How much of the Service this machine has in force.
@@ -164,20 +160,28 @@ pub(super) fn text(explanation: &Explanation, on_host: &OnHost, paint: Paint) ->
     for port in &explanation.ports {
         text.push_str(&port_text(port, paint));
     }
-    if is_fine(explanation) {
+    if explanation.is_fine() {
         text.push_str(&format!("\n{}\n", paint.good("no problem found on this node")));
     }
     for finding in &explanation.findings {
-        text.push_str(&format!("\n{} {}\n", paint.bad("problem"), finding.problem));
-        if !finding.fix.is_empty() {
-            text.push_str(&format!("{} {}\n", paint.doubtful("try    "), finding.fix));
-        }
+        text.push_str(&finding_text(&paint.bad("problem"), finding, paint));
+    }
+    for note in &explanation.notes {
+        text.push_str(&finding_text(&paint.strong("note   "), note, paint));
     }
     if !explanation.diagnostics.is_empty() {
         text.push_str(&format!("\n{}\n", paint.strong("invalid objects")));
         for diagnostic in &explanation.diagnostics {
             text.push_str(&format!("  {diagnostic}\n"));
         }
+    }
+    text
+}
+
+fn finding_text(title: &str, finding: &Finding, paint: Paint) -> String {
+    let mut text = format!("\n{title} {}\n", finding.problem);
+    if !finding.fix.is_empty() {
+        text.push_str(&format!("{} {}\n", paint.doubtful("try    "), finding.fix));
     }
     text
 }

@@ -58,7 +58,26 @@ fn plugin() -> Option<clap::Command> {
 }
 
 fn page(command: clap::Command) -> io::Result<Vec<u8>> {
-    let mut page = Vec::new();
+    let (mut page, synopsis) = (Vec::new(), synopsis(command.clone()));
     Man::new(command).source(concat!("ferroxy ", env!("CARGO_PKG_VERSION"))).render(&mut page)?;
-    Ok(page)
+    let page = String::from_utf8_lossy(&page);
+    // The generated one lists all flags, without their values.
+    let parts = page.split_once(".SH SYNOPSIS\n").and_then(|(head, rest)| {
+        let (_, rest) = rest.split_once("\n.SH ")?;
+        Some((head, rest))
+    });
+    let (head, rest) = parts.ok_or_else(|| io::Error::other("the generated page has no synopsis"))?;
+    Ok(format!("{head}.SH SYNOPSIS\n{synopsis}\n.SH {rest}").into_bytes())
+}
+
+/// The usage as `--help` has it, one line for each form.
+fn synopsis(mut command: clap::Command) -> String {
+    let usage = command.render_usage().to_string();
+    let lines = usage.trim_start_matches("Usage:").lines().map(str::trim).filter(|line| !line.is_empty());
+    let name = command.get_bin_name().unwrap_or(command.get_name());
+    let line = |line: &str| match line.strip_prefix(name) {
+        Some(rest) => format!("\\fB{name}\\fR{rest}").replace('-', "\\-"),
+        None => line.replace('-', "\\-"),
+    };
+    lines.map(line).collect::<Vec<_>>().join("\n.br\n")
 }

@@ -11,7 +11,9 @@ mod explain;
 #[cfg(feature = "api")]
 mod fleet;
 mod input;
+mod look;
 mod man;
+mod objects;
 mod record;
 mod render;
 mod run;

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::{Args, Parser};
 use ferroxy_core::resolve;
 use ferroxy_dataplane::Preview;
@@ -12,9 +12,10 @@ use serde_json::{Value, json};
 
 use super::bundle::Bundle;
 use super::input::Input;
+use super::objects::objects;
 use super::{Answer, agent_page};
 use crate::agent::inputs;
-use crate::client::{AgentAddress, Api, Local, encoded};
+use crate::client::{AgentAddress, Api, Local};
 use crate::flags::Flags;
 use crate::log;
 use crate::modes::Modes;
@@ -88,7 +89,7 @@ fn collect(agent: &Local, modes: Modes, step: &Step) -> anyhow::Result<Value> {
     let config = agent.get("config")?;
     step.is("reading the journal");
     let journal = agent.get("journal?limit=2000")?;
-    let (objects, host_addresses) = objects(agent, step)?;
+    let known = objects(agent, step)?;
     step.is("reading traffic");
     let mut bundle = document(
         "Bundle",
@@ -100,8 +101,9 @@ fn collect(agent: &Local, modes: Modes, step: &Step) -> anyhow::Result<Value> {
             "configuration": config["configuration"],
             "journal": journal["items"],
             "traffic": agent.get("traffic")?,
-            "objects": objects,
-            "hostAddresses": host_addresses,
+            "objects": known.objects,
+            "hostAddresses": known.host_addresses,
+            "ledger": known.ledger,
         }),
     );
     step.is("reading verdicts of probes");
@@ -118,26 +120,6 @@ fn probes(configuration: &Value) -> Value {
     let place = configuration["metricsBindAddress"].as_str().and_then(|it| it.parse().ok());
     let page = place.and_then(|it| agent_page::ask(it).ok());
     page.map(|(mut page, _)| page["probes"].take()).unwrap_or_default()
-}
-
-/// All objects, and the addresses of the agent's host.
-fn objects(agent: &Local, step: &Step) -> anyhow::Result<(Vec<Value>, Value)> {
-    let (mut all, mut host_addresses, mut after) = (Vec::new(), Value::Null, String::new());
-    loop {
-        step.is(format!("reading objects ({} so far)", all.len()));
-        let mut page = agent.get(&format!("objects?limit=1000{after}"))?;
-        match page["items"].take() {
-            Value::Array(items) => all.extend(items),
-            _ => bail!("{}: the list of objects has no items", agent.who()),
-        }
-        if after.is_empty() {
-            host_addresses = page["hostAddresses"].take();
-        }
-        match page["next"].as_str() {
-            Some(next) => after = format!("&after={}", encoded(next)),
-            None => return Ok((all, host_addresses)),
-        }
-    }
 }
 
 /// The rules as they must be, and how the kernel's differ, as far as this process may look.

@@ -5,7 +5,7 @@ use ferroxy_core::resolve;
 use ferroxy_dataplane::{Mode, Ruleset};
 use serde_json::Value;
 
-use super::input::Input;
+use super::look::Look;
 use super::{Answer, Output};
 use crate::log;
 use crate::modes::Modes;
@@ -17,7 +17,7 @@ pub struct Render {
     #[arg(long, value_enum, default_value_t)]
     output: Output,
     #[command(flatten)]
-    input: Input,
+    input: Look,
 }
 
 impl Render {

@@ -176,7 +176,7 @@ fn send_traces(settings: &Settings, status: &Arc<Status>) -> anyhow::Result<()> 
 fn finish(lifetime: Lifetime, agent: Agent, claim: Mine, why: &str) {
     match lifetime {
         Lifetime::OutlivesProcess => {
-            info!("{why}: the rules stay in place (`ferroxy cleanup` removes them)")
+            info!("{why}: what is programmed stays in force (`ferroxy cleanup` removes it)")
         }
         Lifetime::EndsWithProcess => end(agent, claim, why),
     }

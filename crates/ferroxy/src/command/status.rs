@@ -81,24 +81,46 @@ fn text(status: &Value, paint: Paint) -> String {
     table.row(["source".into(), sign(status["source"]["alive"] == true, "alive", "silent"), watches(status)]);
     let services = &status["services"];
     let problems = services["problems"].as_u64();
-    let details = format!("{} known, {} refused", number(&services["known"]), number(&services["refused"]));
-    table.row(["Services".into(), format!("{} programmed", number(&services["programmed"])), details]);
+    table.row([
+        "Services".into(),
+        format!("{} programmed", number(&services["programmed"])),
+        other_services(status),
+    ]);
     let problems_words = match problems {
         None => "not counted yet".to_owned(),
         Some(0) => paint.good("none"),
-        Some(problems) => paint.doubtful(&problems.to_string()),
+        Some(1) => paint.doubtful("1 Service"),
+        Some(problems) => paint.doubtful(&format!("{problems} Services")),
     };
     table.row(["problems".into(), problems_words, hint(problems.unwrap_or(0)).into()]);
     let repairs = match status["driftRepairs"].as_u64() {
         Some(1) => "1 repair".to_owned(),
         _ => format!("{} repairs", number(&status["driftRepairs"])),
     };
-    table.row(["drift".into(), repairs, String::new()]);
+    table.row(["drift".into(), repairs, "of what other programs changed".into()]);
     table.row(["latency".into(), latency(&status["latency"]), "from the API to the kernel".into()]);
     table.row(["memory".into(), megabytes(&status["process"]["memoryBytes"]), String::new()]);
     text.push_str(&table.to_string());
     for trouble in troubles(status) {
         text.push_str(&format!("\n{} {trouble}\n", paint.bad("problem")));
+    }
+    text
+}
+
+/// `of 120 known; the kernel refused 1`, and how many have nothing to program here, where that can be told.
+fn other_services(status: &Value) -> String {
+    let services = &status["services"];
+    let number = |value: &Value| value.as_u64();
+    let (Some(known), Some(programmed), Some(refused)) =
+        (number(&services["known"]), number(&services["programmed"]), number(&services["refused"]))
+    else {
+        return "not counted yet".to_owned();
+    };
+    let mut text = format!("of {known} known; the kernel refused {refused}");
+    let rest = known.saturating_sub(programmed);
+    if rest > 0 && refused == 0 && status["queue"]["services"] == 0 {
+        let need = if rest == 1 { "needs" } else { "need" };
+        text.push_str(&format!("; {rest} {need} no rules: headless, ExternalName, or of another proxy"));
     }
     text
 }
@@ -185,7 +207,9 @@ mod tests {
         for part in [
             "node ka, nftables mode, ferroxy 0.1.0, up 1h 2m",
             "source alive services, nodes (not alive)",
-            "Services 118 programmed 120 known, 0 refused",
+            "Services 118 programmed of 120 known; the kernel refused 0; 2 need no rules: headless, ExternalName",
+            "problems 2 Services `ferroxy",
+            "drift 3 repairs of what other programs changed",
             "latency p50 1.2 ms, p99 1.4 s",
             "23.4 MB",
         ] {

@@ -7,7 +7,7 @@ use ferroxy_core::intent::LocalDetector;
 use ferroxy_core::{Family, Origin, Packet, Verdict, resolve};
 use ferroxy_dataplane::Trace as PacketTrace;
 
-use super::input::Input;
+use super::look::Look;
 use super::verdicts::{self, warn_of};
 use super::{Answer, Output};
 use crate::modes::Modes;
@@ -23,7 +23,7 @@ pub struct Trace {
     #[arg(long, value_enum, default_value_t)]
     output: Output,
     #[command(flatten)]
-    input: Input,
+    input: Look,
 }
 
 impl Trace {

@@ -49,6 +49,8 @@ impl Watch {
         // Entries about one Service may be far apart.
         let limit = if self.service.is_some() { MOST } else { self.last.clamp(1, MOST) };
         let path = format!("journal?limit={limit}");
+        let mut status = while_waiting("asking the agent", || agent.get("status"))?;
+        let mut run = status["started"].take();
         let earlier = while_waiting("asking the agent", || agent.get(&path))?;
         let mut seen = earlier["last"].as_u64();
         let entries = earlier["items"].as_array().into_iter().flatten();
@@ -62,7 +64,7 @@ impl Watch {
                 self.remark(&format!("the journal has no entry about {service}"));
             }
         } else {
-            self.follow(&agent, &mut seen)?;
+            self.follow(&agent, &mut run, &mut seen)?;
         }
         Ok(Answer::Yes)
     }
@@ -71,45 +73,69 @@ impl Watch {
         self.service.as_deref().is_none_or(|wanted| entry["service"] == wanted)
     }
 
-    /// Until the reader is gone, or the agent is for a minute. A restarted agent counts from the beginning.
-    fn follow(&self, agent: &Local, seen: &mut Option<u64>) -> anyhow::Result<()> {
+    /// Until the reader is gone, or the agent is for a minute.
+    fn follow(&self, agent: &Local, run: &mut Value, seen: &mut Option<u64>) -> anyhow::Result<()> {
         let mut failures = 0;
-        let started = |agent: &Local| agent.get("status").ok().map(|status| status["started"].clone());
-        let mut run = started(agent);
         loop {
-            let (mut printed, mut received) = (Ok(()), false);
-            let result = agent.follow(*seen, &mut |event, data| {
-                (failures, received) = (0, true);
-                match event {
-                    "journal" => {
-                        *seen = data["number"].as_u64();
-                        if self.is_wanted(data) {
-                            printed = self.print(data);
-                        }
-                    }
-                    "lost" => self.remark("some entries are lost: more happened than the journal keeps"),
-                    _ => {}
-                }
-                printed.is_ok()
-            });
-            printed?;
             // The agent ends every connection after some minutes. That is no failure, and worth no words.
-            if result.is_err() || !received {
-                failures += 1;
-                if failures == 1 {
-                    let why = result.err().map(|error| format!(" ({error})")).unwrap_or_default();
-                    self.remark(&format!("connection to {} lost{why}: trying again", agent.who()));
+            match self.connection(agent, run, seen, &mut failures)? {
+                Ok(()) => {}
+                Err(why) => {
+                    failures += 1;
+                    if failures == 1 {
+                        self.remark(&format!("connection to {} lost ({why}): trying again", agent.who()));
+                    }
+                    anyhow::ensure!(failures <= TRIES, "no agent answers at {} any more", agent.who());
                 }
-                anyhow::ensure!(failures <= TRIES, "no agent answers at {} any more", agent.who());
             }
             // In any case: an agent that has no room for us ends connections at once.
             sleep(AGAIN);
-            let before = run.take();
-            run = started(agent).or_else(|| before.clone());
-            if before.is_some() && run != before {
-                *seen = Some(0);
-            }
         }
+    }
+
+    /// Prints what one connection brings. The inner error says why it brought nothing. A restarted agent counts from the beginning, so
+    /// it is asked first whether it is the same; `run` is when it started.
+    fn connection(
+        &self,
+        agent: &Local,
+        run: &mut Value,
+        seen: &mut Option<u64>,
+        failures: &mut u32,
+    ) -> anyhow::Result<Result<(), String>> {
+        let status = match agent.get("status") {
+            Ok(status) => status,
+            Err(error) => return Ok(Err(format!("{error:#}"))),
+        };
+        if status["started"] != *run {
+            self.remark(&format!("the agent at {} was restarted: its journal begins again", agent.who()));
+            (*run, *seen) = (status["started"].clone(), Some(0));
+        }
+        let (mut printed, mut received) = (Ok(()), false);
+        let result = agent.follow(*seen, &mut |event, data| {
+            if std::mem::take(failures) > 0 {
+                self.remark(&format!("connected to {} again", agent.who()));
+            }
+            received = true;
+            match event {
+                "journal" => {
+                    *seen = data["number"].as_u64();
+                    if self.is_wanted(data) {
+                        printed = self.print(data);
+                    }
+                }
+                "lost" => self.remark("some entries are lost: more happened than the journal keeps"),
+                // Between the two questions it may have been restarted: these are its entries then.
+                "status" => run.clone_from(&data["started"]),
+                _ => {}
+            }
+            printed.is_ok()
+        });
+        printed?;
+        Ok(match result {
+            Err(error) => Err(error.to_string()),
+            Ok(()) if !received => Err("it was closed at once".to_owned()),
+            Ok(()) => Ok(()),
+        })
     }
 
     fn remark(&self, text: &str) {

@@ -1,7 +1,7 @@
 //! The journal: what the agent did lately, for people. A ring with a bound; the oldest entries make way.
 //!
-//! The agent writes through `Status`, which has a journal only if a page address is configured. Readers copy entries out and may
-//! wait for the next one. Nothing of it is stored beyond the process.
+//! The agent writes it through `Status`. There is a journal only where it has a reader: the page, or a collector of traces. Readers
+//! copy entries and can wait for the next one. It ends with the process.
 
 mod entry;
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use ferroxy_core::explain::{Finding, Standing};
 use ferroxy_core::{Intent, ServiceName};
+use ferroxy_dataplane::Mode;
 use hyper::body::Incoming;
 use hyper::{Method, Request, StatusCode};
 use serde_json::Value;
@@ -13,6 +14,7 @@ use super::lists::{MOST, USUAL};
 use super::query::{Query, bad, decoded, service};
 use super::{Page, Refused, events};
 use crate::agent::questions::{Explained, InForce, MOST_SERVICES, Question};
+use crate::config::Config;
 use crate::journal;
 use crate::packet::Asked;
 use crate::serve::http::{self, Answer, Pending};
@@ -114,21 +116,7 @@ impl Page {
             return Err(Refused::new(StatusCode::NOT_FOUND, words.join(" ")));
         }
         let page = Arc::clone(self);
-        written(move || page.explanation(*explained)).await
-    }
-
-    fn explanation(&self, explained: Explained) -> Value {
-        let Explained { mut explanation, desired, in_force, node, host_addresses } = explained;
-        let (words, problem) = in_force.words();
-        explanation.findings.extend(problem.filter(|_| desired.is_some()));
-        let traits = desired.as_ref().map(|service| {
-            let services = [(explanation.service.clone(), Arc::clone(service))].into();
-            let alone = Intent { node, services };
-            self.config().ruleset(self.mode, &alone, &host_addresses).traits_of(service, None)
-        });
-        let kernel = desired.map(|_| words);
-        let on_host = OnHost { kernel, traits: traits.unwrap_or_default(), verdicts: None };
-        view::explanation::to_json(&explanation, &on_host)
+        written(move || explanation(*explained, &page.config(), page.mode)).await
     }
 
     async fn traffic(self: &Arc<Page>, query: Query) -> Result<Answer, Refused> {
@@ -190,6 +178,20 @@ impl Page {
     }
 }
 
+fn explanation(explained: Explained, config: &Config, mode: &Mode) -> Value {
+    let Explained { mut explanation, desired, in_force, shortcomings, node, host_addresses } = explained;
+    let (words, problem) = in_force.words();
+    explanation.findings.extend(problem.filter(|_| desired.is_some()));
+    let traits = desired.as_ref().map(|service| {
+        let services = [(explanation.service.clone(), Arc::clone(service))].into();
+        let alone = Intent { node, services };
+        config.ruleset(mode, &alone, &host_addresses).traits_of(service, Some(&shortcomings))
+    });
+    let kernel = desired.map(|_| words);
+    let on_host = OnHost { kernel, traits: traits.unwrap_or_default(), verdicts: None };
+    view::explanation::to_json(&explanation, &on_host)
+}
+
 impl InForce {
     /// How much is in force, in words; and a problem, if it is one.
     fn words(self) -> (String, Option<Finding>) {
@@ -207,4 +209,52 @@ impl InForce {
 
 fn unknown_path(path: &str) -> Refused {
     Refused::new(StatusCode::NOT_FOUND, format!("there is nothing at {path}; docs/api.md lists all paths"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::flags::Flags;
+    use crate::modes::Modes;
+    use ferroxy_core::event::{Service, ServicePort};
+    use ferroxy_core::explain::explain;
+    use ferroxy_core::{Cause, Diagnostic, Event, Facts, NodeIntent, Object, Policy, resolve};
+    use ferroxy_dataplane::testing::MEMORY;
+
+    static LIST: [&Mode; 1] = [&MEMORY];
+
+    /// A ruleset alone can only assume the newest version of a host; the dataplane has asked this one.
+    #[test]
+    fn a_service_has_the_limits_that_the_dataplane_found() {
+        let name = ServiceName::new("default", "web");
+        let limit = Diagnostic {
+            object: Object::service(&name),
+            field: "spec.sessionAffinity".to_owned(),
+            reason: "this host has no session affinity".to_owned(),
+            effect: "clients change endpoints".to_owned(),
+            cause: Cause::Field,
+        };
+        let flags = Flags::parse(["--proxy-mode=memory".into()], Modes(&LIST)).unwrap();
+        let (config, _) = Config::load(&flags, Modes(&LIST)).unwrap();
+        let mut facts = Facts::new(Policy::default());
+        facts.apply(Event::Service(Service {
+            namespace: "default".into(),
+            name: "web".into(),
+            cluster_ip: "10.96.0.80".into(),
+            cluster_ips: vec!["10.96.0.80".into()],
+            ports: vec![ServicePort { port: 80, protocol: "TCP".into(), ..ServicePort::default() }],
+            ..Service::default()
+        }));
+        let explained = Explained {
+            explanation: explain(&facts, &name),
+            desired: resolve::service(&facts, &name).intent.map(Arc::new),
+            in_force: InForce::All,
+            shortcomings: vec![limit],
+            node: NodeIntent::default(),
+            host_addresses: Vec::new(),
+        };
+        let value = explanation(explained, &config, &MEMORY);
+        let expected = serde_json::json!([{ "name": "limit", "value": "this host has no session affinity" }]);
+        assert_eq!(value["traits"], expected);
+    }
 }

@@ -1,7 +1,7 @@
 //! Why a Service works or does not work, as JSON: kind `Service`.
 
 use ferroxy_core::ServiceName;
-use ferroxy_core::explain::{Explanation, PortExplanation, Standing};
+use ferroxy_core::explain::{Explanation, Finding, PortExplanation, Standing};
 use ferroxy_core::intent::{Frontend, FrontendKind};
 use serde_json::{Value, json};
 
@@ -45,11 +45,22 @@ pub fn to_json(explanation: &Explanation, on_host: &OnHost) -> Value {
             "verdictsUnknown": on_host.verdicts,
             "traits": on_host.traits.iter().map(|(name, value)| json!({ "name": name, "value": value })).collect::<Vec<_>>(),
             "ports": explanation.ports.iter().map(port_json).collect::<Vec<_>>(),
-            "findings": explanation.findings.iter()
-                .map(|finding| json!({ "problem": finding.problem, "fix": finding.fix })).collect::<Vec<_>>(),
+            "findings": findings(explanation),
             "diagnostics": explanation.diagnostics.iter().map(ToString::to_string).collect::<Vec<_>>(),
         }),
     )
+}
+
+/// Problems, then notes.
+fn findings(explanation: &Explanation) -> Vec<Value> {
+    let one = |severity: &'static str| move |it: &Finding| json!({ "severity": severity, "problem": it.problem, "fix": it.fix });
+    let problems = explanation.findings.iter().map(one("problem"));
+    problems.chain(explanation.notes.iter().map(one("note"))).collect()
+}
+
+/// Whether a finding of an answer is a note. Agents of before this field have problems only.
+pub fn is_note(finding: &Value) -> bool {
+    finding["severity"] == "note"
 }
 
 fn port_json(port: &PortExplanation) -> Value {

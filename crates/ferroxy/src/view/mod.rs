@@ -3,6 +3,7 @@
 
 pub mod entry;
 pub mod explanation;
+pub mod ledger;
 pub mod objects;
 pub mod services;
 pub mod status;

@@ -1,20 +1,40 @@
-//! What the agent knows of the cluster, as Kubernetes objects that `--manifests` reads: kind `ObjectList`.
+//! What the agent knows of the cluster, as Kubernetes objects that `--manifests` reads, and what of it is in force: kind `ObjectList`.
 //!
 //! Only fields that a proxy reads are there, and only values that are valid: what could not be read of an object is not known.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use ferroxy_core::facts::{Facts, Node, Place, Service, ServiceKind, Slice};
-use ferroxy_core::{Family, ServiceName};
+use ferroxy_core::{Family, NodeIntent, ServiceIntent, ServiceName};
 use serde_json::{Map, Value, json};
 
-use super::document;
+use super::{document, ledger};
 use crate::serve::probes::rfc3339;
 
+/// What is known of the cluster, or in force.
+#[derive(Debug)]
+pub enum Known {
+    Object(Value),
+    /// The node in the dataplane's ledger.
+    Node(Box<NodeIntent>),
+    /// A Service in the dataplane's ledger.
+    Service(Arc<ServiceIntent>),
+}
+
 /// `next`: the Service after which the list goes on. `host`: the addresses of the node's host, in the first part.
-pub fn list(items: Vec<Value>, next: Option<&ServiceName>, host: Option<Vec<IpAddr>>) -> Value {
+pub fn list(known: Vec<Known>, next: Option<&ServiceName>, host: Option<Vec<IpAddr>>) -> Value {
+    let (mut items, mut services, mut node) = (Vec::new(), Vec::new(), Value::Null);
+    for known in known {
+        match known {
+            Known::Object(object) => items.push(object),
+            Known::Node(settings) => node = ledger::node(&settings),
+            Known::Service(service) => services.push(ledger::service(&service)),
+        }
+    }
     let next = next.map(ToString::to_string);
-    document("ObjectList", json!({ "items": items, "next": next, "hostAddresses": host }))
+    let ledger = json!({ "node": node, "services": services });
+    document("ObjectList", json!({ "items": items, "next": next, "hostAddresses": host, "ledger": ledger }))
 }
 
 /// The Nodes that are known, which is our own, and the ServiceCIDRs.
@@ -31,7 +51,7 @@ pub fn of_cluster(facts: &Facts) -> Vec<Value> {
 
 /// A Service and its EndpointSlices.
 pub fn of_service(facts: &Facts, name: &ServiceName) -> Vec<Value> {
-    let slices = facts.slices_of(name).map(|it| slice(facts, it, name));
+    let slices = facts.slices_of(name).map(|it| slice(facts, &it, name));
     facts.service(name).as_ref().map(service).into_iter().chain(slices).collect()
 }
 
@@ -130,10 +150,11 @@ fn target_port(text: &str) -> Value {
     }
 }
 
-fn slice(facts: &Facts, slice: &Slice, service: &ServiceName) -> Value {
-    let (namespace, name) = slice.name.split_once('/').unwrap_or(("", &slice.name));
+fn slice(facts: &Facts, slice: &Slice<'_>, service: &ServiceName) -> Value {
+    let name = slice.name();
+    let (namespace, name) = name.split_once('/').unwrap_or(("", &name));
     let ports: Vec<Value> = slice
-        .ports
+        .ports()
         .iter()
         .map(|port| {
             let protocol = port.protocol.lowercase().to_uppercase();
@@ -144,7 +165,7 @@ fn slice(facts: &Facts, slice: &Slice, service: &ServiceName) -> Value {
         .targets()
         .enumerate()
         .take(slice.len())
-        .map(|(index, target)| endpoint(slice, index, target, facts.place(slice, index)))
+        .map(|(index, target)| endpoint(slice, index, &target, facts.place(slice, index)))
         .collect();
     json!({
         "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
@@ -158,7 +179,7 @@ fn slice(facts: &Facts, slice: &Slice, service: &ServiceName) -> Value {
     })
 }
 
-fn endpoint(slice: &Slice, index: usize, target: &str, place: Option<&Place>) -> Value {
+fn endpoint(slice: &Slice<'_>, index: usize, target: &str, place: Option<&Place>) -> Value {
     let conditions = slice
         .conditions(index)
         .map(|it| json!({ "ready": it.ready(), "serving": it.serving(), "terminating": it.terminating() }));

@@ -5,8 +5,8 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use ferroxy_lab::api::{Access, Fault, Kind, Login, Request};
-use ferroxy_lab::conformance::{Mode, RecordedProbe, case};
-use ferroxy_lab::{Answer, Effort, Probe, Protocol};
+use ferroxy_lab::conformance::{Mode, Trial};
+use ferroxy_lab::{Answer, Protocol};
 use serde_json::{Value, json};
 
 use crate::support::web::{HEALTHZ, METRICS, code, get};
@@ -118,16 +118,13 @@ fn a_cluster_of_the_corpus_gives_the_same_traffic_as_from_manifests() {
     let names = ["dual-stack", "lb-local", "nodeport-addresses", "other-proxy-name", "zone-hints"];
     for name in names {
         let Some(stage) = Stage::empty(Setting::default()) else { return };
-        let case = case(name).unwrap();
+        let trial = Trial::named(name, Mode::Nftables).unwrap();
+        let case = &trial.case;
         stage.server.load(&fs::read_to_string(case.folder.join("objects.yaml")).unwrap()).unwrap();
         stage.write_config(&fs::read_to_string(case.folder.join("config.yaml")).unwrap());
         let agent = stage.start();
 
-        let probes: Vec<Probe> = case.probes.iter().map(RecordedProbe::probe).collect();
-        let all_seen = Probe::run_all(&probes, &stage.network, &Effort::default()).unwrap();
-        for (recorded, seen) in case.probes.iter().zip(all_seen) {
-            assert_eq!(recorded.compare(Mode::Nftables, &seen), Ok(()), "{name}");
-        }
+        assert_eq!(trial.differences(&stage.network).unwrap(), [""; 0]);
         let from_server = rendered(&stage, &[]);
         let manifests = case.folder.to_str().unwrap();
         assert_eq!(from_server, rendered(&stage, &["--manifests", manifests]), "{name}");

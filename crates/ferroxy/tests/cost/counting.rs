@@ -8,10 +8,12 @@ pub struct Counted {
     pub allocations: u64,
     pub bytes: u64,
     pub freed: u64,
+    /// As much as the system's allocator takes for what was freed: a word more, in steps of two.
+    pub given_back: u64,
 }
 
 thread_local! {
-    static SO_FAR: Cell<Counted> = const { Cell::new(Counted { allocations: 0, bytes: 0, freed: 0 }) };
+    static SO_FAR: Cell<Counted> = const { Cell::new(Counted { allocations: 0, bytes: 0, freed: 0, given_back: 0 }) };
 }
 
 /// What `work` returns, and what it took on this thread.
@@ -23,6 +25,7 @@ pub fn counted<T>(work: impl FnOnce() -> T) -> (T, Counted) {
         allocations: after.allocations - before.allocations,
         bytes: after.bytes - before.bytes,
         freed: after.freed - before.freed,
+        given_back: after.given_back - before.given_back,
     };
     (result, counted)
 }
@@ -33,7 +36,13 @@ fn count(allocated: usize, freed: usize) {
         allocations: before.allocations + u64::from(allocated > 0),
         bytes: before.bytes + allocated as u64,
         freed: before.freed + freed as u64,
+        given_back: before.given_back + block(freed) as u64,
     });
+}
+
+/// The size of a block for so many bytes.
+fn block(bytes: usize) -> usize {
+    if bytes == 0 { 0 } else { (bytes + 8).next_multiple_of(16).max(32) }
 }
 
 struct Counting;

@@ -31,6 +31,7 @@ const ENDPOINTS: usize = 10;
 fn nothing_costs_more_than_it_did() {
     let mut costs = Costs::read();
     start(&mut costs);
+    keep(&mut costs);
     change(&mut costs);
     instructions(&mut costs);
     writers::count(&mut costs);
@@ -53,6 +54,15 @@ fn start(costs: &mut Costs) {
 
     let ((), ending) = counted(|| drop(node));
     costs.found("keeping a Service: bytes", each(ending.freed));
+}
+
+/// So many that memory is tidied at the end of a start, as in a large cluster.
+fn keep(costs: &mut Costs) {
+    const MANY: usize = 4000;
+    let node = Node::start(work::decode(&lines_of(Cluster::new(MANY, 1))));
+    let ((), ending) = counted(|| drop(node));
+    let each = ending.given_back / MANY as u64;
+    costs.found("keeping one of many Services with one endpoint: bytes of the allocator", each);
 }
 
 fn change(costs: &mut Costs) {

@@ -59,3 +59,29 @@ fn the_book_has_every_page_once() {
     let found = book::findings(&repository);
     assert!(found.is_empty(), "docs/SUMMARY.md:\n{}", found.join("\n"));
 }
+
+/// What `make site` needs, without mdBook: its pages, the program that rewrites links, and a place that git ignores.
+#[test]
+fn the_settings_of_the_book_lead_to_files_that_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let settings = fs::read_to_string(root.join("book.toml")).unwrap();
+    let value = |name: &str| {
+        let line = settings.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(" = "));
+        line.unwrap_or_else(|| panic!("book.toml has no {name}")).trim_matches('"').to_owned()
+    };
+    assert!(root.join(value("src")).join("SUMMARY.md").is_file());
+    let program = fs::metadata(root.join(value("command"))).unwrap();
+    #[cfg(unix)]
+    assert_ne!(
+        std::os::unix::fs::PermissionsExt::mode(&program.permissions()) & 0o111,
+        0,
+        "it cannot be run"
+    );
+    assert!(program.is_file());
+    let ignored = fs::read_to_string(root.join(".gitignore")).unwrap();
+    let folder = value("build-dir");
+    assert!(ignored.lines().any(|it| folder.starts_with(it.trim_matches('/'))), "{folder} is not ignored");
+    // The names of pages that `scripts/site` looks for afterwards come from the same list.
+    let site = fs::read_to_string(root.join("scripts/site")).unwrap();
+    assert!(site.contains(&format!("{}/SUMMARY.md", value("src"))) && site.contains(&folder));
+}

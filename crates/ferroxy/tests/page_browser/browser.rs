@@ -199,6 +199,7 @@ impl Browser {
     /// A key as a keyboard sends it: `Enter`, `ArrowDown`, `/`.
     pub fn press(&mut self, key: &str) {
         let (text, code) = match key {
+            "Tab" => ("", 9),
             "Enter" => ("\r", 13),
             "Escape" => ("", 27),
             "End" => ("", 35),
@@ -238,6 +239,7 @@ impl Browser {
         let metrics =
             json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 700 });
         self.call("Emulation.setDeviceMetricsOverride", metrics);
+        self.call("Emulation.setTouchEmulationEnabled", json!({ "enabled": width < 700 }));
     }
 
     /// What the operating system prefers.
@@ -267,6 +269,15 @@ impl Browser {
             node["ignored"] != true && operable.contains(&role) && node["name"]["value"].as_str() == Some("")
         };
         tree["nodes"].as_array().unwrap().iter().filter(is_nameless).map(ToString::to_string).collect()
+    }
+
+    /// Seconds of processor time that the page's thread has used: also on a busy machine that of the page alone.
+    pub fn processor_time(&mut self) -> f64 {
+        self.call("Performance.enable", json!({ "timeDomain": "threadTicks" }));
+        let metrics = self.call("Performance.getMetrics", json!({}));
+        let metrics = metrics["metrics"].as_array().unwrap();
+        let time = metrics.iter().find(|it| it["name"] == "ThreadTime").unwrap();
+        time["value"].as_f64().unwrap()
     }
 
     /// How many requests had this in their address.

@@ -153,9 +153,11 @@ fn rates_latency_drift_and_watches_are_live() {
     browser.press("ArrowLeft");
     browser.wait_for_text(".tip", "ms");
     browser.picture("agent");
-    browser.size(390, 780);
+    browser.size(390, 844);
     see(&mut browser, "services");
     browser.picture("phone");
+    see(&mut browser, "trace?from=10.244.1.5&to=shop/cart:80");
+    browser.picture("phone-trace");
     loads.into_iter().for_each(|load| drop(load.stop().unwrap()));
     browser.close();
 }

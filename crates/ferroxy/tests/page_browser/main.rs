@@ -12,7 +12,9 @@
 mod browser;
 mod errors;
 mod looks;
+mod phone;
 mod policy;
+mod probes;
 mod scale;
 mod shop;
 #[path = "../support/mod.rs"]

@@ -58,6 +58,11 @@ fn everything_is_reached_by_keyboard() {
     browser.press("Home");
     browser.press("Enter");
     browser.wait_for_text("#view-service h1", "payments/fraud");
+    // The next Tab goes into this view, and the title of the tab names it.
+    assert_eq!(browser.js("document.activeElement.id"), "main");
+    browser.press("Tab");
+    assert_eq!(browser.js("document.activeElement.title"), "Back to the list (Esc)");
+    assert_eq!(browser.js("document.title"), "(2) payments/fraud · ka · Ferroxy");
     browser.press("t");
     browser.wait_for_text("#view-trace h1", "Trace");
     assert_eq!(browser.js("document.getElementById('trace-to').value"), "payments/fraud:9000");
@@ -78,8 +83,21 @@ fn everything_is_reached_by_keyboard() {
         browser.wait(&format!("!document.getElementById('view-{view}').hidden"));
         assert_eq!(browser.js("document.querySelector('nav [aria-current]').dataset.view"), view);
     }
+    assert_eq!(browser.js("document.title"), "(2) ka · Ferroxy");
+    // From the tabs above: the list goes on where the focus was moved to.
+    browser.press("ArrowDown");
+    browser.press("Enter");
+    browser.wait_for_text("#view-service h1", "/");
+    browser.press("Escape");
+    browser.wait("!document.getElementById('view-services').hidden");
     browser.press("?");
     browser.wait("document.getElementById('help').open");
+    // It lists the keys that docs/page.md does.
+    let keys = browser.js("[...document.querySelectorAll('#help kbd')].map(it => it.innerText)");
+    let documented = include_str!("../../../../docs/page.md");
+    for key in keys.as_array().unwrap().iter().map(|key| key.as_str().unwrap()) {
+        assert!(documented.contains(&format!("`{key}`")), "{key} is not in docs/page.md");
+    }
     browser.press("Escape");
     browser.wait("!document.getElementById('help').open");
     open.browser.close();
@@ -185,5 +203,41 @@ fn a_connection_is_traced_step_by_step() {
     browser.js("(() => { const it = document.getElementById('trace-to'); it.value = 'ord'; it.dispatchEvent(new Event('input')); })()");
     let suggested = browser.js("[...document.querySelectorAll('#trace-names option')].map(it => it.value)");
     assert_eq!(suggested, json!(["shop/orders:80"]));
+    open.browser.close();
+}
+
+/// Whatever the agent finds in `shop/cart`, the page gets this.
+fn answer_with(finding: &serde_json::Value) -> String {
+    format!(
+        "(() => {{ window.asked ??= window.fetch; window.fetch = async (url, ...rest) => {{ \
+         const answer = await asked(url, ...rest); \
+         if (!String(url).endsWith('/services/shop/cart')) return answer; \
+         return new Response(JSON.stringify({{ ...await answer.json(), findings: [{finding}] }})); }}; return 1; }})()"
+    )
+}
+
+#[test]
+fn what_works_as_designed_is_a_note_and_no_problem() {
+    let Some(mut open) = Open::new() else { return };
+    let browser = &mut open.browser;
+    let note = json!({ "problem": "Hints are ignored.", "fix": "Nothing to do.", "severity": "note" });
+    browser.js(&answer_with(&note));
+    browser.go(&format!("{URL}#/service/shop/cart"));
+    browser.wait_for_text("#view-service .note:not(.off)", "Hints are ignored. Nothing to do.");
+    assert_eq!(browser.js("document.querySelectorAll('#view-service .finding').length"), 0);
+    assert_eq!(browser.text("#view-service .title .badge"), "OK");
+    browser.wait_for_text("#view-service .good-text", "No problem found");
+    // Of an agent that knows no notes, and of one that does.
+    for problem in [
+        json!({ "problem": "Endpoints are missing.", "fix": "Start one." }),
+        json!({ "problem": "Endpoints are missing.", "fix": "Start one.", "severity": "problem" }),
+    ] {
+        browser.js(&answer_with(&problem));
+        browser.go(&format!("{URL}#/services"));
+        browser.go(&format!("{URL}#/service/shop/cart"));
+        browser.wait_for_text("#view-service .title .badge", "Problem");
+        browser.wait_for_text("#view-service .finding", "Endpoints are missing.");
+        assert_eq!(browser.js("document.querySelectorAll('#view-service .note:not(.off)').length"), 0);
+    }
     open.browser.close();
 }

@@ -2,14 +2,13 @@
 
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use ferroxy::agent::{Agent, Input, Periods, Sender};
 use ferroxy::serve::Status;
 use ferroxy_core::{Event, Facts, Family, Intent, resolve};
-use ferroxy_dataplane::testing::{Faults, Faulty};
+use ferroxy_dataplane::testing::{Faults, Faulty, Injected};
 use ferroxy_dataplane::{Dataplane, Mode, Opening, Settings};
 
 use ferroxy_lab::PATIENCE;
@@ -29,14 +28,14 @@ pub struct Stage<'a> {
 struct Running {
     inputs: Sender,
     status: Arc<Status>,
-    injected: Arc<AtomicUsize>,
+    injected: Arc<Injected>,
     thread: JoinHandle<&'static str>,
 }
 
 impl Stage<'_> {
-    /// Returns the number of faults that were injected.
-    pub fn play(&self, scenario: &Scenario) -> usize {
-        let mut faults = 0;
+    /// Returns the faults that were injected.
+    pub fn play(&self, scenario: &Scenario) -> Arc<Injected> {
+        let faults = Arc::new(Injected::default());
         let mut facts = facts(scenario);
         let mut history = own_node();
         let mut running = self.start(scenario, &history, 0);
@@ -53,12 +52,12 @@ impl Stage<'_> {
                 self.settle(&running, &facts, &format!("{where_}, after interference"));
             }
             if number == 1 {
-                faults += running.stop();
+                faults.add(&running.stop());
                 running = self.start(scenario, &history, 1);
                 self.settle(&running, &facts, &format!("{where_}, after a restart"));
             }
         }
-        faults += running.stop();
+        faults.add(&running.stop());
         self.nothing_is_left();
         faults
     }
@@ -126,10 +125,10 @@ impl Running {
         self.inputs.send(input).unwrap();
     }
 
-    fn stop(self) -> usize {
+    fn stop(self) -> Arc<Injected> {
         self.send(Input::Stop("the test says so"));
         assert_eq!(self.thread.join().unwrap(), "the test says so");
-        self.injected.load(Ordering::Relaxed)
+        self.injected
     }
 }
 

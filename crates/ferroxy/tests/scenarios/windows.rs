@@ -1,14 +1,20 @@
-//! A Windows node in memory: an L2Bridge network, and the pods of this node that a scenario has at any time.
+//! Windows nodes in memory. For kernelspace mode: an L2Bridge network, and the pods of this node that a scenario has at any time. For
+//! winuserspace mode: an interface with addresses.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
 
+use ferroxy_core::Family;
 use ferroxy_core::resolve;
-use ferroxy_dataplane::Dataplane;
+use ferroxy_dataplane::{Dataplane, Settings};
 use ferroxy_hcn::testing::Fake;
 use ferroxy_hcn::{Guid, Kind, Version};
 use ferroxy_kernelspace::dataplane::MacOf;
 use ferroxy_kernelspace::{Kernelspace, Mac, Options};
+use ferroxy_winuserspace::Winuserspace;
+use ferroxy_winuserspace::dataplane::interface::Interface;
 
 use super::file::{Scenario, facts};
 
@@ -59,4 +65,52 @@ fn local_pods(scenario: &Scenario) -> BTreeSet<IpAddr> {
         pods.extend(endpoints.filter(|it| it.is_local).map(|it| it.ip));
     }
     pods
+}
+
+/// The addresses of an interface, and the file in which the program remembers which are its own.
+pub struct Addresses {
+    present: Arc<Mutex<BTreeSet<IpAddr>>>,
+    folder: tempfile::TempDir,
+}
+
+impl Default for Addresses {
+    fn default() -> Addresses {
+        Addresses { present: Arc::default(), folder: tempfile::tempdir().unwrap() }
+    }
+}
+
+impl Addresses {
+    pub fn open(&self) -> Box<dyn Dataplane> {
+        let interface = Box::new(Memory(Arc::clone(&self.present)));
+        let path = self.folder.path().join("addresses");
+        Box::new(Winuserspace::open(&Family::ALL, &Settings::default(), interface, &path).unwrap())
+    }
+
+    /// Another program removes an address.
+    pub fn tamper(&self) {
+        self.present.lock().unwrap().pop_first();
+    }
+}
+
+#[derive(Debug)]
+struct Memory(Arc<Mutex<BTreeSet<IpAddr>>>);
+
+impl Interface for Memory {
+    fn name(&self) -> &str {
+        "Ethernet"
+    }
+
+    fn present(&mut self) -> io::Result<BTreeSet<IpAddr>> {
+        Ok(self.0.lock().unwrap().clone())
+    }
+
+    fn add(&mut self, address: IpAddr) -> io::Result<bool> {
+        Ok(self.0.lock().unwrap().insert(address))
+    }
+
+    fn remove(&mut self, addresses: &[IpAddr]) -> Vec<io::Result<()>> {
+        let mut present = self.0.lock().unwrap();
+        present.retain(|address| !addresses.contains(address));
+        addresses.iter().map(|_| Ok(())).collect()
+    }
 }

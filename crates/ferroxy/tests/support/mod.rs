@@ -13,6 +13,8 @@
 mod agent;
 mod cluster;
 pub mod corpus;
+#[cfg(target_os = "linux")]
+pub mod health;
 pub mod hostile;
 mod iptables;
 mod owner;

@@ -98,7 +98,7 @@ const ALL: &[&str] = &[
 /// What tests of any crate may use besides: they stand above the table.
 const TESTS_MAY_USE: &[&str] = &["ferroxy-core", "ferroxy-lab", "ferroxy-source"];
 
-/// Words of one dataplane, which the contract's code must not have.
+/// Words of one dataplane, which the code of the contract and of the Intent must not have.
 const DATAPLANES_OWN: &[&str] = &[
     "nftables",
     "iptables",
@@ -112,6 +112,15 @@ const DATAPLANES_OWN: &[&str] = &[
     "table",
     "bpf",
     "hns",
+    "nft",
+    "ipset",
+    "xtables",
+    "sysctl",
+    "cgroup",
+    "masquerade_mark",
+    "localhost_node_ports",
+    "scheduler",
+    "known_endpoints",
     "systemd",
     "anyhow",
 ];
@@ -131,12 +140,12 @@ pub fn anyhow(crates: &[Manifest]) -> Vec<Finding> {
         .collect()
 }
 
-/// Judges the code of `ferroxy-dataplane`; comments may name examples.
+/// Judges the code of `ferroxy-dataplane` and of the Intent, texts included; comments may name examples.
 pub fn contract(path: &str, text: &str) -> Vec<Finding> {
-    if !path.starts_with("crates/ferroxy-dataplane/src/") {
+    if !path.starts_with("crates/ferroxy-dataplane/src/") && path != "crates/ferroxy-core/src/intent.rs" {
         return vec![];
     }
-    let code = Code::of(text);
+    let code = Code::with_literals(text);
     let lines = code.lines().map(|(line, code)| (line, code.to_lowercase()));
     let has = lines.flat_map(|(line, code)| {
         let words = DATAPLANES_OWN.iter().filter(move |word| code.contains(**word));

@@ -33,7 +33,7 @@ const ENTRIES: [Entry; 79] = [
     (
         "ports of an EndpointSlice",
         "20,000",
-        "crates/ferroxy-core/src/facts/slice.rs",
+        "crates/ferroxy-core/src/facts/slice/read.rs",
         "MOST_PORTS: usize = 20_000;",
     ),
     (
@@ -67,7 +67,12 @@ const ENTRIES: [Entry; 79] = [
         "pub const LONGEST: usize = 256;",
     ),
     ("annotations of an object", "16", "crates/ferroxy-source/src/wire/metadata.rs", "MOST: usize = 16;"),
-    ("hints of an endpoint", "16 each", "crates/ferroxy-core/src/facts/slice.rs", "MOST_HINTS: usize = 16;"),
+    (
+        "hints of an endpoint",
+        "16 each",
+        "crates/ferroxy-core/src/facts/slice/read.rs",
+        "MOST_HINTS: usize = 16;",
+    ),
     (
         "Diagnostics of an object",
         "20, 50, 1,000",

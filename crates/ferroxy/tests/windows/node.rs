@@ -165,6 +165,14 @@ impl Node {
         fs::read_dir(format!("/proc/{process}/fd")).unwrap().count()
     }
 
+    /// Memory of its own that is in RAM. (Wine's figure for a working set includes files that are mapped.)
+    pub fn resident_kilobytes(&self) -> usize {
+        let process = self.agent.as_ref().unwrap().id();
+        let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+        line.trim().strip_suffix(" kB").unwrap().parse().unwrap()
+    }
+
     /// Status and body of an HTTP answer, if there is one yet.
     pub fn get(&self, port: u16, path: &str) -> Option<(u16, String)> {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).ok()?;

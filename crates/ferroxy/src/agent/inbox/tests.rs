@@ -10,7 +10,7 @@ use super::*;
 use crate::agent::Periods;
 
 /// Longer than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(1800);
 
 fn slice(number: usize, endpoints: usize) -> Event {
     Event::Slice(EndpointSlice {

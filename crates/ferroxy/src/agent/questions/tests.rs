@@ -138,6 +138,17 @@ fn a_service_is_explained_with_what_is_in_force() {
 }
 
 #[test]
+fn the_dataplane_is_asked_what_it_cannot_do_for_a_service() {
+    let kernel = Kernel::default();
+    kernel.fall_short("this kernel has no session affinity");
+    let mut agent = agent(&kernel, vec![service("web", 1), slice("web", 2)]);
+    let name = ServiceName::new("default", "web");
+    let explained = ask(&mut agent, |reply| Question::Explain { name, reply });
+    let reasons: Vec<&str> = explained.shortcomings.iter().map(|it| it.reason.as_str()).collect();
+    assert_eq!(reasons, ["this kernel has no session affinity"]);
+}
+
+#[test]
 fn only_services_that_concern_a_packet_are_found() {
     let events = vec![service("web", 1), slice("web", 2), service("api", 2), slice("api", 1)];
     let mut agent = agent(&Kernel::default(), events);
@@ -154,6 +165,37 @@ fn only_services_that_concern_a_packet_are_found() {
     let asked = Asked { from: "192.0.2.1".into(), to: "10.96.0.2".into(), interface: None };
     let words = ask(&mut agent, |reply| Question::Packet { asked, reply }).unwrap_err();
     assert!(words.starts_with("TO: `10.96.0.2` has no port"), "{words}");
+}
+
+/// What is not removed yet is in force, and no Service any more.
+#[test]
+fn the_ledger_comes_with_the_objects() {
+    let events = vec![service("web", 1), slice("web", 2), service("api", 2)];
+    let mut agent = agent(&Kernel::default(), events);
+    let known = |agent: &mut Agent| {
+        let part = ask(agent, |reply| Question::Objects { after: None, limit: 10, reply });
+        let (mut objects, mut in_force, mut nodes) = (0, Vec::new(), 0);
+        for item in part.items {
+            match item {
+                Known::Object(_) => objects += 1,
+                Known::Node(_) => nodes += 1,
+                Known::Service(service) => in_force.push(service.name.name().to_owned()),
+            }
+        }
+        (objects, nodes, in_force.join(" "))
+    };
+    assert_eq!(known(&mut agent), (3, 1, "api web".to_owned()));
+    let gone = Event::ServiceGone { namespace: "default".into(), name: "web".into() };
+    drop(agent.apply(vec![gone]));
+    assert_eq!(known(&mut agent), (2, 1, "api web".to_owned()), "its EndpointSlice is there");
+}
+
+#[test]
+fn names_of_two_lists_are_merged() {
+    let list = |names: &[&str]| names.iter().map(|it| ServiceName::new("a", it)).collect::<Vec<_>>();
+    let (one, other) = (list(&["b", "c", "f"]), list(&["a", "c", "d", "g"]));
+    let all: Vec<&str> = merged(one.iter(), other.iter()).map(ServiceName::name).collect();
+    assert_eq!(all, ["a", "b", "c", "d", "f", "g"]);
 }
 
 #[test]

@@ -12,6 +12,7 @@ use crate::command::Answer;
 use crate::command::status::words;
 use crate::output::Paint;
 use crate::view::document;
+use crate::view::explanation::is_note;
 
 /// A Service with thousands of endpoints is below this.
 const LARGEST: usize = 8 << 20;
@@ -41,7 +42,7 @@ impl Explain {
                 document("FleetService", fields)
             },
         )?;
-        Ok(if groups.iter().all(|group| group.verdict == Verdict::Works) { Answer::Yes } else { Answer::No })
+        Ok(if groups.iter().all(|group| group.verdict.is_fine()) { Answer::Yes } else { Answer::No })
     }
 }
 
@@ -51,11 +52,17 @@ enum Verdict {
     Fails,
     Unknown,
     NoAnswer,
+    NoAgent,
     NotHandled,
     Works,
 }
 
 impl Verdict {
+    /// What is not handled is for others to serve.
+    fn is_fine(self) -> bool {
+        matches!(self, Verdict::Works | Verdict::NotHandled)
+    }
+
     fn words(self) -> &'static str {
         match self {
             Verdict::Works => "works",
@@ -63,6 +70,7 @@ impl Verdict {
             Verdict::Unknown => "unknown",
             Verdict::NotHandled => "not handled",
             Verdict::NoAnswer => "no answer",
+            Verdict::NoAgent => "no agent",
         }
     }
 }
@@ -75,6 +83,7 @@ struct Seen {
     reason: String,
     /// `problem` and `fix`
     findings: Vec<(String, String)>,
+    notes: Vec<(String, String)>,
     diagnostics: Vec<String>,
     ports: Vec<Port>,
 }
@@ -97,12 +106,15 @@ struct Group {
 impl Group {
     fn value(&self) -> Value {
         let seen = &self.seen;
+        let finding = |severity: &'static str| move |(problem, fix): &(String, String)| json!({ "severity": severity, "problem": problem, "fix": fix });
+        let (findings, notes) =
+            (seen.findings.iter().map(finding("problem")), seen.notes.iter().map(finding("note")));
         let port = |port: &Port| json!({ "port": port.name, "used": port.used, "total": port.listed });
         json!({
             "verdict": self.verdict.words(),
             "nodes": self.nodes,
             "reason": seen.reason,
-            "findings": seen.findings.iter().map(|(problem, fix)| json!({ "problem": problem, "fix": fix })).collect::<Vec<_>>(),
+            "findings": findings.chain(notes).collect::<Vec<_>>(),
             "diagnostics": seen.diagnostics,
             "ports": seen.ports.iter().map(port).collect::<Vec<_>>(),
         })
@@ -111,19 +123,20 @@ impl Group {
 
 fn grouped(said: Vec<Said>) -> Vec<Group> {
     let mut groups: BTreeMap<Seen, Vec<String>> = BTreeMap::new();
-    for Said { node, answer, .. } in said {
-        groups.entry(Seen::of(answer)).or_default().push(node);
+    for Said { node, pod, answer } in said {
+        groups.entry(Seen::of(answer, !pod.is_empty())).or_default().push(node);
     }
     let group = |(seen, nodes): (Seen, _)| Group { verdict: seen.verdict, seen, nodes };
     groups.into_iter().map(group).collect()
 }
 
 impl Seen {
-    fn of(answer: Result<Value, Reason>) -> Seen {
+    fn of(answer: Result<Value, Reason>, has_agent: bool) -> Seen {
         let nothing = |verdict, reason: &str| Seen {
             verdict,
             reason: printable(reason).into_owned(),
             findings: Vec::new(),
+            notes: Vec::new(),
             diagnostics: Vec::new(),
             ports: Vec::new(),
         };
@@ -131,20 +144,25 @@ impl Seen {
             Ok(service) => service,
             // Other nodes may know it.
             Err(Reason { words, code: Some(404) }) => return nothing(Verdict::Unknown, &words),
-            Err(reason) => return nothing(Verdict::NoAnswer, &reason.words),
+            Err(reason) if has_agent => return nothing(Verdict::NoAnswer, &reason.words),
+            Err(reason) => return nothing(Verdict::NoAgent, &reason.words),
         };
-        if let Some(why) = service["standing"]["not handled"].as_str() {
-            return nothing(Verdict::NotHandled, why);
-        }
         let list = |name: &str| service[name].as_array().cloned().unwrap_or_default();
         let finding = |it: &Value| (words(&it["problem"]), words(&it["fix"]));
-        let findings: Vec<_> = list("findings").iter().map(finding).collect();
+        if let Some(why) = service["standing"]["not handled"].as_str() {
+            let is_wrong = list("findings").iter().any(|it| it["severity"] == "problem");
+            return nothing(if is_wrong { Verdict::Fails } else { Verdict::NotHandled }, why);
+        }
+        let (notes, findings): (Vec<Value>, Vec<Value>) = list("findings").into_iter().partition(is_note);
+        let (notes, findings): (Vec<_>, Vec<_>) =
+            (notes.iter().map(finding).collect(), findings.iter().map(finding).collect());
         let diagnostics: Vec<_> = list("diagnostics").iter().map(words).collect();
         let is_fine = findings.is_empty() && diagnostics.is_empty();
         Seen {
             verdict: if is_fine { Verdict::Works } else { Verdict::Fails },
             reason: service["programmed"].as_str().map(|it| printable(it).into_owned()).unwrap_or_default(),
             findings,
+            notes,
             diagnostics,
             ports: list("ports").iter().map(Port::of).collect(),
         }
@@ -174,7 +192,9 @@ fn text(name: &str, groups: &[Group], paint: Paint) -> String {
         let verdict = match group.verdict {
             Verdict::Works => paint.good(group.verdict.words()),
             Verdict::NotHandled => paint.doubtful(group.verdict.words()),
-            Verdict::Fails | Verdict::Unknown | Verdict::NoAnswer => paint.bad(group.verdict.words()),
+            Verdict::Fails | Verdict::Unknown | Verdict::NoAnswer | Verdict::NoAgent => {
+                paint.bad(group.verdict.words())
+            }
         };
         let listed = listed(&group.nodes, MOST_NODES);
         text.push_str(&format!("\n{verdict} on {}: {listed}\n", nodes(group.nodes.len())));
@@ -196,6 +216,9 @@ fn details(seen: &Seen, paint: Paint) -> String {
     }
     for (problem, fix) in &seen.findings {
         text.push_str(&format!("  {} {problem}\n  {} {fix}\n", paint.bad("problem"), paint.faint("try")));
+    }
+    for (note, fix) in &seen.notes {
+        text.push_str(&format!("  {} {note}\n  {} {fix}\n", paint.strong("note"), paint.faint("try")));
     }
     for diagnostic in &seen.diagnostics {
         text.push_str(&format!("  {} {diagnostic}\n", paint.doubtful("warning")));
@@ -243,21 +266,40 @@ mod tests {
                 pod: "f".into(),
                 answer: Ok(json!({ "standing": { "not handled": "headless" } })),
             },
+            Said { node: "g".into(), pod: String::new(), answer: Err("no pod is on it".into()) },
         ]);
         let nodes: Vec<String> = groups.iter().map(|group| group.nodes.concat()).collect();
-        assert_eq!(nodes, ["c", "de", "f", "ab"]);
+        assert_eq!(nodes, ["c", "de", "g", "f", "ab"]);
         let text = text("default/web", &groups, Paint::off());
         for part in [
-            "service default/web on 6 nodes\n\nproblem on 1 node: c\n",
+            "service default/web on 7 nodes\n\nproblem on 1 node: c\n",
             "  port 80/tcp IPv4: 0 of 2 endpoints used: none\n  problem No endpoint is ready",
             "no answer on 2 nodes: d, e\n  why connection refused\n",
+            "no agent on 1 node: g\n  why no pod is on it\n",
             "not handled on 1 node: f\n  why headless\n",
             "works on 2 nodes: a, b\n  in force yes\n  port 80/tcp IPv4: 2 of 2 endpoints used: 10.0.0.1:80, 10.0.0.2:80\n",
         ] {
             assert!(text.contains(part), "{part} in\n{text}");
         }
         assert!(!text.contains('\x1b'));
-        assert_eq!(groups[3].value()["ports"][0]["total"], 2);
+        assert_eq!(groups.last().unwrap().value()["ports"][0]["total"], 2);
+    }
+
+    #[test]
+    fn what_is_by_design_is_a_note_and_no_problem() {
+        let mut local = said("a", &[("10.0.0.1:80", false)], Some("Dropped: the policy is Local."));
+        local.answer.as_mut().unwrap()["findings"][0]["severity"] = "note".into();
+        let standing = json!({ "not handled": "no cluster IP" });
+        let wrong = json!({ "standing": standing, "findings": [{ "severity": "problem", "problem": "", "fix": "" }] });
+        let groups = grouped(vec![local, Said { node: "b".into(), pod: "b".into(), answer: Ok(wrong) }]);
+        let verdicts: Vec<Verdict> = groups.iter().map(|group| group.verdict).collect();
+        assert_eq!(verdicts, [Verdict::Fails, Verdict::Works]);
+        let text = text("default/web", &groups, Paint::off());
+        assert!(
+            text.contains("works on 1 node: a\n") && text.contains("  note Dropped: the policy"),
+            "{text}"
+        );
+        assert_eq!(groups[1].value()["findings"][0]["severity"], "note");
     }
 
     #[test]

@@ -40,7 +40,7 @@ pub struct Reach {
     /// The context of the kubeconfig
     #[arg(long, global = true, value_name = "NAME")]
     context: Option<String>,
-    /// The namespace of the Service and of the pod; without it, that of the context
+    /// The namespace of the Service and of the pod, without it that of the context; for `top`: only Services of this namespace
     #[arg(long, short, global = true, value_name = "NAME")]
     namespace: Option<String>,
     /// The namespace in which the agents run
@@ -140,6 +140,11 @@ impl Reach {
         }
         let limit = Duration::from_secs(self.timeout);
         Ok(Person::open(self.kubeconfig.as_deref(), self.context.as_deref(), limit)?)
+    }
+
+    /// The namespace that the flag names.
+    pub fn named_namespace(&self) -> Option<&str> {
+        self.namespace.as_deref()
     }
 
     fn namespace_of<'a>(&'a self, person: &'a Person) -> &'a str {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use anyhow::ensure;
 use clap::Args;
 use ferroxy_core::foreign::printable;
 use serde_json::{Value, json};
@@ -21,6 +22,10 @@ pub struct Status {}
 
 impl Status {
     pub fn run(self, reach: &Reach) -> anyhow::Result<Answer> {
+        ensure!(
+            reach.named_namespace().is_none(),
+            "--namespace: `status` is about nodes, which belong to no namespace; `top` and `explain` take one"
+        );
         let (said, not_listed) = reach.open()?.ask_everywhere("status", LARGEST);
         let rows = judged(said);
         reach.output.print(|| text(&rows, Paint::stdout()), || value(&rows, not_listed.as_deref()))?;
@@ -51,6 +56,19 @@ impl State {
             State::NoAnswer => "no answer",
             State::NoAgent => "no agent",
         }
+    }
+
+    /// What so many nodes do: `1 is ok`, `2 do not answer`.
+    fn sentence(self, count: usize) -> String {
+        let (one, many) = match self {
+            State::Ok => ("is ok", "are ok"),
+            State::Syncing => ("is syncing", "are syncing"),
+            State::Differs => ("differs from most", "differ from most"),
+            State::Problem => ("has a problem", "have a problem"),
+            State::NoAnswer => ("does not answer", "do not answer"),
+            State::NoAgent => ("has no agent", "have no agent"),
+        };
+        format!("{count} {}", if count == 1 { one } else { many })
     }
 
     fn is_fine(self) -> bool {
@@ -129,7 +147,7 @@ fn not_in_force(status: &Value) -> Option<u64> {
 
 fn text(rows: &[Row], paint: Paint) -> String {
     let mut table = Table::default();
-    let titles = ["NODE", "VERSION", "MODE", "STATE", "SERVICES", "NOT IN FORCE", "PROBLEMS", "LAG"];
+    let titles = ["NODE", "VERSION", "MODE", "STATE", "SERVICES", "NOT IN FORCE", "WITH PROBLEMS", "LAG"];
     table.row(titles.map(|title| paint.strong(title)));
     let number = |value: Option<u64>| value.map_or("-".to_owned(), |number| number.to_string());
     for row in rows {
@@ -153,9 +171,9 @@ fn text(rows: &[Row], paint: Paint) -> String {
         text.push_str(&format!("{gap}{} {}: {reason}\n", painted(row.state, paint), row.node));
     }
     let count = |state| rows.iter().filter(|row| row.state == state).count();
-    let counts = State::ALL.map(|state| (count(state), state.words()));
+    let counts = State::ALL.into_iter().map(|state| (count(state), state));
     let counts: Vec<String> =
-        counts.iter().filter(|it| it.0 > 0).map(|(count, words)| format!("{count} {words}")).collect();
+        counts.filter(|(count, _)| *count > 0).map(|(count, state)| state.sentence(count)).collect();
     text.push_str(&format!("\n{}: {}\n", nodes(rows.len()), counts.join(", ")));
     text
 }
@@ -174,7 +192,8 @@ fn lag(status: &Value) -> String {
     let silent = status["source"]["lastActivitySeconds"].as_f64().unwrap_or(0.0);
     match status["latency"]["p99Seconds"].as_f64() {
         _ if status["source"]["alive"] == false => format!("silent for {silent:.0} s"),
-        _ if waiting > 0 => format!("{waiting} wait"),
+        _ if waiting == 1 => "1 Service waits".to_owned(),
+        _ if waiting > 0 => format!("{waiting} Services wait"),
         Some(p99) => format!("p99 {}", milliseconds(p99)),
         None => "-".to_owned(),
     }
@@ -233,12 +252,12 @@ mod tests {
         let text = text(&rows, Paint::off());
         let lines: Vec<String> =
             text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
-        assert_eq!(lines[0], "NODE VERSION MODE STATE SERVICES NOT IN FORCE PROBLEMS LAG");
+        assert_eq!(lines[0], "NODE VERSION MODE STATE SERVICES NOT IN FORCE WITH PROBLEMS LAG");
         assert_eq!(lines[1], "a 0.2.0 nftables ok 120 1 2 p99 12 ms");
         assert_eq!(lines[7], "g - - no answer - - - -");
         assert_eq!(
             lines.last().unwrap(),
-            "8 nodes: 2 ok, 1 syncing, 2 differs, 1 problem, 1 no answer, 1 no agent"
+            "8 nodes: 2 are ok, 1 is syncing, 2 differ from most, 1 has a problem, 1 does not answer, 1 has no agent"
         );
         assert!(text.contains("differs c: it runs version 0.1.0; most nodes run 0.2.0"), "{text}");
         assert!(text.contains("differs d: it knows 118 Services; most nodes know 120"), "{text}");
@@ -254,6 +273,6 @@ mod tests {
         let status = |change_it: fn(&mut Value)| change(said("a", "1", 1), change_it).answer.unwrap();
         let silent = status(|it| it["source"] = json!({ "alive": false, "lastActivitySeconds": 35.2 }));
         assert_eq!(lag(&silent), "silent for 35 s");
-        assert_eq!(lag(&status(|it| it["queue"]["services"] = 3.into())), "3 wait");
+        assert_eq!(lag(&status(|it| it["queue"]["services"] = 3.into())), "3 Services wait");
     }
 }

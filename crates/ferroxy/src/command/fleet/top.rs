@@ -50,6 +50,7 @@ impl Top {
         while_waiting("measuring", || thread::sleep(Duration::from_secs(self.interval)));
         let after = agents.ask("traffic", LARGEST);
         let mut sum = Sum::of(&before, &after);
+        sum.only_in(reach.named_namespace());
         sum.sort(self.sort);
         sum.rows.truncate(self.limit);
         reach.output.print(|| sum.text(Paint::stdout()), || sum.value())?;
@@ -60,6 +61,8 @@ impl Top {
 #[derive(Debug, Default)]
 struct Sum {
     rows: Vec<Row>,
+    /// The namespace that is meant, if not all are.
+    namespace: Option<String>,
     /// Nodes that count traffic, and those that answer and do not.
     counting: usize,
     not_counting: Vec<String>,
@@ -111,6 +114,14 @@ impl Sum {
         sum
     }
 
+    /// Other namespaces are left out.
+    fn only_in(&mut self, namespace: Option<&str>) {
+        let Some(namespace) = namespace else { return };
+        let is_meant = |row: &Row| row.service.split_once('/').is_some_and(|(of, _)| of == namespace);
+        self.rows.retain(is_meant);
+        self.namespace = Some(namespace.to_owned());
+    }
+
     /// They are sorted by name to begin with.
     fn sort(&mut self, by: Sort) {
         let of = |row: &Row| match by {
@@ -136,7 +147,9 @@ impl Sum {
         }
         let mut text = table.to_string();
         if self.rows.is_empty() && self.counting > 0 {
-            text = format!("no Service has had traffic on the {} that count it\n", nodes(self.counting));
+            let of = self.namespace.as_ref().map(|it| format!(" of namespace {it}")).unwrap_or_default();
+            let verb = if self.counting == 1 { "counts" } else { "count" };
+            text = format!("no Service{of} has had traffic on the {} that {verb} it\n", nodes(self.counting));
         }
         if !self.not_counting.is_empty() {
             let (count, verb) =
@@ -202,5 +215,13 @@ mod tests {
         assert!(text.contains("no answer c: refused") && text.contains("1 node counts no traffic"), "{text}");
         assert_eq!(sum.value()["counting"], 2);
         sum.sort(Sort::Name);
+        sum.only_in(Some("a"));
+        assert_eq!(sum.rows.len(), 2);
+        sum.only_in(Some("b"));
+        let text = sum.text(Paint::off());
+        assert!(
+            text.starts_with("no Service of namespace b has had traffic on the 2 nodes that count"),
+            "{text}"
+        );
     }
 }

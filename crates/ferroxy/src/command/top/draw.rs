@@ -1,6 +1,7 @@
 //! The screen of `ferroxy top` as lines of styled text: a pure function of the model and of the size. `screen.rs` sends them.
 
-use super::model::{Detail, Model, Row};
+use super::layout::{LEAST_STATE, Layout, RATES, cut, wrapped};
+use super::model::{Detail, Endpoint, Model, Row};
 use crate::client::rates::short;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,20 +22,45 @@ pub struct Line {
     pub style: Style,
 }
 
-const KEYS: &str = "q quit  / search  s sort (b c n)  Enter endpoints  ↑ ↓ PgUp PgDn";
-const DETAIL_KEYS: &str = "q quit  Esc back  ↑ ↓ PgUp PgDn";
+const KEYS: &str = "q quit  ? help  / search  s sort  Enter endpoints  ↑ ↓";
+const DETAIL_KEYS: &str = "q quit  Esc back  ? help  ↑ ↓ PgUp PgDn";
+const HELP_KEYS: &str = "any key goes back";
+
+const HELP: [(&str, &str); 11] = [
+    ("q, Ctrl-C", "quit"),
+    ("↑ ↓, k j", "the Service above, below; scroll its endpoints"),
+    ("PgUp PgDn", "a page up, down"),
+    ("Home End, g G", "the first, the last"),
+    ("Enter", "endpoints and problems of the Service"),
+    ("Esc", "back; all Services after a search"),
+    ("/", "search by namespace and name"),
+    ("s", "the next order"),
+    ("b", "most bytes first"),
+    ("c", "most connections first"),
+    ("n", "by name"),
+];
 
 /// Exactly `height` lines. Changes the model only in how many rows are a page.
 pub fn draw(model: &mut Model, width: usize, height: usize) -> Vec<Line> {
-    let mut lines = vec![heading(model)];
+    let mut lines = vec![heading(model, width)];
     lines.push(notice(model));
     model.page = height.saturating_sub(4);
-    match &model.detail {
-        Some(detail) => lines.extend(detail_lines(detail, model.page)),
-        None => lines.extend(service_lines(model, model.page)),
-    }
+    let keys = match &model.detail {
+        _ if model.is_helping => {
+            lines.extend(help_lines());
+            HELP_KEYS
+        }
+        Some(detail) => {
+            lines.extend(detail_lines(detail, width, model.page));
+            DETAIL_KEYS
+        }
+        None => {
+            lines.extend(service_lines(model, width, model.page));
+            KEYS
+        }
+    };
+    lines.truncate(height.saturating_sub(1));
     lines.resize(height.saturating_sub(1), line(String::new(), Style::Plain));
-    let keys = if model.detail.is_some() { DETAIL_KEYS } else { KEYS };
     lines.push(line(keys.to_owned(), Style::Faint));
     lines.truncate(height);
     lines.into_iter().map(|it| Line { text: cut(&it.text, width), ..it }).collect()
@@ -44,14 +70,26 @@ fn line(text: String, style: Style) -> Line {
     Line { text, style }
 }
 
-fn heading(model: &Model) -> Line {
+fn help_lines() -> Vec<Line> {
+    let keys = HELP.iter().map(|(key, words)| line(format!("{key:13}  {words}"), Style::Plain));
+    [line("KEYS".to_owned(), Style::Strong)].into_iter().chain(keys).collect()
+}
+
+fn heading(model: &Model, width: usize) -> Line {
     if model.title.is_empty() {
         // Nothing is known yet: no Services would be wrong.
         return line("asking the agent".to_owned(), Style::Strong);
     }
     let problems = model.rows.iter().filter(|row| row.is_problem()).count();
     let (services, sort) = (model.rows.len(), model.sort.words());
-    line(format!("{}: {services} Services, {problems} with problems, by {sort}", model.title), Style::Strong)
+    let figures = format!("{services} Services, {problems} with problems, by {sort}");
+    let whole = format!("{}: {figures}", model.title);
+    if whole.chars().count() <= width {
+        return line(whole, Style::Strong);
+    }
+    // The node is enough where there is no room.
+    let node = model.title.split(',').next().unwrap_or_default();
+    line(format!("{node}: {figures}"), Style::Strong)
 }
 
 /// What must be known about the rows below: an error, the search, or that nothing is counted.
@@ -72,16 +110,15 @@ fn notice(model: &Model) -> Line {
     line(String::new(), Style::Plain)
 }
 
-fn service_lines(model: &Model, page: usize) -> Vec<Line> {
+fn service_lines(model: &Model, width: usize, page: usize) -> Vec<Line> {
     let visible = model.visible();
     let place = model.place(&visible);
     // The selected row is always on the screen.
     let first = place.saturating_sub(page.saturating_sub(1));
-    let name_width = visible.iter().map(|row| row.name.chars().count()).max().unwrap_or(0).clamp(7, 50);
-    let mut lines = vec![line(
-        columns("SERVICE", name_width, ["CONN/S", "IN B/S", "OUT B/S", "ENDPOINTS"], "STATE"),
-        Style::Strong,
-    )];
+    let longest = visible.iter().map(|row| row.name.chars().count()).max().unwrap_or(0);
+    let layout = Layout::of(width, longest);
+    let titles = layout.figures.iter().map(|figure| figure.title().to_owned());
+    let mut lines = vec![line(layout.columns("SERVICE", titles, "STATE"), Style::Strong)];
     for (index, row) in visible.iter().enumerate().skip(first).take(page) {
         let style = match index == place {
             true => Style::Chosen,
@@ -89,41 +126,38 @@ fn service_lines(model: &Model, page: usize) -> Vec<Line> {
             false if row.state != "ok" => Style::Doubtful,
             false => Style::Plain,
         };
-        lines.push(line(row_text(row, name_width, model.is_counted), style));
+        lines.push(line(row_text(row, &layout, model.is_counted), style));
     }
     lines
 }
 
-fn row_text(row: &Row, name_width: usize, is_counted: bool) -> String {
-    let rate = |number: f64| if is_counted { short(number) } else { "-".to_owned() };
+fn row_text(row: &Row, layout: &Layout, is_counted: bool) -> String {
     let state =
         if row.problem.is_empty() { row.state.clone() } else { format!("{}: {}", row.state, row.problem) };
-    let endpoints = format!("{}/{}", row.used, row.total);
-    let figures = [rate(row.rate.connections), rate(row.rate.bytes), rate(row.rate.reply_bytes), endpoints];
-    columns(&row.name, name_width, figures.each_ref().map(String::as_str), &state)
+    let figures = layout.figures.iter().map(|figure| figure.of(row, is_counted));
+    layout.columns(&row.name, figures, &state)
 }
 
-fn columns(name: &str, name_width: usize, figures: [&str; 4], rest: &str) -> String {
-    let [connections, bytes, replies, endpoints] = figures;
-    let name = cut(name, name_width);
-    format!("{name:name_width$}  {connections:>7}  {bytes:>7}  {replies:>7}  {endpoints:>9}  {rest}")
-}
-
-fn detail_lines(detail: &Detail, page: usize) -> Vec<Line> {
+fn detail_lines(detail: &Detail, width: usize, page: usize) -> Vec<Line> {
     let mut lines = vec![line(detail.name.clone(), Style::Strong)];
     if let Some(error) = &detail.error {
-        lines.push(line(error.clone(), Style::Bad));
+        lines.extend(wrapped(error, width).into_iter().map(|it| line(it, Style::Bad)));
     }
-    lines.extend(detail.findings.iter().map(|it| line(it.clone(), Style::Bad)));
-    let width = |of: fn(&super::model::Endpoint) -> &str, least: usize| {
+    lines.extend(finding_lines(detail, width, page / 2));
+    let longest = |of: fn(&Endpoint) -> &str, least: usize| {
         detail.endpoints.iter().map(|it| of(it).chars().count()).max().unwrap_or(0).clamp(least, 50)
     };
-    let (port, address) = (width(|it| &it.port, 4), width(|it| &it.address, 8));
-    let heading = format!(
-        "{:port$}  {:address$}  {:>7}  {:>7}  {:>7}  USED",
-        "PORT", "ENDPOINT", "CONN/S", "IN B/S", "OUT B/S"
-    );
-    lines.push(line(heading, Style::Strong));
+    let (port, address) = (longest(|it| &it.port, 4), longest(|it| &it.address, 8));
+    let has_rates = width >= port + address + RATES + LEAST_STATE;
+    let columns = |name: &str, at: &str, rates: [&str; 3], used: &str| {
+        let [connections, bytes, replies] = rates;
+        let rates = match has_rates {
+            true => format!("  {connections:>7}  {bytes:>7}  {replies:>7}"),
+            false => String::new(),
+        };
+        format!("{:port$}  {:address$}{rates}  {used}", cut(name, port), cut(at, address))
+    };
+    lines.push(line(columns("PORT", "ENDPOINT", ["CONN/S", "IN B/S", "OUT B/S"], "USED"), Style::Strong));
     let room = (page + 1).saturating_sub(lines.len());
     for it in detail.endpoints.iter().skip(detail.offset).take(room) {
         let used = match (it.is_used, it.reason.is_empty()) {
@@ -132,29 +166,31 @@ fn detail_lines(detail: &Detail, page: usize) -> Vec<Line> {
             (false, false) => format!("no: {}", it.reason),
         };
         let rates = [it.rate.connections, it.rate.bytes, it.rate.reply_bytes].map(short);
-        let [connections, bytes, replies] = rates;
-        let text = format!(
-            "{:port$}  {:address$}  {connections:>7}  {bytes:>7}  {replies:>7}  {used}",
-            cut(&it.port, port),
-            cut(&it.address, address)
-        );
+        let text = columns(&it.port, &it.address, rates.each_ref().map(String::as_str), &used);
         lines.push(line(text, if it.is_used { Style::Plain } else { Style::Doubtful }));
     }
     lines
 }
 
-/// At most so many characters; `…` shows that there were more.
-fn cut(text: &str, width: usize) -> String {
-    if text.chars().count() <= width {
-        return text.to_owned();
+/// Problems and notes, whole as far as there is room: endpoints need some of it.
+fn finding_lines(detail: &Detail, width: usize, most: usize) -> Vec<Line> {
+    let mut lines = Vec::new();
+    for finding in &detail.findings {
+        let style = if finding.is_note { Style::Plain } else { Style::Bad };
+        lines.extend(wrapped(&finding.text, width).into_iter().map(|it| line(it, style)));
     }
-    let kept: String = text.chars().take(width.saturating_sub(1)).collect();
-    if width == 0 { String::new() } else { format!("{kept}…") }
+    let most = most.max(2);
+    if lines.len() > most {
+        lines.truncate(most - 1);
+        lines.push(line(format!("… `ferroxy explain {}` has all of it", detail.name), Style::Faint));
+    }
+    lines
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::keys::Key;
+    use super::super::model::Finding;
     use super::super::model::tests::model;
     use super::*;
 
@@ -225,10 +261,45 @@ mod tests {
         let detail = model.detail.as_mut().unwrap();
         detail.endpoints =
             vec![endpoint("10.0.0.2:80", false, "not ready"), endpoint("10.0.0.1:80", true, "")];
-        detail.findings = vec!["One endpoint is not ready. Check it.".into()];
+        let finding = |is_note, text: &str| Finding { is_note, text: text.to_owned() };
+        detail.findings = vec![finding(false, "One endpoint is not ready. Check it.")];
         let lines = shown(&mut model, 100, 10);
         assert_eq!(lines[2], "c/broken");
         assert!(lines[5].contains("10.0.0.2:80") && lines[5].ends_with("no: not ready"), "{lines:#?}");
         assert!(lines[6].ends_with("yes, on kb") && lines[9].starts_with("q quit  Esc back"), "{lines:#?}");
+
+        let note = "note: All endpoints of the Service are used in turn. No action is needed.";
+        model.detail.as_mut().unwrap().findings.push(finding(true, note));
+        let lines = shown(&mut model, 40, 20);
+        let text = lines[3..6].join(" ");
+        assert_eq!(text, format!("One endpoint is not ready. Check it. {note}"), "{lines:#?}");
+        assert!(lines[7].ends_with("no: not ready"), "without rates: {lines:#?}");
+        let lines = shown(&mut model, 40, 9);
+        assert!(lines[4].starts_with("… `ferroxy explain c/broken`"), "endpoints need room: {lines:#?}");
+    }
+
+    #[test]
+    fn the_state_is_seen_on_a_narrow_screen() {
+        for width in [30, 40, 60, 80] {
+            let lines = shown(&mut model(), width, 8);
+            assert!(lines[2].ends_with("STATE"), "{width}: {lines:#?}");
+            assert!(lines[3].contains(" problem"), "{width}: {lines:#?}");
+            assert!(lines[4].starts_with("b/busy ") && lines[4].ends_with(" ok"), "{width}: {lines:#?}");
+        }
+        let lines = shown(&mut model(), 55, 8);
+        assert_eq!(lines[0], "node ka: 3 Services, 1 with problems, by bytes");
+        assert_eq!(lines[4].split_whitespace().collect::<Vec<_>>(), ["b/busy", "3.0", "1.5k", "1/2", "ok"]);
+    }
+
+    #[test]
+    fn keys_are_explained_over_everything_else() {
+        let mut model = model();
+        model.key(Key::Char('?'));
+        let lines = shown(&mut model, 60, 20);
+        assert!(lines[2] == "KEYS" && lines.iter().any(|it| it.starts_with("/ ")), "{lines:#?}");
+        assert_eq!(lines[19], "any key goes back");
+        assert!(!lines.iter().any(|it| it.starts_with("b/busy")), "{lines:#?}");
+        model.key(Key::Char('n'));
+        assert!(shown(&mut model, 60, 20)[0].ends_with("by bytes"), "the key only went back");
     }
 }

@@ -4,6 +4,7 @@
 mod draw;
 mod feed;
 mod keys;
+mod layout;
 mod model;
 mod screen;
 mod terminal;
@@ -32,8 +33,8 @@ use screen::Screen;
 /// How often the size of the terminal and requests to stop are checked.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Without a terminal, and with --output, it prints one answer and exits. Keys: q quits, / searches, s, b, c and n sort, Enter shows the endpoints of a
-/// Service, Esc goes back.
+/// Without a terminal, and with --output, it prints one answer and exits. Keys: q quits, ? lists all keys, / searches, s, b, c and n sort, Enter
+/// shows the endpoints of a Service, Esc goes back.
 #[derive(Debug, Args)]
 pub struct Top {
     #[command(flatten)]

@@ -6,6 +6,7 @@ use serde_json::Value;
 use super::keys::Key;
 use crate::client::rates::{Rate, Rates};
 use crate::command::status::words;
+use crate::view::explanation::is_note;
 
 /// The longest text of a search.
 const LONGEST_SEARCH: usize = 64;
@@ -38,11 +39,18 @@ pub struct Endpoint {
 pub struct Detail {
     pub name: String,
     pub endpoints: Vec<Endpoint>,
-    /// Problems, each with what to try.
-    pub findings: Vec<String>,
+    /// Problems, then notes.
+    pub findings: Vec<Finding>,
     /// Why nothing is known about it.
     pub error: Option<String>,
     pub offset: usize,
+}
+
+/// A problem with what to try, or a note.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    pub is_note: bool,
+    pub text: String,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -97,6 +105,8 @@ pub struct Model {
     /// The name of the selected Service.
     pub selected: String,
     pub detail: Option<Detail>,
+    /// The keys are shown.
+    pub is_helping: bool,
     /// Rows that were shown last, for pages.
     pub page: usize,
 }
@@ -144,8 +154,7 @@ impl Model {
                 detail.error = None;
                 detail.endpoints = endpoints(service, rates);
                 let findings = service["findings"].as_array().into_iter().flatten();
-                let sentence = |it: &Value| format!("{} {}", words(&it["problem"]), words(&it["fix"]));
-                detail.findings = findings.map(sentence).collect();
+                detail.findings = findings.map(finding).collect();
             }
         }
     }
@@ -174,12 +183,17 @@ impl Model {
         if key == Key::Interrupt {
             return Wish::Quit;
         }
+        if self.is_helping {
+            self.is_helping = false;
+            return Wish::Nothing;
+        }
         if self.is_searching {
             self.type_search(key);
             return Wish::Nothing;
         }
         match (key, self.detail.is_some()) {
             (Key::Char('q'), _) => return Wish::Quit,
+            (Key::Char('?'), _) => self.is_helping = true,
             (Key::Escape | Key::Backspace, true) => {
                 self.detail = None;
                 return Wish::Details(None);
@@ -243,6 +257,13 @@ impl Row {
     pub fn is_problem(&self) -> bool {
         matches!(self.state.as_str(), "problem" | "refused")
     }
+}
+
+fn finding(it: &Value) -> Finding {
+    let is_note = is_note(it);
+    let title = if is_note { "note: " } else { "" };
+    let text = format!("{title}{} {}", words(&it["problem"]), words(&it["fix"]));
+    Finding { is_note, text: text.trim_end().to_owned() }
 }
 
 fn endpoints(service: &Value, rates: &Rates) -> Vec<Endpoint> {
@@ -347,7 +368,9 @@ pub mod tests {
         assert_eq!(press(&mut model, &[Key::Enter]), Wish::Details(Some("c/broken".to_owned())));
         let endpoint = |address: &str, used: bool| json!({ "address": address, "usedForCluster": used, "node": "kb", "reason": "not ready" });
         let service = json!({
-            "service": "c/broken", "findings": [{ "problem": "No endpoint is ready.", "fix": "Check." }],
+            "service": "c/broken", "findings": [
+                { "problem": "No endpoint is ready.", "fix": "Check." },
+                { "severity": "note", "problem": "Hints are ignored.", "fix": "" }],
             "ports": [{ "name": "http", "port": 80, "protocol": "tcp", "endpoints": [endpoint("10.0.0.1:80", true), endpoint("10.0.0.2:80", false)] }],
         });
         model.details("a/other", &Ok(service.clone()), &Rates::new());
@@ -355,7 +378,9 @@ pub mod tests {
         model.details("c/broken", &Ok(service), &Rates::new());
         let detail = model.detail.as_ref().unwrap();
         assert_eq!(detail.endpoints[0].address, "10.0.0.2:80", "what is not used comes first");
-        assert_eq!(detail.findings, ["No endpoint is ready. Check."]);
+        let texts: Vec<&str> = detail.findings.iter().map(|it| it.text.as_str()).collect();
+        assert_eq!(texts, ["No endpoint is ready. Check.", "note: Hints are ignored."]);
+        assert_eq!(detail.findings.iter().filter(|it| it.is_note).count(), 1);
         assert_eq!(press(&mut model, &[Key::Escape]), Wish::Details(None));
         assert!(model.detail.is_none());
     }

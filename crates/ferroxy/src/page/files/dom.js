@@ -46,6 +46,11 @@ export function say(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
+/// Sets an attribute only if it differs: also the same value would cost the browser time.
+export function put(element, name, value) {
+  if (element.getAttribute(name) !== value) element.setAttribute(name, value);
+}
+
 const ICONS = {
   check: 'M3 8.5l3.2 3.2L13 5',
   alert: 'M8 2 1.5 13.5h13zM8 6.5v3.2M8 11.6v.4',
@@ -65,7 +70,7 @@ const ICONS = {
 
 /// Makes another icon of one.
 export function redraw(icon, name) {
-  icon.firstChild.setAttribute('d', ICONS[name]);
+  put(icon.firstChild, 'd', ICONS[name]);
 }
 
 export function icon(name) {

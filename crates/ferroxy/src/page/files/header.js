@@ -8,12 +8,27 @@ const COLOURS = { good: '#2e9e5b', info: '#3b82c4', warn: '#d79a2b', bad: '#d64b
 const WORDS = { connecting: 'Connecting', live: 'Live', gone: 'Reconnecting', busy: 'Busy', token: 'Token needed', denied: 'Refused' };
 const find = id => document.getElementById(id);
 
+/// Problems on this node, and what the view is about: both are in the title of the tab.
+let problems = 0;
+let place = '';
+
 export function start() {
   on('status', draw);
   on('journal', draw);
   on('services', draw);
   on('connection', drawConnection);
   setInterval(tick, 1000);
+}
+
+/// The view has changed to this one.
+export function setPlace(words) {
+  place = words;
+  drawTitle();
+}
+
+function drawTitle() {
+  const words = [place, store.status?.node, 'Ferroxy'].filter(Boolean).join(' · ');
+  document.title = `${problems ? `(${count(problems)}) ` : ''}${words}`;
 }
 
 /// The worst of what the status says: level, and a few words.
@@ -37,17 +52,17 @@ function draw() {
   find('mode').hidden = false;
   say(find('version'), status.version);
   const counted = [...store.services.values()].filter(row => row.state === 'problem' || row.state === 'refused').length;
-  const problems = store.loading.ended ? counted : status.services.problems ?? counted;
+  problems = store.loading.ended ? counted : status.services.problems ?? counted;
   const [level] = health(status);
   const all = level === 'good' && problems ? 'warn' : level;
-  document.title = `${problems ? `(${count(problems)}) ` : ''}${status.node} · Ferroxy`;
+  drawTitle();
   find('favicon').href = `data:image/svg+xml,${encodeURIComponent(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16"><path d="M8 1l6 3.5v7L8 15l-6-3.5v-7z" fill="${COLOURS[all]}"/></svg>`)}`;
   if (store.connection.state !== 'token') find('glance').hidden = false;
-  tiles(status, problems).forEach(show);
+  tiles(status).forEach(show);
   tick();
 }
 
-function tiles(status, problems) {
+function tiles(status) {
   const { source, queue, latency } = status;
   const [level, word, words] = health(status);
   const alive = source.watches.filter(it => it.alive).length;

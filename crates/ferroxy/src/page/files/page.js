@@ -12,6 +12,7 @@ import * as trace from './trace.js';
 
 const VIEWS = { services, service, trace, journal, agent };
 const TABS = ['services', 'trace', 'journal', 'agent'];
+const TITLES = { services: '', trace: 'Trace', journal: 'Journal', agent: 'Agent' };
 const THEMES = ['auto', 'light', 'dark'];
 const find = id => document.getElementById(id);
 
@@ -28,6 +29,8 @@ function route() {
     VIEWS[current].hide();
   }
   const moved = current !== name;
+  // What had the focus is hidden now: keyboard and screen reader go on with the new view.
+  if (current && moved) find('main').focus({ preventScroll: true });
   current = name;
   for (const view of Object.keys(VIEWS)) find(`view-${view}`).hidden = view !== name;
   for (const tab of document.querySelectorAll('nav a')) {
@@ -35,6 +38,7 @@ function route() {
     if (here) tab.setAttribute('aria-current', 'page');
     else tab.removeAttribute('aria-current');
   }
+  header.setPlace(TITLES[name] ?? rest.map(decoded).join('/'));
   VIEWS[name].show(new URLSearchParams(parameters), rest.map(decoded));
   if (moved) scrollTo(0, name === 'services' ? scrolled.get(name) ?? 0 : 0);
 }

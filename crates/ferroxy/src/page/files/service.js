@@ -61,12 +61,13 @@ function refresh() {
 }
 
 async function load() {
-  const wanted = name;
+  // The signal of this visit: whoever leaves a Service and comes back has another one.
+  const { signal } = stop;
   try {
-    const answer = await get(`services/${name.split('/').map(encodeURIComponent).join('/')}`, {}, stop.signal);
-    if (wanted === name) draw(answer);
+    const answer = await get(`services/${name.split('/').map(encodeURIComponent).join('/')}`, {}, signal);
+    if (!signal.aborted) draw(answer);
   } catch (error) {
-    if (wanted !== name || stop.signal.aborted) return;
+    if (signal.aborted) return;
     if (error.code === 404) drawUnknown(error.message);
     else if (!loaded) fill(root, head('pending', 'Waiting'), el('p.empty', error.message));
   }
@@ -108,12 +109,15 @@ function draw(answer) {
 function redraw() {
   const { standing, findings, diagnostics, ports } = loaded;
   const reason = standing['not handled'];
-  const state = reason ? 'not handled' : findings.length || diagnostics.length ? 'problem' : store.services.get(name)?.state ?? 'ok';
+  // What works as designed is a note, and no problem.
+  const notes = reason ? findings : findings.filter(it => it.severity === 'note');
+  const problems = findings.filter(it => !notes.includes(it));
+  const state = reason ? 'not handled' : problems.length || diagnostics.length ? 'problem' : store.services.get(name)?.state ?? 'ok';
   journal = el('section.card', { 'aria-label': 'Journal of this Service' });
   fill(root, head(state), facts(),
-    findings.map(it => (reason ? el('p.note', prose(`${it.problem} ${it.fix}`)) : finding(it))), invalid(diagnostics), counting(),
+    problems.map(finding), invalid(diagnostics), notes.map(it => el('p.note', prose(`${it.problem} ${it.fix}`))), counting(),
     ports.map(portCard), journal);
-  if (!findings.length && !diagnostics.length && !reason) {
+  if (!problems.length && !diagnostics.length && !reason) {
     root.querySelector('.facts').prepend(el('span.good-text', icon('check'), 'No problem found on this node'));
   }
   drawLines();
@@ -183,8 +187,13 @@ function endpoint(it, port) {
   return el('li', { class: used ? 'end' : 'end off', 'data-cluster': String(it.usedForCluster), 'data-local': String(it.usedForLocal) },
     el('p', el('code.address', it.address), badge(...look), el('span.dim', [it.pod, place].filter(Boolean).join(' · ')),
       el('span.rate', { 'data-rate': `${name} ${port} ${it.address}` })),
-    it.reason ? el('p.why', it.reason) : null,
-    it.down ? el('p.why', `Fails its probe: ${it.down.fault}, for `, ago(it.down.since), used ? '; it is used all the same' : '') : null);
+    why(it));
+}
+
+/// Why it is not used; and what its probe says, even if it is.
+function why({ reason, down }) {
+  if (!down) return reason ? el('p.why', reason) : null;
+  return el('p.why', el('span', reason ?? `fails its probe: ${down.fault}`, ', for ', ago(down.since), reason ? '' : '; it is used all the same'));
 }
 
 /// The connections between frontends and endpoints, drawn between the two columns.

@@ -1,27 +1,29 @@
 // The view of all Services: search, filters, sorting, and the table. A Service itself is shown by service.js.
 
-import { STATES, bytes, count, el, fill, icon, link, plural, redraw, say, stateOf } from './dom.js';
+import { STATES, bytes, count, el, fill, icon, link, plural, put, redraw, say, stateOf } from './dom.js';
 import { List, searchField } from './list.js';
 import { rates, watchRates } from './rates.js';
 import { on, setInView, store } from './store.js';
 
 const RANK = { refused: 0, problem: 1, pending: 2, ok: 3, 'not handled': 4 };
-/// Key, title, and what it is sorted by.
+/// Key, title, what it is sorted by, and the words for that where the head has no room.
 const COLUMNS = [
-  ['state', 'State', row => RANK[row.state] ?? 5],
-  ['name', 'Service', row => row.name],
-  ['type', 'Type', row => row.type],
-  ['address', 'Address', row => row.addresses[0] ?? ''],
-  ['ports', 'Ports', row => parseInt(row.ports[0], 10) || 0],
-  ['endpoints', 'Endpoints', row => row.endpoints.used],
-  ['rate', 'Traffic', row => -(rates.of(row.name)?.bytes ?? -1)],
-  ['problem', 'Problem', row => row.problem || '~'],
+  ['state', 'State', row => RANK[row.state] ?? 5, 'By state'],
+  ['name', 'Service', row => row.name, 'By name'],
+  ['type', 'Type', row => row.type, 'By type'],
+  ['address', 'Address', row => row.addresses[0] ?? '', 'By address'],
+  ['ports', 'Ports', row => parseInt(row.ports[0], 10) || 0, 'By port'],
+  ['endpoints', 'Endpoints', row => row.endpoints.used, 'By endpoints'],
+  ['rate', 'Traffic', row => -(rates.of(row.name)?.bytes ?? -1), 'By traffic'],
+  ['problem', 'Problem', row => row.problem || '~', 'By problem'],
 ];
 const DEFAULTS = { q: '', ns: '', state: '', sort: 'state', desc: false };
 
-let search, chips, namespace, summary, head, list, empty;
+let search, chips, namespace, sort, direction, summary, head, list, empty;
 let wanted = { ...DEFAULTS };
 let active = '';
+/// All Services in the order wanted; null after a change of either. What is typed only leaves some of them out.
+let ordered = null;
 let shown = false;
 let stopRates = () => {};
 
@@ -33,26 +35,36 @@ export function start(section) {
     const look = STATES[state] ?? { level: '', word: 'All' };
     return el('button', { class: `chip ${look.level}`, value: state, onclick: () => want({ state }) }, look.icon && icon(look.icon), look.word, el('b'));
   }));
+  sort = el('select', { id: 'sort', class: 'sort', 'aria-label': 'Sort', onchange: () => want({ sort: sort.value, desc: false }) },
+    COLUMNS.map(([value, , , words]) => el('option', { value }, words)));
+  direction = el('button.sort', { id: 'direction', onclick: () => want({ desc: !wanted.desc }) });
   summary = el('p.dim.summary', { role: 'status' });
   head = el('div.cells.head', { role: 'row' }, COLUMNS.map(([key, title]) => el(`span.c-${key}`, { role: 'columnheader' },
     el('button', { 'data-sort': key, onclick: () => want({ sort: key, desc: wanted.sort === key && !wanted.desc }) }, title))));
-  list = new List({ id: 'services', role: 'grid', label: 'Services', tools: [field, chips, namespace, summary], head, make, show: showRow, key: row => row.name });
+  list = new List({ id: 'services', role: 'grid', label: 'Services', tools: [field, chips, namespace, sort, direction, summary], head, make, show: showRow,
+    key: row => row.name, isTall: row => row.problem !== '' });
   empty = el('div.empty', { hidden: true });
   fill(section, el('h1.unseen', 'Services'), list.element, empty);
   list.body.addEventListener('click', event => open(event.target.closest('[role=row]'), event));
   setInView(() => (shown ? list.inView().map(row => row.name) : []));
-  on('services', () => shown && draw());
+  on('services', () => {
+    ordered = null;
+    if (shown) draw();
+  });
   on('status', () => shown && drawEmpty());
 }
 
 export function show(parameters) {
   shown = true;
   wanted = { ...DEFAULTS, ...Object.fromEntries(parameters), desc: parameters.get('desc') === '1' };
+  ordered = null;
   if (search.value !== wanted.q) search.value = wanted.q;
   stopRates();
   stopRates = watchRates(null, () => {
-    if (wanted.sort === 'rate') draw();
-    else list.refresh();
+    if (wanted.sort === 'rate') {
+      ordered = null;
+      draw();
+    } else list.refresh();
   });
   draw();
 }
@@ -66,7 +78,7 @@ export function key(event) {
   const moves = { ArrowDown: 1, ArrowUp: -1, Home: -Infinity, End: Infinity };
   const typing = event.target === search;
   const step = moves[event.key] ?? (typing ? undefined : { j: 1, k: -1 }[event.key]);
-  if (step !== undefined && !(typing && ['Home', 'End'].includes(event.key)) && event.target !== namespace) {
+  if (step !== undefined && !(typing && ['Home', 'End'].includes(event.key)) && event.target.tagName !== 'SELECT') {
     move(step);
     return true;
   }
@@ -75,7 +87,7 @@ export function key(event) {
     search.select();
     return true;
   }
-  if (event.key === 'Enter' && (typing || event.target === list.grid || event.target === document.body)) {
+  if (event.key === 'Enter' && (typing || !event.target.closest('a, button, select'))) {
     const name = active || list.items[0]?.name;
     if (name) location.hash = link(name);
     return true;
@@ -101,6 +113,7 @@ export function listHash() {
 function want(change) {
   wanted = { ...wanted, ...change };
   history.replaceState(null, '', listHash());
+  if ('sort' in change || 'desc' in change) ordered = null;
   if ('q' in change || 'state' in change || 'ns' in change) {
     active = '';
     scrollTo(0, Math.min(scrollY, list.element.offsetTop));
@@ -113,29 +126,31 @@ function select() {
   const words = wanted.q.toLowerCase().split(/\s+/).filter(Boolean);
   const numbers = Object.fromEntries(Object.keys(STATES).map(state => [state, 0]));
   const items = [];
-  for (const row of store.services.values()) {
+  if (!ordered) order();
+  for (const row of ordered) {
     if (wanted.ns && row.namespace !== wanted.ns) continue;
     if (!words.every(word => row.words.includes(word))) continue;
     numbers[row.state] = (numbers[row.state] ?? 0) + 1;
     if (!wanted.state || row.state === wanted.state) items.push(row);
   }
+  return { items, numbers };
+}
+
+function order() {
   const [, , by] = COLUMNS.find(([key]) => key === wanted.sort) ?? COLUMNS[0];
   const sign = wanted.desc ? -1 : 1;
-  const keyed = items.map(row => ({ row, by: by(row) }));
+  const keyed = [...store.services.values()].map(row => ({ row, by: by(row) }));
   const compare = (a, b) => (a < b ? -1 : a > b ? 1 : 0);
   keyed.sort((a, b) => sign * compare(a.by, b.by) || compare(a.row.name, b.row.name));
-  return { items: keyed.map(it => it.row), numbers };
+  ordered = keyed.map(it => it.row);
+  drawNamespaces();
 }
 
 function draw() {
   const { items, numbers } = select();
   drawChips(numbers);
-  drawNamespaces();
-  head.querySelectorAll('button').forEach(button => {
-    const sorted = button.dataset.sort === wanted.sort;
-    button.parentElement.setAttribute('aria-sort', sorted ? (wanted.desc ? 'descending' : 'ascending') : 'none');
-  });
-  list.element.classList.toggle('counted', Boolean(store.status?.trafficCounted));
+  namespace.value = wanted.ns;
+  drawSort();
   const all = store.services.size;
   const { ended, total } = store.loading;
   list.element.classList.toggle('loading', !ended);
@@ -155,6 +170,22 @@ function drawChips(numbers) {
   }
 }
 
+/// In the head of the table, and for a phone, which has no room for a head.
+function drawSort() {
+  const way = wanted.desc ? 'descending' : 'ascending';
+  head.querySelectorAll('button').forEach(button => {
+    button.parentElement.setAttribute('aria-sort', button.dataset.sort === wanted.sort ? way : 'none');
+  });
+  const counted = Boolean(store.status?.trafficCounted);
+  list.element.classList.toggle('counted', counted);
+  list.element.dataset.by = wanted.sort;
+  sort.querySelector('[value=rate]').hidden = !counted;
+  sort.value = wanted.sort;
+  say(direction, wanted.desc ? '↓' : '↑');
+  direction.setAttribute('aria-label', `Sorted ${way}: change`);
+  direction.title = direction.ariaLabel;
+}
+
 function drawNamespaces() {
   const names = [...new Set([...store.services.values()].map(row => row.namespace))].sort();
   if (wanted.ns && !names.includes(wanted.ns)) names.unshift(wanted.ns);
@@ -163,7 +194,6 @@ function drawNamespaces() {
     namespace.dataset.now = text;
     fill(namespace, el('option', { value: '' }, 'All namespaces'), names.map(name => el('option', { value: name }, name)));
   }
-  namespace.value = wanted.ns;
 }
 
 function drawEmpty(number = list.items.length) {
@@ -199,35 +229,41 @@ function showRow(element, row, index) {
   const [state, , type, address, ports, endpoints, rate, problem] = element.children;
   const { parts } = element;
   const look = stateOf(row.state);
-  element.id = `row-${index}`;
-  element.dataset.name = row.name;
-  element.setAttribute('aria-rowindex', index + 2);
-  element.setAttribute('aria-selected', String(row.name === active));
+  put(element, 'id', `row-${index}`);
+  put(element, 'data-name', row.name);
+  put(element, 'aria-rowindex', String(index + 2));
+  put(element, 'aria-selected', String(row.name === active));
   element.classList.toggle('changed', Date.now() - (row.changed ?? 0) < 1500);
-  state.className = `c-state ${look.level}`;
-  state.title = look.word;
+  put(state, 'class', `c-state ${look.level}`);
+  put(state, 'title', look.word);
   redraw(parts.sign, look.icon);
   say(parts.word, look.word);
-  parts.anchor.href = link(row.name);
+  put(parts.anchor, 'href', link(row.name));
   say(parts.namespace, `${row.namespace}/`);
-  parts.short.data = row.short;
+  write(parts.short, row.short);
   say(type, row.type);
-  address.title = row.addresses.join(', ');
-  parts.address.data = row.addresses[0] ?? '–';
+  put(address, 'title', row.addresses.join(', '));
+  write(parts.address, row.addresses[0] ?? '–');
   say(parts.addresses, more((row.addressCount ?? row.addresses.length) - 1));
-  ports.title = [...row.ports, ...row.nodePorts.map(it => `node ${it}`)].join(', ');
-  parts.ports.data = row.ports[0] ?? '–';
+  put(ports, 'title', [...row.ports, ...row.nodePorts.map(it => `node ${it}`)].join(', '));
+  write(parts.ports, row.ports[0] ?? '–');
   say(parts.morePorts, more((row.portCount ?? row.ports.length) + row.nodePorts.length - 1));
   const { used, total } = row.endpoints;
-  parts.meter.className = `meter ${used === 0 ? 'none' : used < total ? 'some' : 'all'}`;
-  parts.meter.hidden = row.state === 'not handled';
-  parts.meter.firstChild.style.width = `${total ? Math.round((used / total) * 100) : 0}%`;
-  parts.endpoints.data = `${count(used)}/${count(total)}`;
-  endpoints.title = `${used} of ${total} endpoints are used`;
+  put(parts.meter, 'class', `meter ${used === 0 ? 'none' : used < total ? 'some' : 'all'}`);
+  if (parts.meter.hidden !== (row.state === 'not handled')) parts.meter.hidden = !parts.meter.hidden;
+  const width = `${total ? Math.round((used / total) * 100) : 0}%`;
+  if (parts.width !== width) parts.meter.firstChild.style.width = parts.width = width;
+  write(parts.endpoints, `${count(used)}/${count(total)}`);
+  put(endpoints, 'title', `${used} of ${total} endpoints are used`);
   const now = rates.of(row.name);
   say(rate, now ? `${bytes(now.bytes)}/s` : '');
-  problem.title = row.problem;
+  put(problem, 'title', row.problem);
   say(problem, row.problem);
+}
+
+/// The text of a text node.
+function write(node, text) {
+  if (node.data !== text) node.data = text;
 }
 
 const more = number => (number > 0 ? ` +${number}` : '');

@@ -14,7 +14,7 @@ const VERDICTS = {
   pass: ['idle', 'minus', 'Left alone', 'No Service has this address and port: the packet goes on as it is.'],
 };
 
-let from, to, device, names, result;
+let from, to, device, names, result, answer, path;
 let stop = new AbortController();
 let shown = false;
 let asked = null;
@@ -36,11 +36,15 @@ export function start(section) {
     event.preventDefault();
     const parameters = new URLSearchParams({ from: from.value.trim(), to: to.value.trim() });
     if (device.value.trim()) parameters.set('interface', device.value.trim());
+    // The keyboard of a phone would cover the answer.
+    if (matchMedia('(pointer: coarse)').matches) document.activeElement.blur();
     const hash = `#/trace?${parameters}`;
     if (location.hash === hash) show(parameters);
     else location.hash = hash;
   });
-  result = el('div', { id: 'path', 'aria-live': 'polite' });
+  answer = el('div', { role: 'status' });
+  path = el('div');
+  result = el('div', { id: 'path', hidden: true }, answer, path);
   fill(section, el('h1', 'Trace a connection'),
     el('p.dim.lead', 'What the rules of this node do to the first packet of a connection. Nothing is sent.'), form, result);
   on('connection', () => shown && failed && store.connection.state === 'live' && run());
@@ -54,7 +58,7 @@ export function show(parameters) {
   suggest();
   if (parameters.has('to') && parameters.get('to')) {
     asked = { from: from.value || 'node', to: to.value, interface: device.value };
-    run();
+    run().then(reveal);
   } else to.focus({ preventScroll: true });
 }
 
@@ -97,9 +101,17 @@ async function run() {
   } catch (error) {
     if (question !== asked || (error.code === 0 && stop.signal.aborted)) return;
     failed = error.code === 0 || error.code === 503;
-    fill(result, el('div.finding', icon('alert'), el('div', el('p', prose(error.message)))));
+    fill(answer, el('div.finding', icon('alert'), el('div', el('p', prose(error.message)))));
+    fill(path);
   }
+  result.hidden = false;
   result.removeAttribute('aria-busy');
+}
+
+/// Scrolls to the answer, unless all of it can be seen.
+function reveal() {
+  const box = answer.getBoundingClientRect();
+  if (shown && (box.top < 0 || box.bottom > innerHeight)) result.scrollIntoView();
 }
 
 function draw(trace) {
@@ -111,12 +123,14 @@ function draw(trace) {
   const steps = trace.steps.map((step, index) => el('li.step',
     el('span.dot', { 'aria-hidden': 'true' }, String(index + 1)),
     el('div.card', el('p', el('code.where', step.chain), el('span.effect', step.effect)), el('pre', step.rule))));
-  fill(result, el('ol.path', { 'aria-label': 'Path of the packet' },
+  fill(answer, el('section', { class: `card verdict ${level}`, 'aria-label': 'Verdict' },
+    el('p.effect', badge(level, sign, title), el('span.dim', words ?? chance)),
+    number ? el('ul.targets', trace.endpoints.slice(0, MOST).map(target), number > MOST && el('li', `and ${number - MOST} more`)) : null,
+    named() ? el('p', el('a', { href: link(named()) }, `Service ${named()}`)) : null));
+  fill(path, el('ol.path', { 'aria-label': 'Path of the packet' },
     el('li.step.begin', el('span.dot', { 'aria-hidden': 'true' }, icon('right')), el('div', el('p.effect', 'Packet'), el('p', el('code', about)))),
     steps.length ? steps : el('li.step', el('span.dot'), el('div', el('p.dim', 'No rule of ours concerns it.'))),
-    el('li', { class: `step verdict ${level}` }, el('span.dot', { 'aria-hidden': 'true' }, icon(sign)),
-      el('div', el('p.effect', badge(level, sign, title)), el('p.dim', words ?? chance),
-        el('ul.targets', trace.endpoints.slice(0, MOST).map(target), number > MOST && el('li', `and ${number - MOST} more`)), named() ? el('p', el('a', { href: link(named()) }, `Service ${named()}`)) : null))),
+    el('li', { class: `step last ${level}` }, el('span.dot', { 'aria-hidden': 'true' }, icon(sign)), el('p.effect', title))),
   el('p.dim.command', 'The same in a terminal: ', copyable(command())));
 }
 
