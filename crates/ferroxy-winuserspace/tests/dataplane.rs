@@ -18,7 +18,8 @@ use ferroxy_core::intent::FrontendKind::{ExternalIp, NodePort};
 use ferroxy_core::{Protocol, ServiceIntent};
 use ferroxy_dataplane::{Change, Changed, Dataplane, HandsOver, Persists, Programmed, Verifies};
 use support::{
-    Host, PORT, address, ask_tcp, ask_udp, at, intent, service, tcp_server, udp_server, with_cluster_ip,
+    Host, PORT, address, ask_tcp, ask_udp, at, intent, is_refused, service, tcp_server, udp_server,
+    with_cluster_ip,
 };
 
 fn change(service: &ServiceIntent) -> Vec<Change> {
@@ -65,14 +66,14 @@ fn endpoints_come_and_go_and_without_them_clients_are_refused() {
     let mut dataplane = host.open();
     dataplane.start(&intent(std::slice::from_ref(&empty), node)).unwrap();
     assert_eq!(host.present(), [ip], "the host refuses ports without a listener");
-    assert!(ask_tcp(ip, PORT).is_err());
+    assert!(is_refused(ip, PORT));
     for name in ["one", "two"] {
         let changed = with_cluster_ip("web", ip, Protocol::Tcp, &[tcp_server(name)]);
         assert_eq!(dataplane.change(change(&changed)).unwrap().refused, []);
         assert_eq!(ask_tcp(ip, PORT).unwrap(), name);
     }
     dataplane.change(change(&empty)).unwrap();
-    assert!(ask_tcp(ip, PORT).is_err());
+    assert!(is_refused(ip, PORT));
     assert_eq!(host.calls(), [format!("add {ip} to Ethernet")], "the address stays all the time");
 }
 
@@ -87,7 +88,7 @@ fn an_address_stays_until_the_last_service_leaves_it() {
     dataplane.start(&intent(&[one.clone(), two.clone()], node)).unwrap();
     dataplane.change(removal(&one)).unwrap();
     assert_eq!((host.present(), ask_tcp(shared, PORT + 1).unwrap().as_str()), (vec![shared], "it"));
-    assert!(ask_tcp(shared, PORT).is_err());
+    assert!(is_refused(shared, PORT));
     dataplane.change(removal(&two)).unwrap();
     assert!(host.present().is_empty());
     assert!(dataplane.in_force().is_empty() && dataplane.acknowledged().is_empty());
@@ -113,7 +114,7 @@ fn a_restart_adopts_addresses_and_removes_those_of_services_that_left() {
     careful.verify().unwrap();
     assert_eq!(host.calls(), [format!("remove {leaves}")]);
     drop(careful);
-    assert!(ask_tcp(stays, PORT).is_err(), "listeners end with the process");
+    assert!(is_refused(stays, PORT), "listeners end with the process");
     host.open().start(&now).unwrap();
     assert_eq!((host.calls(), host.present()), (vec![], vec![stays]));
 }
@@ -252,7 +253,7 @@ fn a_stop_closes_listeners_and_leaves_addresses() {
     dataplane.start(&intent(&[web("web", ip)], node)).unwrap();
     assert_eq!(ask_tcp(ip, PORT).unwrap(), "web");
     dataplane.finish(Duration::ZERO);
-    assert!(ask_tcp(ip, PORT).is_err());
+    assert!(is_refused(ip, PORT));
     assert_eq!(host.present(), [ip]);
 }
 

@@ -209,6 +209,15 @@ pub fn ask_tcp(ip: IpAddr, port: u16) -> io::Result<String> {
     Ok(answer)
 }
 
+/// Whether nothing serves clients of this address. (wine closes a listening socket a moment after the program has closed it: until
+/// then the system still accepts a client, and ends its connection without an answer.)
+pub fn is_refused(ip: IpAddr, port: u16) -> bool {
+    match ask_tcp(ip, port) {
+        Err(_) => true,
+        Ok(answer) => cfg!(windows) && answer.is_empty(),
+    }
+}
+
 /// The answer must come from the address that was asked. (wine answers from another loopback address.)
 pub fn ask_udp(ip: IpAddr, port: u16) -> io::Result<String> {
     let (socket, asked) = (UdpSocket::bind("127.0.0.1:0")?, SocketAddr::new(ip, port));
