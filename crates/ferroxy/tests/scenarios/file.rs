@@ -14,6 +14,8 @@ use ferroxy_source::manifest::read_str;
 
 pub struct Scenario {
     pub path: PathBuf,
+    /// Files of `ferroxy-core/src/resolve/` that decide here.
+    pub rules: Vec<String>,
     pub policy: Policy,
     pub packets: Vec<Packet>,
     pub steps: Vec<Step>,
@@ -43,9 +45,11 @@ impl Scenario {
             let (words, text) = part.split_once('\n').unwrap();
             Step { words: words.to_owned(), text: text.to_owned() }
         };
+        let rules = head.lines().filter_map(|line| line.strip_prefix("# rule: "));
+        let rules = rules.flat_map(|line| line.split(", ")).map(str::to_owned).collect();
         let mut policy = policy();
         head.lines().filter_map(|line| line.strip_prefix("# policy: ")).for_each(|it| set(&mut policy, it));
-        Scenario { path, policy, packets, steps: parts.map(step).collect() }
+        Scenario { path, rules, policy, packets, steps: parts.map(step).collect() }
     }
 
     pub fn name(&self) -> String {

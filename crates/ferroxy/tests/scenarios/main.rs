@@ -1,7 +1,8 @@
 //! Scenarios: clusters that change step by step, through the real agent, on every dataplane.
 //!
-//! A scenario is `cases/NAME.yaml`: lines `# packet: FROM -> TO:PORT/PROTOCOL` and `# policy: SETTING`, then steps. A step is a
-//! line `# step: words`, lines `# delete: KIND NAME` and `# host: ADDRESS…`, and the manifests that it adds or changes. `NAME.expected` beside it has the Intent, the
+//! A scenario is `cases/NAME.yaml`: lines `# rule: NAME, …` (files of `ferroxy-core/src/resolve/`), `# packet: FROM -> TO:PORT/PROTOCOL`
+//! and `# policy: SETTING`, then steps. A step is a line `# step: words`, lines `# delete: KIND NAME` and `# host: ADDRESS…`, and
+//! the manifests that it adds or changes. `NAME.expected` beside it has the Intent, the
 //! Diagnostics and the verdicts after every step: the same for every dataplane, or listed where a mode differs.
 //! `UPDATE_SCENARIOS=1 cargo test --test scenarios` rewrites it; read the difference before you commit it.
 //!
@@ -17,6 +18,7 @@ mod pure;
 mod sockets;
 mod windows;
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::sync::Arc;
 
@@ -33,6 +35,17 @@ fn every_scenario_comes_out_as_written() {
     for scenario in &scenarios {
         pure::check(scenario);
     }
+}
+
+/// A new Kubernetes rule needs a scenario in which its answer changes.
+#[test]
+fn every_rule_has_a_scenario() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../ferroxy-core/src/resolve");
+    let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let rules: BTreeSet<String> =
+        files.map(|path| path.file_stem().unwrap().to_string_lossy().into_owned()).collect();
+    let played: BTreeSet<String> = scenarios().into_iter().flat_map(|it| it.rules).collect();
+    assert_eq!(played, rules);
 }
 
 #[test]
