@@ -188,7 +188,9 @@ mod tests {
 
     #[test]
     fn a_failure_is_reported_and_the_next_call_reconnects() {
-        let server = Server::start(Options::default()).unwrap();
+        // An address of its own: a server of another test may get the port while nobody listens on it.
+        let options = Options { address: ([127, 0, 0, 77], 0).into(), ..Options::default() };
+        let server = Server::start(options).unwrap();
         let (address, token) = (server.address(), String::new());
         let caller = Caller::new(Target { address, authority: None, token }).unwrap();
         server.fault(crate::api::Fault::Refuse).unwrap();
