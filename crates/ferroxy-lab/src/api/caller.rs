@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_failure_is_reported_and_the_next_call_reconnects() {
-        // An address of its own: a server of another test may get the port while nobody listens on it.
+        // An address of its own: a server of another test may get the port while nothing listens on it.
         let options = Options { address: ([127, 0, 0, 77], 0).into(), ..Options::default() };
         let server = Server::start(options).unwrap();
         let (address, token) = (server.address(), String::new());
