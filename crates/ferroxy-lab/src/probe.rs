@@ -99,6 +99,12 @@ pub fn ask(protocol: Protocol, target: SocketAddr, timeout: Duration) -> Result<
     attempt(protocol, target, &[timeout])
 }
 
+/// The same, but a UDP request without an answer is sent a second time.
+pub fn ask_twice(protocol: Protocol, target: SocketAddr, timeout: Duration) -> Result<Answer> {
+    let first = timeout.min(REPEAT);
+    attempt(protocol, target, &[first, timeout - first])
+}
+
 /// `waits`: the timeout after each transmission of a UDP request. TCP retransmits itself within their sum.
 fn attempt(protocol: Protocol, target: SocketAddr, waits: &[Duration]) -> Result<Answer> {
     let outcome = match protocol {
@@ -113,10 +119,8 @@ fn attempt(protocol: Protocol, target: SocketAddr, waits: &[Duration]) -> Result
 fn ask_repeatedly(protocol: Protocol, target: SocketAddr, effort: &Effort) -> Result<Seen> {
     let mut seen = Seen::new();
     let (mut replies, mut failures) = (0, 0);
-    let first = effort.timeout.min(REPEAT);
-    let waits = [first, effort.timeout - first];
     while replies < effort.replies && failures < effort.failures {
-        let answer = attempt(protocol, target, &waits)?;
+        let answer = ask_twice(protocol, target, effort.timeout)?;
         match answer {
             Answer::Reply(_) => replies += 1,
             _ => failures += 1,

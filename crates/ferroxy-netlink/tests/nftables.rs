@@ -87,7 +87,7 @@ fn key(key: &[u8]) -> ElementRef<'_> {
 fn elements(connection: &mut Connection, family: Family, set: &str) -> BTreeSet<Element> {
     let mut found = BTreeSet::new();
     connection
-        .elements(family, TABLE, set, &mut |element| assert!(found.insert(element), "listed twice"))
+        .elements(family, TABLE, set, &mut |element| assert!(found.insert(element.into()), "listed twice"))
         .unwrap();
     found
 }
@@ -768,9 +768,9 @@ fn a_batch_may_have_many_megabytes() {
         let mut seen = vec![false; count as usize];
         connection
             .elements(Family::Ip, TABLE, "m", &mut |element| {
-                let key = u32::from_be_bytes(element.key.as_slice().try_into().unwrap());
+                let key = u32::from_be_bytes(element.key.try_into().unwrap());
                 seen[key as usize] = true;
-                assert_eq!(element.data, goto("c"));
+                assert_eq!(element.data, (&goto("c")).into());
             })
             .unwrap();
         assert!(seen.iter().all(|seen| *seen));

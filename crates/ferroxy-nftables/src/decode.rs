@@ -9,19 +9,19 @@ use crate::chain::{ChainId, Treatment};
 use crate::element::{Element, Key, ServicePort, SetId, Value, address_from};
 
 /// `None` for a key that is longer than our longest one.
-pub fn decode(set: SetId, family: Family, element: nl::Element) -> Option<Element> {
-    let key = Key::from_bytes(&element.key)?;
+pub fn decode(set: SetId, family: Family, element: nl::ElementRef<'_>) -> Option<Element> {
+    let key = Key::from_bytes(element.key)?;
     let value = match (element.data, element.key_end) {
-        (nl::Data::None, None) => Value::Member,
-        (nl::Data::None, Some(end)) => last_address(&end, family).map_or(Value::Foreign, Value::UpTo),
-        (nl::Data::Verdict(nl::Verdict::Goto(chain)), _) => {
-            ChainId::parse(&chain).map_or(Value::Foreign, Value::Goto)
+        (nl::DataRef::None, None) => Value::Member,
+        (nl::DataRef::None, Some(end)) => last_address(end, family).map_or(Value::Foreign, Value::UpTo),
+        (nl::DataRef::Verdict(nl::VerdictRef::Goto(chain)), _) => {
+            ChainId::parse(chain).map_or(Value::Foreign, Value::Goto)
         }
-        (nl::Data::Verdict(_), _) => Value::Foreign,
-        (nl::Data::Value(bytes), _) => match set {
-            SetId::Frontends(_) | SetId::LocalFrontends(_) => treatment(&bytes),
-            SetId::StickyPorts(_) => service_port(&bytes),
-            _ => endpoint(&bytes),
+        (nl::DataRef::Verdict(_), _) => Value::Foreign,
+        (nl::DataRef::Value(bytes), _) => match set {
+            SetId::Frontends(_) | SetId::LocalFrontends(_) => treatment(bytes),
+            SetId::StickyPorts(_) => service_port(bytes),
+            _ => endpoint(bytes),
         }
         .unwrap_or(Value::Foreign),
     };

@@ -1,6 +1,7 @@
 //! The order of endpoints that the kernel has: at a start, whoever stays keeps its slot. `render` numbers endpoints in their
 //! given order.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use ferroxy_core::{Endpoint, Frontend, PortIntent, Route, ServiceIntent};
@@ -14,8 +15,9 @@ pub fn onto_kernel(seen: &State, service: &Arc<ServiceIntent>) -> Arc<ServiceInt
     if seen.is_empty() {
         return service.clone();
     }
-    let mut placed = ServiceIntent::clone(service);
-    for port in &mut placed.ports {
+    // Most Services have the order of the kernel already: these are not copied.
+    let mut placed = Cow::Borrowed(&**service);
+    for (index, port) in service.ports.iter().enumerate() {
         // All frontends that use a pool have the same order: the first one tells.
         let first = |uses: &[(Route, u32)]| {
             port.frontends.iter().find_map(|frontend| {
@@ -25,10 +27,17 @@ pub fn onto_kernel(seen: &State, service: &Arc<ServiceIntent>) -> Arc<ServiceInt
         };
         let cluster = first(&[(Route::Cluster, 0), (Route::ExternalCluster, 0), (Route::ExternalLocal, 0)]);
         let local = first(&[(Route::Local, 0), (Route::ExternalLocal, LOCAL_SLOTS)]);
-        port.cluster = place(&cluster.unwrap_or_default(), &port.cluster);
-        port.local = place(&local.unwrap_or_default(), &port.local);
+        let cluster = place(&cluster.unwrap_or_default(), &port.cluster);
+        let local = place(&local.unwrap_or_default(), &port.local);
+        if cluster != port.cluster || local != port.local {
+            let port = &mut placed.to_mut().ports[index];
+            (port.cluster, port.local) = (cluster, local);
+        }
     }
-    if placed == **service { service.clone() } else { Arc::new(placed) }
+    match placed {
+        Cow::Borrowed(_) => service.clone(),
+        Cow::Owned(placed) => Arc::new(placed),
+    }
 }
 
 /// The endpoints that the kernel has for a frontend, in slot order.

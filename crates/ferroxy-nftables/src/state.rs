@@ -108,6 +108,13 @@ impl Table {
         self.elements.entry(element.set).or_default().insert(element.key, entry);
     }
 
+    /// All elements of a set. Together they take less time than one by one.
+    pub fn fill(&mut self, set: SetId, elements: Vec<(Key, Entry)>) {
+        if !elements.is_empty() {
+            self.elements.insert(set, elements.into_iter().collect());
+        }
+    }
+
     pub fn get(&self, set: SetId, key: &Key) -> Option<&Entry> {
         self.elements.get(&set)?.get(key)
     }

@@ -8,9 +8,9 @@ use std::task::Waker;
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use tokio::time::sleep;
 
 use crate::clock::{self, Nanos, nanos};
+use crate::system::runtime::sleep;
 
 const TICK: Duration = Duration::from_millis(100);
 /// A turn takes 12.8 seconds.

@@ -6,14 +6,10 @@ use std::net::{TcpListener, UdpSocket};
 use std::pin::Pin;
 use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll};
-use std::thread::JoinHandle;
-
-use tokio::runtime::{Builder, Handle};
-use tokio::sync::Notify;
-use tokio::task::AbortHandle;
 
 use crate::config::Class;
 use crate::shared::Shared;
+use crate::system::runtime::{self, Aborter, Handle, RawTcpListener, RawUdpSocket, Thread};
 use crate::table::Frontend;
 use crate::tcp::accept::{self, accept};
 use crate::tcp::serve::{Arrived, Entry, serve};
@@ -21,18 +17,14 @@ use crate::udp::listen::{self, listen};
 use crate::wheel;
 
 #[derive(Debug)]
-pub struct Worker {
-    runtime: Handle,
-    stop: Arc<Notify>,
-    thread: JoinHandle<()>,
-}
+pub struct Worker(Thread);
 
 /// A task that listens on one socket.
 #[derive(Debug)]
 pub struct Listening {
     #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "sockets are not handed over"))]
     socket: Listened,
-    task: AbortHandle,
+    task: Aborter,
     /// Ends when the task and its socket are gone.
     gone: mpsc::Receiver<()>,
 }
@@ -41,34 +33,24 @@ pub struct Listening {
 #[derive(Debug)]
 #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "sockets are not handed over"))]
 enum Listened {
-    Tcp(Arc<tokio::net::TcpListener>),
-    Udp(Arc<tokio::net::UdpSocket>),
+    Tcp(Arc<RawTcpListener>),
+    Udp(Arc<RawUdpSocket>),
 }
 
 impl Worker {
     pub fn start(number: usize) -> io::Result<Worker> {
-        let runtime = Builder::new_current_thread().enable_io().enable_time().build()?;
-        let handle = runtime.handle().clone();
-        let stop = Arc::new(Notify::new());
-        let stopped = stop.clone();
-        let thread = std::thread::Builder::new().name(format!("proxy-{number}")).spawn(move || {
-            runtime.block_on(async {
-                tokio::spawn(wheel::turn());
-                stopped.notified().await;
-            });
-        })?;
-        Ok(Worker { runtime: handle, stop, thread })
+        let thread = Thread::start(format!("proxy-{number}"))?;
+        thread.handle().spawn(wheel::turn());
+        Ok(Worker(thread))
     }
 
     /// Ends the thread and cuts its connections.
     pub fn stop(self) {
-        self.stop.notify_one();
-        // A thread that has panicked is gone, too.
-        let _ = self.thread.join();
+        self.0.stop();
     }
 
     pub fn sibling(&self) -> Sibling {
-        Sibling(self.runtime.clone())
+        Sibling(self.0.handle().clone())
     }
 
     pub fn listen_tcp(
@@ -78,10 +60,11 @@ impl Worker {
         shared: Arc<Shared>,
         siblings: Siblings,
     ) -> io::Result<Listening> {
-        let _inside = self.runtime.enter();
-        let socket = Arc::new(tokio::net::TcpListener::from_std(socket)?);
-        let listener = accept::Listener { socket: socket.clone(), entry, shared, siblings };
-        Ok(self.spawn(Listened::Tcp(socket), accept(listener)))
+        let handle = self.0.handle().clone();
+        let socket = runtime::TcpListener::new(socket, &handle)?;
+        let raw = socket.raw().clone();
+        let listener = accept::Listener { socket, handle, entry, shared, siblings };
+        Ok(self.spawn(Listened::Tcp(raw), accept(listener)))
     }
 
     pub fn listen_udp(
@@ -91,16 +74,17 @@ impl Worker {
         class: Class,
         shared: Arc<Shared>,
     ) -> io::Result<Listening> {
-        let _inside = self.runtime.enter();
-        let socket = Arc::new(tokio::net::UdpSocket::from_std(socket)?);
-        let listener = listen::Listener::new(socket.clone(), frontend, class, shared);
-        Ok(self.spawn(Listened::Udp(socket), listen(listener)))
+        let handle = self.0.handle().clone();
+        let socket = runtime::UdpSocket::new(socket, &handle)?;
+        let raw = socket.raw().clone();
+        let listener = listen::Listener::new(socket, handle, frontend, class, shared);
+        Ok(self.spawn(Listened::Udp(raw), listen(listener)))
     }
 
     fn spawn(&self, socket: Listened, listening: impl Future<Output = ()> + Send + 'static) -> Listening {
         let (alive, gone) = mpsc::channel::<()>();
-        let task = self.runtime.spawn(Task { listening: Box::pin(listening), _alive: alive });
-        Listening { socket, task: task.abort_handle(), gone }
+        let task = self.0.handle().spawn(Task { listening: Box::pin(listening), _alive: alive });
+        Listening { socket, task, gone }
     }
 }
 
@@ -147,12 +131,10 @@ impl std::os::fd::AsFd for Listening {
 pub struct Sibling(Handle);
 
 impl Sibling {
-    pub fn take_connection(&self, arrived: Arrived<tokio::net::TcpStream>) {
+    pub fn take_connection(&self, arrived: Arrived) {
         let Arrived { stream, peer, entry, accepted } = arrived;
-        let _inside = self.0.enter();
         // If it cannot change threads, memory is short, and the client sees it closed.
-        let moved = stream.into_std().and_then(tokio::net::TcpStream::from_std);
-        if let Ok(stream) = moved {
+        if let Ok(stream) = stream.move_to(&self.0) {
             self.0.spawn(serve(Arrived { stream, peer, entry, accepted }));
         }
     }

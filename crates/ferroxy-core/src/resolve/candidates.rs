@@ -58,7 +58,7 @@ pub(crate) fn find<'f>(
     // Of two entries for one address and port, one that is not terminating wins, then one that is ready (slices are
     // updated one after the other when a pod moves between them), then the first slice by name.
     all.sort_by_cached_key(|candidate| {
-        (candidate.address().to_string(), candidate.conditions.terminating(), !candidate.conditions.ready())
+        (AsText::of(candidate.address()), candidate.conditions.terminating(), !candidate.conditions.ready())
     });
     for candidate in all {
         match found.usable.last() {
@@ -81,6 +81,33 @@ fn endpoints<'f>(facts: &'f Facts, slice: Slice<'f>, port: u16) -> impl Iterator
             index,
         })
     })
+}
+
+/// Sorts as the text of an address does, and takes no memory for IPv4: every change of a Service sorts all its endpoints.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum AsText {
+    /// Four bits for each of at most 21 characters, the first one uppermost, in the order of ASCII: nothing, `.`, the digits, `:`.
+    V4(u128),
+    /// After IPv4, because the text begins with a bracket.
+    V6(String),
+}
+
+impl AsText {
+    fn of(address: SocketAddr) -> AsText {
+        let SocketAddr::V4(v4) = address else { return AsText::V6(address.to_string()) };
+        let (mut text, mut room) = (0, u128::BITS);
+        let mut put = |character: u16| {
+            room -= 4;
+            text |= u128::from(character) << room;
+        };
+        let [a, b, c, d] = v4.ip().octets().map(u16::from);
+        for (number, separator) in [(a, 1), (b, 1), (c, 1), (d, 12), (v4.port(), 0)] {
+            let units = [10_000, 1_000, 100, 10, 1].into_iter().skip_while(|unit| *unit > number.max(1));
+            units.for_each(|unit| put(number / unit % 10 + 2));
+            put(separator);
+        }
+        AsText::V4(text)
+    }
 }
 
 #[cfg(test)]
@@ -153,6 +180,23 @@ mod tests {
         let addresses = ["10.0.0.9", "10.0.0.10", "10.0.0.1"].map(endpoint).to_vec();
         let events = vec![slice("web-1", &[("", "", 80)], addresses)];
         assert_eq!(candidates_of(events, "").0, ["10.0.0.10:80", "10.0.0.1:80", "10.0.0.9:80"]);
+    }
+
+    #[test]
+    fn addresses_sort_as_their_text_does() {
+        let octets = [0, 1, 2, 9, 10, 11, 19, 20, 99, 100, 110, 199, 200, 255];
+        let ports = [0, 1, 9, 10, 80, 99, 100, 808, 8080, 9999, 10_000, 65_535];
+        let last = octets.iter().map(|octet| [10, 0, 0, *octet]);
+        let first = octets.iter().map(|octet| [*octet, 0, 0, 1]);
+        let v4 = last.chain(first).flat_map(|ip| ports.map(|port| SocketAddr::from((ip, port))));
+        let v6 = ["[::1]:80", "[2001:db8::1]:443"].map(|text| text.parse().unwrap());
+        let all: Vec<SocketAddr> = v4.chain(v6).collect();
+        for one in &all {
+            for other in &all {
+                let by_text = one.to_string().cmp(&other.to_string());
+                assert_eq!(AsText::of(*one).cmp(&AsText::of(*other)), by_text, "{one} {other}");
+            }
+        }
     }
 
     #[test]

@@ -70,7 +70,13 @@ async fn next(listener: Option<&TcpListener>) -> io::Result<(TcpStream, SocketAd
 
 fn set_listening(listener: &mut Option<TcpListener>, open: bool, address: SocketAddr) -> io::Result<()> {
     match (open, &listener) {
-        (false, _) => *listener = None,
+        (false, Some(open)) => {
+            // Closing is not enough: a program that another thread starts at this moment has copies of all our sockets until
+            // its `exec`, and the address would stay in use.
+            rustix::net::shutdown(open, rustix::net::Shutdown::Both)?;
+            *listener = None;
+        }
+        (false, None) => {}
         (true, Some(_)) => {}
         (true, None) => *listener = Some(TcpListener::from_std(bind(address)?)?),
     }

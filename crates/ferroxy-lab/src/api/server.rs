@@ -57,6 +57,8 @@ pub struct Server {
     /// None only while being dropped.
     commands: Option<mpsc::UnboundedSender<Command>>,
     thread: Option<JoinHandle<std::io::Result<()>>>,
+    /// The kernel's number of the thread.
+    thread_id: i32,
 }
 
 /// Shared by the handle and the thread.
@@ -103,16 +105,33 @@ impl Server {
             cut: watch::Sender::new(()),
         });
         let (commands, to_do) = mpsc::unbounded_channel();
+        let (started, thread_id) = std::sync::mpsc::channel();
         let its = Arc::clone(&shared);
         let thread = thread::Builder::new()
             .name("api-server".to_owned())
-            .spawn(move || listen::run(&its, listener, to_do))
+            .spawn(move || {
+                started
+                    .send(rustix::thread::gettid().as_raw_nonzero().get())
+                    .map_err(std::io::Error::other)?;
+                listen::run(&its, listener, to_do)
+            })
             .map_err(|e| LabError::system("start a thread", e))?;
-        Ok(Server { shared, commands: Some(commands), thread: Some(thread) })
+        let thread_id =
+            thread_id.recv().map_err(|_| LabError::Api("the API server's thread has ended".to_owned()))?;
+        Ok(Server { shared, commands: Some(commands), thread: Some(thread), thread_id })
     }
 
     pub fn address(&self) -> SocketAddr {
         self.shared.address
+    }
+
+    /// CPU time that the server's thread has used.
+    pub fn cpu(&self) -> Result<Duration> {
+        let path = format!("/proc/self/task/{}/schedstat", self.thread_id);
+        let text = std::fs::read_to_string(&path).map_err(|e| LabError::system(format!("read {path}"), e))?;
+        // Nanoseconds on a processor, nanoseconds waiting for one, turns.
+        let spent = text.split_whitespace().next().and_then(|figure| figure.parse().ok());
+        spent.map(Duration::from_nanos).ok_or_else(|| LabError::Api(format!("{path}: no figures: {text}")))
     }
 
     /// `https://127.0.0.1:6443`.

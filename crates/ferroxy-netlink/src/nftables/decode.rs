@@ -6,8 +6,8 @@ use crate::codec::{Attribute, Attributes, Fields, Malformed, Message, Messages};
 use super::batch::path;
 use super::expr::{Expr, Expression, read_counter};
 use super::types::{
-    Chain, ChainType, Counter, Data, Datatype, Element, Family, Hook, HookPoint, ObservedRule, Rule, Set,
-    SetData, Table, Verdict,
+    Chain, ChainType, Counter, DataRef, Datatype, ElementRef, Family, Hook, HookPoint, ObservedRule, Rule,
+    Set, SetData, Table, VerdictRef,
 };
 use super::userdata;
 use super::wire::{
@@ -158,12 +158,18 @@ pub(super) fn read_set(message: &Message<'_>) -> Result<Option<Set>, Malformed> 
         dynamic: flags & set::FLAG_EVAL != 0,
         timeout_ms: timeout.filter(|timeout| *timeout != 0),
         size: size.map(|size| size.u32_be()).transpose()?,
-        comment: fields.get(set::USERDATA).and_then(|bytes| userdata::read_set_comment(bytes.payload)),
+        comment: fields
+            .get(set::USERDATA)
+            .and_then(|bytes| userdata::read_set_comment(bytes.payload))
+            .map(str::to_owned),
     }))
 }
 
 /// The elements in one message of a listing.
-pub(super) fn read_elements(message: &Message<'_>, each: &mut dyn FnMut(Element)) -> Result<(), Malformed> {
+pub(super) fn read_elements(
+    message: &Message<'_>,
+    each: &mut dyn FnMut(ElementRef<'_>),
+) -> Result<(), Malformed> {
     let (_, attributes) = message.split::<HEADER>()?;
     let fields = Fields::<4>::new(attributes)?;
     let Some(list) = fields.get(element::LIST_ELEMENTS) else { return Ok(()) };
@@ -191,40 +197,40 @@ pub(super) fn read_counters(
     Ok(())
 }
 
-pub(super) fn read_element(attribute: &Attribute<'_>) -> Result<Element, Malformed> {
+pub(super) fn read_element<'a>(attribute: &Attribute<'a>) -> Result<ElementRef<'a>, Malformed> {
     let fields = Fields::<11>::new(attribute.nested())?;
     let flags = fields.get(element::FLAGS).map(|flags| flags.u32_be()).transpose()?.unwrap_or(0);
-    Ok(Element {
+    Ok(ElementRef {
         // The catch-all element (5.13) has no key.
         key: fields.get(element::KEY).map(|key| read_value(&key)).transpose()?.unwrap_or_default(),
         key_end: fields.get(element::KEY_END).map(|key| read_value(&key)).transpose()?,
         interval_end: flags & element::FLAG_INTERVAL_END != 0,
         data: match fields.get(element::DATA) {
             Some(data) => read_data(&data)?,
-            None => Data::None,
+            None => DataRef::None,
         },
-        comment: read_comment(fields.get(element::USERDATA)),
+        comment: fields.get(element::USERDATA).and_then(|bytes| userdata::read_comment(bytes.payload)),
     })
 }
 
-pub(super) fn read_value(attribute: &Attribute<'_>) -> Result<Vec<u8>, Malformed> {
+pub(super) fn read_value<'a>(attribute: &Attribute<'a>) -> Result<&'a [u8], Malformed> {
     let fields = Fields::<3>::new(attribute.nested())?;
-    Ok(fields.need(data::VALUE, "value")?.payload.to_vec())
+    Ok(fields.need(data::VALUE, "value")?.payload)
 }
 
 /// `None` for verdicts this crate does not write.
-pub(super) fn read_verdict(attribute: &Attribute<'_>) -> Result<Option<Verdict>, Malformed> {
+pub(super) fn read_verdict<'a>(attribute: &Attribute<'a>) -> Result<Option<VerdictRef<'a>>, Malformed> {
     let fields = Fields::<3>::new(attribute.nested())?;
     let Some(verdict) = fields.get(data::VERDICT) else { return Ok(None) };
     let fields = Fields::<3>::new(verdict.nested())?;
     let code = i32::from_be_bytes(fields.need(data::VERDICT_CODE, "verdict code")?.array()?);
-    let chain = || fields.need(data::VERDICT_CHAIN, "verdict chain")?.str().map(str::to_owned);
+    let chain = || fields.need(data::VERDICT_CHAIN, "verdict chain")?.str();
     Ok(match code {
-        data::ACCEPT => Some(Verdict::Accept),
-        data::DROP => Some(Verdict::Drop),
-        data::RETURN => Some(Verdict::Return),
-        data::JUMP => Some(Verdict::Jump(chain()?)),
-        data::GOTO => Some(Verdict::Goto(chain()?)),
+        data::ACCEPT => Some(VerdictRef::Accept),
+        data::DROP => Some(VerdictRef::Drop),
+        data::RETURN => Some(VerdictRef::Return),
+        data::JUMP => Some(VerdictRef::Jump(chain()?)),
+        data::GOTO => Some(VerdictRef::Goto(chain()?)),
         _ => None,
     })
 }
@@ -241,20 +247,20 @@ pub fn read_everything(bytes: &[u8]) {
     }
 }
 
-fn read_data(attribute: &Attribute<'_>) -> Result<Data, Malformed> {
+fn read_data<'a>(attribute: &Attribute<'a>) -> Result<DataRef<'a>, Malformed> {
     let fields = Fields::<3>::new(attribute.nested())?;
     let Some(verdict) = fields.get(data::VERDICT) else {
-        return read_value(attribute).map(Data::Value);
+        return read_value(attribute).map(DataRef::Value);
     };
     if let Some(verdict) = read_verdict(attribute)? {
-        return Ok(Data::Verdict(verdict));
+        return Ok(DataRef::Verdict(verdict));
     }
     let code = Fields::<3>::new(verdict.nested())?.need(data::VERDICT_CODE, "verdict code")?;
-    Ok(Data::Value(code.payload.to_vec()))
+    Ok(DataRef::Value(code.payload))
 }
 
 fn read_comment(userdata: Option<Attribute<'_>>) -> Option<String> {
-    userdata.and_then(|bytes| userdata::read_comment(bytes.payload))
+    userdata.and_then(|bytes| userdata::read_comment(bytes.payload)).map(str::to_owned)
 }
 
 fn read_hook(hook: &Attribute<'_>, chain: &Fields<'_, 13>) -> Result<Option<Hook>, Malformed> {
@@ -301,7 +307,7 @@ fn read_types(mut number: u32) -> Vec<Datatype> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nftables::{Base, Batch, CmpOp, DynsetOp};
+    use crate::nftables::{Base, Batch, CmpOp, Data, DynsetOp, Element, Verdict};
 
     /// One message of every kind, as we write them.
     fn written() -> Vec<u8> {

@@ -188,7 +188,7 @@ pub enum DataRef<'a> {
     Value(&'a [u8]),
 }
 
-/// A borrowed [`Element`], to encode hundreds of thousands without allocating.
+/// A borrowed [`Element`], to write and read hundreds of thousands without allocating.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ElementRef<'a> {
     pub key: &'a [u8],
@@ -228,6 +228,40 @@ impl<'a> From<&'a Element> for ElementRef<'a> {
             interval_end: element.interval_end,
             data: (&element.data).into(),
             comment: element.comment.as_deref(),
+        }
+    }
+}
+
+impl From<VerdictRef<'_>> for Verdict {
+    fn from(verdict: VerdictRef<'_>) -> Self {
+        match verdict {
+            VerdictRef::Accept => Self::Accept,
+            VerdictRef::Drop => Self::Drop,
+            VerdictRef::Return => Self::Return,
+            VerdictRef::Jump(chain) => Self::Jump(chain.into()),
+            VerdictRef::Goto(chain) => Self::Goto(chain.into()),
+        }
+    }
+}
+
+impl From<DataRef<'_>> for Data {
+    fn from(data: DataRef<'_>) -> Self {
+        match data {
+            DataRef::None => Self::None,
+            DataRef::Verdict(verdict) => Self::Verdict(verdict.into()),
+            DataRef::Value(value) => Self::Value(value.into()),
+        }
+    }
+}
+
+impl From<ElementRef<'_>> for Element {
+    fn from(element: ElementRef<'_>) -> Self {
+        Self {
+            key: element.key.into(),
+            key_end: element.key_end.map(Into::into),
+            interval_end: element.interval_end,
+            data: element.data.into(),
+            comment: element.comment.map(Into::into),
         }
     }
 }

@@ -26,11 +26,11 @@ pub(super) fn comment(buffer: &mut Vec<u8>, comment: Option<&str>) {
 }
 
 /// Finds the comment again.
-pub(super) fn read_comment(userdata: &[u8]) -> Option<String> {
+pub(super) fn read_comment(userdata: &[u8]) -> Option<&str> {
     find(userdata, COMMENT)
 }
 
-pub(super) fn read_set_comment(userdata: &[u8]) -> Option<String> {
+pub(super) fn read_set_comment(userdata: &[u8]) -> Option<&str> {
     find(userdata, SET_COMMENT)
 }
 
@@ -167,12 +167,13 @@ fn put_comment(buffer: &mut Vec<u8>, kind: u8, text: &str) {
     });
 }
 
-fn find(mut userdata: &[u8], wanted: u8) -> Option<String> {
+/// What is no text is read as one character that no comment of ours has.
+fn find(mut userdata: &[u8], wanted: u8) -> Option<&str> {
     while let [kind, length, rest @ ..] = userdata {
         let (value, after) = rest.split_at_checked(usize::from(*length))?;
         if *kind == wanted {
             let text = value.split(|byte| *byte == 0).next().unwrap_or_default();
-            return Some(String::from_utf8_lossy(text).into_owned());
+            return Some(std::str::from_utf8(text).unwrap_or("\u{fffd}"));
         }
         userdata = after;
     }
@@ -277,12 +278,12 @@ mod tests {
         let mut buffer = Vec::new();
         comment(&mut buffer, Some("default/web:http"));
         assert_eq!(buffer, b"\x00\x11default/web:http\x00");
-        assert_eq!(read_comment(&buffer).as_deref(), Some("default/web:http"));
+        assert_eq!(read_comment(&buffer), Some("default/web:http"));
 
         comment(&mut buffer, Some(&"é".repeat(100)));
-        assert_eq!(read_comment(&buffer), Some("é".repeat(64)));
+        assert_eq!(read_comment(&buffer), Some(&*"é".repeat(64)));
         comment(&mut buffer, Some(&format!("x{}", "é".repeat(100))));
-        assert_eq!(read_comment(&buffer), Some(format!("x{}", "é".repeat(63))));
+        assert_eq!(read_comment(&buffer), Some(&*format!("x{}", "é".repeat(63))));
         comment(&mut buffer, None);
         assert!(buffer.is_empty());
     }

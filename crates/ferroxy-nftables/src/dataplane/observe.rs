@@ -7,10 +7,10 @@ use ferroxy_netlink::nftables::Connection;
 
 use crate::TABLE;
 use crate::decode::decode;
-use crate::element::SetId;
+use crate::element::{Element, SetId};
 use crate::program::declaration;
 use crate::rule::Rule;
-use crate::state::{Chain, State, Table};
+use crate::state::{Chain, Entry, State, Table};
 
 /// Our tables as the kernel has them.
 pub fn observe(connection: &mut Connection) -> Result<State, Error> {
@@ -40,11 +40,13 @@ fn observe_table(connection: &mut Connection, family: Family) -> Result<Table, E
         let as_declared = |id: &SetId| !id.is_runtime() && declaration(*id, family) == set;
         let readable = SetId::parse(&set.name).filter(as_declared);
         if let Some(id) = readable {
+            let mut found = Vec::new();
             connection.elements(kernel, TABLE, &set.name, &mut |element| {
-                if let Some(element) = decode(id, family, element) {
-                    table.insert(element);
+                if let Some(Element { key, value, comment, .. }) = decode(id, family, element) {
+                    found.push((key, Entry { value, comment }));
                 }
             })?;
+            table.fill(id, found);
         }
         table.sets.insert(set.name.clone(), set);
     }

@@ -5,7 +5,8 @@ use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr};
 
 use socket2::SockRef;
-use tokio::net::UdpSocket;
+
+use super::runtime::RawUdpSocket;
 
 const LARGEST: usize = 65_536;
 
@@ -34,7 +35,7 @@ impl Batch {
         Batch { data: Box::new_uninit_slice(LARGEST), received: None }
     }
 
-    pub fn receive(&mut self, socket: &UdpSocket) -> io::Result<usize> {
+    pub fn receive(&mut self, socket: &RawUdpSocket) -> io::Result<usize> {
         self.received = None;
         let (length, from) = SockRef::from(socket).recv_from(&mut self.data)?;
         self.received = from.as_socket().or_else(|| socket.peer_addr().ok()).map(|from| (from, length));
@@ -57,7 +58,7 @@ impl Batch {
 
 /// Sends datagrams until the socket is full; returns how many were sent.
 pub fn send(
-    socket: &UdpSocket,
+    socket: &RawUdpSocket,
     to: Option<SocketAddr>,
     _from: Option<IpAddr>,
     datagrams: &[&[u8]],

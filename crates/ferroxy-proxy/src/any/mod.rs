@@ -1,6 +1,7 @@
 //! Stand-ins for platforms other than Linux: sockets as everyone has them. What has no form there is unsupported.
 
 mod datagrams;
+pub mod runtime;
 
 #[cfg_attr(target_os = "linux", allow(unused_imports, reason = "the platform has its own"))]
 pub use datagrams::{Batch, send};
@@ -11,7 +12,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use socket2::Socket;
-use tokio::net::TcpStream;
+
+use runtime::TcpStream;
 
 /// No option lets several sockets share an address safely: on Windows, SO_REUSEADDR lets others steal it.
 pub fn prepare_listener(_: &Socket, _: SocketAddr, freebind: bool) -> io::Result<()> {

@@ -4,6 +4,7 @@ mod datagrams;
 mod options;
 mod pass;
 mod pipe;
+pub mod runtime;
 mod store;
 
 pub use datagrams::{Batch, send};

@@ -7,8 +7,8 @@ use std::os::fd::OwnedFd;
 use std::task::{Context, Poll, ready};
 
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
-use tokio::io::Interest;
-use tokio::net::TcpStream;
+
+use super::runtime::TcpStream;
 
 /// What to ask for. A process without privileges gets less once it has many pipes; then it takes more calls.
 const SIZE: usize = 1 << 20;
@@ -54,39 +54,25 @@ impl Pipe {
 
     /// Moves what has arrived into the pipe, which must be empty: "would block" can then only mean the socket. 0 at its end.
     pub fn poll_fill(&mut self, context: &mut Context<'_>, source: &TcpStream) -> Poll<io::Result<usize>> {
-        loop {
-            ready!(source.poll_read_ready(context))?;
-            let moved = source.try_io(Interest::READABLE, || {
-                let flags = SpliceFlags::NONBLOCK | SpliceFlags::MOVE;
-                Ok(splice(source, None, &self.input, None, SIZE, flags)?)
-            });
-            match moved {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Ok(moved) => {
-                    self.length += moved;
-                    return Poll::Ready(Ok(moved));
-                }
-                Err(error) => return Poll::Ready(Err(error)),
-            }
-        }
+        let moved = ready!(source.poll_read_io(context, || {
+            let flags = SpliceFlags::NONBLOCK | SpliceFlags::MOVE;
+            Ok(splice(source, None, &self.input, None, SIZE, flags)?)
+        }))?;
+        self.length += moved;
+        Poll::Ready(Ok(moved))
     }
 
     /// Moves bytes out of the pipe until it is empty.
     pub fn poll_drain(&mut self, context: &mut Context<'_>, sink: &TcpStream) -> Poll<io::Result<()>> {
         while self.length > 0 {
-            ready!(sink.poll_write_ready(context))?;
-            let moved = sink.try_io(Interest::WRITABLE, || {
+            let moved = ready!(sink.poll_write_io(context, || {
                 let flags = SpliceFlags::NONBLOCK | SpliceFlags::MOVE;
                 Ok(splice(&self.output, None, sink, None, self.length, flags)?)
-            });
-            match moved {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Ok(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                Ok(moved) => self.length -= moved.min(self.length),
-                Err(error) => return Poll::Ready(Err(error)),
+            }))?;
+            if moved == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
+            self.length -= moved.min(self.length);
         }
         Poll::Ready(Ok(()))
     }

@@ -5,13 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use tokio::net::{TcpListener, TcpStream};
-use tokio::task::yield_now;
-use tokio::time::{sleep, timeout};
-
 use super::reset;
 use super::serve::{Arrived, Entry, serve};
 use crate::shared::{Accepted, Shared};
+use crate::system::runtime::{Handle, TcpListener, sleep, timeout, yield_now};
 use crate::system::{self, Spare};
 use crate::worker::Siblings;
 
@@ -25,7 +22,9 @@ const PATIENT: u32 = 4;
 /// One listening socket of one thread.
 #[derive(Debug)]
 pub struct Listener {
-    pub socket: Arc<TcpListener>,
+    pub socket: TcpListener,
+    /// Of this thread.
+    pub handle: Handle,
     pub entry: Entry,
     pub shared: Arc<Shared>,
     /// Other threads that connections are spread over; empty if each has a socket of its own.
@@ -68,11 +67,11 @@ fn is_of_one_client(error: &io::Error) -> bool {
 }
 
 impl Listener {
-    fn start(&mut self, arrived: Arrived<TcpStream>) {
+    fn start(&mut self, arrived: Arrived) {
         match self.siblings.next() {
             Some(sibling) => sibling.take_connection(arrived),
             None => {
-                tokio::spawn(serve(arrived));
+                self.handle.spawn(serve(arrived));
             }
         }
     }
@@ -87,7 +86,7 @@ impl Listener {
     async fn pause(&mut self, spare: &mut Spare, pauses: u32) {
         self.shared.tally.pauses.fetch_add(1, Relaxed);
         if pauses > PATIENT && spare.spend() {
-            while let Ok(Ok((stream, _))) = timeout(Duration::ZERO, self.socket.accept()).await {
+            while let Some(Ok((stream, _))) = timeout(Duration::ZERO, self.socket.accept()).await {
                 self.shared.tally.shed.fetch_add(1, Relaxed);
                 reset(stream);
             }

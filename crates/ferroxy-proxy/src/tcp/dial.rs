@@ -5,16 +5,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
-
-use tokio::net::{TcpSocket, TcpStream};
-use tokio::time::{Instant, timeout, timeout_at};
+use std::time::{Duration, Instant};
 
 use crate::clock;
 use crate::config::{Policy, Timeouts};
 use crate::pool::Pool;
 use crate::pool::lease::{Lease, Use};
 use crate::shared::Shared;
+use crate::system::runtime::{TcpStream, connect, timeout};
 use crate::{random, system};
 
 /// Why a client gets no endpoint.
@@ -45,7 +43,8 @@ pub async fn dial(shared: &Shared, pool: &Arc<Pool>, client: IpAddr) -> Result<(
         }
         let lease = Use::begin(endpoint);
         let begun = (config.policy == Policy::Latency).then(clock::now);
-        match timeout(limit, connect(shared, lease.0.address)).await.unwrap_or_else(|late| Err(late.into())) {
+        let dialled = timeout(limit, connect(lease.0.address, shared.settings.mark)).await;
+        match dialled.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into())) {
             Ok(stream) => {
                 lease.established(begun);
                 return Ok((stream, lease));
@@ -79,17 +78,9 @@ async fn hold(pool: &Arc<Pool>) -> Result<(), Refusal> {
         if !pool.snapshot().endpoints.is_empty() {
             return Ok(());
         }
-        timeout_at(end, changed).await.map_err(|_| Refusal::Empty)?;
+        let rest = end.saturating_duration_since(Instant::now());
+        timeout(rest, changed).await.ok_or(Refusal::Empty)?;
     }
-}
-
-async fn connect(shared: &Shared, address: SocketAddr) -> io::Result<TcpStream> {
-    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    if let Some(mark) = shared.settings.mark {
-        system::set_mark(&socket, mark)?;
-    }
-    socket.set_nodelay(true)?;
-    socket.connect(address).await
 }
 
 /// The tries of one connection, and the time that is left for them.

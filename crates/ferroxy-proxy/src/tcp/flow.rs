@@ -5,13 +5,10 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
-
 use crate::system::Pipe;
+use crate::system::runtime::TcpStream;
 
 /// Of the shared buffer.
 const BUFFER: usize = 64 * 1024;
@@ -98,7 +95,6 @@ impl Flow {
     /// Until nothing waits, neither in memory nor in the pipe.
     fn poll_flush(&mut self, context: &mut Context<'_>, sink: &mut TcpStream) -> Poll<io::Result<()>> {
         while self.taken < self.waiting.len() {
-            let sink = Pin::new(&mut *sink);
             let written = ready!(sink.poll_write(context, &self.waiting[self.taken..]))?;
             if written == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
@@ -124,13 +120,12 @@ impl Flow {
         sink: &mut TcpStream,
     ) -> Poll<Result<usize, Failed>> {
         SHARED.with_borrow_mut(|shared| {
-            let mut buffer = ReadBuf::new(shared);
-            ready!(Pin::new(source).poll_read(context, &mut buffer)).map_err(|_| Failed::Source)?;
-            let bytes = buffer.filled();
+            let length = ready!(source.poll_read(context, shared)).map_err(|_| Failed::Source)?;
+            let bytes = &shared[..length];
             self.is_bulk = self.may_splice && bytes.len() == BUFFER;
             let mut written = 0;
             while written < bytes.len() {
-                match Pin::new(&mut *sink).poll_write(context, &bytes[written..]) {
+                match sink.poll_write(context, &bytes[written..]) {
                     Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Err(Failed::Sink)),
                     Poll::Ready(Ok(more)) => written += more,
                     Poll::Pending => {

@@ -7,11 +7,10 @@ mod proxy_header;
 mod pump;
 pub mod serve;
 
-use socket2::SockRef;
-use tokio::net::TcpStream;
+use crate::system::runtime::TcpStream;
 
 /// Closes a connection with RST instead of FIN.
 fn reset(stream: TcpStream) {
     // If it fails, the peer has gone already.
-    let _ = SockRef::from(&stream).set_linger(Some(std::time::Duration::ZERO));
+    let _ = stream.options().set_linger(Some(std::time::Duration::ZERO));
 }

@@ -9,14 +9,13 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use socket2::{SockRef, TcpKeepalive};
-use tokio::io::AsyncWrite;
-use tokio::net::TcpStream;
+use socket2::TcpKeepalive;
 
 use super::flow::{Flow, State};
 use crate::clock::{self, Nanos};
 use crate::pool::endpoint::Endpoint;
 use crate::system;
+use crate::system::runtime::TcpStream;
 use crate::wheel::Timer;
 
 /// Keepalive is turned on at this age: short connections do without the system calls.
@@ -134,10 +133,8 @@ impl Pump {
         };
         if !std::mem::replace(&mut self.is_half_closed, true) {
             self.idle = Some(Timer::start(self.rules.half_close, context.waker().clone()));
-            if let Some(sink) = sink
-                && let Poll::Ready(result) = Pin::new(sink).poll_shutdown(context)
-            {
-                return result;
+            if let Some(sink) = sink {
+                return sink.shutdown();
             }
         }
         Ok(())
@@ -167,7 +164,7 @@ impl Pump {
 
     fn reset_both(&mut self) {
         for stream in [&self.client, &self.server] {
-            let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
+            let _ = stream.options().set_linger(Some(Duration::ZERO));
         }
     }
 }
@@ -205,10 +202,10 @@ fn set_options(stream: &TcpStream, rules: &Rules) -> io::Result<()> {
     if let Some(time) = rules.keepalive {
         let interval = (time / 4).max(Duration::from_secs(1));
         let keepalive = TcpKeepalive::new().with_time(time).with_interval(interval);
-        SockRef::from(stream).set_tcp_keepalive(&keepalive)?;
+        stream.options().set_tcp_keepalive(&keepalive)?;
     }
     match rules.user_timeout {
-        Some(timeout) => system::set_user_timeout(stream, timeout),
+        Some(timeout) => system::set_user_timeout(&*stream.options(), timeout),
         None => Ok(()),
     }
 }

@@ -4,8 +4,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use tokio::net::TcpStream;
-
 use super::dial::{Refusal, dial};
 use super::pump::{End, Pump, Rules};
 use super::{proxy_header, reset};
@@ -14,6 +12,7 @@ use crate::pool::Pool;
 use crate::pool::lease::Lease;
 use crate::shared::Accepted;
 use crate::system;
+use crate::system::runtime::TcpStream;
 use crate::table::{Frontend, Table};
 
 /// How a listener finds the frontend.
@@ -25,15 +24,15 @@ pub enum Entry {
 
 /// A connection that was accepted, possibly by another thread.
 #[derive(Debug)]
-pub struct Arrived<S> {
-    pub stream: S,
+pub struct Arrived {
+    pub stream: TcpStream,
     pub peer: SocketAddr,
     pub entry: Entry,
     pub accepted: Accepted,
 }
 
 /// Connects the client to an endpoint and stays until both are done. A client that gets none is reset.
-pub async fn serve(arrived: Arrived<TcpStream>) {
+pub async fn serve(arrived: Arrived) {
     let Arrived { stream: client, peer, entry, accepted } = arrived;
     let shared = accepted.shared().clone();
     let Some((pool, destination)) = find(&client, peer, &entry) else {
@@ -62,16 +61,21 @@ fn find(client: &TcpStream, peer: SocketAddr, entry: &Entry) -> Option<(Arc<Pool
     match entry {
         Entry::Frontend(frontend, class) => Some((frontend.pool(peer.ip(), *class)?, None)),
         Entry::Redirect(table, class) => {
-            let destination = system::original_destination(client, client.local_addr().ok()?).ok()?;
+            let destination =
+                system::original_destination(&*client.options(), local_address(client)?).ok()?;
             let frontend = table.find(destination)?;
             Some((frontend.pool(peer.ip(), *class)?, Some(destination)))
         }
     }
 }
 
+fn local_address(client: &TcpStream) -> Option<SocketAddr> {
+    client.options().local_addr().ok()?.as_socket()
+}
+
 /// What PROXY protocol sends first.
 fn header(client: &TcpStream, peer: SocketAddr, destination: Option<SocketAddr>) -> Vec<u8> {
-    let destination = destination.or_else(|| client.local_addr().ok());
+    let destination = destination.or_else(|| local_address(client));
     destination.map_or_else(Vec::new, |destination| proxy_header::encode(peer, destination))
 }
 

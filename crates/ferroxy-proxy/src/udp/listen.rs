@@ -1,13 +1,10 @@
 //! The socket of a UDP frontend: receives clients' datagrams in batches, and finds or opens their sessions.
 
 use std::cell::RefCell;
+use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-
-use tokio::io::Interest;
-use tokio::net::UdpSocket;
-use tokio::task::{AbortHandle, yield_now};
 
 use super::session::{self, Session};
 use super::sessions::{SessionKey, Sessions};
@@ -16,6 +13,7 @@ use crate::pool::lease::Lease;
 use crate::random;
 use crate::shared::Shared;
 use crate::system::Batch;
+use crate::system::runtime::{Aborter, Handle, UdpSocket, yield_now};
 use crate::table::Frontend;
 
 /// So many batches, then others have their turn.
@@ -30,13 +28,15 @@ thread_local! {
 #[derive(Debug)]
 struct Open {
     session: Arc<Session>,
-    task: AbortHandle,
+    task: Aborter,
 }
 
 #[derive(Debug)]
 pub struct Listener {
     id: u64,
-    socket: Arc<UdpSocket>,
+    socket: UdpSocket,
+    /// Of this thread.
+    handle: Handle,
     frontend: Arc<Frontend>,
     class: Class,
     shared: Arc<Shared>,
@@ -46,7 +46,8 @@ pub struct Listener {
 
 impl Listener {
     pub fn new(
-        socket: Arc<UdpSocket>,
+        socket: UdpSocket,
+        handle: Handle,
         frontend: Arc<Frontend>,
         class: Class,
         shared: Arc<Shared>,
@@ -55,6 +56,7 @@ impl Listener {
         Listener {
             id: NEXT.fetch_add(1, Relaxed),
             socket,
+            handle,
             frontend,
             class,
             shared,
@@ -112,15 +114,16 @@ impl Listener {
         let limit = pool.snapshot().config.limits.sessions;
         let session = Lease::take(&pool, |totals| &totals.active_sessions, limit).and_then(|lease| {
             let endpoint = random::with(|random| pool.choose(source.to_canonical(), &[], random))?;
-            let (outside, shared) = (self.socket.clone(), self.shared.clone());
-            Session::open(key, (pool.clone(), lease), endpoint, outside, shared).ok()
+            let outside = self.socket.raw().clone();
+            let socket = session::connect(endpoint.address, self.shared.settings.mark, &self.handle).ok()?;
+            Some(Session::new(key, (pool.clone(), lease), endpoint, (socket, outside), self.shared.clone()))
         });
         let Some(session) = session else {
             pool.totals.dropped_datagrams.fetch_add(datagrams, Relaxed);
             return None;
         };
         let session = Arc::new(session);
-        let task = tokio::spawn(session::run(session.clone())).abort_handle();
+        let task = self.handle.spawn(session::run(session.clone()));
         let open = Open { session: session.clone(), task };
         let gone = with_sessions(&self.shared, |sessions| sessions.insert(session.key.clone(), open));
         self.shared.tally.evicted_sessions.fetch_add(gone.len() as u64, Relaxed);
@@ -144,7 +147,7 @@ impl Drop for Listener {
 pub async fn listen(listener: Listener) {
     loop {
         for _ in 0..ROUNDS {
-            if listener.socket.readable().await.is_err() {
+            if poll_fn(|context| listener.socket.poll_readable(context)).await.is_err() {
                 return;
             }
             // Errors of earlier answers (a client's port is closed) are reported here: they mean nothing.
@@ -173,16 +176,7 @@ pub fn forget(session: &Arc<Session>) {
 /// Receives what has arrived. A batch that is not full has emptied the socket, so that it is not asked again before the
 /// kernel reports more.
 pub fn receive(socket: &UdpSocket, batch: &mut Batch) -> io::Result<()> {
-    let mut received = Err(io::ErrorKind::WouldBlock.into());
-    let _ = socket.try_io(Interest::READABLE, || {
-        received = batch.receive(socket);
-        match &received {
-            Ok(_) if !batch.is_full() => Err(io::ErrorKind::WouldBlock.into()),
-            Err(error) => Err(error.kind().into()),
-            Ok(_) => Ok(()),
-        }
-    });
-    received.map(|_| ())
+    socket.read(|socket| batch.receive(socket).map(|_| batch.is_full()))
 }
 
 /// The memory for datagrams of this thread.

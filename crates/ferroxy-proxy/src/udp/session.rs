@@ -8,7 +8,6 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 
 use socket2::{Domain, Socket, Type};
-use tokio::net::UdpSocket;
 
 use super::listen::{forget, receive, with_batch};
 use super::sessions::SessionKey;
@@ -18,6 +17,7 @@ use crate::pool::endpoint::Endpoint;
 use crate::pool::lease::Lease;
 use crate::shared::Shared;
 use crate::system;
+use crate::system::runtime::{Handle, RawUdpSocket, UdpSocket};
 use crate::wheel::Timer;
 
 /// So many batches, then others have their turn.
@@ -30,7 +30,7 @@ pub struct Session {
     pub endpoint: Arc<Endpoint>,
     socket: UdpSocket,
     /// Of the listener: answers leave through it.
-    outside: Arc<UdpSocket>,
+    outside: Arc<RawUdpSocket>,
     shared: Arc<Shared>,
     timeouts: Timeouts,
     /// Started by the session's task.
@@ -39,21 +39,20 @@ pub struct Session {
 }
 
 impl Session {
-    /// Opens a socket to the endpoint.
-    pub fn open(
+    /// `socket` is connected to the endpoint.
+    pub fn new(
         key: SessionKey,
         (pool, lease): (Arc<Pool>, Lease),
         endpoint: Arc<Endpoint>,
-        outside: Arc<UdpSocket>,
+        (socket, outside): (UdpSocket, Arc<RawUdpSocket>),
         shared: Arc<Shared>,
-    ) -> io::Result<Session> {
-        let socket = connect(endpoint.address, shared.settings.mark)?;
+    ) -> Session {
         endpoint.tally.sessions.fetch_add(1, Relaxed);
         endpoint.tally.active_sessions.fetch_add(1, Relaxed);
         shared.tally.sessions.fetch_add(1, Relaxed);
         let timeouts = pool.snapshot().config.timeouts;
         let timer = OnceLock::new();
-        Ok(Session { key, pool, endpoint, socket, outside, shared, timeouts, timer, _lease: lease })
+        Session { key, pool, endpoint, socket, outside, shared, timeouts, timer, _lease: lease }
     }
 
     /// Sends the client's datagrams on; what does not fit is lost, as on any way of a datagram. `false` if the endpoint
@@ -62,7 +61,7 @@ impl Session {
         if let Some(timer) = self.timer.get() {
             timer.touch();
         }
-        let sent = system::send(&self.socket, None, None, datagrams);
+        let sent = system::send(&**self.socket.raw(), None, None, datagrams);
         self.count_sent(datagrams, *sent.as_ref().unwrap_or(&0));
         match sent {
             Err(error) if is_refused(&error) => {
@@ -97,7 +96,7 @@ impl Session {
             if timer.is_expired() {
                 return Poll::Ready(());
             }
-            match self.socket.poll_recv_ready(context) {
+            match self.socket.poll_readable(context) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Err(_)) => return Poll::Ready(()),
                 Poll::Ready(Ok(())) => {}
@@ -151,7 +150,7 @@ pub async fn run(session: Arc<Session>) {
 }
 
 /// A client that is gone is its own loss.
-fn send_outside(outside: &UdpSocket, to: SocketAddr, from: Option<IpAddr>, datagrams: &[&[u8]]) -> usize {
+fn send_outside(outside: &RawUdpSocket, to: SocketAddr, from: Option<IpAddr>, datagrams: &[&[u8]]) -> usize {
     // An error that an earlier answer caused (a client's closed port) is reported once, to whoever sends next.
     let mut sent = 0;
     for _ in 0..2 {
@@ -170,7 +169,8 @@ fn is_refused(error: &io::Error) -> bool {
     matches!(error.kind(), ConnectionRefused | ConnectionReset | HostUnreachable | NetworkUnreachable)
 }
 
-fn connect(address: SocketAddr, mark: Option<u32>) -> io::Result<UdpSocket> {
+/// Opens a socket to an endpoint.
+pub fn connect(address: SocketAddr, mark: Option<u32>, handle: &Handle) -> io::Result<UdpSocket> {
     let socket = Socket::new(Domain::for_address(address), Type::DGRAM, None)?;
     socket.set_nonblocking(true)?;
     if let Some(mark) = mark {
@@ -178,5 +178,5 @@ fn connect(address: SocketAddr, mark: Option<u32>) -> io::Result<UdpSocket> {
     }
     system::prepare_datagrams(&socket, address)?;
     socket.connect(&address.into())?;
-    UdpSocket::from_std(socket.into())
+    UdpSocket::new(socket.into(), handle)
 }

@@ -128,6 +128,23 @@ fn a_server_that_ends_its_direction_still_receives() {
     assert_eq!(received.recv_timeout(PATIENCE).unwrap(), b"and one more thing");
 }
 
+/// A read ends before the urgent byte although more has arrived, so that a short read does not mean an empty socket.
+#[test]
+fn urgent_data_does_not_hold_back_what_follows() {
+    let server = Server::echo();
+    let proxy = Proxy::tcp(Pool::of([server.address]));
+    let mut client = proxy.connect();
+    for _ in 0..200 {
+        let socket = socket2::SockRef::from(&client);
+        socket.send(b"a").unwrap();
+        socket.send_out_of_band(b"!").unwrap();
+        socket.send(b"b").unwrap();
+        let mut answer = [0; 2];
+        client.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"ab");
+    }
+}
+
 #[test]
 fn a_reset_is_passed_on_as_a_reset() {
     let (told, seen) = mpsc::channel();

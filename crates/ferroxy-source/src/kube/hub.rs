@@ -12,7 +12,7 @@ use super::{Denial, Update};
 use crate::object::Kind;
 
 /// How often it is asked whether there is room again.
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
+const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
 pub(super) struct Hub {
     state: RefCell<State>,

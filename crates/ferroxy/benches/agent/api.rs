@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::net::Ipv4Addr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use ferroxy_lab::Namespace;
@@ -26,9 +26,7 @@ pub struct Spent {
     pub bytes: u64,
 }
 
-/// The thread of our own server.
-const THREAD: &str = "api-server";
-/// Its interface in its namespace.
+/// The server's interface in its namespace.
 const LINK: &str = "eth0:";
 
 impl Api {
@@ -83,7 +81,7 @@ impl Api {
     /// So far. `host` is the server's namespace.
     pub fn spent(&self, host: &Namespace) -> Result<Spent> {
         let cpu = match self {
-            Api::Test(_) => thread_cpu(THREAD).ok_or("the API server has no thread")?,
+            Api::Test(server) => server.cpu()?,
             Api::Real(real) => cpu_of(real.server_process())?,
         };
         let links = host.run(|| fs::read_to_string("/proc/thread-self/net/dev"))??;
@@ -119,17 +117,6 @@ fn load_one_by_one(server: &ControlPlane, objects: impl Iterator<Item = String>)
         }
     }
     Ok(())
-}
-
-/// Of the thread of this name in this process.
-fn thread_cpu(name: &str) -> Option<Duration> {
-    let threads = fs::read_dir("/proc/self/task").ok()?;
-    let mut folders = threads.filter_map(|thread| Some(thread.ok()?.path()));
-    let named =
-        |folder: &PathBuf| fs::read_to_string(folder.join("comm")).is_ok_and(|comm| comm.trim_end() == name);
-    let schedstat = fs::read_to_string(folders.find(named)?.join("schedstat")).ok()?;
-    // Nanoseconds on a processor, nanoseconds waiting for one, turns.
-    Some(Duration::from_nanos(schedstat.split_whitespace().next()?.parse().ok()?))
 }
 
 /// Bytes that an interface has sent: the ninth number of its line in /proc/net/dev.

@@ -115,6 +115,11 @@ fn serve(settings: Settings, cluster: Cluster, source: Source, flags: &Flags) ->
     inputs::watch_signals(sender.clone()).context("cannot handle signals")?;
     log::write_in_background();
     let Some(claim) = claim(&receiver, settings.mode.lifetime)? else { return Ok(Answer::Yes) };
+    let is_api = matches!(source, Source::Api(_));
+    // As early as possible: nothing else at a restart takes as long.
+    if let Some(persists) = dataplane.persists().filter(|_| is_api) {
+        persists.look_ahead();
+    }
     remove_stale_pins(&settings);
 
     let mut status = Status::new(&families, settings.periods.sync);
@@ -129,13 +134,9 @@ fn serve(settings: Settings, cluster: Cluster, source: Source, flags: &Flags) ->
     inputs::watch_addresses(&settings.devices(), sender.clone())?;
     facts.apply(inputs::host_addresses(&settings.devices())?);
     introduce(&settings, &source);
-    let is_api = matches!(source, Source::Api(_));
     let source_is_whole = agent::is_whole(&diagnostics);
     let _ = sender.send(agent::Input::SourceDiagnostics(diagnostics));
     status.show_inputs(sender.gauge());
-    if let Some(persists) = dataplane.persists().filter(|_| is_api) {
-        persists.look_ahead();
-    }
     let _watching = source.watch(sender.clone(), &status)?;
     // Dropped before the source, whose thread may wait for room.
     let _closing = receiver.closing();

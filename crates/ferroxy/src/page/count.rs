@@ -49,12 +49,17 @@ impl Count {
     }
 
     fn end(&self, found: Result<usize, Refused>, took: Duration) {
-        if let Ok(problems) = found {
-            self.known.send_replace(Some(problems));
-        }
+        let pause = match found {
+            Ok(problems) => {
+                self.known.send_replace(Some(problems));
+                RARELY.max(took * SHARE)
+            }
+            // The agent was too busy to answer: most of the time was spent on waiting for it.
+            Err(_) => RARELY.max(took),
+        };
         let mut run = self.run();
         run.is_running = false;
-        run.again = Some(Instant::now() + RARELY.max(took * SHARE));
+        run.again = Some(Instant::now() + pause);
     }
 
     fn run(&self) -> MutexGuard<'_, Run> {
@@ -94,5 +99,28 @@ impl Page {
             }
             sleep(PAUSE).await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::StatusCode;
+
+    use super::*;
+
+    #[test]
+    fn a_count_that_failed_is_repeated_sooner_than_one_that_took_as_long() {
+        let took = Duration::from_secs(60);
+        let pause_after = |found| {
+            let count = Count::default();
+            assert!(count.begin(None));
+            count.end(found, took);
+            assert!(!count.begin(None), "not at once");
+            let again = count.run().again.unwrap();
+            again.saturating_duration_since(Instant::now())
+        };
+        let refused = Refused::new(StatusCode::SERVICE_UNAVAILABLE, "the agent is busy".to_owned());
+        assert!(pause_after(Err(refused)) <= took);
+        assert!(pause_after(Ok(1)) > took);
     }
 }

@@ -1,5 +1,5 @@
 //! The node's page in a browser: a real agent, headless Chromium beside it, and everything that a person does there. What the
-//! API answers is tested in `tests/page.rs`.
+//! API answers is tested in `tests/node/page.rs`.
 //!
 //! `UPDATE_SCREENSHOTS=1 cargo test -p ferroxy --test page_browser` writes the pictures of docs/page.md.
 

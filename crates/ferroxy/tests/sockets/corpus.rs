@@ -73,7 +73,7 @@ fn play(name: &str, mode: Mode, word: &str, tools: Option<Iptables>) -> Option<V
 /// The corpus on another kernel, by one agent that goes from case to case as a cluster changes: there, a start costs more than all
 /// else. A selection: the cases of the most common configuration, since another one is another start; and the probes that
 /// sockets can have a part in, which are TCP from the host and from pods on this node. All others are packets, and
-/// `conformance_vm.rs` plays them there.
+/// `vm/conformance.rs` plays them there.
 pub fn in_turn(mode: Mode, word: &str) {
     let Some(stage) = Stage::new() else { return };
     let (folder, config) = (tempfile::tempdir().unwrap(), configured("clusterip-tcp", word));

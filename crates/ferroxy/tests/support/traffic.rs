@@ -43,7 +43,13 @@ impl Traffic {
     /// Every way into the Service, in both families.
     pub fn every_way(network: &Network) -> Traffic {
         // Paced: what is tested is the moment of change, not the speed, and the tests beside this want to run too.
-        Traffic::start(network, &LOADS, &LONG_CONNECTIONS, Duration::from_millis(10), 20)
+        Traffic::start(network, &LOADS, &LONG_CONNECTIONS, Duration::from_millis(10), 20, false)
+    }
+
+    /// The same where endpoints leave. The agent then deletes the kernel's entries of their UDP flows, and an answer that is on
+    /// its way at that moment is lost: clients of UDP ask again.
+    pub fn every_way_while_endpoints_leave(network: &Network) -> Traffic {
+        Traffic::start(network, &LOADS, &LONG_CONNECTIONS, Duration::from_millis(10), 20, true)
     }
 
     /// One way of each kind: for many networks at once.
@@ -55,7 +61,7 @@ impl Traffic {
     pub fn light_of(network: &Network, family: Family) -> Traffic {
         let which = family as usize..=family as usize;
         let pace = Duration::from_millis(25);
-        Traffic::start(network, &LOADS[which.clone()], &LONG_CONNECTIONS[which], pace, 5)
+        Traffic::start(network, &LOADS[which.clone()], &LONG_CONNECTIONS[which], pace, 5, false)
     }
 
     /// Whether the first way of a family leads somewhere now.
@@ -72,10 +78,11 @@ impl Traffic {
         connections: &[(&str, &str)],
         interval: Duration,
         enough: usize,
+        repeats: bool,
     ) -> Traffic {
         let loads = loads.iter().map(|(from, protocol, target)| {
             let plan = LoadPlan::back_to_back(*protocol, target.parse().unwrap());
-            let plan = LoadPlan { interval, max_time: Duration::from_secs(7200), ..plan };
+            let plan = LoadPlan { interval, max_time: Duration::from_secs(7200), repeats, ..plan };
             let load = Load::start(network.namespace(from).unwrap(), plan).unwrap();
             (format!("{from} -> {protocol} {target}"), load)
         });

@@ -107,13 +107,13 @@ fn read_endpoints(
     notes: &mut Notes,
 ) -> Vec<Stored> {
     let mut kept = Vec::with_capacity(endpoints.len());
-    for (i, endpoint) in endpoints.into_iter().enumerate() {
+    for (i, mut endpoint) in endpoints.into_iter().enumerate() {
         let Some(address) = read_address(i, &endpoint.addresses, family, notes) else { continue };
         note_hints_beyond(i, &endpoint, notes);
         kept.push(Stored {
             address,
             conditions: Conditions::new(endpoint.ready, endpoint.serving, endpoint.terminating),
-            target: foreign::kept(endpoint.target.as_deref().unwrap_or("")),
+            target: endpoint.target.take().map(foreign::kept_whole).unwrap_or_default(),
             place: places.intern(place_of(endpoint)),
         });
     }
@@ -150,8 +150,8 @@ fn note_hints_beyond(i: usize, endpoint: &event::SliceEndpoint, notes: &mut Note
 }
 
 fn place_of(endpoint: event::SliceEndpoint) -> Place {
-    let some = |text: Option<String>| text.filter(|text| !text.is_empty()).map(|text| foreign::kept(&text));
-    let list = |texts: Vec<String>| texts.iter().take(MOST_HINTS).map(|text| foreign::kept(text)).collect();
+    let some = |text: Option<String>| text.filter(|text| !text.is_empty()).map(foreign::kept_whole);
+    let list = |texts: Vec<String>| texts.into_iter().take(MOST_HINTS).map(foreign::kept_whole).collect();
     Place {
         node: some(endpoint.node_name),
         zone: some(endpoint.zone),

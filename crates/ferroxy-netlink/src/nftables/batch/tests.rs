@@ -61,8 +61,7 @@ fn long_lists_are_cut_before_their_length_overflows() {
     assert!(batch.messages() > 1 && !batch.is_oversized());
     let mut seen = 0;
     for message in &messages(&batch)[1..] {
-        let mut read = |_| seen += 1;
-        crate::nftables::decode::read_elements(message, &mut read).unwrap();
+        crate::nftables::decode::read_elements(message, &mut |_| seen += 1).unwrap();
     }
     assert_eq!(seen, 20_000);
 }

@@ -109,7 +109,7 @@ impl<'a> Read<'a> {
 
     fn cmp(&self) -> Result<Option<Expr>, Malformed> {
         let Some(op) = variant(&CMP_OPS, self.number(cmp::OP)?) else { return Ok(None) };
-        let data = read_value(&self.need(cmp::DATA)?)?;
+        let data = read_value(&self.need(cmp::DATA)?)?.to_vec();
         Ok(Some(Expr::Cmp { sreg: self.number(cmp::SREG)?, op, data }))
     }
 
@@ -121,8 +121,8 @@ impl<'a> Read<'a> {
         Ok(Some(Expr::Bitwise {
             sreg: self.number(bitwise::SREG)?,
             dreg: self.number(bitwise::DREG)?,
-            mask: read_value(&self.need(bitwise::MASK)?)?,
-            xor: read_value(&self.need(bitwise::XOR)?)?,
+            mask: read_value(&self.need(bitwise::MASK)?)?.to_vec(),
+            xor: read_value(&self.need(bitwise::XOR)?)?.to_vec(),
         }))
     }
 
@@ -138,9 +138,9 @@ impl<'a> Read<'a> {
     fn immediate(&self) -> Result<Option<Expr>, Malformed> {
         let (dreg, data) = (self.number(immediate::DREG)?, self.need(immediate::DATA)?);
         if dreg != 0 {
-            return Ok(Some(Expr::ImmediateData { dreg, data: read_value(&data)? }));
+            return Ok(Some(Expr::ImmediateData { dreg, data: read_value(&data)?.to_vec() }));
         }
-        Ok(read_verdict(&data)?.map(Expr::Immediate))
+        Ok(read_verdict(&data)?.map(|verdict| Expr::Immediate(verdict.into())))
     }
 
     fn numgen(&self) -> Result<Option<Expr>, Malformed> {
