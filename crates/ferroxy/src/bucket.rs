@@ -1,28 +1,28 @@
-//! A token bucket: how much may happen in a row, and how much in the long run. Time comes in as an argument.
+//! A token bucket: a limit of the burst, and of the long-term rate. Time comes in as an argument.
 
 use std::time::Instant;
 
 #[derive(Debug, Clone, Copy)]
 pub struct Rate {
-    /// What may happen at once.
+    /// The amount that is allowed at once.
     pub burst: f64,
     pub per_second: f64,
 }
 
-/// New ones are full.
+/// A new bucket is full.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Bucket {
-    /// How much is missing, and since when it has been refilled.
+    /// The missing amount, and the time of the last calculation.
     missing: Option<(f64, Instant)>,
 }
 
 impl Bucket {
-    /// Not positive: nothing more for now.
+    /// Zero or negative: nothing more is allowed for now.
     pub fn left(&self, rate: &Rate, now: Instant) -> f64 {
         rate.burst - self.missing(rate, now)
     }
 
-    /// It may be more than what is left: then it takes longer until something is left again.
+    /// `amount` may exceed the rest: then the bucket stays empty for longer.
     pub fn spend(&mut self, rate: &Rate, amount: f64, now: Instant) {
         self.missing = Some((self.missing(rate, now) + amount, now));
     }

@@ -23,7 +23,7 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// The packet that is meant. `find`: what a Service has on this node.
+    /// The packet that `self` describes. `find` returns what a Service has on this node.
     pub fn packet(
         &self,
         facts: &Facts,
@@ -58,9 +58,9 @@ impl Asked {
         Ok(Packet { source, origin, destination: to.ip(), port: to.port(), protocol, to_this_host })
     }
 
-    /// The way of the packet.
+    /// The path of the packet.
     pub fn trace(&self, ruleset: &dyn Ruleset, packet: &mut Packet) -> Trace {
-        // The node speaks to an address of its own from that very address.
+        // The kernel picks a local destination address as the source address, too.
         if self.from == "node" && ruleset.makes_local(packet.destination) {
             packet.source = packet.destination;
         }
@@ -68,7 +68,7 @@ impl Asked {
     }
 }
 
-/// Where pods are known by interface, an address of this node's pod range comes in on a pod's.
+/// If the rules detect pods by interface, a source in this node's pod range arrives on a pod's interface.
 fn likely_interface(facts: &Facts, node: &NodeIntent, source: IpAddr) -> String {
     let here = facts.own_node().is_some_and(|node| node.pod_cidrs.iter().any(|cidr| cidr.contains(&source)));
     match &node.family(Family::of(source)).local_detector {

@@ -1,5 +1,5 @@
-//! Panics: a panic in any thread is logged and ends the process, as does the end of a thread that must not end. A proxy that goes on without one of its threads looks
-//! healthy and does not do its work; a restart puts it right, and the rules stay in the kernel meanwhile.
+//! Panics: a panic in any thread is logged and ends the process, and so does the end of a thread that must not end. Without
+//! one of its threads, a proxy would look healthy and not work; a restart helps, and the rules stay in the kernel meanwhile.
 
 use std::fmt::Display;
 use std::panic::PanicHookInfo;
@@ -15,7 +15,7 @@ pub fn abort_on_panic() {
     }));
 }
 
-/// Something has ended that has to work as long as the process does.
+/// A thread has ended that must run as long as the process does.
 pub fn ended(what: &str, why: &dyn Display) -> ! {
     say(&format!("internal error: {what} has ended: {why}"));
     log::flush();
@@ -30,7 +30,7 @@ fn report(panic: &PanicHookInfo<'_>) {
     say(&format!("internal error: thread {thread} panicked at {place}: {message}"));
 }
 
-/// In the format of the log, once there is one.
+/// In the format of the log, once the log has started.
 fn say(words: &str) {
     if tracing::dispatcher::has_been_set() {
         tracing::error!("{words}; the process ends");
@@ -72,7 +72,7 @@ mod tests {
         assert_eq!(message, expected);
     }
 
-    /// The test runs itself once more: the process has to end. What it logs then.
+    /// Runs the test itself as a child process, which must abort. Returns its last log message.
     fn last_words(name: &str, work: fn()) -> String {
         if std::env::var_os(CHILD).is_some() {
             child(work);
@@ -101,7 +101,7 @@ mod tests {
             json: stream,
         });
         let thread = std::thread::Builder::new().name("watcher".into()).spawn(work);
-        // Before the hook was there, the rest of the process went on.
+        // Without the hook, the rest of the process would go on.
         let _ = thread.unwrap().join();
     }
 }

@@ -1,5 +1,5 @@
-//! What a command waits for: a line on a terminal while work takes longer than a second. The line is gone when the work is done, and
-//! pipes and files never have it.
+//! The step that a command waits for: a line on a terminal while work takes longer than a second. The line is removed when
+//! the work is done; it is never written to pipes and files.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -7,10 +7,10 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long work takes before it is shown, and how often it is shown again.
+/// The delay before a step is shown, and the interval at which its line is updated.
 const SECOND: Duration = Duration::from_secs(1);
 
-/// The step of the work that is under way, in a few words: a line that wraps could not be removed.
+/// The current step of the work, in a few words: a line that wraps could not be removed.
 #[derive(Debug, Default)]
 pub struct Step(Mutex<String>);
 
@@ -32,7 +32,7 @@ pub fn while_waiting<T>(words: &str, work: impl FnOnce() -> T) -> T {
     })
 }
 
-/// Does some work that says which step is under way.
+/// Does work that reports its current step.
 pub fn in_steps<T>(work: impl FnOnce(&Step) -> T) -> T {
     let step = Step::default();
     if !io::stderr().is_terminal() {
@@ -43,7 +43,7 @@ pub fn in_steps<T>(work: impl FnOnce(&Step) -> T) -> T {
         let shown = &step;
         scope.spawn(move || {
             let (began, mut is_shown) = (Instant::now(), false);
-            // A terminal that is gone needs no progress.
+            // Errors are ignored: if the terminal is gone, no progress is needed.
             while done.recv_timeout(SECOND) == Err(RecvTimeoutError::Timeout) {
                 is_shown = true;
                 let _ =

@@ -1,5 +1,5 @@
-//! Accelerated sockets, the one thing that wraps a dataplane: all that the binary knows of its crate. Its flags are in
-//! `flags/mod.rs`, its fields in `config/own.rs`; its figures come through a capability, like those of dataplanes.
+//! Accelerated sockets, the one thing that wraps a dataplane: the only use of that crate in the binary. The flags are in
+//! `flags/mod.rs`, the fields in `config/own.rs`; figures come through a capability, like those of dataplanes.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use ferroxy_sockets::Clients;
 pub use ferroxy_sockets::Options;
 pub use ferroxy_sockets::options::{MOST_ELEMENTS, PINS};
 
-/// Whose sockets, as flags and files spell it.
+/// The clients whose sockets are accelerated, as flags and files spell them.
 pub const CLIENTS: [&str; 4] = [OFF, "host", "pods", ALL];
 pub const OFF: &str = "off";
 pub const ALL: &str = "all";
@@ -29,12 +29,12 @@ pub fn is_on(options: &Options) -> bool {
     options.clients != Clients::NONE
 }
 
-/// What it needs besides the privileges of the mode.
+/// The privileges that it needs besides those of the mode.
 pub fn privileges(options: &Options) -> &'static [Privilege] {
     if is_on(options) { &[Privilege::Bpf] } else { &[] }
 }
 
-/// The dataplane itself where it is off, or cannot be wrapped.
+/// Returns the dataplane itself if acceleration is off, or if the dataplane cannot be wrapped.
 pub fn wrap(dataplane: Box<dyn Dataplane>, options: &Options) -> Box<dyn Dataplane> {
     ferroxy_sockets::accelerate(dataplane, options)
 }
@@ -43,7 +43,7 @@ pub fn wrap_ruleset(ruleset: Box<dyn Ruleset>, intent: &Intent, options: &Option
     ferroxy_sockets::accelerate_ruleset(ruleset, intent, options)
 }
 
-/// Removes what any run left in the kernel. Returns what was removed, in words.
+/// Removes the objects that any run left in the kernel. Returns what was removed, in words.
 pub fn remove(pins: &Path) -> Result<Vec<String>, String> {
     ferroxy_sockets::remove_pins(pins)
 }

@@ -1,9 +1,9 @@
 //! Large Services let small ones go first: how long each waits. Time comes in as an argument.
 //!
-//! To resolve and to program a Service with thousands of frontends or endpoints takes milliseconds, in which no other change
-//! is programmed. So one that changed is resolved after the small changes of a round, one in each round, and after the work on
-//! it that Service rests, many times as long as the work took. Each rests on its own: however many there are, none
-//! waits for the rest of another. Where nothing small changes, there is no rest.
+//! Resolving and programming a Service with thousands of frontends or endpoints takes milliseconds, in which no other change
+//! is programmed. So a large Service that changed is resolved after the small changes of a round, one large Service in each
+//! round. After that work the Service rests, many times as long as the work took. Each large Service rests on its own: none
+//! waits for the rest of another. While no small Service changes, there is no rest.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Bound::{Excluded, Unbounded};
@@ -14,21 +14,21 @@ use ferroxy_core::ServiceName;
 /// Resolving a Service with more frontends and endpoints than this takes about a millisecond.
 pub(super) const LARGE: usize = 1_000;
 
-/// The rest is so many times as long as the work: a large Service takes about a hundredth of the agent's time.
+/// A rest is this many times as long as the work: a large Service takes about a hundredth of the agent's time.
 const SHARE: u32 = 100;
 const LONGEST_REST: Duration = Duration::from_secs(5);
-/// So long after a small change another one is expected.
+/// After a small change, another one is expected for this long.
 const EXPECTED: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub(super) struct Courtesy {
     share: u32,
-    /// Large Services that changed and are not resolved yet. No other Service has anything to do with their change.
+    /// Large Services that changed and are not resolved yet. Their changes concern no other Service.
     unresolved: BTreeSet<ServiceName>,
-    /// The one that was resolved last: they take turns.
+    /// The large Service that was resolved last: large Services take turns.
     last: Option<ServiceName>,
     last_small: Option<Instant>,
-    /// Until when each rests.
+    /// The end of each large Service's rest.
     rests: HashMap<ServiceName, Instant>,
 }
 
@@ -45,13 +45,13 @@ impl Default for Courtesy {
 }
 
 impl Courtesy {
-    /// A large Service changed, and nothing but itself. Returns until when it rests, if it does.
+    /// A large Service changed, and no other Service with it. Returns the end of its rest, if it rests.
     pub(super) fn changed(&mut self, name: &ServiceName, now: Instant) -> Option<Instant> {
         self.unresolved.insert(name.clone());
         self.rests.get(name).copied().filter(|until| *until > now)
     }
 
-    /// It is resolved with all others.
+    /// The Service is resolved in the normal order, with the small ones.
     pub(super) fn forget(&mut self, name: &ServiceName) {
         self.unresolved.remove(name);
     }
@@ -64,7 +64,7 @@ impl Courtesy {
         self.unresolved.len()
     }
 
-    /// Takes the next one of these, which are sorted, that is not resolved.
+    /// Takes the next unresolved Service of `due`, which is sorted.
     pub(super) fn take_next(&mut self, due: &[ServiceName]) -> Option<ServiceName> {
         let is_due = |name: &&ServiceName| due.binary_search(name).is_ok();
         let after = self.last.as_ref().map_or(Unbounded, Excluded);
@@ -79,7 +79,7 @@ impl Courtesy {
         self.last_small = Some(now);
     }
 
-    /// Work on a large Service took so long and ends now. Returns until when it rests, if small changes are expected.
+    /// Work on a large Service took `took` and ends now. Returns the end of its rest, if small changes are expected.
     pub(super) fn worked(&mut self, name: &ServiceName, took: Duration, now: Instant) -> Option<Instant> {
         self.rests.retain(|_, until| *until > now);
         let is_expected = self.last_small.is_some_and(|last| now < last + EXPECTED);
@@ -89,7 +89,7 @@ impl Courtesy {
         Some(until)
     }
 
-    /// How long work takes is no part of what most tests are about.
+    /// For tests that do not depend on how long work takes.
     #[cfg(test)]
     pub(super) fn never_rest(&mut self) {
         self.share = 0;

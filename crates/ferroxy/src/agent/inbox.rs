@@ -1,9 +1,9 @@
-//! The queue in front of the agent. It has a bound, and what must not wait does not.
+//! The queue in front of the agent. It is bounded; inputs that must not wait bypass the bound.
 //!
-//! Events have a size. Beyond [`MOST_BYTES`] whoever sends them waits until the agent has taken some, or reads no further; so
-//! a source is no faster than the agent. Everything else gets through at once: a request to stop, a new configuration, drift and the
-//! host's addresses have a place each, where the newest is enough, and come before events. So do questions, of which only a few may
-//! wait. Of events the newest of each object is enough: `inbox/waiting.rs`.
+//! Events have a size. Beyond [`MOST_BYTES`] a sender of events blocks until the agent has taken some, or stops reading; so a
+//! source is no faster than the agent. All other inputs get through at once: a request to stop, a new configuration, drift and
+//! the host's addresses have one slot each, which keeps one input and is taken before events. Questions come before events,
+//! too; only a few of them may wait. Of the events of one object, only the newest waits: `inbox/waiting.rs`.
 
 mod waiting;
 
@@ -21,7 +21,7 @@ use waiting::Waiting;
 /// Once events take so much memory, no more are accepted. The source sends batches of up to the same size.
 const MOST_BYTES: usize = 4 << 20;
 
-/// The most questions that wait. Whoever asks waits for an answer before the next question.
+/// The most questions that wait. A client that asks waits for the answer before its next question.
 const MOST_QUESTIONS: usize = 8;
 
 pub fn inbox() -> (Sender, Receiver) {
@@ -46,7 +46,7 @@ pub struct Gauge {
     shared: Arc<Shared>,
 }
 
-/// When it is dropped, nobody waits for room any more.
+/// When it is dropped, no sender waits for room any more.
 #[derive(Debug)]
 pub struct Closing {
     shared: Arc<Shared>,
@@ -60,7 +60,7 @@ pub struct Closed;
 pub struct Depth {
     pub events: usize,
     pub bytes: usize,
-    /// More than may wait.
+    /// The bound is reached: no more events should be sent for now.
     pub is_full: bool,
 }
 
@@ -77,9 +77,9 @@ struct State {
     reconfigured: Option<Box<Reconfiguration>>,
     drift: Option<&'static str>,
     addresses: Option<Vec<IpAddr>>,
-    /// Of more than [`MOST_QUESTIONS`], the last are not answered.
+    /// Questions beyond [`MOST_QUESTIONS`] are dropped without an answer.
     questions: VecDeque<Question>,
-    /// The rest, in the order in which it came.
+    /// All other inputs, in the order in which they came.
     ordered: Waiting,
     senders: usize,
     is_closed: bool,
@@ -138,13 +138,13 @@ impl Receiver {
         }
     }
 
-    /// What waits now. What arrives meanwhile is for the next time, so that the agent does its work in between.
+    /// The inputs that wait now. Inputs that arrive meanwhile stay in the queue, so that the agent does its work in between.
     pub fn try_iter(&self) -> impl Iterator<Item = Input> {
         let waiting = self.shared.state().len();
         (0..waiting).map_while(|_| self.shared.take(&mut self.shared.state()))
     }
 
-    /// Must be dropped before the threads of senders are waited for: one of them may wait for room.
+    /// Drop it before joining the threads of senders: one of them may wait for room.
     pub fn closing(&self) -> Closing {
         Closing { shared: Arc::clone(&self.shared) }
     }

@@ -1,4 +1,4 @@
-//! What the platform reports, as inputs of the agent: changes of the host's addresses, and requests to stop.
+//! Reports of the platform as inputs of the agent: changes of the host's addresses, and requests to stop.
 
 use std::io;
 
@@ -27,7 +27,7 @@ pub fn watch_addresses(devices: &[&str], inputs: Sender) -> io::Result<()> {
 pub fn watch_signals(inputs: Sender) -> io::Result<()> {
     signals::watch(move |reason| match reason {
         Ok(reason) => drop(inputs.send(Input::Stop(reason.as_str()))),
-        // A process that hears no SIGTERM can only be killed.
+        // A process that does not receive SIGTERM can only be killed.
         Err(error) => panic::ended("the thread that waits for signals", &error),
     })
 }

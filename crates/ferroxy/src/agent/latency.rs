@@ -8,20 +8,20 @@ use ferroxy_core::{Event, Family, ObjectKind, ServiceName};
 /// Changes that are known and not yet programmed. Bounded by the number of Services.
 #[derive(Debug)]
 pub(super) struct Latency {
-    /// Nanoseconds since 1970. What changed before is not ours to answer for.
+    /// Nanoseconds since 1970. Changes before it are not measured.
     began: i64,
-    /// Only the oldest counts: that is the longest wait.
+    /// Only the oldest change counts, because it has waited longest.
     waiting: HashMap<(ServiceName, Family), i64>,
 }
 
-/// What an event says about the time of a change.
+/// The time of a change, as an event reports it.
 #[derive(Debug)]
 pub(super) enum Timing {
-    /// The endpoints of a Service changed, so many nanoseconds after 1970.
+    /// The endpoints of a Service changed, at this time in nanoseconds since 1970.
     Changed(ServiceName, Family, i64),
-    /// It will not be programmed any more.
+    /// The Service will not be programmed any more.
     Gone(ServiceName),
-    /// Only these Services are left.
+    /// No Services exist but these.
     Left(BTreeSet<Box<str>>),
     Unknown,
 }
@@ -53,8 +53,8 @@ impl Latency {
         Latency { began: now, waiting: HashMap::new() }
     }
 
-    /// An event was received, and these Services have to be programmed because of it. No other Service is waited for: a slice can
-    /// name one that does not exist, and another one in each of its versions.
+    /// An event was received, and the `touched` Services have to be programmed because of it. Latency is measured for no other
+    /// Service: a slice can name a Service that does not exist, and a different one in each of its versions.
     pub(super) fn received(&mut self, timing: Timing, touched: &BTreeSet<ServiceName>) {
         match timing {
             Timing::Changed(name, family, changed) if touched.contains(&name) && changed >= self.began => {
@@ -67,7 +67,7 @@ impl Latency {
         }
     }
 
-    /// A Service is in the kernel: how many seconds that took, for each family that waited.
+    /// A Service is in the kernel. Returns the seconds that it took, for each family with a pending change.
     pub(super) fn programmed(&mut self, name: &ServiceName, now: i64) -> impl Iterator<Item = (Family, f64)> {
         let waited = Family::ALL.map(|family| {
             let changed = self.waiting.remove(&(name.clone(), family))?;
@@ -77,7 +77,7 @@ impl Latency {
         waited.into_iter().flatten()
     }
 
-    /// How many Services are waited for, in each family they have.
+    /// How many pairs of Service and family have a pending change.
     #[cfg(test)]
     pub(super) fn waiting(&self) -> usize {
         self.waiting.len()

@@ -1,4 +1,4 @@
-//! The agent: takes inputs, keeps the dataplane at what they mean, retries what failed.
+//! The agent: takes inputs, keeps the dataplane in line with them, and retries what failed.
 //!
 //! One thread owns everything; all other threads (`inputs.rs`, the source, the dataplane's watch) only send it [`Input`]s,
 //! through a queue with a bound (`inbox.rs`).
@@ -61,7 +61,7 @@ pub enum Input {
     SourceDiagnostics(Vec<Diagnostic>),
     /// The configuration changed.
     Reconfigured(Box<Reconfiguration>),
-    /// Another program changed our state, or may have.
+    /// Another program changed our state, or may have changed it.
     Drift(&'static str),
     /// The page, or a command, wants to know something.
     Ask(Question),
@@ -79,14 +79,14 @@ pub struct Reconfiguration {
 /// After a change of more Services than this, unused memory is returned to the system.
 const MANY: usize = 1000;
 
-/// How often things are done.
+/// Intervals and delays of the agent's periodic work.
 #[derive(Debug, Clone, Copy)]
 pub struct Periods {
     /// `syncPeriod`: how often to look for changes by other programs.
     pub verify: Duration,
-    /// `minSyncPeriod`: the shortest time between two syncs of a Service, or of all, that changes all the time.
+    /// `minSyncPeriod`: the shortest time between two syncs of a Service that changes all the time, or of all Services.
     pub pace: Duration,
-    /// How long after a change to remove what it left unused.
+    /// The delay after a change before objects that it left unused are removed.
     pub tidy: Duration,
     /// How long to collect notifications of foreign changes before verifying.
     pub settle: Duration,
@@ -109,17 +109,17 @@ pub struct Agent {
     dataplane: Box<dyn Dataplane>,
     periods: Periods,
     queue: Queue,
-    /// What the Services in the queue must become, as far as that is known.
+    /// Resolved Services of the queue: their desired Intents.
     waiting: Waiting,
     courtesy: Courtesy,
-    /// When to program the node's own settings, and how often that failed.
+    /// When to program the node's own settings, and how often programming failed.
     node_due: Option<(Instant, u32)>,
     verify_due: Option<Instant>,
     tidy_due: Option<Instant>,
     drain_due: Option<Instant>,
     next_period: Instant,
     drift_repairs: u64,
-    /// What the last repair could not repair, as last logged.
+    /// The difference that remained after the last repair, as last logged.
     unrepaired: Option<String>,
     reports: Reports,
     /// `None` where the dataplane has no stale connections.
@@ -130,7 +130,7 @@ pub struct Agent {
     heart: Heart,
     /// The source has delivered its first complete list.
     listed: bool,
-    /// Everything in the source could be read at least once.
+    /// Every object and manifest of the source could be read at least once.
     source_was_complete: bool,
     status: Arc<Status>,
 }
@@ -172,7 +172,7 @@ impl Agent {
         }
     }
 
-    /// For what remains to be done after the agent has ended.
+    /// For work on the dataplane after the agent has ended.
     pub fn dataplane(&mut self) -> &mut dyn Dataplane {
         &mut *self.dataplane
     }
@@ -263,7 +263,7 @@ impl Agent {
         touched
     }
 
-    /// The present problems of the source. When there are none for the first time, removing state becomes safe.
+    /// The present problems of the source. When every object can be read for the first time, removing state becomes safe.
     fn source_says(&mut self, found: Vec<Diagnostic>) {
         if !self.source_was_complete && is_whole(&found) {
             info!("all objects can be read now: removing stale rules");
@@ -293,7 +293,7 @@ impl Agent {
             if let Some(verdict) = verdict.filter(|_| !by_this.is_empty()) {
                 self.tell(&verdict, Instant::now());
             }
-            // A list that is repeated is no change, unless something is gone.
+            // A repeated list is no change, unless it shows that an object is gone.
             if !is_list || !by_this.is_empty() {
                 reported.add(kind, &by_this.services);
             }
@@ -325,14 +325,14 @@ impl Agent {
         }
     }
 
-    /// The Service changed: whatever was to become of it does not count any more.
+    /// The Service changed: its earlier resolution is outdated.
     fn enqueue(&mut self, name: ServiceName, now: Instant) {
         self.waiting.forget(&name);
         self.courtesy.forget(&name);
         self.queue.add(name, now);
     }
 
-    /// For a change that concerns no other Service: a large one is resolved after the small ones.
+    /// The change concerns no other Service. If the Service is large, it is resolved after the small ones.
     fn let_others_go_first(&mut self, name: &ServiceName, now: Instant) {
         if self.queue.is_cut()
             && self.facts.is_larger_than(name, LARGE)
@@ -372,7 +372,7 @@ impl Agent {
         if let Some((_, failures)) = self.node_due.filter(|(due, _)| *due <= now) {
             self.change_node(failures);
         }
-        // Before the changes: what these leave unused may still be in use by packets on their way.
+        // Before the changes: in-flight packets may still use what these changes leave unused.
         if self.tidy_due.is_some_and(|due| due <= now) {
             self.tidy();
         }
@@ -394,7 +394,7 @@ impl Agent {
     }
 }
 
-/// The source can read everything it should: no object can exist that it does not report.
+/// The source can read everything it should: no object exists that it does not report.
 pub fn is_whole(diagnostics: &[Diagnostic]) -> bool {
     diagnostics.iter().all(|diagnostic| diagnostic.cause != Cause::SourceIncomplete)
 }

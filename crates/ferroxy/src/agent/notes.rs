@@ -10,21 +10,21 @@ use super::Agent;
 use super::round::Tried;
 use crate::journal::{Entry, Sizes, What};
 
-/// The Services of a larger round get one entry together: the journal is no log of everything.
+/// A larger round gets one entry for all of its Services, because the journal is bounded.
 const MOST_OF_A_ROUND: usize = 100;
 
-/// The Services of one round, as far as the journal needs to know them. Empty without a journal.
+/// The Services of one round, with the details that the journal needs. Empty without a journal.
 #[derive(Debug, Default)]
 pub(super) struct Notes {
     services: BTreeMap<ServiceName, Note>,
-    /// How many Services the round has, if these are too many to be noted.
+    /// How many Services the round has, if they are too many for an entry each.
     many: Option<usize>,
 }
 
 /// How long a round took.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Took {
-    /// From its beginning, with resolving.
+    /// From the beginning of the round, with resolving.
     pub(super) whole: Duration,
     /// Programming alone.
     pub(super) in_kernel: Duration,
@@ -39,7 +39,7 @@ struct Note {
 }
 
 impl Notes {
-    /// A change of this Service took so long from the API to the kernel. The longest of both families counts.
+    /// A change of this Service took `seconds` from the API to the kernel. The slower of both families counts.
     pub(super) fn waited(&mut self, name: &ServiceName, seconds: f64) {
         if let Some(note) = self.services.get_mut(name) {
             note.api_to_kernel = Some(note.api_to_kernel.map_or(seconds, |before| before.max(seconds)));
@@ -54,7 +54,7 @@ impl Agent {
         }
     }
 
-    /// Before these changes are made. A Service that stays as it is is not noted.
+    /// Call it before the changes are made. It skips Services that do not change.
     pub(super) fn take_notes(&self, changes: &[Change]) -> Notes {
         if self.status.journal.is_none() {
             return Notes::default();

@@ -1,7 +1,7 @@
-//! A change that is too large for one go, in portions. Pure.
+//! Splits a change that is too large for one step into portions. Pure.
 //!
 //! A portion is an Intent between what is in force and what is desired, so that every dataplane programs it like any other.
-//! In all of them a frontend is as it was or as it will be, with all of its endpoints. In this order:
+//! In every portion a frontend is as it was or as it will be, with all of its endpoints. The order:
 //!
 //! 1. ports get their new endpoints, together with the frontends that stay; a frontend that moves to another port does so
 //!    in one portion;
@@ -14,11 +14,11 @@ use std::net::IpAddr;
 
 use ferroxy_core::{Endpoint, Family, Frontend, PortIntent, Protocol, Route, ServiceIntent};
 
-/// What tells one frontend of a node from another.
+/// Identifies a frontend on a node.
 pub(super) type Key = (Family, Protocol, Option<IpAddr>, u16);
 
-/// How much a change changes: about the number of elements, rules or virtual servers with their endpoints. It may be less,
-/// as what is small in any case is not compared.
+/// The size of a change: about the number of elements, rules or virtual servers with their endpoints. If both versions
+/// together are not larger than `small`, they are not compared, and the result is only an upper bound.
 pub(super) fn size(before: Option<&ServiceIntent>, desired: Option<&ServiceIntent>, small: usize) -> usize {
     let whole = |service: Option<&ServiceIntent>| ports(service).iter().map(weight_of_all).sum::<usize>();
     let most = whole(before) + whole(desired);
@@ -30,7 +30,7 @@ pub(super) fn size(before: Option<&ServiceIntent>, desired: Option<&ServiceInten
     cut.spent
 }
 
-/// The next portion: about so much of the change. `None` if that is all of it: the desired Intent itself.
+/// The next portion: about `budget` of the change. `None` if the rest fits: then the desired Intent itself is next.
 pub(super) fn next(
     before: Option<&ServiceIntent>,
     desired: Option<&ServiceIntent>,
@@ -47,7 +47,7 @@ pub(super) fn next(
     between(before, desired, cut.ports())
 }
 
-/// What is in force, without these frontends.
+/// The Service as it is in force, without these frontends.
 pub(super) fn without(
     before: &ServiceIntent,
     desired: Option<&ServiceIntent>,
@@ -67,8 +67,8 @@ pub(super) fn keys(service: Option<&ServiceIntent>) -> impl Iterator<Item = Key>
     ports(service).iter().flat_map(|port| port.frontends.iter().map(move |frontend| key(port, frontend)))
 }
 
-/// Unused ports of a cluster IP are rejected only while that is so before and afterwards: in between, frontends that are not
-/// there yet look like unused ones.
+/// An Intent between both. It rejects unused ports only of cluster IPs that both have: on a new cluster IP, frontends that
+/// are not added yet would look like unused ports.
 fn between(
     before: Option<&ServiceIntent>,
     desired: Option<&ServiceIntent>,
@@ -95,7 +95,7 @@ fn key(port: &PortIntent, frontend: &Frontend) -> Key {
     (port.family, port.protocol, frontend.address, frontend.port)
 }
 
-/// Names of ports are unique in valid Services.
+/// False for valid Services, whose port names are unique.
 fn has_ports_of_one_name(ports: &[PortIntent]) -> bool {
     let names: HashSet<_> = ports.iter().map(|port| (&port.name, port.family, port.protocol)).collect();
     names.len() < ports.len()
@@ -105,7 +105,7 @@ fn weight_of_all(port: &PortIntent) -> usize {
     port.frontends.iter().map(|frontend| weight(port, frontend)).sum()
 }
 
-/// What a frontend is made of.
+/// The number of elements of a frontend: itself and its endpoints.
 fn weight(port: &PortIntent, frontend: &Frontend) -> usize {
     1 + match frontend.route {
         Route::Reject | Route::Drop => 0,
@@ -115,7 +115,7 @@ fn weight(port: &PortIntent, frontend: &Frontend) -> usize {
     }
 }
 
-/// All of it but the frontends.
+/// Compares everything but the frontends.
 fn same_settings(one: &PortIntent, other: &PortIntent) -> bool {
     let settings = |port: &PortIntent| (port.family, port.protocol, port.affinity, port.size);
     one.name == other.name
@@ -124,7 +124,7 @@ fn same_settings(one: &PortIntent, other: &PortIntent) -> bool {
         && sorted(&one.local) == sorted(&other.local)
 }
 
-/// What is desired is sorted. What is in force need not be: a dataplane may keep endpoints where they were.
+/// Desired endpoints are sorted. Endpoints in force need not be: a dataplane may keep an endpoint at its position.
 fn sorted(endpoints: &[Endpoint]) -> Cow<'_, [Endpoint]> {
     if endpoints.is_sorted() {
         return Cow::Borrowed(endpoints);
@@ -134,7 +134,7 @@ fn sorted(endpoints: &[Endpoint]) -> Cow<'_, [Endpoint]> {
     Cow::Owned(sorted)
 }
 
-/// How many endpoints only one of them has.
+/// How many endpoints are in only one of both lists.
 fn difference(one: &[Endpoint], other: &[Endpoint]) -> usize {
     let only = |these: &[Endpoint], those: &[Endpoint]| {
         these.iter().filter(|endpoint| those.binary_search(endpoint).is_err()).count()
@@ -143,23 +143,23 @@ fn difference(one: &[Endpoint], other: &[Endpoint]) -> usize {
     only(&one, &other) + only(&other, &one)
 }
 
-/// A change of which as much is done as the budget allows.
+/// A partial change: as much as the budget allows.
 struct Cut<'a> {
     before: &'a [PortIntent],
     desired: &'a [PortIntent],
-    /// Where each frontend is: its port, and its place there.
+    /// Where each frontend is: the index of its port, and its index in that port.
     was_at: HashMap<Key, (usize, usize)>,
     will_be_at: HashMap<Key, (usize, usize)>,
-    /// For each desired port: the port before that it continues.
+    /// For each desired port: the earlier port with the same name, family and protocol.
     continues: Vec<Option<usize>>,
-    /// For each desired port: nothing changes but its frontends.
+    /// For each desired port: whether it differs from the earlier port only in frontends.
     keeps_settings: Vec<bool>,
-    /// Ports before whose endpoints change: frontends that no port will have go with the old ones.
+    /// Earlier ports whose settings change: frontends that no desired port has are removed together with the old settings.
     is_replaced: HashSet<usize>,
-    /// Desired ports that have their new endpoints, and which of their frontends are there.
+    /// Which desired ports have their new endpoints, and which of their frontends are in place.
     is_switched: Vec<bool>,
     is_there: Vec<Vec<bool>>,
-    /// Frontends before that are removed.
+    /// Frontends of earlier ports that are removed.
     is_removed: HashSet<(usize, usize)>,
     budget: usize,
     spent: usize,
@@ -226,8 +226,8 @@ impl<'a> Cut<'a> {
         self.was_at.get(&key(&self.desired[p], &self.desired[p].frontends[f])).copied()
     }
 
-    /// Gives a port its new endpoints, and the frontends that are in force. Ports that its frontends move to come along:
-    /// a frontend is always somewhere.
+    /// Gives a port its new endpoints, and those of its frontends that are in force. Ports that take over its other frontends
+    /// are switched in the same step, so that no frontend is missing in between.
     fn switch(&mut self, p: usize) -> bool {
         let (mut group, mut more, mut seen) = (Vec::new(), vec![p], HashSet::from([p]));
         while let Some(p) = more.pop() {
@@ -283,7 +283,7 @@ impl<'a> Cut<'a> {
         stay.sum::<usize>() + self.weight_of_dropped(p)
     }
 
-    /// Frontends that go with the old endpoints of their port, because no port will have them.
+    /// Frontends that are removed with the old endpoints of their port, because no desired port has them.
     fn weight_of_dropped(&self, p: usize) -> usize {
         let Some(before) = self.continues[p].filter(|_| !self.keeps_settings[p]) else { return 0 };
         let port = &self.before[before];
@@ -321,7 +321,7 @@ impl<'a> Cut<'a> {
         true
     }
 
-    /// At least one step is always done.
+    /// The first step is always done, even beyond the budget.
     fn afford(&mut self, cost: usize) -> bool {
         let can = self.spent == 0 || self.spent.saturating_add(cost) <= self.budget;
         if can {
@@ -330,7 +330,7 @@ impl<'a> Cut<'a> {
         can
     }
 
-    /// What is reached.
+    /// The ports after this portion.
     fn ports(&self) -> Vec<PortIntent> {
         let mut continued = vec![None; self.before.len()];
         for (p, before) in self.continues.iter().enumerate() {
@@ -354,7 +354,7 @@ impl<'a> Cut<'a> {
         ports
     }
 
-    /// The frontends of a port before that are still as they were.
+    /// The frontends of an earlier port that are still as they were.
     fn left(&self, p: usize) -> impl Iterator<Item = Frontend> {
         let port = &self.before[p];
         let is_left = move |(f, frontend): &(usize, &Frontend)| {

@@ -1,4 +1,4 @@
-//! Probes: tells the prober what this node uses, and people what became of it. Verdicts are Events like any other.
+//! Probes: tells the prober which endpoints to probe, and reports verdicts in the log, the journal and as Events.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,14 +20,14 @@ use crate::log;
 use crate::serve::Status;
 use crate::serve::probes::{Failing, Standing};
 
-/// Lines and Events about the verdicts of one Service.
+/// The limit of log lines and Events about the verdicts of one Service.
 const TOLD: Rate = Rate { burst: 10.0, per_second: 1.0 / 30.0 };
 
 #[derive(Debug, Default)]
 pub(super) struct Probes {
     /// `None`: this agent sends no probes.
     prober: Option<Prober>,
-    /// The Services that ask for probes, and how much was logged about each.
+    /// The Services that ask for probes, and the log limit of each.
     asking: HashMap<ServiceName, Bucket>,
 }
 
@@ -40,7 +40,7 @@ pub fn prober(inputs: Sender, status: &Arc<Status>, ejects: Option<Box<dyn Eject
                 warn!("cannot give up privileges for probes: {error}");
             }
         }),
-        // It does not wait for room: of each endpoint only the newest verdict waits.
+        // Sending does not wait for room: of each endpoint only the newest verdict waits.
         deliver: Box::new(move |verdict| {
             inputs.send_now(Input::Events(vec![Event::Verdict(verdict)])).is_ok()
         }),
@@ -57,7 +57,7 @@ impl Agent {
         self.probes.prober = Some(prober);
     }
 
-    /// What the resolution of a Service says about its probes.
+    /// Applies the probe settings that the resolution of a Service returned.
     pub(super) fn follow_probes(&mut self, name: &ServiceName, probing: Option<Probing>) {
         let Some(probing) = probing else {
             if self.probes.asking.remove(name).is_some() {
@@ -77,7 +77,7 @@ impl Agent {
         self.probe(name, Some(probing));
     }
 
-    /// The first sync has resolved all Services.
+    /// For the first sync, which resolves all Services without this step.
     pub(super) fn follow_all_probes(&mut self) {
         let names: Vec<ServiceName> = self.facts.probed_services().cloned().collect();
         for name in names {
@@ -92,7 +92,7 @@ impl Agent {
         }
     }
 
-    /// A verdict has changed: once in the log and as an Event of the Service, unless there are too many.
+    /// A verdict has changed: reports it once in the log and as an Event of the Service, within the limit.
     pub(super) fn tell(&mut self, verdict: &Verdict, now: Instant) {
         self.status.probes.turned(verdict.down.is_some());
         let Verdict { service, target, down, .. } = verdict;

@@ -17,7 +17,7 @@ use crate::memory::give_memory_back;
 use crate::serve::health::Step;
 
 impl Agent {
-    /// One round: small changes, then some work on large ones. What does not fit stays due.
+    /// One round: small changes, then some work on large ones. Services that do not fit stay due.
     pub(super) fn change_services(&mut self, now: Instant) {
         let due = self.queue.due(now);
         if due.is_empty() {
@@ -34,13 +34,13 @@ impl Agent {
         self.change_large(&at_once, &later, now);
     }
 
-    /// One Service is resolved, and a portion of one is programmed. Then these rest.
+    /// Resolves one large Service, and programs a portion of one. Then these Services rest.
     fn change_large(&mut self, resolved: &[ServiceName], unresolved: &[ServiceName], now: Instant) {
         let began = Instant::now();
         let next = self.courtesy.take_next(unresolved);
         let next = next.as_slice();
         self.resolve(next, now);
-        // Most changes of large Services are small.
+        // Most changes of large Services are small: those are programmed whole.
         let whole = self.waiting.small(next, self.dataplane.acknowledged());
         self.change(whole, now);
         let mut due = [resolved, next].concat();
@@ -102,7 +102,7 @@ impl Agent {
                 let waits = tried.all().map(|name| self.failed(name, now)).collect::<Vec<_>>();
                 let wait = waits.into_iter().min().unwrap_or_default();
                 warn!("cannot program the change: {error}; retrying in {wait:?}");
-                // Part of it may be in force.
+                // Part of the change may be in force.
                 self.plan_to_tidy(now);
                 if error.is_drift() {
                     self.verify_due = Some(now);
@@ -112,23 +112,23 @@ impl Agent {
         self.pause_sweeper(false);
     }
 
-    /// It is resolved again when it is tried again. Returns after how long that is.
+    /// The Service is resolved again when it is retried. Returns the delay before the retry.
     fn failed(&mut self, name: &ServiceName, now: Instant) -> Duration {
         self.waiting.forget(name);
         self.queue.failed(name.clone(), now)
     }
 
-    /// While rules are being programmed no connection is judged: it may be one to an endpoint that the sweeper does not
-    /// know yet.
+    /// While rules are being programmed, no connection is judged: it may belong to an endpoint that the sweeper does not know
+    /// yet.
     fn pause_sweeper(&self, pause: bool) {
         if let Some(sweeper) = &self.sweeper {
             sweeper.pause(pause);
         }
     }
 
-    /// Removes from the queue what succeeded, delays what was refused, and schedules tidying.
+    /// Removes Services that succeeded from the queue, delays refused ones, and schedules tidying.
     pub(super) fn finished(&mut self, outcome: &Outcome, tried: &Tried, notes: &mut Notes, now: Instant) {
-        // A refused Service keeps its count of failures: that is what makes its retries slow down.
+        // A refused Service keeps its count of failures, which makes its retries slow down.
         for refusal in &outcome.refused {
             let wait = self.failed(&refusal.service, now);
             warn!("cannot program Service {}: {}; retrying in {wait:?}", refusal.service, refusal.reason);
@@ -179,7 +179,7 @@ impl Agent {
                     operations: outcome.operations,
                     ..Entry::new(What::Node, &words)
                 });
-                // Their node ports may answer on other addresses now.
+                // Node ports of UDP Services may answer on other addresses now.
                 let udp: Vec<_> = self.sweeper.iter().flat_map(Sweeper::services).cloned().collect();
                 udp.into_iter().for_each(|name| self.enqueue(name, Instant::now()));
                 self.status.node(self.dataplane.acknowledged());
@@ -204,7 +204,7 @@ impl Agent {
         }
     }
 
-    /// An endpoint without connections need not wait for the usual look.
+    /// Checks draining endpoints soon: one without connections need not wait for the periodic check.
     fn look_at_drains_soon(&mut self, now: Instant) {
         if self.dataplane.drains().is_some_and(|drains| drains.next_look().is_some()) {
             let soon = now + self.periods.tidy;
@@ -212,7 +212,7 @@ impl Agent {
         }
     }
 
-    /// Schedules the next look at endpoints that drain.
+    /// Schedules the next check of draining endpoints.
     pub(super) fn plan_to_drain(&mut self, now: Instant) {
         if let Some(wait) = self.dataplane.drains().and_then(|drains| drains.next_look()) {
             self.drain_due.get_or_insert(now + wait);
@@ -240,7 +240,7 @@ impl Agent {
         }
     }
 
-    /// Traffic does not depend on it; a failure may show drift.
+    /// Traffic does not depend on tidying or draining; but a failure may show drift.
     fn tidied(&mut self, began: Instant, result: Result<Outcome, Failure>) -> Result<(), Failure> {
         match result {
             Ok(outcome) => {

@@ -1,7 +1,7 @@
 //! Questions to the agent: read-only, answered from its Facts and from what is in force, between two rounds of work.
 //!
-//! A question does bounded work: it stops after a number of Services, or of endpoints, and says where to go on. Rendering and
-//! writing JSON is for whoever asks.
+//! A question does bounded work: it stops after a number of Services, or of endpoints, and says where to go on. The agent's
+//! thread does not render or write JSON: the thread that asked does.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::view::objects::{self, Known};
 /// The most Services that one question looks at.
 pub const MOST_SERVICES: usize = 200;
 
-/// About how many endpoints and frontends one question looks at. A Service that has more is looked at alone.
+/// About how many endpoints and frontends one question looks at. A larger Service is looked at alone.
 const MOST_WORK: usize = 4_096;
 
 /// The most addresses and ports of a Service in a list.
@@ -27,13 +27,13 @@ const MOST_LISTED: usize = 20;
 
 #[derive(Debug)]
 pub enum Question {
-    /// The Services that follow this one, and not more than so many.
+    /// The Services after `after`, at most `limit`.
     Services {
         after: Option<ServiceName>,
         limit: usize,
         reply: Sender<Part<Row>>,
     },
-    /// These Services, as far as they are known.
+    /// These Services, except unknown ones.
     Named {
         names: Vec<ServiceName>,
         reply: Sender<Part<Row>>,
@@ -42,19 +42,19 @@ pub enum Question {
         name: ServiceName,
         reply: Sender<Box<Explained>>,
     },
-    /// The packet that is meant, or why none is.
+    /// The packet that `asked` describes, or the reason why it describes none.
     Packet {
         asked: Asked,
         reply: Sender<Result<Box<Described>, String>>,
     },
-    /// The Services that may have to do with a packet, of those that follow this one.
+    /// The Services in force that may affect a packet, of those after `after`.
     Concerned {
         packet: Packet,
         after: Option<ServiceName>,
         reply: Sender<Part<Arc<ServiceIntent>>>,
     },
-    /// Everything that is known, as manifests, and what of it is in force: of the Services that follow this one, and in the
-    /// first part of the node.
+    /// All known objects as manifests, and what is in force: for the Services after `after`. The first part includes the
+    /// cluster-wide objects and the node.
     Objects {
         after: Option<ServiceName>,
         limit: usize,
@@ -79,10 +79,10 @@ pub struct Part<T> {
 pub struct Row {
     pub name: ServiceName,
     pub kind: &'static str,
-    /// The first of them.
+    /// At most `MOST_LISTED`.
     pub addresses: Vec<IpAddr>,
     pub address_count: usize,
-    /// The first of them: number and protocol.
+    /// At most `MOST_LISTED`: number and protocol.
     pub ports: Vec<(u16, Protocol)>,
     pub port_count: usize,
     pub node_ports: Vec<u16>,
@@ -92,7 +92,7 @@ pub struct Row {
     pub problems: usize,
     pub problem: Option<String>,
     pub state: State,
-    /// Why, if it is not handled.
+    /// The reason, if the Service is not handled.
     pub not_handled: Option<String>,
 }
 
@@ -121,10 +121,10 @@ impl State {
 #[derive(Debug)]
 pub struct Explained {
     pub explanation: Explanation,
-    /// What it must become on this node; `None`: it has nothing here.
+    /// The desired Intent of the Service; `None` if this node needs none.
     pub desired: Option<Arc<ServiceIntent>>,
     pub in_force: InForce,
-    /// What the dataplane of this host cannot do for it.
+    /// Features of the Service that the dataplane of this host does not support.
     pub shortcomings: Vec<Diagnostic>,
     pub node: NodeIntent,
     pub host_addresses: Vec<IpAddr>,
@@ -136,7 +136,7 @@ pub enum InForce {
     All,
     /// A change waits to be programmed.
     NotYet,
-    /// For this reason.
+    /// The kernel refused it, for this reason.
     Refused(String),
 }
 
@@ -268,11 +268,11 @@ impl Agent {
 
     fn objects(&self, after: Option<&ServiceName>, limit: usize) -> Part<Known> {
         let acknowledged = self.dataplane.acknowledged();
-        // What waits to be removed is in the ledger only.
+        // Services that wait to be removed are only in the ledger.
         let names = merged(self.facts.service_names_after(after), acknowledged.names_after(after));
         let mut all = part(names, limit.min(MOST_SERVICES), |name, items| {
             let in_force = acknowledged.service(name);
-            // Every endpoint becomes JSON here. What is in force is only unpacked.
+            // Every listed endpoint becomes JSON here. Intents in force are only unpacked.
             let work = 1 + 4 * self.facts.listed_endpoints(name) + in_force.as_deref().map_or(0, size);
             items.extend(objects::of_service(&self.facts, name).into_iter().map(Known::Object));
             items.extend(in_force.map(Known::Service));
@@ -286,14 +286,14 @@ impl Agent {
     }
 }
 
-/// Does nothing if nobody waits for the answer any more.
+/// Does nothing if the asking thread has stopped waiting.
 fn send<T>(reply: Sender<T>, answer: impl FnOnce() -> T) {
     if !reply.is_closed() {
         drop(reply.send(answer()));
     }
 }
 
-/// The names of two lists that are in order, each once and in order.
+/// Merges two sorted lists of names into one sorted list without duplicates.
 fn merged<'n>(
     one: impl Iterator<Item = &'n ServiceName>,
     other: impl Iterator<Item = &'n ServiceName>,
@@ -328,7 +328,7 @@ fn part<'n, T>(
     Part { items, next }
 }
 
-/// Frontends and endpoints.
+/// The number of frontends and endpoints.
 fn size(service: &ServiceIntent) -> usize {
     service.ports.iter().map(|it| it.frontends.len() + it.cluster.len() + it.local.len()).sum()
 }

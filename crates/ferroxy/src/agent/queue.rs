@@ -1,6 +1,6 @@
 //! Which Services wait to be programmed, and when each is tried. Time comes in as an argument.
 //!
-//! A Service leaves the queue only when the dataplane has acknowledged it. One that fails is retried with backoff, and
+//! A Service leaves the queue only when the dataplane has acknowledged it. A Service that fails is retried with backoff, and
 //! never delays another.
 
 use std::collections::{BTreeMap, HashMap};
@@ -15,11 +15,11 @@ const LAST_RETRY: Duration = Duration::from_secs(30);
 #[derive(Debug, Default)]
 pub struct Queue {
     waiting: BTreeMap<ServiceName, Attempt>,
-    /// What the period limits.
+    /// Whether the period limits each Service, or all of them together.
     pace: Pace,
     period: Duration,
     rates: Rates,
-    /// With [`Pace::Whole`]: nothing is due before.
+    /// With [`Pace::Whole`]: no Service is due before this time.
     rest_until: Option<Instant>,
 }
 
@@ -39,12 +39,12 @@ impl Queue {
         self.period = period;
     }
 
-    /// Whether large changes are cut into portions: not where each run costs much, whatever it changes.
+    /// Whether large changes are cut into portions. They are not if each run costs much regardless of its size.
     pub fn is_cut(&self) -> bool {
         self.pace == Pace::EachService
     }
 
-    /// The Service changed: due as soon as its rate allows, whatever happened before.
+    /// The Service changed: it is due as soon as its rate allows, regardless of earlier failures.
     pub fn add(&mut self, name: ServiceName, now: Instant) {
         let due = self.rates.earliest(&name, self.period, now);
         self.waiting
@@ -53,7 +53,7 @@ impl Queue {
             .or_insert(Attempt { due, failures: 0 });
     }
 
-    /// It waits until then at least.
+    /// The Service is due at `until` at the earliest.
     pub fn postpone(&mut self, name: &ServiceName, until: Instant) {
         if let Some(attempt) = self.waiting.get_mut(name) {
             attempt.due = attempt.due.max(until);
@@ -81,12 +81,12 @@ impl Queue {
         }
     }
 
-    /// Everything was programmed for the first time: that counts towards no Service's rate.
+    /// The first sync is done. It counts towards no Service's rate.
     pub fn started(&mut self) {
         self.rates = Rates::default();
     }
 
-    /// Returns after how long it is retried. An attempt that failed counts towards the Service's rate as well.
+    /// Returns the delay before the retry. A failed attempt counts towards the Service's rate as well.
     pub fn failed(&mut self, name: ServiceName, now: Instant) -> Duration {
         if self.pace == Pace::EachService {
             self.rates.spend(&name, self.period, now);
@@ -120,13 +120,13 @@ pub fn backoff(failures: u32) -> Duration {
 /// arrived meanwhile.
 #[derive(Debug, Default)]
 struct Rates {
-    /// Until when each Service has spent its allowance; those that have all of it are not here.
+    /// Until when each Service has spent its allowance. A Service with its full allowance has no entry.
     spent_until: HashMap<ServiceName, Instant>,
     prune_at: usize,
 }
 
 impl Rates {
-    /// How many changes in a row are not held back.
+    /// How many changes in a row are not delayed.
     const BURST: u32 = 10;
 
     fn earliest(&self, name: &ServiceName, period: Duration, now: Instant) -> Instant {
@@ -140,7 +140,7 @@ impl Rates {
             return self.spent_until.clear();
         }
         let until = self.spent_until.entry(name.clone()).or_insert(now);
-        // Attempts that fail may come faster than the period: no more than the whole allowance is spent, ever.
+        // Failed attempts may come faster than the period: the debt never exceeds the whole allowance.
         *until = ((*until).max(now) + period).min(now + period * Self::BURST);
         if self.spent_until.len() > self.prune_at {
             self.spent_until.retain(|_, until| *until > now);
@@ -207,7 +207,7 @@ mod tests {
         assert!(queue.is_empty() && queue.next_due().is_none());
     }
 
-    /// How often a Service that changes every 10 ms is programmed in so many milliseconds.
+    /// How often a Service that changes every 10 ms is programmed within `milliseconds`.
     fn programmed(queue: &mut Queue, start: Instant, milliseconds: u64) -> usize {
         (0..milliseconds / 10)
             .filter(|tick| {

@@ -1,8 +1,8 @@
-//! Logs diagnostics: each one when it appears, and again only if it disappeared in between. Objects that change all the time
-//! get only so many lines in a while, and so do namespaces. Time comes in as an argument.
+//! Logs diagnostics: each one when it appears, and again only if it disappeared in between. Log lines about a Service that
+//! changes all the time are rate-limited, and so are those about a namespace. Time comes in as an argument.
 //!
-//! Of a diagnostic only a number is remembered, so that memory depends on how many there are and not on their texts; and no
-//! more than [`MOST`] are.
+//! For each diagnostic only a hash is remembered, so that memory depends on the number of diagnostics and not on their
+//! texts; and at most [`MOST`] are remembered.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Display;
@@ -18,13 +18,13 @@ use crate::log;
 /// How many diagnostics of Services are remembered. Further ones are neither remembered nor logged.
 const MOST: usize = 100_000;
 
-/// Lines about one Service.
+/// The limit of lines about one Service.
 const SERVICE: Rate = Rate { burst: 10.0, per_second: 1.0 / 30.0 };
 
-/// Lines about the Services of one namespace, so that nobody's objects hide those of others.
+/// The limit of lines about the Services of one namespace, so that one tenant's objects do not hide those of others.
 const NAMESPACE: Rate = Rate { burst: 50.0, per_second: 0.5 };
 
-/// Lines about the source, the node, and whatever else belongs to no Service.
+/// The limit of lines about the source, the node, and objects that belong to no Service.
 const OTHERS: Rate = Rate { burst: 100.0, per_second: 1.0 };
 
 #[derive(Debug, Default)]
@@ -39,17 +39,17 @@ pub(super) struct Reports {
     /// How many diagnostics `of_services` has.
     remembered: usize,
     prune_at: usize,
-    /// Random: whoever writes objects must not be able to choose some that look the same.
+    /// Random, so that no author of objects can choose diagnostics whose hashes collide.
     numbers: RandomState,
 }
 
-/// What is known of the diagnostics of one object, or of several that count as one.
+/// The known diagnostics of one object, or of several objects that count as one.
 #[derive(Debug, Default)]
 struct Seen {
     /// Sorted.
     numbers: Box<[u64]>,
     lines: Bucket,
-    /// Lines that were not logged since the last that was.
+    /// Lines that were suppressed since the last logged line.
     suppressed: u64,
 }
 
@@ -57,7 +57,7 @@ struct Seen {
 #[derive(Debug, Default, PartialEq, Eq)]
 struct News {
     lines: Vec<Diagnostic>,
-    /// How many lines were not logged before these.
+    /// How many earlier lines were suppressed.
     suppressed: u64,
 }
 
@@ -82,7 +82,7 @@ impl Reports {
         self.news_of(name, found, now).log(name);
     }
 
-    /// Returns what is logged about it, as one sentence.
+    /// Returns the logged text as one sentence.
     pub(super) fn source(&mut self, found: Vec<Diagnostic>, now: Instant) -> Option<String> {
         let mut words = None;
         if found.is_empty() && !self.of_source.numbers.is_empty() {
@@ -127,7 +127,7 @@ impl Reports {
         news
     }
 
-    /// Each with its number, in the order of the numbers, and not more than there is room for.
+    /// Adds the hash to each diagnostic, sorts by hash, and keeps at most `room`.
     fn number(&self, found: Vec<Diagnostic>, room: usize) -> Vec<(u64, Diagnostic)> {
         let mut numbered: Vec<_> =
             found.into_iter().map(|diagnostic| (self.numbers.hash_one(&diagnostic), diagnostic)).collect();
@@ -139,7 +139,7 @@ impl Reports {
         numbered
     }
 
-    /// An object without problems is remembered until it has all its lines again.
+    /// An object without problems is remembered until its log limit is fully available again.
     fn forget_what_is_over(&mut self, now: Instant) {
         if self.of_services.len() + self.of_namespaces.len() > self.prune_at {
             self.of_services.retain(|_, seen| !seen.numbers.is_empty() || !seen.lines.is_full(&SERVICE, now));
@@ -149,7 +149,7 @@ impl Reports {
     }
 }
 
-/// Lets through what this rate allows.
+/// Allows lines within this rate.
 fn at(rate: &Rate, now: Instant) -> impl FnMut(&mut Bucket) -> bool {
     move |lines| {
         let may = lines.left(rate, now) >= 1.0;
@@ -161,7 +161,7 @@ fn at(rate: &Rate, now: Instant) -> impl FnMut(&mut Bucket) -> bool {
 }
 
 impl Seen {
-    /// These are the diagnostics now, in the order of their numbers.
+    /// `found` are the present diagnostics, sorted by hash.
     fn news(&mut self, found: Vec<(u64, Diagnostic)>, may_log: &mut impl FnMut(&mut Bucket) -> bool) -> News {
         let numbers = found.iter().map(|(number, _)| *number).collect();
         let known = std::mem::replace(&mut self.numbers, numbers);

@@ -1,5 +1,5 @@
-//! What is programmed in one round: small changes first, then one portion of a large one. Between two rounds the agent takes
-//! inputs, so that no change waits for more than a round that has begun.
+//! The work of one round: small changes first, then one portion of a large one. Between two rounds the agent takes inputs, so
+//! that no change waits for longer than one round.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use super::portion::{self, Key};
 /// A change is large if it changes more than this: it is programmed in portions.
 pub(super) const PORTION: usize = 4096;
 
-/// All small changes of one round together.
+/// The bound of all small changes of one round together.
 const ROUND: usize = 16 * PORTION;
 
-/// A dataplane looks at all of a Service for each portion, so a very large one gets larger portions instead of more.
+/// A dataplane looks at the whole Service for each portion, so a very large Service gets larger portions instead of more.
 const MOST_PORTIONS: usize = 16;
 
-/// The Services that are resolved and not programmed yet.
+/// The Services that are resolved but not programmed yet.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
     services: BTreeMap<ServiceName, Resolved>,
@@ -29,11 +29,11 @@ pub(super) struct Waiting {
 #[derive(Debug)]
 struct Resolved {
     desired: Option<Arc<ServiceIntent>>,
-    /// Of the whole change.
+    /// The size of the whole change.
     size: usize,
-    /// The frontends that a large Service gives up: another may want them before their turn comes.
+    /// The frontends that a large Service gives up. Another Service may need them before their portion is due.
     leaving: HashSet<Key>,
-    /// How many portions of it were tried.
+    /// How many of its portions were tried.
     portions: usize,
 }
 
@@ -43,7 +43,7 @@ impl Resolved {
     }
 }
 
-/// New Services, in rounds: a dataplane takes memory for all that it is given at once.
+/// Splits new Services into rounds: a dataplane needs memory for everything that it gets in one call.
 pub(super) fn rounds(changes: impl Iterator<Item = Change>) -> Vec<Vec<Change>> {
     let (mut rounds, mut room) = (Vec::new(), 0);
     for change in changes {
@@ -60,7 +60,7 @@ pub(super) fn rounds(changes: impl Iterator<Item = Change>) -> Vec<Vec<Change>> 
     rounds
 }
 
-/// What is given to the dataplane at once, and what that is to each Service.
+/// The changes for one call of the dataplane, and whether each Service is complete with it.
 #[derive(Debug, Default)]
 pub(super) struct Round {
     pub(super) changes: Vec<Change>,
@@ -69,9 +69,9 @@ pub(super) struct Round {
 
 #[derive(Debug, Default)]
 pub(super) struct Tried {
-    /// They become what they must be.
+    /// These Services become what they must be.
     pub(super) whole: Vec<ServiceName>,
-    /// They come closer to it.
+    /// These Services come closer to that.
     pub(super) parts: Vec<ServiceName>,
 }
 
@@ -86,7 +86,7 @@ impl Waiting {
         self.services.contains_key(name)
     }
 
-    /// What a Service must become. `is_cut`: in portions, if it is a large change.
+    /// Adds a resolved Service. `is_cut`: a large change is programmed in portions.
     pub(super) fn add(
         &mut self,
         name: ServiceName,
@@ -107,7 +107,7 @@ impl Waiting {
         self.services.insert(name, Resolved { desired, size, leaving, portions: 0 });
     }
 
-    /// The Service changed again, or is done with.
+    /// The Service changed again, or its attempt failed.
     pub(super) fn forget(&mut self, name: &ServiceName) {
         self.services.remove(name);
     }
@@ -141,7 +141,7 @@ impl Waiting {
         round
     }
 
-    /// A portion of one of the large changes. They take turns.
+    /// A portion of one large change. Large Services take turns.
     pub(super) fn portion(&mut self, due: &[ServiceName], in_force: &Acknowledged) -> Round {
         let is_large = |name: &&ServiceName| self.services.get(*name).is_some_and(Resolved::is_large);
         let after_last = |name: &&ServiceName| self.last.as_ref().is_none_or(|last| last < *name);
@@ -153,7 +153,7 @@ impl Waiting {
         resolved.portions += 1;
         let budget = PORTION.max(resolved.size.div_ceil(MOST_PORTIONS));
         let before = in_force.service(&name);
-        // Portions end by themselves. If they do not, the change is made whole.
+        // Portions are finite. If they should not end, the rest of the change is made at once.
         let is_patient = resolved.portions <= 4 * MOST_PORTIONS;
         match portion::next(before.as_deref(), resolved.desired.as_deref(), budget).filter(|_| is_patient) {
             Some(between) => {
@@ -171,7 +171,7 @@ impl Waiting {
         round
     }
 
-    /// A frontend that moves from a large Service to another moves in one change with it.
+    /// If a frontend moves from a large Service to another Service, one change removes it there and adds it here.
     fn release(&self, round: &mut Round, in_force: &Acknowledged) {
         let giving: Vec<_> = self.services.iter().filter(|(_, it)| !it.leaving.is_empty()).collect();
         for (owner, resolved) in giving {

@@ -1,4 +1,4 @@
-//! The way to the first sync: wait for the whole cluster and our Node, then program what matters most first.
+//! The first sync: wait for the whole cluster and our Node, then program the most important Services first.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use super::{Agent, Input, Receiver};
 use crate::memory::give_memory_back;
 use crate::serve::health::Step;
 
-/// As long as the original waits for each.
+/// The original waits as long for each.
 const NODE_ADDRESS_WAIT: Duration = Duration::from_secs(30);
 const POD_CIDR_WAIT: Duration = Duration::from_secs(5 * 60);
 
@@ -35,8 +35,8 @@ enum Waited {
 }
 
 impl Agent {
-    /// Takes inputs until the whole cluster is known, and our Node with its addresses. Programs nothing: what an earlier run
-    /// programmed stays in force. Returns the reason when it is asked to stop.
+    /// Takes inputs until the whole cluster is known, and our Node with its addresses. Programs nothing: state of an earlier run
+    /// stays in force. Returns the reason when it is asked to stop.
     pub fn gather(&mut self, inputs: &Receiver) -> Option<&'static str> {
         let name = self.facts.policy().node_name.clone();
         let listed = "the API server's first complete list of Services and EndpointSlices";
@@ -145,7 +145,7 @@ impl Agent {
     fn try_start(&mut self) -> Result<(), Failure> {
         let began = Instant::now();
         let large = self.sync_all(began)?;
-        // All Intents are gone by now. What is rebuilt here takes their place, and the rest goes back to the system.
+        // All Intents are freed by now. Shrinking rebuilds the facts in their memory; the rest is returned to the system.
         self.queue.started();
         self.facts.shrink();
         give_memory_back();
@@ -163,7 +163,7 @@ impl Agent {
         let (intent, large) = self.set_large_aside(intent)?;
         let outcome = self.program_in_order(&intent)?;
         self.status.node(self.dataplane.acknowledged());
-        // The dataplane has asked the host by now, and may know more.
+        // Programming made the dataplane query the host, so it may know more shortcomings now.
         let known = self.shortcomings(&services);
         if known != assumed {
             self.reports.all([diagnostics, known].concat(), began);
@@ -173,7 +173,7 @@ impl Agent {
         self.status.done(Step::Start, began, &outcome.receipt);
         self.take_over();
         self.follow_all_probes();
-        // Whoever reads the line below in the log may ask the page at once.
+        // Before the log line: its reader may query the page at once.
         self.report_progress();
         self.log_start(intent.services.len(), &outcome, began);
         if !large.is_empty() {
@@ -194,7 +194,7 @@ impl Agent {
         self.note_start(&words, outcome, began);
     }
 
-    /// On a node without state, large Services come after all others. Elsewhere most of what they need is in force.
+    /// On a node without state, large Services come after all others. On other nodes, most of their state is in force already.
     fn set_large_aside(&mut self, mut intent: Intent) -> Result<(Intent, Vec<ServiceName>), Failure> {
         let is_cold = self.dataplane.persists().map_or(Ok(true), |it| it.is_cold())?;
         let mut large = Vec::new();
@@ -211,8 +211,8 @@ impl Agent {
         Ok((intent, large))
     }
 
-    /// On a node without state, what everything else needs comes first: a pod that waits for DNS or for the API server does
-    /// not wait for ten thousand other Services.
+    /// On a node without state, Services that other workloads depend on come first: a pod that waits for DNS or for the API
+    /// server does not wait for ten thousand other Services.
     fn program_in_order(&mut self, intent: &Intent) -> Result<Outcome, Failure> {
         let is_cold = self.dataplane.persists().map_or(Ok(true), |it| it.is_cold())?;
         if !is_cold {

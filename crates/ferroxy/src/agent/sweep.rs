@@ -3,8 +3,8 @@
 //! ```text
 //! agent ──touched──▶ frontends to check ◀──judged with── sweeper: list, judge, delete; retry what failed
 //! ```
-//! Work stays queued until it is done. A connection is judged by what is true at that moment, not when the work was
-//! queued: an endpoint that was added meanwhile keeps its connections. The table of connections is the dataplane's.
+//! Work stays queued until it is done. A connection is judged by the rules in force at that moment, not when the work was
+//! queued: an endpoint that was added meanwhile keeps its connections. The dataplane provides the table of connections.
 
 mod stale;
 
@@ -26,14 +26,14 @@ use crate::serve::Status;
 use stale::{Endpoints, Expectation, Frontends, Rule};
 
 /// How long after a change a sweep begins: a packet that passed the old rules may not be in the table of connections yet,
-/// and changes that come together are swept together.
+/// and one sweep serves all changes of that time.
 const SETTLE: Duration = Duration::from_millis(50);
 
-/// While so many frontends wait, those that are gone are not checked: tenants can create and delete any number of them while sweeps
-/// fail. Others are as many as the frontends in force.
+/// While this many frontends wait, removed frontends are not added: tenants can create and delete any number of them while
+/// sweeps fail. Other waiting frontends are in force, so their number is bounded.
 const MOST_WAITING: usize = 100_000;
 
-/// The agent's end.
+/// The agent's handle of the sweeper.
 #[derive(Debug)]
 pub struct Sweeper {
     /// The UDP frontends in force.
@@ -45,7 +45,7 @@ pub struct Sweeper {
 #[derive(Debug)]
 struct Known {
     service: ServiceName,
-    /// The endpoints that may have connections from it.
+    /// The endpoints that may have connections of this frontend.
     endpoints: Endpoints,
 }
 
@@ -53,7 +53,7 @@ struct Known {
 struct Shared {
     work: Mutex<Work>,
     more: Condvar,
-    /// The rules may be ahead of `work`: nothing can be judged.
+    /// The rules may be newer than `work`: no connection can be judged.
     programming: AtomicBool,
     removed: AtomicU64,
 }
@@ -63,12 +63,12 @@ struct Work {
     frontends: Frontends,
     version: u64,
     stopped: bool,
-    /// Frontends that are gone and not checked, because too many wait.
+    /// The number of removed frontends that are not checked, because too many wait.
     forgotten: u64,
 }
 
 impl Sweeper {
-    /// In the network namespace of the calling thread.
+    /// Works in the network namespace of the calling thread.
     pub fn start(mut table: Box<dyn SweepsConnections>, status: Arc<Status>) -> Sweeper {
         let shared = Arc::new(Shared::default());
         let worker = Arc::clone(&shared);
@@ -85,7 +85,7 @@ impl Sweeper {
         self.shared.programming.store(pause, Ordering::SeqCst);
     }
 
-    /// These Services are in force as acknowledged.
+    /// The acknowledged state of these Services is in force.
     pub fn touched<'n>(
         &mut self,
         facts: &Facts,
@@ -100,7 +100,7 @@ impl Sweeper {
             let new = udp_frontends(facts, in_force, name);
             let old = self.of_service.remove(name).unwrap_or_default();
             for frontend in old.into_iter().filter(|frontend| !new.contains_key(frontend)) {
-                // It may belong to another Service by now.
+                // The frontend may belong to another Service by now.
                 if self.known.get(&frontend).is_some_and(|known| known.service == *name)
                     && let Some(Known { endpoints, .. }) = self.known.remove(&frontend)
                 {
@@ -124,7 +124,7 @@ impl Sweeper {
         self.of_service.keys()
     }
 
-    /// Rules may have been missing for a while: packets may have passed untranslated.
+    /// Rules may have been missing for a while, so packets may have passed untranslated.
     pub fn rules_were_missing(&self) {
         let mut work = self.shared.work();
         if work.stopped {
@@ -146,7 +146,7 @@ impl Drop for Sweeper {
 }
 
 impl Work {
-    /// Only these endpoints may hold connections to the frontend. Looks at it only if one of them may be stale now.
+    /// Only these endpoints may hold connections to the frontend. Queues a check only if a connection may be stale now.
     fn expect(
         &mut self,
         service: &ServiceName,
@@ -161,7 +161,7 @@ impl Work {
         } else if let Some(pending) = self.frontends.get_mut(&frontend)
             && let Rule::HeldBy { endpoints: current, .. } = &mut pending.rule
         {
-            // No endpoint left, one was added: queued work must spare its connections.
+            // Endpoints were only added: queued work must spare the connections of the new ones.
             *current = endpoints;
         }
     }
@@ -183,13 +183,13 @@ impl Work {
         self.frontends.insert(frontend, expectation);
     }
 
-    /// Everything up to `version` has been looked at.
+    /// All work up to `version` is done.
     fn done(&mut self, version: u64) {
         self.frontends.retain(|_, expectation| expectation.version > version);
     }
 }
 
-/// The UDP frontends of a Service that are in force, node ports on each address they answer on.
+/// The UDP frontends of a Service that are in force; node ports with each address they answer on.
 fn udp_frontends(
     facts: &Facts,
     in_force: &Acknowledged,
@@ -211,7 +211,7 @@ fn udp_frontends(
     all
 }
 
-/// Where node ports answer.
+/// The addresses on which node ports answer.
 fn node_addresses<'f>(
     facts: &'f Facts,
     in_force: &'f Acknowledged,
@@ -228,7 +228,7 @@ fn node_addresses<'f>(
 /// The sweeper's thread.
 impl Shared {
     fn work(&self) -> MutexGuard<'_, Work> {
-        // Whoever panicked with it has left it whole: every change is one insertion.
+        // A thread that panicked while holding the lock left `Work` consistent: every change is one insertion.
         self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -265,7 +265,7 @@ impl Shared {
         }
     }
 
-    /// Waits until there is work, and a little longer. Returns up to which version; `None` at the end.
+    /// Waits until there is work, and then for [`SETTLE`]. Returns the version of that work; `None` at the end.
     fn wait_for_work(&self) -> Option<u64> {
         let waiting = |work: &mut Work| work.frontends.is_empty() && !work.stopped;
         let work = self.more.wait_while(self.work(), waiting).unwrap_or_else(PoisonError::into_inner);
@@ -277,7 +277,7 @@ impl Shared {
         Some(self.work().version)
     }
 
-    /// New work is tried at once, together with the rest.
+    /// Returns early if new work arrives, which is done together with the failed work.
     fn wait_after_failure(&self, version: u64, time: Duration) {
         let waiting = |work: &mut Work| work.version == version && !work.stopped;
         drop(self.more.wait_timeout_while(self.work(), time, waiting));
@@ -301,7 +301,7 @@ impl Shared {
         })
     }
 
-    /// `work` is at least as new as the rules were when the connections were listed.
+    /// Returns `work` when it is at least as new as the rules were when the connections were listed.
     fn work_while_not_programming(&self) -> MutexGuard<'_, Work> {
         loop {
             let work = self.work();
@@ -362,7 +362,7 @@ mod tests {
         ServiceName::new("default", "dns")
     }
 
-    /// One more change of the frontend's endpoints.
+    /// The frontend's endpoints change once more.
     fn change(work: &mut Work, before: Option<&[&str]>, after: &[&str]) {
         work.expect(&dns(), at(FRONTEND), endpoints(after), before.map(endpoints));
     }
@@ -412,7 +412,7 @@ mod tests {
         assert_eq!(pending(&work), held_by(&[A], true));
     }
 
-    /// Sweeps fail, and a tenant creates and deletes Services.
+    /// While sweeps fail, a tenant creates and deletes Services.
     #[test]
     fn frontends_that_are_gone_do_not_pile_up() {
         let mut work = Work::default();

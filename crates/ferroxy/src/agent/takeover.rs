@@ -1,5 +1,5 @@
-//! Taking over from kube-proxy, the agent's part: when to remove what it left, and what to log. What there is to remove, the
-//! dataplane knows.
+//! Taking over from kube-proxy, the agent's part: when to remove its leftovers, and what to log. The dataplane knows which
+//! objects are leftovers.
 
 use std::time::{Duration, Instant};
 
@@ -8,14 +8,14 @@ use tracing::{debug, info, warn};
 
 use super::Agent;
 
-/// How long connections may go on through what kube-proxy left.
+/// How long connections may go on through objects of kube-proxy.
 const LIMIT: Duration = Duration::from_secs(15 * 60);
 
-/// How often they are counted, while there are any.
+/// How often such connections are counted, while there are any.
 const COUNT_AGAIN: Duration = Duration::from_secs(5);
 
 impl Agent {
-    /// While part of the source cannot be read, what kube-proxy left may belong to that part.
+    /// Does nothing while part of the source cannot be read: objects of kube-proxy may belong to that part.
     pub(super) fn take_over(&mut self) {
         let now = Instant::now();
         if !self.source_was_complete {
@@ -29,19 +29,19 @@ impl Agent {
     }
 }
 
-/// Looks after the first sync, at every verification, and while connections still use what was left. A kube-proxy that
-/// still runs restores its rules; what it leaves when it finally ends goes as well.
+/// Looks for leftovers after the first sync, at every verification, and while connections still use them. A kube-proxy that
+/// still runs restores its rules; when it finally ends, the rules that it leaves are removed as well.
 #[derive(Debug, Default)]
 pub(super) struct Takeover {
-    /// The first look is done: what is found from now on was restored.
+    /// The first look is done: leftovers that are found from now on were restored.
     has_looked: bool,
     has_warned: bool,
-    /// What could not be removed the last time: logged again only when it changes.
+    /// Objects that could not be removed the last time: logged again only when they change.
     failed: Vec<String>,
     waiting: Option<Waiting>,
 }
 
-/// For connections to end. A restart starts over: it is not recorded how long they have been waited for.
+/// Waiting for connections to end. After a restart of the agent, the wait starts over, because its start is not stored.
 #[derive(Debug, Clone, Copy)]
 struct Waiting {
     since: Instant,

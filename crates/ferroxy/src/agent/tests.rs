@@ -1,4 +1,4 @@
-//! The agent with a dataplane in memory, which writes down what it is asked to do and refuses what the test says.
+//! The agent with a dataplane in memory, which records its calls and refuses what the test says.
 
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ fn own_node() -> Event {
     Event::Node(Node { name: "ka".into(), addresses, ..Node::default() })
 }
 
-/// The API server, DNS in two ways, and others with names before and after.
+/// The API server, a DNS Service in `kube-system` and one elsewhere, and other Services that sort before and after.
 fn cluster() -> Vec<Event> {
     let services = [
         service("apps", "aaa", 1, 80),
@@ -115,7 +115,7 @@ fn nothing_is_programmed_before_the_source_has_shown_all_and_the_node_has_an_add
     assert_eq!(kernel.take_journal(), Vec::<String>::new());
     assert_eq!(inputs.try_iter().count(), 0, "it knows its Node");
 
-    // Without an address, or without a list, it goes on waiting until it is asked to stop.
+    // Without an address, or without a list, the agent goes on waiting until it is asked to stop.
     for inputs_before in [vec![own_node()], Vec::new()] {
         let kernel = Kernel::default();
         let mut waiting = self::agent(&kernel);
@@ -180,7 +180,7 @@ fn a_refused_service_is_retried_with_backoff_and_does_not_delay_others() {
     assert!(agent.queue.is_empty() && agent.status.now().refused.is_empty());
 }
 
-/// Whatever is refused, fails or is forgotten: in the end the kernel has what the facts say.
+/// Even if changes are refused, fail or are reported as failed, the kernel finally has what the facts say.
 #[test]
 fn the_agent_converges_whatever_goes_wrong() {
     for seed in 0..20 {
@@ -223,7 +223,7 @@ fn drift_that_cannot_be_repaired_is_logged_once_and_retried_every_period() {
     assert_eq!((failures(&agent), agent.drift_repairs, &agent.unrepaired), (1, 1, &None));
 }
 
-/// Packets on their way may still use it.
+/// In-flight packets may still use objects that a change leaves unused.
 #[test]
 fn what_a_change_leaves_unused_is_not_tidied_with_it() {
     let kernel = Kernel::warm();
@@ -277,7 +277,7 @@ fn a_service_that_is_refused_and_changes_all_the_time_keeps_to_its_rate() {
     assert!(attempts <= 30, "{attempts} attempts in five seconds");
 }
 
-/// One tenant's slice, which belongs to another Service that does not exist in each of its versions.
+/// In each of its versions, a tenant's slice belongs to a different Service that does not exist.
 #[test]
 fn nothing_is_kept_of_services_that_a_slice_only_names() {
     let kernel = Kernel::warm();

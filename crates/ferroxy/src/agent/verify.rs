@@ -1,4 +1,4 @@
-//! Drift: what other programs changed of our state. Noticed by watching or by a periodic look, then repaired.
+//! Drift: changes of our state by other programs. Noticed by watching or by a periodic check, then repaired.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use crate::journal::{Entry, What};
 use crate::memory::give_memory_back;
 use crate::serve::health::Step;
 
-/// After a verification that failed.
+/// The delay after a verification that failed.
 const RETRY: Duration = Duration::from_millis(500);
 
 impl Agent {
@@ -30,7 +30,7 @@ impl Agent {
         let began = Instant::now();
         self.take_over();
         let Some(verified) = self.dataplane.verifies().map(|it| it.verify()) else { return };
-        // Verification reads everything into memory.
+        // Verification read everything into memory.
         if self.facts.counts().services > MANY {
             give_memory_back();
         }
@@ -66,7 +66,7 @@ impl Agent {
         warn!("drift repaired ({} so far): {what}", self.drift_repairs);
     }
 
-    /// Another program works against us, or a tool does not do what it is asked. Logged once, retried every period.
+    /// Another program undoes our repairs, or a tool fails silently. Logged once, retried every period.
     fn not_repaired(&mut self, what: String) {
         if self.unrepaired.as_ref() != Some(&what) {
             self.status.failed(Step::Verify, &format!("still different after a repair: {what}"));

@@ -1,4 +1,4 @@
-//! A request to a server on this machine, over plain HTTP/1.0: one connection for each, and answers with a bound.
+//! A request to a server on this machine, over plain HTTP/1.0: one connection for each request, and bounded answers.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -7,10 +7,10 @@ use std::time::Duration;
 /// How long a server may take to accept, and to send the next bytes of an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// 1,000 Services with everything that is shown of them are below this by far.
+/// 1,000 Services with everything that is shown of them are far below this.
 const LONGEST_ANSWER: u64 = 64 << 20;
 
-/// A stream shows a sign of life at least every 15 seconds.
+/// A stream sends at least a heartbeat every 15 seconds.
 const LONGEST_SILENCE: Duration = Duration::from_secs(60);
 
 const LONGEST_HEAD: u64 = 64 << 10;

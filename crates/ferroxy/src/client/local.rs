@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::{Api, Follow, http, value_of};
 
-/// Where the page is served unless the address says otherwise. Not 10257 to 10260, which components of the control plane have.
+/// The port of the page unless the address has one. Not 10257 to 10260, which components of the control plane use.
 pub const DEFAULT_PORT: u16 = 10261;
 
 /// A line of an event stream is one entry or one status.
@@ -28,7 +28,7 @@ pub struct AgentAddress {
 }
 
 impl AgentAddress {
-    /// Where an agent is looked for.
+    /// The default address of an agent's page.
     pub const USUAL: &str = "127.0.0.1";
 
     pub fn open(&self) -> anyhow::Result<Local> {
@@ -49,12 +49,12 @@ impl Local {
         self.address.ip()
     }
 
-    /// A program listens there.
+    /// Whether a program listens there.
     pub fn is_there(&self) -> bool {
         http::is_there(self.address)
     }
 
-    /// What to do when nothing answers there.
+    /// An error that says what to do when nothing answers there.
     fn unreachable(&self, error: &io::Error) -> anyhow::Error {
         if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) {
             return anyhow::anyhow!(
@@ -71,7 +71,7 @@ impl Local {
 }
 
 impl Local {
-    /// The page of metrics, as text; why not, if there is none. `configuration` says where it is served.
+    /// The page of metrics as text, or the reason why it is not available. `configuration` says where it is served.
     pub fn metrics(&self, configuration: &Value) -> Value {
         let place = configuration["metricsBindAddress"].as_str().unwrap_or_default();
         let page = address(place).map_err(|_| format!("metricsBindAddress `{place}` is no address"));
@@ -123,7 +123,7 @@ impl Follow for Local {
     }
 }
 
-/// `10261` unless there is a port; an address for all is asked on loopback.
+/// The port is [`DEFAULT_PORT`] unless there is one; a wildcard address is reached on loopback.
 fn address(text: &str) -> anyhow::Result<SocketAddr> {
     let port = text.strip_prefix("localhost").filter(|rest| rest.is_empty() || rest.starts_with(':'));
     let numbers = port.map_or_else(|| text.to_owned(), |port| format!("{}{port}", Ipv4Addr::LOCALHOST));
@@ -139,12 +139,12 @@ fn address(text: &str) -> anyhow::Result<SocketAddr> {
     Ok(address)
 }
 
-/// The token in a file, as a header has it.
+/// The token in a file, in the form of a header value.
 pub fn read_token(path: &Path) -> anyhow::Result<String> {
     let text = std::fs::read_to_string(path)
         .with_context(|| format!("--token-file: cannot read {}", path.display()))?;
     let token = text.trim();
-    // It becomes a line of the request.
+    // The token becomes part of a header line of the request.
     let is_printable = token.bytes().all(|byte| byte.is_ascii_graphic());
     anyhow::ensure!(
         is_printable && !token.is_empty(),

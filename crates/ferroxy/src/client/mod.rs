@@ -1,4 +1,4 @@
-//! Asks agents what their pages serve (docs/api.md): for the commands that show a running node. It decides nothing.
+//! A client of the agent's page (docs/api.md): for the commands that show a running node. It decides nothing.
 
 mod http;
 mod local;
@@ -14,22 +14,22 @@ use serde_json::Value;
 pub use local::read_token;
 pub use local::{AgentAddress, DEFAULT_PORT, Local};
 
-/// Where answers come from: the agent of this node, or one that the API server leads to.
+/// Where answers come from: the agent of this node, or one that is reached through the API server.
 pub trait Api {
     /// The answer to `GET` of a path below `/api/v1/`; an error in words if there is none.
     fn get(&self, path: &str) -> anyhow::Result<Value>;
 
-    /// Who is asked, in words for people: `127.0.0.1:10261`.
+    /// The agent's address, for messages: `127.0.0.1:10261`.
     fn who(&self) -> String;
 }
 
-/// Events of an agent as they come: `event` and `data` of each.
+/// The event stream of an agent: `event` and `data` of each event.
 pub trait Follow {
     /// Calls back for each event until the connection ends, or until the callback returns `false`.
     fn follow(&self, after: Option<u64>, each: &mut dyn FnMut(&str, &Value) -> bool) -> io::Result<()>;
 }
 
-/// The answer of an agent: its value, or the words of its error.
+/// The answer of an agent: its value, or the text of its error.
 fn value_of(code: u16, body: &[u8], who: &str) -> anyhow::Result<Value> {
     let value: Value = serde_json::from_slice(body)
         .with_context(|| format!("{who}: the answer ({code}) is not that of a Ferroxy agent"))?;
@@ -43,7 +43,7 @@ fn value_of(code: u16, body: &[u8], who: &str) -> anyhow::Result<Value> {
     }
 }
 
-/// A value of a query: everything but letters, digits and a few marks as `%XX`.
+/// A query value, percent-encoded: everything but letters, digits and a few marks becomes `%XX`.
 pub fn encoded(text: &str) -> String {
     let mut query = String::with_capacity(text.len());
     for byte in text.bytes() {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde_json::Value;
 
-/// Of one Service port, for each second.
+/// Rates of one Service port, per second.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Rate {
     pub connections: f64,
@@ -32,8 +32,8 @@ impl Rate {
 /// By Service, port and, in the list of endpoints, endpoint.
 pub type Rates = HashMap<(String, String, String), Rate>;
 
-/// `list`: `items` or `endpoints`. What is new in the second answer has passed since the first one. A counter that became smaller was
-/// begun again (the agent was restarted): then nothing is known.
+/// `list`: `items` or `endpoints`. A row that is new in the second answer counts from zero. If a counter became smaller, it
+/// started over (the agent was restarted): its rate is 0.
 pub fn rates(before: &Value, after: &Value, list: &str) -> Rates {
     let time = |answer: &Value| answer["monotonicSeconds"].as_f64().unwrap_or(0.0);
     let seconds = time(after) - time(before);

@@ -8,13 +8,13 @@ use serde_json::Value;
 
 use super::input::Settings;
 
-/// For an agent on a node that is very busy: it may answer late, and is not to be taken for none.
+/// Generous: an agent on a very busy node may answer late, and must not be taken for missing.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The page lists so much that it stays below this.
+/// More than a page can have: its lists are bounded.
 const LONGEST_ANSWER: u64 = 4 << 20;
 
-/// The page, and where it is served. The error says why there is none.
+/// The page, and its address. The error says why there is no page.
 pub(super) fn page(settings: &Settings) -> Result<(Value, SocketAddr), String> {
     let metrics = settings.config.metrics_address();
     ask(metrics.ok_or_else(|| "the agent serves no metrics".to_owned())?)
@@ -34,7 +34,7 @@ pub(super) fn ask(metrics: SocketAddr) -> Result<(Value, SocketAddr), String> {
     Ok((serde_json::from_str(body).unwrap_or_default(), address))
 }
 
-/// Where an address that is listened on can be connected to from this node.
+/// The address at which this node can connect to a listener.
 fn reachable(mut address: SocketAddr) -> SocketAddr {
     let loopback: IpAddr =
         if address.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() };
@@ -76,7 +76,7 @@ mod tests {
         let answering = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
             let mut request = Vec::new();
-            // All of it: closing with something unread would reset the connection.
+            // The whole request: closing with unread data would reset the connection.
             while !request.ends_with(b"\r\n\r\n") {
                 let mut byte = [0];
                 stream.read_exact(&mut byte).unwrap();

@@ -20,13 +20,13 @@ use crate::flags::Flags;
 use crate::modes::Modes;
 use crate::view::{API_VERSION, ledger};
 
-/// The largest file that is read: 100,000 Services with ten endpoints each are a third of it.
+/// The largest file that is read, about three times a bundle of 100,000 Services with ten endpoints each.
 const LARGEST: u64 = 2 << 30;
 
 #[derive(Debug)]
 pub struct Bundle {
     content: Value,
-    /// Where it comes from, for errors: the flag.
+    /// The flag that named the source, for errors.
     flag: &'static str,
 }
 
@@ -54,12 +54,12 @@ impl Bundle {
         Bundle { content, flag: "--bundle" }
     }
 
-    /// The same parts of what the agent on this node says.
+    /// A bundle of the answers of the agent on this node.
     pub fn of_agent(content: Value) -> Bundle {
         Bundle { content, flag: "--agent" }
     }
 
-    /// The recorded configuration, with the flags that are given here before it.
+    /// The recorded configuration. Flags of this command override it.
     pub fn config(&self, flags: &Flags, modes: Modes) -> Result<(Config, Vec<String>), Vec<String>> {
         if flags.config.as_deref().is_some_and(|path| !path.is_empty()) {
             return Config::load(flags, modes);
@@ -70,7 +70,7 @@ impl Bundle {
         recorded.map(|(config, warnings)| (config, named(warnings))).map_err(named)
     }
 
-    /// The mode that was in force: the configuration may leave the choice to the machine.
+    /// The mode that was in force. The configuration does not always say, because the agent may choose by the machine.
     pub fn mode(&self) -> Option<&str> {
         self.content["status"]["mode"].as_str()
     }
@@ -79,7 +79,7 @@ impl Bundle {
         self.content["status"]["node"].as_str()
     }
 
-    /// When, and how that node was.
+    /// The time of the recording, and the state of the node.
     pub fn recorded(&self) -> Recorded {
         let refused = self.content["status"]["refused"].as_array().into_iter().flatten();
         let refusal =
@@ -92,7 +92,7 @@ impl Bundle {
         }
     }
 
-    /// What would have changed in that kernel; or why that is not known.
+    /// The recorded difference between the kernel and the desired state, or the reason why it is not known.
     pub fn difference(&self) -> Result<Preview, String> {
         let rules = &self.content["rules"];
         let Some(text) = rules["difference"].as_str() else {
@@ -103,7 +103,7 @@ impl Bundle {
         Ok(Preview { text: text.to_owned(), operations })
     }
 
-    /// How what the agent had programmed differs from what it must be: the ledger tells it where the kernel was not compared.
+    /// The difference between the ledger and the desired state: for bundles without a comparison with the kernel.
     /// `None` if the bundle has no ledger.
     pub fn behind(&self, intent: &Intent) -> Option<Preview> {
         let ledger = self.content["ledger"]["services"].as_array()?;
@@ -120,7 +120,7 @@ impl Bundle {
         Some(Preview { text, operations })
     }
 
-    /// The verdicts of probes; `None` if nobody could be asked for them.
+    /// The verdicts of probes; `None` if no agent answered.
     pub fn verdicts(&self) -> Option<Vec<Verdict>> {
         verdicts::in_report(&self.content["probes"])
     }
@@ -144,7 +144,7 @@ impl Bundle {
     }
 }
 
-/// What is said about a file is said about the source. Flags name themselves.
+/// Names the flag in messages about a file. Messages about flags stay as they are.
 fn named(line: String, flag: &str) -> String {
     match line.strip_prefix("--config: ") {
         Some(rest) => format!("{flag}: {rest}"),

@@ -42,34 +42,34 @@ impl Cleanup {
         if !self.when_replaced {
             return cleanup(modes, self.only_ours, &self.sockets_pins);
         }
-        // The first process of a container must ask for SIGTERM, or it does not get it.
+        // PID 1 of a container receives SIGTERM only if it handles the signal.
         let (sender, stop) = mpsc::channel();
         let watched = signals::watch(move |reason| match reason {
             Ok(_) => sender.send(()).unwrap_or_default(),
             Err(error) => panic::ended("the thread that waits for signals", &error),
         });
         watched.context("cannot handle signals")?;
-        // A running agent is reported at once, and not after the wait. An agent that starts meanwhile need not wait for us.
+        // Reports a running agent now and not after the wait. Drops the claim, so that an agent may start during the wait.
         claim().map(drop)?;
         wait_until_replaced(&mut open_all(modes)?, &stop)?;
         let answer = cleanup(modes, true, &self.sockets_pins)?;
         if self.stay {
             log::print_error("done; waiting for SIGTERM");
-            // An error says that nobody can send one.
+            // An error says that the signal handler is gone: SIGTERM cannot arrive any more.
             stop.recv().ok();
         }
         Ok(answer)
     }
 }
 
-/// How often to look for kube-proxy's rules.
+/// How often to check for kube-proxy's rules.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Our rules serve as long as nobody else does.
+/// Waits until kube-proxy's rules are there: until then, ours serve.
 fn wait_until_replaced(opened: &mut Opened, stop: &Receiver<()>) -> anyhow::Result<()> {
     let mut reported = BTreeSet::new();
     loop {
-        // Two modes may have the same rules.
+        // Two modes may use the same rules.
         let mut alone = BTreeSet::new();
         for takes_over in opened.iter_mut().filter_map(|(_, dataplane)| dataplane.takes_over()) {
             alone.extend(takes_over.not_replaced()?);
@@ -107,18 +107,18 @@ fn claim() -> anyhow::Result<host::Claim> {
         .context("a Ferroxy agent runs in this network namespace and would restore everything; stop it first")
 }
 
-/// A diff to nothing, in every mode of this platform. A running agent would restore everything.
+/// Removes everything, in every mode of this platform. Needs the claim, because a running agent would restore everything.
 pub fn cleanup(modes: Modes, only_ours: bool, pins: &Path) -> anyhow::Result<Answer> {
     let _claim = claim()?;
     let mut opened = open_all(modes)?;
-    // First of all: connections then take the way of packets, which goes after it.
+    // First of all: then packet rules, which are removed later, translate these connections.
     let mut removed = wrapper::remove(pins).map_err(anyhow::Error::msg)?;
     let mut left = Leftovers::default();
     let mut again = Vec::new();
     for (mode, dataplane) in opened.iter_mut().filter(|(mode, _)| !only_ours || !mode.shares_names) {
         match dataplane.cleanup() {
             Ok(all) => removed.extend(all.into_iter().map(|it| format!("{it} ({} mode)", mode.name))),
-            // Rules of other programs may jump to chains of these names. Removing leftovers finds out which can go.
+            // Rules of other programs may jump to chains with these names. Removing leftovers finds out which chains can go.
             Err(_) if mode.shares_names => again.push(mode.name),
             Err(error) => return Err(error.into()),
         }
@@ -131,7 +131,7 @@ pub fn cleanup(modes: Modes, only_ours: bool, pins: &Path) -> anyhow::Result<Ans
     for (mode, dataplane) in opened.iter_mut().filter(|(mode, _)| again.contains(&mode.name)) {
         match dataplane.cleanup() {
             Ok(_) => {}
-            // The kernel refuses to remove what other programs use. That stays and is listed; this line says what was refused.
+            // The kernel refuses to remove objects in use by other programs. They stay and are listed; this line has the error.
             Err(error) if error.kind == FailureKind::Other && !left.kept.is_empty() => {
                 log::print_error(&format!("ferroxy: {} mode: {error}", mode.name));
             }
@@ -141,7 +141,7 @@ pub fn cleanup(modes: Modes, only_ours: bool, pins: &Path) -> anyhow::Result<Ans
     report(&removed, &left)
 }
 
-/// `None` where the host lacks what the mode needs: then it has left nothing that only it can remove.
+/// `None` if the host lacks what the mode needs: then no object is left that only this mode can remove.
 fn open(mode: &Mode) -> anyhow::Result<Option<Box<dyn Dataplane>>> {
     match (mode.open)(&Opening { families: mode.families, settings: &Settings::default() }) {
         Ok(dataplane) => Ok(Some(dataplane)),
@@ -150,7 +150,7 @@ fn open(mode: &Mode) -> anyhow::Result<Option<Box<dyn Dataplane>>> {
     }
 }
 
-/// Several modes look for the same leftovers. What one has to keep the next may be able to remove, so the last look decides.
+/// Several modes look for the same leftovers. A later mode may remove what an earlier one had to keep, so the last result counts.
 fn merge(all: &mut Leftovers, found: Leftovers) {
     all.removed.extend(found.removed);
     all.own.extend(found.own);
@@ -171,7 +171,7 @@ fn report(removed: &[String], left: &Leftovers) -> anyhow::Result<Answer> {
     if removed.is_empty() && *left == Leftovers::default() {
         lines.push_str("nothing to remove\n");
     }
-    // What is left matters more than a reader that is gone.
+    // Leftovers are reported even if the reader of the output is gone.
     let printed = io::stdout().write_all(lines.as_bytes());
     if !left.failed.is_empty() {
         bail!("cannot remove everything: {}", left.failed.join("; "));

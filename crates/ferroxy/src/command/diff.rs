@@ -36,7 +36,7 @@ impl Diff {
         self.print(&settings.open()?.preview(&intent)?, SAME)
     }
 
-    /// What the bundle says about the kernel it was made on; or, if `record` could not look there, about what its agent had programmed.
+    /// Prints the recorded difference of the kernel. If `record` could not read the kernel: the difference of the agent's ledger.
     fn recorded(&self, bundle: &Bundle, modes: Modes) -> anyhow::Result<Answer> {
         let (node, at) = (bundle.node().unwrap_or("that node"), bundle.recorded().at);
         let why = match bundle.difference() {

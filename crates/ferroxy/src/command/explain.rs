@@ -41,7 +41,7 @@ impl Explain {
         explanation.findings.extend(kernel.as_ref().and_then(|it| it.problem.clone()));
         let shortcomings = kernel.as_ref().and_then(|it| it.shortcomings.as_deref());
         let traits = intent.services.get(&name).map(|service| {
-            // No other Service matters: a cluster of 10,000 takes its time to render.
+            // Renders only this Service: a cluster of 10,000 Services takes long to render.
             let services = [(name.clone(), Arc::clone(service))].into();
             let alone = Intent { node: intent.node.clone(), services };
             settings.ruleset(&alone, &cluster.facts).traits_of(service, shortcomings)
@@ -61,9 +61,9 @@ impl Explain {
 #[derive(Debug)]
 pub(super) struct InKernel {
     pub(super) words: String,
-    /// It was checked, and something is missing.
+    /// The finding, if a check showed that something is missing.
     problem: Option<Finding>,
-    /// What the dataplane cannot do for it here, if it was asked.
+    /// Features of the Service that the dataplane does not support here; `None` if that is not known.
     shortcomings: Option<Vec<Diagnostic>>,
 }
 
@@ -80,7 +80,7 @@ pub(super) fn in_kernel(intent: &Intent, service: &Arc<ServiceIntent>, settings:
     InKernel { words, problem, shortcomings }
 }
 
-/// What a bundle says about it.
+/// The state of the Service in a bundle.
 fn when_recorded(recorded: &Recorded, service: &ServiceIntent) -> (String, Option<Finding>) {
     let Recorded { at, refused, is_equal, .. } = recorded;
     match (refused.get(service.name.as_str()), is_equal) {
@@ -99,7 +99,8 @@ fn when_recorded(recorded: &Recorded, service: &ServiceIntent) -> (String, Optio
 
 type Seen = Result<Option<Programmed>, Failure>;
 
-/// `Ok(None)`: the mode keeps no state that outlives its process. A dataplane that has looked knows what it cannot do here.
+/// `Ok(None)`: the mode keeps no state that outlives its process.
+/// A dataplane knows its shortcomings on this host only after it has read the kernel.
 fn look(
     dataplane: &mut dyn Dataplane,
     intent: &Intent,

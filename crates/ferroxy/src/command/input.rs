@@ -1,4 +1,4 @@
-//! What most commands begin with: the configuration, and the cluster from manifests or from the API server.
+//! The input of most commands: the configuration, and the cluster from manifests or from the API server.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -42,15 +42,15 @@ pub struct Settings {
     pub modes: Modes,
     pub node_name: String,
     pub periods: Periods,
-    /// They come from a bundle: this machine's kernel and agent have nothing to do with them.
+    /// Set for settings from a bundle: this machine's kernel and agent are irrelevant to them.
     pub recorded: Option<Recorded>,
 }
 
-/// What a bundle says about the node that it was recorded on.
+/// The recorded state of the node of a bundle.
 #[derive(Debug, Clone)]
 pub struct Recorded {
     pub has_verdicts: bool,
-    /// When, as it is written there.
+    /// The time of the recording, as text of the bundle.
     pub at: String,
     /// The Services that the kernel refused, and why.
     pub refused: BTreeMap<String, String>,
@@ -65,21 +65,21 @@ pub struct Cluster {
     pub diagnostics: Vec<Diagnostic>,
 }
 
-/// How long a command that only looks waits for the API server.
+/// How long a read-only command waits for the API server.
 const LOOK_LIMIT: Duration = Duration::from_secs(30);
 
 impl Settings {
-    /// What a configuration of this agent, its first or a later one, says about packets.
+    /// The packet policy of a configuration of this agent, its first or a later one.
     pub fn policy(&self, config: &Config) -> Policy {
         config.policy(self.mode, self.node_name.clone())
     }
 
-    /// No facts yet, to be judged by these settings.
+    /// Empty facts with the policy of these settings.
     pub fn facts(&self) -> Facts {
         Facts::new(self.policy(&self.config))
     }
 
-    /// An error on a platform that the mode cannot run on.
+    /// An error if the mode cannot run on this platform.
     pub fn check_platform(&self) -> Result<(), Failure> {
         if self.mode.runs_on(Platform::HERE) {
             return Ok(());
@@ -107,13 +107,13 @@ impl Settings {
         families
     }
 
-    /// Devices that carry addresses of Services in some mode: those are not the host's.
+    /// Devices that carry addresses of Services in some mode: those addresses are not the host's own.
     pub fn devices(&self) -> Vec<&'static str> {
         self.modes.devices()
     }
 
-    /// The addresses of this host become known if it is the node in question, because it has an address of the Node. Otherwise, and on
-    /// a platform that has no list of them, the addresses of the Node are all that is known.
+    /// Adds the addresses of this host to the facts if it has an address of our Node. Otherwise, and on a platform that cannot
+    /// list addresses, only the addresses of the Node are known.
     fn learn_addresses(&self, facts: &mut Facts) {
         let Ok(Event::HostAddresses(here)) = inputs::host_addresses(&self.devices()) else { return };
         let is_here = |address: &IpAddr| here.contains(address);
@@ -123,7 +123,7 @@ impl Settings {
         }
     }
 
-    /// The rules for an Intent, without a kernel.
+    /// Renders the rules for an Intent, without a kernel.
     pub fn ruleset(&self, intent: &Intent, facts: &Facts) -> Box<dyn Ruleset> {
         let host_addresses: Vec<IpAddr> = resolve::known_addresses(facts).into_iter().collect();
         self.config.ruleset(self.mode, intent, &host_addresses)
@@ -136,7 +136,7 @@ impl Input {
         self.settings_of(None, modes, warn)
     }
 
-    /// For commands that only look. Where no mode is configured, that of the agent on this node is meant.
+    /// For read-only commands. If no mode is configured, uses the mode of the agent on this node.
     fn settings_for_looking(
         &self,
         bundle: Option<&Bundle>,
@@ -155,7 +155,7 @@ impl Input {
         Ok(settings)
     }
 
-    /// The same, from a bundle if there is one.
+    /// The same, but from a bundle if there is one.
     pub fn settings_of(
         &self,
         bundle: Option<&Bundle>,
@@ -187,7 +187,7 @@ impl Input {
         Ok(Settings { config, mode, modes, node_name, periods, recorded })
     }
 
-    /// Manifests are read once; the API server is not asked for anything yet.
+    /// Reads manifests once; sends no request to the API server yet.
     pub fn open(&self, settings: &Settings) -> anyhow::Result<(Cluster, Source)> {
         let mut facts = settings.facts();
         let Some(path) = &self.manifests else {
@@ -199,7 +199,7 @@ impl Input {
         Ok((Cluster { facts, diagnostics }, Source::Manifests(source)))
     }
 
-    /// For commands that only look: the whole cluster, with warnings on standard error.
+    /// For read-only commands: the whole cluster, with warnings on standard error.
     pub fn look(&self, modes: Modes) -> anyhow::Result<(Settings, Cluster)> {
         let bundle = self.bundle.as_deref().map(Bundle::read).transpose()?;
         let warn = &mut |warning| log::print_error(&format!("ferroxy: {warning}"));

@@ -1,8 +1,8 @@
-//! What commands that only look begin with: the cluster as the agent on this node knows it, through the API of its page; where there is no
-//! such agent, from the API server; or from manifests or a bundle.
+//! The input of read-only commands: the cluster as the agent on this node knows it, through the API of its page; without
+//! such an agent, from the API server; or from manifests or a bundle.
 //!
-//! The agent's configuration counts then, with the flags that are given here before it. So `diff`, `explain` and `trace` tell what that
-//! agent does, by the same code and without a second reading of the API server.
+//! With an agent, its configuration counts, and flags of the command override it. So `diff`, `explain` and `trace` show what
+//! that agent does, with the same code and without reading from the API server again.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -43,7 +43,7 @@ impl Look {
         }
     }
 
-    /// What the agent knows. `None` if another source is meant, or if no agent answers and none is named.
+    /// The agent's knowledge. `None` if flags name another source, or if no agent answers and no flag names one.
     fn ask(&self, modes: Modes) -> anyhow::Result<Option<Bundle>> {
         let Input { manifests, bundle, flags } = &self.input;
         let is_named = |flag: &Option<String>| flag.is_some();
@@ -63,9 +63,9 @@ impl Look {
         }
     }
 
-    /// The agent that a flag names, or the configuration; the usual address is the default.
+    /// The agent that a flag names, or the configuration; the default is the usual address.
     fn agent(&self, modes: Modes) -> anyhow::Result<Local> {
-        // What is wrong with a configuration is said where it is used.
+        // Errors of the configuration are reported where it is used.
         let page = Config::load(&self.input.flags, modes).ok().and_then(|(config, _)| config.page);
         let configured = page.as_ref().map(|page| page.address.to_string());
         let agent = self.agent.clone().or(configured).unwrap_or_else(|| AgentAddress::USUAL.to_owned());
@@ -102,14 +102,14 @@ impl Look {
     }
 
     fn of_agent(&self, known: &Bundle, modes: Modes) -> anyhow::Result<(Settings, Cluster)> {
-        // The agent has warned of its own configuration.
+        // The agent itself has logged warnings about its configuration.
         let is_own = self.input.flags.config.is_some();
         let warn = &mut |warning: String| {
             if is_own {
                 log::print_error(&format!("ferroxy: {warning}"));
             }
         };
-        // It is this kernel, now: nothing of it is recorded.
+        // The agent's answers are about this kernel, now: they are not a recording.
         let settings = Settings { recorded: None, ..self.input.settings_of(Some(known), modes, warn)? };
         let mut facts = settings.facts();
         let diagnostics = known.facts(&mut facts);
@@ -117,7 +117,7 @@ impl Look {
     }
 }
 
-/// Where the addresses of the host cannot be listed, everybody is believed.
+/// True for every address if the addresses of the host cannot be listed.
 fn is_of_this_host(address: IpAddr, modes: Modes) -> bool {
     let here = inputs::host_addresses(&modes.devices());
     address.is_loopback() || !matches!(here, Ok(Event::HostAddresses(here)) if !here.contains(&address))

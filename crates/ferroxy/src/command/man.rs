@@ -61,7 +61,7 @@ fn page(command: clap::Command) -> io::Result<Vec<u8>> {
     let (mut page, synopsis) = (Vec::new(), synopsis(command.clone()));
     Man::new(command).source(concat!("ferroxy ", env!("CARGO_PKG_VERSION"))).render(&mut page)?;
     let page = String::from_utf8_lossy(&page);
-    // The generated one lists all flags, without their values.
+    // The generated synopsis lists all flags, without their values.
     let parts = page.split_once(".SH SYNOPSIS\n").and_then(|(head, rest)| {
         let (_, rest) = rest.split_once("\n.SH ")?;
         Some((head, rest))

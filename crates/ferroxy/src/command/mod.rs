@@ -1,4 +1,4 @@
-//! The command line: which commands there are. One small file for each.
+//! The command line and its commands. One small file for each command.
 
 mod agent_page;
 mod bundle;
@@ -101,7 +101,7 @@ pub enum Output {
 }
 
 impl Output {
-    /// Writes an answer in the form that was asked for. Only that form is made.
+    /// Writes an answer in this form. The other forms are not created.
     pub fn print(self, text: impl FnOnce() -> String, value: impl FnOnce() -> Value) -> anyhow::Result<()> {
         let mut out = io::stdout().lock();
         match self {
@@ -113,7 +113,7 @@ impl Output {
     }
 }
 
-/// What came of a command that could be carried out.
+/// The result of a command that did not fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
     Yes,
@@ -124,7 +124,7 @@ pub enum Answer {
 pub fn main(args: impl IntoIterator<Item = OsString>, modes: Modes) -> ExitCode {
     let args: Vec<OsString> = args.into_iter().collect();
     let name = Name::of(args.first());
-    // Words that are still being written stay as they are.
+    // An unfinished command line stays as it is.
     let args = if name == Name::Completion { args } else { normalise(args) };
     let result = match name {
         Name::Completion => Ok(complete_plugin(&args)),
@@ -151,9 +151,9 @@ pub fn main(args: impl IntoIterator<Item = OsString>, modes: Modes) -> ExitCode 
 enum Name {
     Ferroxy,
     KubeProxy,
-    /// Of kubectl.
+    /// The plugin of kubectl.
     Plugin,
-    /// By kubectl, while a person writes a command of the plugin.
+    /// Started by kubectl to complete a command line of the plugin.
     Completion,
 }
 
@@ -210,7 +210,7 @@ fn command_line(modes: Modes) -> clap::Command {
     ModeFlags::add_to_all(Cli::command(), modes)
 }
 
-/// No commands then: a word that is not a flag is an error, as in the original.
+/// Without subcommands: a word that is not a flag is an error, as in the original.
 fn as_kube_proxy(args: Vec<OsString>, modes: Modes) -> Result<anyhow::Result<Answer>, clap::Error> {
     let command = clap::Command::new("kube-proxy").disable_version_flag(true).about(
         "Makes the Services of a Kubernetes cluster work on this node. (This is Ferroxy, as kube-proxy.)",
@@ -233,7 +233,7 @@ fn complete_plugin(args: &[OsString]) -> anyhow::Result<Answer> {
     fleet::Fleet::complete(args)
 }
 
-/// Without the plugin there is nothing to complete.
+/// Without the plugin there is no command to complete.
 #[cfg(not(feature = "api"))]
 fn complete_plugin(_: &[OsString]) -> anyhow::Result<Answer> {
     Ok(Answer::Yes)
@@ -245,13 +245,13 @@ fn as_plugin(_: Vec<OsString>) -> Result<anyhow::Result<Answer>, clap::Error> {
 }
 
 fn not_understood(name: Name, error: &clap::Error) -> ExitCode {
-    // Where a command is needed and there is none, the help says which there are, as kubectl's does.
+    // If a required subcommand is missing, the help lists all of them, as kubectl's does.
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         let printed = write!(io::stdout(), "{}", error.render());
         return if printed.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
     if !error.use_stderr() {
-        // Help was asked for: clap's own text, on standard output.
+        // Help was requested: clap's own text, on standard output.
         return if error.print().is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
     let name = name.as_str();
@@ -259,7 +259,7 @@ fn not_understood(name: Name, error: &clap::Error) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Says why, each reason in a line of its own; in JSON, once the log is that.
+/// Prints the reasons, each on its own line; or logs them in JSON, if the log is in JSON.
 fn failed(name: Name, error: &anyhow::Error) -> ExitCode {
     if is_broken_pipe(error) {
         return ExitCode::SUCCESS;
@@ -273,7 +273,7 @@ fn failed(name: Name, error: &anyhow::Error) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Whoever read our output has enough of it (`ferroxy render | head`).
+/// The reader of our output has closed the pipe (`ferroxy render | head`).
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
 }

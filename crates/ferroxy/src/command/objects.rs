@@ -1,4 +1,4 @@
-//! All that the agent on this node knows of the cluster, and what of it is in force: its list of objects, part by part.
+//! All objects that the agent on this node knows, and the ones in force, read part by part.
 
 use anyhow::bail;
 use serde_json::{Value, json};
@@ -11,7 +11,7 @@ pub struct Known {
     pub objects: Vec<Value>,
     /// The addresses of the agent's host.
     pub host_addresses: Value,
-    /// What the dataplane remembers having programmed.
+    /// The Intents that the dataplane has in force.
     pub ledger: Value,
 }
 

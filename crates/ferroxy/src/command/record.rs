@@ -62,7 +62,7 @@ impl Record {
     }
 }
 
-/// A file that exists is replaced as a whole: an interrupt leaves it as it was, and a file beside it with another name.
+/// Replaces an existing file as a whole: an interrupt leaves it unchanged, and leaves a file `.partial` beside it.
 fn write_file(bundle: &Value, path: &Path) -> io::Result<()> {
     let mut partial = path.as_os_str().to_owned();
     partial.push(".partial");
@@ -72,7 +72,7 @@ fn write_file(bundle: &Value, path: &Path) -> io::Result<()> {
         file.sync_all()?;
         fs::rename(&partial, path)
     });
-    // Half a bundle helps nobody.
+    // An incomplete bundle is useless.
     written.inspect_err(|_| drop(fs::remove_file(&partial)))
 }
 
@@ -115,14 +115,14 @@ fn collect(agent: &Local, modes: Modes, step: &Step) -> anyhow::Result<Value> {
     Ok(bundle)
 }
 
-/// The report about probes, from the page beside the metrics; null if nobody answers there.
+/// The report about probes, from the page beside the metrics; null if no agent answers there.
 fn probes(configuration: &Value) -> Value {
     let place = configuration["metricsBindAddress"].as_str().and_then(|it| it.parse().ok());
     let page = place.and_then(|it| agent_page::ask(it).ok());
     page.map(|(mut page, _)| page["probes"].take()).unwrap_or_default()
 }
 
-/// The rules as they must be, and how the kernel's differ, as far as this process may look.
+/// The desired rules, and how the kernel's differ, if this process has permission to read them.
 fn rules(bundle: &Bundle, modes: Modes) -> Value {
     let looked = || -> anyhow::Result<Value> {
         let input =

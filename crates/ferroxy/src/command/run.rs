@@ -94,7 +94,7 @@ fn is_service(settings: &Settings) -> bool {
     settings.config.windows_run_as_service && Platform::HERE == Platform::Windows
 }
 
-/// Only what needs privileges: prepares the host and checks that it has what this mode needs.
+/// Does only the work that needs privileges: prepares the host and checks that it has what this mode needs.
 fn init_only(settings: &Settings) -> anyhow::Result<Answer> {
     let (node, _) = resolve::node(&settings.facts());
     settings.open()?.probe(&node)?;
@@ -107,7 +107,7 @@ fn serve(settings: Settings, cluster: Cluster, source: Source, flags: &Flags) ->
     let families = settings.families();
     let Cluster { mut facts, diagnostics } = cluster;
     let mut dataplane = check_host(&settings, &families, &facts)?;
-    // Everything needed is there: changes begin here. No thread may start before privileges are dropped.
+    // The host has everything that is needed: changes begin here. No thread may start before privileges are dropped.
     host::prepare(&settings.config);
     host::give_up_privileges(settings.mode, &settings.config);
 
@@ -116,7 +116,7 @@ fn serve(settings: Settings, cluster: Cluster, source: Source, flags: &Flags) ->
     log::write_in_background();
     let Some(claim) = claim(&receiver, settings.mode.lifetime)? else { return Ok(Answer::Yes) };
     let is_api = matches!(source, Source::Api(_));
-    // As early as possible: nothing else at a restart takes as long.
+    // As early as possible: this takes longest at a restart.
     if let Some(persists) = dataplane.persists().filter(|_| is_api) {
         persists.look_ahead();
     }
@@ -163,7 +163,7 @@ fn serve(settings: Settings, cluster: Cluster, source: Source, flags: &Flags) ->
     Ok(Answer::Yes)
 }
 
-/// For those who read it.
+/// Only the page and traces read the journal.
 fn has_journal(settings: &Settings) -> bool {
     settings.config.page.is_some() || settings.config.otlp.is_some()
 }
@@ -194,7 +194,7 @@ fn introduce(settings: &Settings, source: &Source) {
     );
 }
 
-/// A successor that waits for our end takes over the listeners, if there is one; our connections may finish then.
+/// If a successor waits for our end, it takes over the listeners, and our connections may finish.
 fn end(mut agent: Agent, claim: Mine, why: &str) {
     let Some(listeners) = agent.dataplane().hands_over() else {
         return info!("{why}: Services stop working on this node");
@@ -224,7 +224,7 @@ fn end(mut agent: Agent, claim: Mine, why: &str) {
 const SUCCESSION: Duration = Duration::from_secs(60);
 const GRACE: Duration = Duration::from_secs(25);
 
-/// How often a waiting agent looks whether it may begin, and how often we look for one.
+/// How often a waiting agent tries to take the claim, and how often we check for a successor.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// Whether another agent has taken the claim that was ours.
@@ -235,10 +235,10 @@ fn has_successor() -> bool {
     })
 }
 
-/// What keeps other agents from programming this host.
+/// Prevents other agents from programming this host.
 enum Mine {
     Claimed(#[allow(dead_code, reason = "held until it is dropped")] host::Claim),
-    /// Not permitted to claim anything, nor to program anything: sockets exclude each other by themselves.
+    /// No permission to take a claim, nor to program the kernel. Two such agents cannot bind the same sockets.
     Unclaimed,
 }
 
@@ -260,7 +260,7 @@ fn check_host(settings: &Settings, families: &[Family], facts: &Facts) -> anyhow
     Ok(dataplane)
 }
 
-/// What an earlier run with accelerated sockets pinned would stay in force and never change.
+/// Objects that an earlier run with accelerated sockets pinned would stay in force without updates.
 fn remove_stale_pins(settings: &Settings) {
     let sockets = &settings.config.sockets;
     if wrapper::is_on(sockets) {
@@ -306,7 +306,7 @@ fn announce(settings: &Settings, status: &Status) {
     }
 }
 
-/// Applies what can be applied of a changed configuration file while we run.
+/// Applies the fields of a changed configuration file that need no restart.
 fn follow_config(
     settings: &Settings,
     flags: &Flags,
@@ -339,7 +339,7 @@ fn follow_config(
     Ok(Some(follower.with_context(|| format!("--config: cannot follow changes of {path}"))?))
 }
 
-/// Waits until no other agent runs in this network namespace: two would undo each other's work. `None`: asked to stop.
+/// Waits until no other agent runs in this network namespace: two would undo each other's work. `None` if it has to stop.
 fn claim(inputs: &agent::Receiver, lifetime: Lifetime) -> anyhow::Result<Option<Mine>> {
     let mut warned = false;
     loop {

@@ -1,5 +1,5 @@
-//! Errors of a Windows service that does not start: nobody sees its standard error, so they go to its log file, to the Event Log
-//! and to the service manager. Also for a command line or a configuration that cannot be understood.
+//! Errors of a Windows service that does not start: its standard error is lost, so they go to its log file, to the Event Log
+//! and to the service manager. Also for a command line or a configuration with errors.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use tracing::{error, warn};
 use crate::flags::boolean;
 use crate::log;
 
-/// The name that the original registers, too: of the service, and in the Event Log.
+/// The name of the service, and of its source in the Event Log. The original registers the same name.
 pub(super) const NAME: &str = "kube-proxy";
 
 /// Whether a command line is the agent's: other commands are no services.
@@ -19,7 +19,7 @@ pub(super) fn is_of_agent(args: &[OsString]) -> bool {
     first == "run" || first.starts_with('-') || first.is_empty()
 }
 
-/// Whether this was said where people look for errors of a service.
+/// Reports errors where users look for errors of a service. False if this process is not a service.
 pub(super) fn report(args: &[OsString], reasons: &str) -> bool {
     if Platform::HERE != Platform::Windows {
         return false;
@@ -36,19 +36,19 @@ pub(super) fn report(args: &[OsString], reasons: &str) -> bool {
         warn!("warnings and errors do not go to the Event Log: {error}");
     }
     log::flush();
-    // Otherwise the service manager waits for half a minute. An error means that it did not start this process.
+    // Otherwise the service manager waits for half a minute. An error means that the service manager did not start us.
     let _ = ferroxy_platform::service::run(NAME, || 1);
     true
 }
 
-/// What a command line asks for, as far as that can be told without understanding all of it.
+/// The settings of a command line that are needed here, found without parsing all of it.
 #[derive(Debug, PartialEq, Eq)]
 struct Asked {
     log_file: Option<PathBuf>,
 }
 
 impl Asked {
-    /// `None`: not to run as a service. The file that `--config` names has what the flags do not say.
+    /// `None`: does not run as a service. Flags override the file that `--config` names.
     fn by(args: &[OsString], read: impl Fn(&Path) -> Option<String>) -> Option<Asked> {
         let config = value(args, "--config").and_then(|path| read(path.as_ref())).unwrap_or_default();
         let is_service = match value(args, "--windows-service") {

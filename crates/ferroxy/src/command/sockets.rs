@@ -1,4 +1,4 @@
-//! Whether the agent that runs on this node really translates the sockets of a Service's clients: only it knows.
+//! Whether the agent on this node really translates the sockets of a Service's clients. Only the agent knows that.
 
 use ferroxy_core::ServiceName;
 use serde_json::Value;
@@ -7,7 +7,7 @@ use super::agent_page::page;
 use super::input::Settings;
 use crate::wrapper;
 
-/// In words; `None` if no sockets are to be translated at all.
+/// In words; `None` if no sockets are to be translated, or for a bundle.
 pub(super) fn in_force(service: &ServiceName, settings: &Settings) -> Option<String> {
     if settings.recorded.is_some() || !wrapper::is_on(&settings.config.sockets) {
         return None;
@@ -19,7 +19,7 @@ pub(super) fn in_force(service: &ServiceName, settings: &Settings) -> Option<Str
     })
 }
 
-/// `sockets`: the agent's report about them.
+/// `sockets`: the agent's report about sockets.
 fn words(sockets: &Value, service: &ServiceName) -> String {
     let Some(clients) = sockets["clients"].as_array() else {
         return "no, the agent on this node runs without them".to_owned();

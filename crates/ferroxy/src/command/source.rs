@@ -19,9 +19,9 @@ use crate::serve::{Moment, Status};
 
 #[derive(Debug)]
 pub enum Source {
-    /// Read once already.
+    /// Was read once already.
     Manifests(ManifestSource),
-    /// Not asked for anything yet.
+    /// Was not queried yet.
     Api(ApiSource),
 }
 
@@ -64,7 +64,7 @@ fn state_of_manifests(last_look: &LastLook) -> SourceState {
     SourceState { last_sign: Moment::ago(last_look.age()), is_following: true, watches: Vec::new() }
 }
 
-/// Belongs to the thread of a source. When the thread ends, for whatever reason, the status reports it.
+/// Owned by the thread of a source. When the thread ends, for any reason, the status reports it.
 struct Guard {
     status: Arc<Status>,
     why: &'static str,

@@ -27,7 +27,7 @@ impl Status {
     }
 }
 
-/// What is wrong, one sentence each; empty if nothing is.
+/// The problems, one sentence each; empty if there are none.
 pub(super) fn troubles(status: &Value) -> Vec<String> {
     let mut found = Vec::new();
     if status["healthy"] == false {
@@ -58,7 +58,7 @@ pub(super) fn troubles(status: &Value) -> Vec<String> {
     found
 }
 
-/// Refused Services that are named on one screen.
+/// The most refused Services that the screen names.
 const MOST: usize = 5;
 
 fn text(status: &Value, paint: Paint) -> String {
@@ -107,7 +107,7 @@ fn text(status: &Value, paint: Paint) -> String {
     text
 }
 
-/// `of 120 known; the kernel refused 1`, and how many have nothing to program here, where that can be told.
+/// `of 120 known; the kernel refused 1`, and how many need no rules on this node, if that is known.
 fn other_services(status: &Value) -> String {
     let services = &status["services"];
     let number = |value: &Value| value.as_u64();
@@ -135,7 +135,7 @@ fn hint(problems: u64) -> &'static str {
     }
 }
 
-/// `services, endpointslices`; those that are not alive with a mark.
+/// `services, endpointslices`; watches that are not alive have a mark.
 fn watches(status: &Value) -> String {
     let watches = status["source"]["watches"].as_array().into_iter().flatten();
     let one = |watch: &Value| {
@@ -177,7 +177,7 @@ fn duration(seconds: f64) -> String {
     }
 }
 
-/// Text of an answer, without what could command a terminal.
+/// Text of an answer, without control characters for the terminal.
 pub(super) fn words(value: &Value) -> String {
     printable(value.as_str().unwrap_or("unknown")).into_owned()
 }

@@ -1,4 +1,4 @@
-//! `ferroxy trace FROM TO:PORT[/PROTOCOL]`: the way of one packet through the rendered ruleset.
+//! `ferroxy trace FROM TO:PORT[/PROTOCOL]`: the path of one packet through the rendered ruleset.
 
 use std::net::SocketAddr;
 
@@ -47,7 +47,7 @@ impl Trace {
     }
 }
 
-/// Who sends the packet, as the rules tell it.
+/// The sender of the packet, as the rules classify it.
 fn sender(packet: &Packet, detector: Option<&LocalDetector>) -> String {
     match (&packet.origin, detector) {
         (Origin::Host, _) => "sent by this node".to_owned(),

@@ -1,4 +1,4 @@
-//! The verdicts of probes, asked of the agent that runs on this node: only it knows them.
+//! The verdicts of probes, from the agent on this node: no other program knows them.
 
 use std::net::SocketAddr;
 
@@ -11,11 +11,11 @@ use super::agent_page::page;
 use super::input::Settings;
 use crate::log;
 
-/// What the agent on this node knows becomes known here. Returns why not, if it matters and does not.
+/// Adds the verdicts that the agent on this node knows. If they matter and are not available, returns the reason.
 pub(super) fn learn(facts: &mut Facts, settings: &Settings) -> Option<String> {
     facts.probed_services().next().filter(|_| facts.policy().probes)?;
     if let Some(recorded) = &settings.recorded {
-        // If it has them, they became known with its objects.
+        // The verdicts of a bundle were added with its objects.
         let missing = "the bundle does not have the verdicts of probes";
         return (!recorded.has_verdicts).then(|| missing.to_owned());
     }
@@ -35,13 +35,13 @@ pub(super) fn warn_of(unknown: Option<String>) {
     }
 }
 
-/// Those of all Services whose endpoints are down, on the page that is served at an address.
+/// The verdicts on a page that is served at `address`: endpoints of all Services that are down.
 fn verdicts(page: &Value, address: SocketAddr) -> Result<Vec<Verdict>, String> {
     let down = in_report(&page["probes"]);
     down.ok_or_else(|| format!("the server at {address} is not an agent with probes"))
 }
 
-/// Those in a report about probes, as the page and bundles have it; `None` if it is no such report.
+/// The verdicts of a report about probes, as the page and bundles have it; `None` if it is not such a report.
 pub(super) fn in_report(probes: &Value) -> Option<Vec<Verdict>> {
     Some(probes["down"].as_array()?.iter().filter_map(verdict).collect())
 }

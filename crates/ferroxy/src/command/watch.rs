@@ -38,7 +38,7 @@ pub struct Watch {
 /// As many entries as a journal keeps.
 const MOST: u64 = 2000;
 
-/// How long to wait before the agent is asked again, and how often in a row that may fail.
+/// The delay before the agent is queried again, and how many failures in a row are tolerated.
 const AGAIN: Duration = Duration::from_secs(1);
 const TRIES: u32 = 60;
 
@@ -73,11 +73,11 @@ impl Watch {
         self.service.as_deref().is_none_or(|wanted| entry["service"] == wanted)
     }
 
-    /// Until the reader is gone, or the agent is for a minute.
+    /// Until the reader of the output is gone, or the agent has been gone for a minute.
     fn follow(&self, agent: &Local, run: &mut Value, seen: &mut Option<u64>) -> anyhow::Result<()> {
         let mut failures = 0;
         loop {
-            // The agent ends every connection after some minutes. That is no failure, and worth no words.
+            // The agent ends every connection after some minutes. That is not a failure, and not reported.
             match self.connection(agent, run, seen, &mut failures)? {
                 Ok(()) => {}
                 Err(why) => {
@@ -88,13 +88,13 @@ impl Watch {
                     anyhow::ensure!(failures <= TRIES, "no agent answers at {} any more", agent.who());
                 }
             }
-            // In any case: an agent that has no room for us ends connections at once.
+            // Always wait: an agent with too many connections closes a new one at once.
             sleep(AGAIN);
         }
     }
 
-    /// Prints what one connection brings. The inner error says why it brought nothing. A restarted agent counts from the beginning, so
-    /// it is asked first whether it is the same; `run` is when it started.
+    /// Prints the entries of one connection. The inner error says why there were none. A restarted agent numbers entries from the
+    /// beginning, so its start time is compared with `run` first.
     fn connection(
         &self,
         agent: &Local,
@@ -124,7 +124,7 @@ impl Watch {
                     }
                 }
                 "lost" => self.remark("some entries are lost: more happened than the journal keeps"),
-                // Between the two questions it may have been restarted: these are its entries then.
+                // The agent may have been restarted between both requests: then these are entries of the new process.
                 "status" => run.clone_from(&data["started"]),
                 _ => {}
             }
@@ -184,7 +184,7 @@ fn line(entry: &Value, paint: Paint) -> String {
     )
 }
 
-/// Date and time in milliseconds, which are aligned in all lines: entries may be days old. What is no time stays as it is.
+/// Date and time in milliseconds, which are aligned in all lines: entries may be days old. Other text stays as it is.
 fn clock(time: &str) -> String {
     let parts = time.strip_suffix('Z').and_then(|time| time.split_once('T'));
     let Some((date, clock)) = parts else { return time.to_owned() };

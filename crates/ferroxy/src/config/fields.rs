@@ -25,7 +25,7 @@ pub(super) fn take(modes: Modes, file: &mut Value) -> Written {
     table(modes).into_iter().filter_map(written).collect()
 }
 
-/// Puts them back, and makes the blocks that they are in.
+/// Puts the fields back, and creates the blocks that they are in.
 pub(super) fn put(written: &Written, file: &mut Value) {
     for (name, value) in written {
         insert(file, name, value.clone());

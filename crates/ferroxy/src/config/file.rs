@@ -39,14 +39,14 @@ pub(super) struct File {
     pub(super) mode: Option<String>,
     pub(super) node_port_addresses: Option<Vec<String>>,
     pub(super) oom_score_adj: Option<i64>,
-    /// Not in the original, as those of `own.rs`: these are written only where they say something.
+    /// Not in the original, like the fields of `own.rs`: these are written only if they are set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) page_address: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) page_token_file: Option<String>,
     pub(super) show_hidden_metrics_for_version: Option<String>,
     pub(super) windows_run_as_service: Option<bool>,
-    /// What tables describe: the fields of modes, in blocks of their own, and ours.
+    /// The fields that tables describe: those of modes, in blocks of their own, and ours.
     #[serde(skip)]
     pub(super) modes: Written,
 }
@@ -219,7 +219,7 @@ struct Found {
 }
 
 impl Found {
-    /// Compares the file with a complete one: names that are not in that are unknown, and values must be of the same type.
+    /// Compares the file with a complete one: names that the complete file does not have are unknown, and types must be the same.
     fn compare(&mut self, given: &Value, shape: &Value, path: &str) {
         let expected = match (given, shape) {
             (Value::Object(given), Value::Object(shape)) => return self.compare_fields(given, shape, path),

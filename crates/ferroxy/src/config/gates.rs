@@ -1,4 +1,4 @@
-//! Feature gates: which there are, and which are on.
+//! Feature gates: the known ones, and which are on.
 
 use std::collections::BTreeMap;
 
@@ -49,7 +49,7 @@ pub struct FeatureGates {
 }
 
 impl FeatureGates {
-    /// Checks locks. Problems are (gate, what is wrong).
+    /// Refuses to switch off locked gates. A problem is (gate, reason).
     pub(super) fn new(set: BTreeMap<String, bool>) -> Result<FeatureGates, Vec<(String, String)>> {
         let is_wrong = |(name, on): &(&String, &bool)| stage(name) == Some(Locked) && !**on;
         let locked = set.iter().filter(is_wrong);

@@ -83,7 +83,7 @@ pub struct Config {
     pub otlp: Option<Endpoint>,
     /// Clients whose sockets are connected to endpoints directly.
     pub sockets: wrapper::Options,
-    /// The mode was configured by a name that also means this.
+    /// The mode was configured by a name that implies accelerated sockets.
     pub(crate) mode_accelerates: bool,
 }
 
@@ -132,7 +132,7 @@ pub struct LogStream {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PageConfig {
     pub address: SocketAddr,
-    /// Always there if other hosts can reach the address.
+    /// Always set if other hosts can reach the address.
     pub token_file: Option<PathBuf>,
 }
 
@@ -200,7 +200,7 @@ impl Config {
         Ok(name.to_lowercase())
     }
 
-    /// What is probably a mistake in the mode that is chosen because none is configured. [`Config::load`] warns about the rest.
+    /// A probable mistake with the mode that is chosen because none is configured. [`Config::load`] warns about all others.
     pub fn doubts_about_default(&self, mode: &Mode) -> Option<String> {
         doubts::open_node_ports(self, mode)
     }

@@ -50,7 +50,7 @@ const PINS: Field = field("socketsPins", "sockets-pins", Kind::Text { default: w
 const SOCKETS_ENTRIES: Field =
     field("socketsMaxEntries", "sockets-max-entries", at_least_one(wrapper::MOST_ELEMENTS as usize));
 
-/// All of them, except those of the page, which `file.rs` has.
+/// All own fields, except those of the page, which are in `file.rs`.
 pub(super) static FIELDS: [Field; 16] = [
     TRAFFIC_METRICS,
     MAX_SERIES,

@@ -106,7 +106,7 @@ pub(super) fn judge(text: &str, flags: &Flags, current: &Config) -> Option<Reloa
     let mut changed = new.different_from(&old);
     let mode_changed = changed.iter().any(|field| field == "mode");
     if mode_changed {
-        // They belong to the new mode; the running mode keeps its settings.
+        // These fields belong to the new mode; the running mode keeps its settings.
         changed.retain(|field| modes.field(field).is_none());
     }
     changed.retain(|field| !has_no_effect(field) && current.reads(field));
@@ -170,7 +170,7 @@ impl Fields {
         self.all().into_iter().filter(differs).map(|(field, _)| field).collect()
     }
 
-    /// Gives a field the value that it has in another.
+    /// Copies the value of a field from `other`.
     fn keep(&mut self, field: &str, other: &Fields) {
         let pointer = format!("/{}", field.replace('.', "/"));
         if let Some(gate) = field.strip_prefix(GATES).and_then(|it| it.strip_prefix('.')) {

@@ -235,7 +235,7 @@ impl Check {
         endpoint.map_err(|reason| self.problem(own::OTLP_ENDPOINT.name, reason)).ok()
     }
 
-    /// Beyond loopback whoever asks must know a token. That it is in the file is checked at the start.
+    /// Beyond loopback, clients must send a token. Whether the file has one is checked when the server starts.
     fn page(&mut self, address: &str, token_file: &str) -> Option<PageConfig> {
         let token_file = (!token_file.is_empty()).then(|| token_file.into());
         let address = (!address.is_empty()).then(|| self.socket("pageAddress", address))?;

@@ -11,9 +11,9 @@ use super::file::{self, File};
 use super::{Config, DetectLocalMode, LogFormat, LogStream, duration, fields, overlay, own};
 use crate::modes::{ACCELERATED, Modes};
 
-/// As the original writes it: it keeps the periods, and whatever one flag sets for several modes, once for the mode that
-/// runs. So the other modes' blocks get no values for these. (Where no mode is configured, the blocks of all modes that
-/// may be chosen keep theirs.)
+/// As the original writes it: periods, and fields that one flag sets for several modes, are written only for the mode that
+/// runs; the other modes' blocks have no values for them. (If no mode is configured, the blocks of all modes that may be
+/// chosen keep theirs.)
 pub(super) fn to_file(config: &Config) -> File {
     let mut file = complete(config);
     let mode = file.mode.clone().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! This host as the configuration wants it: what is set on it before the agent starts, and which privileges the agent keeps.
+//! Prepares this host as configured: settings that are applied before the agent starts, and the privileges that the agent keeps.
 //! How that is done is the platform's part (`ferroxy_platform`).
 
 mod privileges;
@@ -20,7 +20,7 @@ pub fn families() -> Vec<Family> {
     if ferroxy_platform::host::has_ipv6() { Family::ALL.to_vec() } else { vec![Family::V4] }
 }
 
-/// What needs more privileges than the agent keeps. `--init-only` does this and nothing else.
+/// Applies the settings that need more privileges than the agent keeps. With `--init-only`, the process changes nothing else.
 pub fn prepare(config: &Config) {
     set_oom_score(config.oom_score_adj);
     set_conntrack(&config.conntrack);
@@ -63,12 +63,12 @@ fn set_oom_score(score: i32) {
     }
 }
 
-/// A platform that has no such thing: nobody can do anything about it, so that it is no warning.
+/// The platform does not have the setting: users cannot change that, so it is not a warning.
 fn is_unknown_here(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::Unsupported
 }
 
-/// Unlike kube-proxy, which does not start when it cannot change these settings.
+/// A failure is a warning. kube-proxy does not start if it cannot change these settings.
 fn set_conntrack(wanted: &Conntrack) {
     let report = conntrack::apply(&conntrack_settings(wanted));
     report.written.iter().for_each(|written| info!("{written}"));

@@ -8,7 +8,7 @@ use ferroxy_platform::Privilege;
 use crate::config::Config;
 use crate::wrapper;
 
-/// What the configuration needs in any mode.
+/// The privileges that the configuration needs in any mode.
 pub fn extra(config: &Config) -> Vec<Privilege> {
     let page = config.page.as_ref().map(|page| page.address);
     let mut served = [config.healthz, Some(config.metrics), page].into_iter().flatten();

@@ -20,7 +20,7 @@ pub enum What {
     Refused,
     /// A step failed, and is retried.
     Failed,
-    /// What others changed was repaired.
+    /// Changes of other programs were repaired.
     Drift,
     /// The node's own settings were programmed.
     Node,
@@ -58,15 +58,15 @@ pub struct Entry {
     pub service: Option<ServiceName>,
     /// Empty where the sizes say it all.
     pub text: Box<str>,
-    /// Of a Service, before and after.
+    /// The sizes of a Service, before and after.
     pub sizes: Option<[Sizes; 2]>,
     /// Seconds from the change of a pod to the kernel, where the EndpointSlice says when the pod changed.
     pub api_to_kernel: Option<f64>,
     /// Seconds that programming took, with everything that was programmed together.
     pub took: Option<f64>,
-    /// Seconds of these in which the kernel was programmed.
+    /// Of these seconds, the part in which the kernel was programmed.
     pub in_kernel: Option<f64>,
-    /// What was sent to the kernel, for everything that was programmed together.
+    /// The number of operations that were sent to the kernel, for everything that was programmed together.
     pub operations: usize,
     /// How many Services were programmed together.
     pub together: usize,
@@ -84,7 +84,7 @@ impl PartialEq for Entry {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Sizes {
     pub frontends: usize,
-    /// In use, of the port that has most.
+    /// The endpoints in use, of the port that has most.
     pub endpoints: usize,
 }
 

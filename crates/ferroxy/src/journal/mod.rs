@@ -1,4 +1,4 @@
-//! The journal: what the agent did lately, for people. A ring with a bound; the oldest entries make way.
+//! The journal: the latest actions of the agent, for people. A bounded ring: new entries evict the oldest.
 //!
 //! The agent writes it through `Status`. There is a journal only where it has a reader: the page, or a collector of traces. Readers
 //! copy entries and can wait for the next one. It ends with the process.

@@ -1,14 +1,14 @@
-//! Lines that wait to be written: a queue with a bound. What comes beyond it is dropped and counted. No I/O, no clock.
+//! Lines that wait to be written: a bounded queue. Lines beyond the bound are dropped and counted. No I/O, no clock.
 
 use std::collections::VecDeque;
 
 /// How many bytes of lines may wait. Most lines have a few hundred bytes.
 const MOST_BYTES: usize = 1 << 20;
 
-/// What a line takes besides its text.
+/// The memory of a line besides its text.
 const OVERHEAD: usize = 64;
 
-/// The most that is written at once.
+/// The most bytes of one write.
 const BATCH: usize = 64 << 10;
 
 /// Where a line goes.
@@ -31,16 +31,16 @@ impl To {
 pub(super) struct Backlog {
     pieces: VecDeque<(To, Box<[u8]>)>,
     bytes: usize,
-    /// `infoBufferSize`: lines for standard output may wait until there are so many bytes.
+    /// `infoBufferSize`: lines for standard output may wait until they have this many bytes.
     hold: usize,
-    /// What waits must be written now.
+    /// The waiting lines must be written now.
     pub(super) is_urgent: bool,
-    /// Dropped since this was last reported, and where the last one should have gone.
+    /// The number of lines dropped since the last report, and the stream of the last one.
     dropped: Option<(u64, To)>,
 }
 
 impl Backlog {
-    /// So many bytes of lines for standard output may wait.
+    /// Lines for standard output may wait up to `hold` bytes.
     pub(super) fn holding(hold: usize) -> Backlog {
         Backlog { hold, ..Backlog::default() }
     }
@@ -49,7 +49,7 @@ impl Backlog {
     pub(super) fn push(&mut self, to: To, line: &[u8], piece: usize) -> bool {
         let most = MOST_BYTES.max(self.hold.saturating_mul(2));
         let cost = line.len() + OVERHEAD;
-        // After the first that was dropped no other is taken until that is reported: the report then stands where the
+        // After the first dropped line no other line is taken until the drop is reported: the report is then written where the
         // lines are missing.
         if self.dropped.is_some() || self.bytes + cost > most {
             let (so_far, _) = self.dropped.unwrap_or((0, to));
@@ -61,7 +61,7 @@ impl Backlog {
             self.bytes += piece.len() + OVERHEAD;
             self.pieces.push_back((to, piece.into()));
         }
-        // An error may be the last thing that is said: what led to it comes first.
+        // An error may be the last line of the process: the lines before it are written first.
         self.is_urgent |= to == To::Stderr || self.bytes >= self.hold;
         true
     }
@@ -84,7 +84,7 @@ impl Backlog {
         first
     }
 
-    /// As much as goes to one stream and is not too much for one write.
+    /// The next pieces for one stream, at most as many as one write takes.
     pub(super) fn take(&mut self) -> Option<(To, Vec<u8>)> {
         let (to, first) = self.remove_first()?;
         let mut batch = first.into_vec();

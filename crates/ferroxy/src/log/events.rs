@@ -17,13 +17,13 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 
 enum Message {
     Event(Severity, String),
-    /// Answered when all that came before is written.
+    /// Answered when all earlier events are written.
     Flush(SyncSender<()>),
 }
 
 static EVENTS: OnceLock<SyncSender<Message>> = OnceLock::new();
 
-/// From now on, under this name. Fails where the system has no such log. The first call counts.
+/// From now on, events are written under this name. Fails if the system has no such log. The first call counts.
 pub fn to_event_log(name: &str) -> io::Result<()> {
     if EVENTS.get().is_none() {
         let log = EventLog::open(name)?;
@@ -41,7 +41,7 @@ fn forward(mut write: impl FnMut(Severity, &str) + Send + 'static) -> io::Result
         for message in receiver {
             match message {
                 Message::Event(severity, text) => write(severity, &text),
-                // Whoever asked may have given up.
+                // The caller of `flush` may have given up.
                 Message::Flush(answer) => drop(answer.try_send(())),
             }
         }

@@ -1,4 +1,4 @@
-//! What an event holds, taken apart: the message and its keys with values. Formats put it together again.
+//! The parts of an event: the message and its keys with values. Each format composes its lines from them.
 
 use std::error::Error;
 use std::fmt::Debug;
@@ -7,7 +7,7 @@ use serde_json::Value;
 use tracing::Event;
 use tracing::field::{Field, Visit};
 
-/// Of a message or a value, so many bytes at most are logged: others may have written it.
+/// The most bytes of a message or a value that are logged: tenants may have written it.
 const MOST_BYTES: usize = 4096;
 
 #[derive(Debug, Default)]

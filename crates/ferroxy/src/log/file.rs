@@ -43,7 +43,7 @@ impl LogFile {
         Ok(LogFile { path: path.to_owned(), most, state: Mutex::new(State { file: Some(file), bytes }) })
     }
 
-    /// Whole lines. What cannot be written is lost: there is nowhere to report it.
+    /// Writes whole lines. Lines that cannot be written are lost: there is nowhere to report it.
     pub(super) fn write_all(&self, lines: &[u8]) -> io::Result<()> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.bytes > 0 && state.bytes + lines.len() as u64 > self.most {

@@ -1,4 +1,4 @@
-//! Which lines are said: klog's verbosity and `vmodule`, over tracing's levels. Both can change at any time.
+//! Which lines are logged: klog's verbosity and `vmodule`, over tracing's levels. Both can change at any time.
 
 use std::sync::{PoisonError, RwLock};
 
@@ -10,7 +10,7 @@ use tracing_subscriber::layer::Context;
 
 use super::{limit, place};
 
-/// Target of `info!` lines that are said from `-v=1`: tracing has no level for them.
+/// Target of `info!` lines that are logged from `-v=1`: tracing has no level for them.
 pub(super) const V1: &str = "ferroxy::v1";
 
 static SETTINGS: RwLock<Settings> = RwLock::new(Settings { verbosity: 0, vmodule: Vec::new() });
@@ -21,12 +21,12 @@ struct Settings {
     vmodule: Vec<(String, u32)>,
 }
 
-/// How much is said now, where `vmodule` says nothing else.
+/// The verbosity now, unless `vmodule` has one for the file.
 pub fn verbosity() -> u32 {
     SETTINGS.read().unwrap_or_else(PoisonError::into_inner).verbosity
 }
 
-/// From now on; what `vmodule` says stays.
+/// Applies from now on; `vmodule` stays.
 pub fn set_verbosity(verbosity: u32) {
     SETTINGS.write().unwrap_or_else(PoisonError::into_inner).verbosity = verbosity;
     tracing::callsite::rebuild_interest_cache();
@@ -37,12 +37,12 @@ pub(super) fn set(verbosity: u32, vmodule: Vec<(String, u32)>) {
     tracing::callsite::rebuild_interest_cache();
 }
 
-/// The verbosity from which a line is said. What libraries say in detail is for when our own details are not enough:
-/// from where the original shows requests (6) and their content (8).
+/// The verbosity from which a line is logged. Details of libraries need a higher verbosity than our own:
+/// the one from which the original shows requests (6) or their content (8).
 pub(super) fn verbosity_of(metadata: &Metadata<'_>) -> u32 {
     let ours = metadata.target().starts_with("ferroxy");
     match *metadata.level() {
-        // For every connection, that the server's certificate is not verified: the source warns of it once.
+        // A warning for every connection, that the server's certificate is not verified: the source logs it once.
         Level::WARN if metadata.target().starts_with("kube_client::client::tls") => 6,
         Level::INFO if metadata.target() == V1 => 1,
         Level::DEBUG if ours => 2,
@@ -53,7 +53,7 @@ pub(super) fn verbosity_of(metadata: &Metadata<'_>) -> u32 {
     }
 }
 
-/// tracing remembers the answer for each line of the program, until the settings change.
+/// tracing caches the result for each place that logs, until the settings change.
 pub(super) struct Filter;
 
 impl<S: Subscriber> Layer<S> for Filter {

@@ -1,7 +1,7 @@
-//! How much is logged: a budget of bytes for each place in the program that logs, and one for all of them. What is beyond it
-//! is suppressed and counted, and the count is logged once a minute. Time comes in as an argument.
+//! How much is logged: a budget of bytes for each place in the program that logs, and one for all of them. Lines beyond a
+//! budget are suppressed and counted, and the count is logged once a minute. Time comes in as an argument.
 //!
-//! Lines that exist only because of `-v` have no budget: who asks for them wants them.
+//! Lines that exist only because of `-v` have no budget: a user has requested them.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,10 +16,10 @@ use crate::bucket::{Bucket, Rate};
 /// Together: less than a megabyte in any minute.
 const ALL: Rate = Rate { burst: (384 << 10) as f64, per_second: (8 << 10) as f64 };
 
-/// One place: about 300 lines at once, then four a second. No place uses up what is for all.
+/// One place: about 300 lines at once, then four a second. No single place can use up the common budget.
 const EACH: Rate = Rate { burst: (64 << 10) as f64, per_second: (1 << 10) as f64 };
 
-/// How often what is suppressed is reported.
+/// How often the number of suppressed lines is reported.
 pub(super) const REPORT_EVERY: Duration = Duration::from_secs(60);
 
 static LIMITS: Mutex<Option<Limits>> = Mutex::new(None);
@@ -31,12 +31,12 @@ pub fn suppressed() -> u64 {
     SUPPRESSED.load(Ordering::Relaxed)
 }
 
-/// So many lines were suppressed by whoever would have logged them.
+/// Counts lines that the caller suppressed itself.
 pub fn count_suppressed(lines: u64) {
     SUPPRESSED.fetch_add(lines, Ordering::Relaxed);
 }
 
-/// Whether an event is logged. Decided before it is formatted: what is suppressed costs nothing more.
+/// Whether an event is logged. Decided before it is formatted: a suppressed event costs nothing more.
 pub(super) fn admits(metadata: &'static Metadata<'static>) -> bool {
     if is_free(metadata) {
         return true;
@@ -46,17 +46,17 @@ pub(super) fn admits(metadata: &'static Metadata<'static>) -> bool {
     admitted
 }
 
-/// Who pays for a line; nobody for a free one.
+/// The place whose budget a line uses; `None` for a line without a budget.
 pub(super) fn payer(metadata: &Metadata<'_>) -> Option<callsite::Identifier> {
     (!is_free(metadata)).then(|| metadata.callsite())
 }
 
-/// An event became a line of so many bytes.
+/// An event became a line of `bytes` bytes.
 pub(super) fn spend(payer: &callsite::Identifier, bytes: usize) {
     limits().get_or_insert_default().spend(payer, bytes, Instant::now());
 }
 
-/// What to report now: the place, and how many of its lines were suppressed.
+/// The report that is due now: each place, and how many of its lines were suppressed.
 pub(super) fn report(now: Instant) -> Vec<(String, u64)> {
     limits().get_or_insert_default().report(now)
 }
@@ -65,7 +65,7 @@ fn limits() -> MutexGuard<'static, Option<Limits>> {
     LIMITS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Verbose lines; what is logged about the log; a panic, after which nothing else comes.
+/// Verbose lines; lines about the log itself; a panic, which is the last line.
 fn is_free(metadata: &Metadata<'_>) -> bool {
     let target = metadata.target();
     levels::verbosity_of(metadata) > 0
@@ -76,7 +76,7 @@ fn is_free(metadata: &Metadata<'_>) -> bool {
 #[derive(Debug, Default)]
 struct Limits {
     all: Bucket,
-    /// As many as the program has places that log.
+    /// At most as many as there are places that log.
     each: HashMap<callsite::Identifier, Kind>,
     reported: Option<Instant>,
 }

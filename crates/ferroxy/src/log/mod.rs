@@ -1,6 +1,6 @@
-//! What the agent says while it runs: in the original's formats, or, at a terminal, for people.
+//! The log of the agent: in the original's formats, or, at a terminal, in a form for people.
 //!
-//! klog knows verbosities (`-v=4`), tracing knows levels. Ours: `info!` and above is always said, `debug!` from `-v=2`,
+//! klog knows verbosities (`-v=4`), tracing knows levels. Ours: `info!` and above is always logged, `debug!` from `-v=2`,
 //! `trace!` from `-v=4`; see `levels.rs`.
 
 mod backlog;
@@ -57,7 +57,7 @@ pub fn start(logging: &Logging) {
     }
 }
 
-/// With the original's defaults, if it has not started: for errors before the configuration is known.
+/// Starts logging with the original's defaults, unless it has started: for errors before the configuration is known.
 pub fn start_plainly() {
     let stream = LogStream { split_stream: false, info_buffer_size: "0".to_owned() };
     if !tracing::dispatcher::has_been_set() {
@@ -83,12 +83,12 @@ pub fn is_json() -> bool {
     IS_JSON.load(Ordering::Relaxed)
 }
 
-/// Takes over what can change while it runs: verbosity and `vmodule`.
+/// Applies the settings that can change at run time: verbosity and `vmodule`.
 pub fn adjust(logging: &Logging) {
     levels::set(logging.verbosity, logging.vmodule.clone());
 }
 
-/// Every flag with its value, from `-v=1`, as the original does at its start.
+/// Logs every flag with its value, from `-v=1`, as the original does at its start.
 pub fn flags(flags: &Flags) {
     for (name, value) in flags.all(MODES) {
         info!(target: levels::V1, "FLAG: --{name}={value:?}");

@@ -1,4 +1,4 @@
-//! Where in the program a line comes from: its short name, and whether a pattern of `vmodule` means it.
+//! Where in the program a line comes from: its short name, and whether a pattern of `vmodule` matches it.
 
 /// `crates/ferroxy/src/agent/sweep.rs` → `sweep.rs`. There are many `mod.rs`, so those keep their folder.
 pub(super) fn short(file: &str) -> &str {

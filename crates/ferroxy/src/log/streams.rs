@@ -25,8 +25,8 @@ pub(super) fn open(logging: &Logging) -> Streams {
     Streams { split: stream.split_stream }
 }
 
-/// A line for people on standard error, in the order of the log. It waits for nobody once the log is open. Others may have written
-/// parts of it.
+/// A line for people on standard error, in the order of the log. It never blocks once the log is open. Parts of the line may
+/// be text of tenants.
 pub fn print_error(line: &str) {
     let line = format!("{}\n", printable(line));
     if !writer::write(To::Stderr, line.as_bytes()) {
@@ -62,7 +62,7 @@ impl<'a> MakeWriter<'a> for Streams {
 pub(super) struct Stream {
     to: To,
     payer: Option<Identifier>,
-    /// Of an event for the system's own log.
+    /// The severity of an event for the system's own log.
     severity: Option<Severity>,
 }
 

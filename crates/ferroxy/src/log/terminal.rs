@@ -30,7 +30,7 @@ where
 }
 
 impl Terminal {
-    /// One event is one line, whatever is in it, and only our own control characters reach the terminal.
+    /// One event is one line, whatever it contains, and only our own control characters reach the terminal.
     fn line(&self, out: &mut Writer<'_>, now: Duration, level: Level, fields: &Fields) -> fmt::Result {
         let micros = i64::try_from(now.as_micros()).unwrap_or_default();
         let time = Timestamp::from_microsecond(micros).unwrap_or_default();

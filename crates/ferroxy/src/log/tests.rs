@@ -1,4 +1,4 @@
-//! Lines as they come out, for what was said and for how much is to be said.
+//! Lines of the log, for events at every level and every verbosity.
 
 use std::io::Write;
 use std::sync::{Arc, Mutex};
@@ -8,7 +8,7 @@ use tracing::{debug, error, trace, warn};
 
 use super::*;
 
-/// One after the other: how much is said is one setting for the whole process.
+/// Tests run one after the other: the verbosity is one setting for the whole process.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 #[derive(Clone, Default)]
@@ -24,7 +24,7 @@ impl Write for Said {
     }
 }
 
-/// The lines that come of it, in a format, beginning with this verbosity and `vmodule`.
+/// The lines that `say` logs, in a format, beginning with this verbosity and `vmodule`.
 fn lines(format: LogFormat, verbosity: u32, vmodule: &[(&str, u32)], say: impl FnOnce()) -> Vec<String> {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     levels::set(verbosity, vmodule.iter().map(|(pattern, n)| (pattern.to_string(), *n)).collect());
@@ -44,7 +44,7 @@ fn lines(format: LogFormat, verbosity: u32, vmodule: &[(&str, u32)], say: impl F
     String::from_utf8(said.clone()).unwrap().lines().map(str::to_owned).collect()
 }
 
-/// What is said at every level, without the head of the lines.
+/// Logs one line at every level.
 fn at_every_level() -> impl Fn() {
     || {
         error!("an error");

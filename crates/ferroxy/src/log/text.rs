@@ -65,7 +65,7 @@ fn local(since_epoch: Duration) -> DateTime {
     Offset::UTC.to_datetime(local)
 }
 
-/// One event is one line, whatever is in it, and no control character reaches a terminal.
+/// One event is one line, whatever it contains, and no control character reaches a terminal.
 fn body(out: &mut Writer<'_>, fields: &Fields) -> fmt::Result {
     if fields.pairs.is_empty() {
         return out.write_str(&printable(&fields.message));

@@ -1,8 +1,8 @@
-//! Writes lines, and never makes the one who logs wait.
+//! Writes lines. A thread that logs never waits.
 //!
 //! An unread pipe is full after 64 KiB, and then a write blocks. Only the thread of this file blocks: lines wait in
-//! the `backlog.rs`, which drops what is too much. Before the thread exists (privileges are given up first, and signals
-//! blocked) a line is written by whoever logs it, if the stream has room; otherwise it waits as well.
+//! `backlog.rs`, which drops lines beyond its bound. Before that thread exists (privileges are given up first, and signals
+//! blocked) the thread that logs writes the line itself if the stream has room; otherwise the line waits as well.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -43,7 +43,7 @@ struct State {
     is_writing: bool,
 }
 
-/// What lines are written to.
+/// The destination of lines.
 #[derive(Debug)]
 enum Sink {
     Stream(Output),
@@ -51,7 +51,7 @@ enum Sink {
 }
 
 impl Sink {
-    /// Of a stream, or of the file that was chosen instead.
+    /// The sink for a stream, or for the file that was chosen instead.
     fn open(stream: fn() -> io::Result<Output>) -> io::Result<Sink> {
         file::chosen().map_or_else(|| stream().map(Sink::Stream), |file| Ok(Sink::File(file)))
     }
@@ -71,14 +71,14 @@ impl Sink {
     }
 }
 
-/// What the thread does next.
+/// The next work of the thread.
 struct Work {
     batch: Option<(To, Vec<u8>)>,
-    /// How many lines were dropped, and where the last of them should have gone.
+    /// How many lines were dropped, and the stream of the last one.
     dropped: Option<(u64, To)>,
 }
 
-/// Lines may be written from now on. Those for standard output may be held back, up to so many bytes and for so long.
+/// Lines may be written from now on. Lines for standard output may wait for at most `hold` bytes and for `every`.
 pub(super) fn open(hold: usize, every: Option<Duration>) -> io::Result<()> {
     let (stdout, stderr) = (Sink::open(streams::stdout)?, Sink::open(streams::stderr)?);
     let state = State { backlog: Backlog::holding(hold), ..State::default() };
@@ -117,7 +117,7 @@ pub(super) fn flush() {
     }
 }
 
-/// A whole line. Returns `false` while nothing is open.
+/// Writes a whole line. Returns `false` while nothing is open.
 pub(super) fn write(to: To, line: &[u8]) -> bool {
     WRITER.get().inspect(|writer| writer.push(to, line)).is_some()
 }
@@ -135,7 +135,7 @@ impl Writer {
         }
     }
 
-    /// On the thread of the caller, which must not block.
+    /// Runs on the thread of the caller, which must not block.
     fn write_what_fits(&self, backlog: &mut Backlog, until: Instant) {
         while let Some((to, piece)) = backlog.first().filter(|_| backlog.is_urgent) {
             let output = self.output(to);
@@ -178,7 +178,7 @@ impl Writer {
         }
         state.is_writing = true;
         let batch = state.backlog.take();
-        // Reported after all that waited: that is where lines are missing.
+        // Reported after all waiting lines: this is where lines are missing.
         let dropped = if state.backlog.is_empty() { state.backlog.take_dropped() } else { None };
         Work { batch, dropped }
     }

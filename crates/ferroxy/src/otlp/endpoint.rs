@@ -1,4 +1,4 @@
-//! The collector: its address, and one request at a time over plain HTTP. It knows nothing of spans.
+//! The collector: its address, and one request at a time over plain HTTP. `spans.rs` has the content.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -11,7 +11,7 @@ const PORT: u16 = 4318;
 /// How long the collector may take to accept, and to send the next bytes.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Of an answer only the first line is read.
+/// Only the first line of an answer is read.
 const LONGEST_LINE: u64 = 1024;
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,8 +1,8 @@
 //! Traces of changes from the API to the kernel, sent to an OpenTelemetry collector (OTLP over HTTP, in JSON). Off unless an endpoint is
 //! configured.
 //!
-//! A thread reads the journal, which is the queue: it has a bound, and the agent never waits for a reader. While the collector does
-//! not answer, the oldest entries make way, and are counted.
+//! A thread reads the journal, which serves as the queue: it is bounded, and the agent never waits for a reader. While the
+//! collector does not answer, the oldest entries are evicted and counted.
 
 mod endpoint;
 mod spans;
@@ -20,7 +20,7 @@ use crate::serve::Status;
 pub use endpoint::Endpoint;
 use spans::About;
 
-/// How often the journal is read. Entries wait for so long at most, unless there are very many.
+/// How often the journal is read. Entries wait for this long at most, unless there are very many.
 const EVERY: Duration = Duration::from_secs(1);
 
 /// Waits after failures: twice as long each time, up to this.
@@ -36,7 +36,7 @@ pub fn dropped() -> u64 {
     DROPPED.load(Ordering::Relaxed)
 }
 
-/// Sends what the journal gets from now on, until the process ends.
+/// Sends new entries of the journal, until the process ends.
 pub fn start(endpoint: Endpoint, node: &str, mode: &'static str, status: Arc<Status>) -> std::io::Result<()> {
     let about = About { node: node.to_owned(), mode };
     let work = move || {
@@ -83,7 +83,7 @@ impl Exporter {
                 if is_all { EVERY } else { Duration::ZERO }
             }
             Err(error) => {
-                // Once, and not for each attempt.
+                // Logged once, and not for each attempt.
                 if self.failures == 0 {
                     let endpoint = &self.endpoint;
                     warn!("cannot send traces to {endpoint}: {error}; retrying, and dropping the oldest");
@@ -94,7 +94,7 @@ impl Exporter {
         }
     }
 
-    /// Entries that made way before they were sent.
+    /// Counts entries that were evicted before they were sent.
     fn count_lost(&mut self, part: &Part) {
         let lost = part.first.saturating_sub(self.sent + 1);
         DROPPED.fetch_add(lost, Ordering::Relaxed);

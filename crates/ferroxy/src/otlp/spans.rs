@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::journal::{Entry, What};
 
-/// What all spans have in common.
+/// The attributes that all spans have in common.
 #[derive(Debug, Clone)]
 pub struct About {
     pub node: String,
@@ -90,7 +90,7 @@ fn number(key: &str, value: usize) -> Value {
     json!({ "key": key, "value": { "intValue": value.to_string() } })
 }
 
-/// Two random numbers that are not zero. The keys of a hasher are random, and differ each time.
+/// Two random numbers that are not zero. The keys of a hasher are random, and each hasher has others.
 fn identity(number: u64) -> (u64, u64) {
     let one = || RandomState::new().hash_one(number).max(1);
     (one(), one())
@@ -149,7 +149,7 @@ mod tests {
         };
         assert_eq!(names(Entry { api_to_kernel: None, ..entry() }), ["change", "resolved", "programmed"]);
         assert_eq!(names(Entry { api_to_kernel: None, in_kernel: None, ..entry() }), ["change"]);
-        // A clock that is ahead.
+        // The clock of another machine is ahead.
         assert_eq!(
             names(Entry { api_to_kernel: Some(0.001), ..entry() }),
             ["change", "resolved", "programmed"]

@@ -1,4 +1,4 @@
-//! The paths of the API: what a request asks for, and the answer to it. `view/` has the JSON.
+//! The paths of the API: reads requests and answers them. `view/` has the JSON.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,12 +46,12 @@ pub fn answer(page: &Arc<Page>, request: &Request<Incoming>) -> Pending {
     })
 }
 
-/// What can be written without delay.
+/// An answer that can be written without delay.
 fn json(value: &Value) -> Answer {
     http::answer(StatusCode::OK, http::JSON, value.to_string())
 }
 
-/// What takes a while to write.
+/// An answer that takes a while to write.
 async fn written(make: impl FnOnce() -> Value + Send + 'static) -> Result<Answer, Refused> {
     Ok(http::elsewhere(move || json(&make())).await)
 }
@@ -128,7 +128,7 @@ impl Page {
         .await
     }
 
-    /// Only the Services that may have to do with the packet are rendered.
+    /// Renders only Services that may affect the packet.
     async fn trace(self: &Arc<Page>, query: Query) -> Result<Answer, Refused> {
         let text = |name: &str| query.one(name).filter(|text| !text.is_empty()).map(str::to_owned);
         let needed = |name: &str| text(name).ok_or_else(|| bad(format!("{name}: the parameter is missing")));
@@ -193,7 +193,7 @@ fn explanation(explained: Explained, config: &Config, mode: &Mode) -> Value {
 }
 
 impl InForce {
-    /// How much is in force, in words; and a problem, if it is one.
+    /// How much of a Service is in force, in words, and a problem if the kernel refused it.
     fn words(self) -> (String, Option<Finding>) {
         match self {
             InForce::All => ("yes, the kernel has acknowledged all of it".to_owned(), None),
@@ -223,7 +223,7 @@ mod tests {
 
     static LIST: [&Mode; 1] = [&MEMORY];
 
-    /// A ruleset alone can only assume the newest version of a host; the dataplane has asked this one.
+    /// A ruleset alone can only assume the newest kind of host; the dataplane has queried this one.
     #[test]
     fn a_service_has_the_limits_that_the_dataplane_found() {
         let name = ServiceName::new("default", "web");

@@ -1,4 +1,4 @@
-//! Brings questions to the agent, a few at a time, and does not wait for ever.
+//! Passes questions to the agent, a few at a time, with a timeout.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use super::Refused;
 use crate::agent::questions::Question;
 use crate::agent::{Input, Sender};
 
-/// An agent that is busy for longer is asked again later.
+/// If the agent is busy for longer, the client has to repeat the request.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
-/// Questions at a time. So not more than these are answered between two rounds of the agent's work.
+/// Questions at a time. So the agent answers at most this many between two rounds of its work.
 const AT_A_TIME: usize = 2;
 
 #[derive(Debug)]

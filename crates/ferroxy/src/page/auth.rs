@@ -1,8 +1,9 @@
-//! Who may ask: with a token, whoever knows it; without one, whoever is on this host and is no foreign web page.
+//! Which requests are admitted: with a configured token, those that send it; without one, those from this host, unless a
+//! foreign web page caused them.
 //!
-//! Without a token the address is a loopback one (`config` sees to it). A browser on this host could still be led here by a
-//! foreign page: through a name that resolves to 127.0.0.1 (DNS rebinding), which the `Host` header shows, or by a request across
-//! origins, which `Origin` and `Sec-Fetch-Site` show.
+//! Without a token the address is a loopback one (`config` enforces that). A foreign web page could still make a browser on
+//! this host send requests: through a name that resolves to 127.0.0.1 (DNS rebinding), which the `Host` header shows, or
+//! across origins, which `Origin` and `Sec-Fetch-Site` show.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -27,14 +28,14 @@ const FRESH: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub struct Door {
-    /// `None`: no token is asked for.
+    /// `None`: no token is required.
     token: Option<Mutex<Token>>,
 }
 
 #[derive(Debug)]
 struct Token {
     file: PathBuf,
-    /// Or why there is none: then every request is refused.
+    /// Or why there is no token: then every request is refused.
     known: Result<String, String>,
     read_at: Instant,
 }
@@ -47,7 +48,7 @@ impl Door {
         Ok(Door { token: Some(Mutex::new(Token { file, known, read_at: Instant::now() })) })
     }
 
-    /// Files tell nothing about the node, so they need no token.
+    /// Static files reveal nothing about the node, so they need no token.
     pub fn admit(&self, headers: &HeaderMap, is_api: bool) -> Result<(), Refused> {
         match &self.token {
             None => is_from_here(headers, is_api),
@@ -73,7 +74,7 @@ fn unauthorized(words: &str) -> Refused {
 }
 
 impl Token {
-    /// A token that cannot be read any more counts no more: that is how to revoke it.
+    /// A token that cannot be read any more becomes invalid: removing the file revokes the token.
     fn refresh(&mut self, now: Instant) {
         if now.saturating_duration_since(self.read_at) < FRESH {
             return;
@@ -117,7 +118,7 @@ fn given(headers: &HeaderMap) -> Option<&[u8]> {
     })
 }
 
-/// Takes as long for every wrong token of the same length.
+/// Takes the same time for every wrong token of the same length.
 fn same(one: &[u8], other: &[u8]) -> bool {
     let differences = one.iter().zip(other).fold(0, |all, (a, b)| all | (a ^ b));
     one.len() == other.len() && std::hint::black_box(differences) == 0

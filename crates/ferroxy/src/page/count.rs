@@ -1,5 +1,5 @@
-//! How many Services have problems. To know it, all of them must be looked at: only while the status is requested, in small
-//! questions, and for no more than a hundredth of the time.
+//! How many Services have problems. The count has to look at all of them: it runs only while the status is requested, in
+//! small questions, and takes at most a hundredth of the time.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,9 +11,9 @@ use super::{Page, Refused};
 use crate::agent::questions::{MOST_SERVICES, Question, State};
 
 const RARELY: Duration = Duration::from_secs(10);
-/// A count that took so long is repeated after a hundred times that.
+/// The pause after a count, in multiples of its duration.
 const SHARE: u32 = 100;
-/// Between two questions.
+/// The pause between two questions.
 const PAUSE: Duration = Duration::from_millis(1);
 
 #[derive(Debug, Default)]
@@ -25,9 +25,9 @@ pub struct Count {
 #[derive(Debug, Default)]
 struct Run {
     is_running: bool,
-    /// Not before.
+    /// No new count before this time.
     again: Option<Instant>,
-    /// The last entry of the journal when it began.
+    /// The number of the last entry of the journal when the count began.
     at_entry: Option<u64>,
 }
 
@@ -37,7 +37,7 @@ impl Count {
         *self.known.borrow()
     }
 
-    /// Whether to count now: something may have changed, and the last time is long enough ago.
+    /// Whether to count now: the journal has new entries, and the last count is long enough ago.
     fn begin(&self, last_entry: Option<u64>) -> bool {
         let mut run = self.run();
         let is_due = run.again.is_none_or(|again| again <= Instant::now());
@@ -54,7 +54,7 @@ impl Count {
                 self.known.send_replace(Some(problems));
                 RARELY.max(took * SHARE)
             }
-            // The agent was too busy to answer: most of the time was spent on waiting for it.
+            // The agent was too busy to answer: most of the time was spent waiting for it.
             Err(_) => RARELY.max(took),
         };
         let mut run = self.run();
@@ -68,9 +68,9 @@ impl Count {
 }
 
 impl Page {
-    /// Counts, if it is time to; and waits so long for the first result.
+    /// Starts a count if it is due, and waits for the first result for at most `patience`.
     pub(super) async fn count_problems(self: &Arc<Page>, patience: Duration) {
-        // Before the first sync every Service waits, which says nothing.
+        // Before the first sync every Service is waiting, so a count would be meaningless.
         if !self.status.now().health.first_sync_done() {
             return;
         }
@@ -82,7 +82,7 @@ impl Page {
                 page.problems.end(found, began.elapsed());
             });
         }
-        // It stays unknown if this takes too long.
+        // The count stays unknown if this takes too long.
         let _ = timeout(patience, self.problems.known.subscribe().wait_for(Option::is_some)).await;
     }
 

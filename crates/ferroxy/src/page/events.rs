@@ -23,14 +23,14 @@ pub const MOST_STREAMS: usize = 16;
 
 /// Entries in one chunk.
 const MOST_ENTRIES: usize = 200;
-/// Between two chunks: in a busy cluster a reader is woken a few times a second, and not for each change.
+/// The pause between two chunks: in a busy cluster it wakes a reader a few times a second, and not for each change.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Between two events of the status.
+/// The pause between two events of the status.
 const STATUS: Duration = Duration::from_secs(1);
-/// A silent stream sends a comment so often, so that proxies do not close it.
+/// A silent stream sends a comment at this interval, so that proxies do not close it.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// `last_seen`: the header by which a client that reconnects says which entry it has seen last.
+/// `last_seen`: the header with the last entry that a client has seen before it reconnects.
 pub fn answer(
     page: &Arc<Page>,
     query: Option<&str>,
@@ -67,9 +67,9 @@ struct Follower {
     news: watch::Receiver<u64>,
     /// The number of the last entry that was sent.
     seen: u64,
-    /// When the last chunk was made.
+    /// When the last chunk was created.
     spoke: Option<Instant>,
-    /// When the status was last sent, and the last entry of the journal then.
+    /// When the status was last sent, and the last entry of the journal at that time.
     told: Option<(Instant, u64)>,
     outline: Option<view::status::Outline>,
     _permit: OwnedSemaphorePermit,
@@ -102,7 +102,7 @@ impl Follower {
                 self.spoke = Some(Instant::now());
                 return chunk.into();
             }
-            // An error means that the journal is gone, and the process is about to be.
+            // An error means that the journal is gone, and the process is about to end.
             let _ = timeout(STATUS, self.news.changed()).await;
         }
     }
@@ -110,7 +110,7 @@ impl Follower {
     fn entries(&mut self, chunk: &mut String) {
         let Some(journal) = &self.page.status.journal else { return };
         let part = journal.after(self.seen, MOST_ENTRIES);
-        // Too old, or of an earlier process.
+        // The entry is evicted already, or its number is from an earlier process.
         if self.seen.saturating_add(1) < part.first || self.seen > part.last {
             self.seen = part.first - 1;
             event(chunk, None, "lost", &json!({ "first": part.first }));
@@ -122,7 +122,7 @@ impl Follower {
         }
     }
 
-    /// At first, and then whenever something changed, but not more often than once a second.
+    /// Writes the status at first, and then whenever it has changed, but at most once a second.
     async fn status(&mut self, chunk: &mut String) {
         if self.told.is_some_and(|(at, _)| at.elapsed() < STATUS) {
             return;
@@ -142,7 +142,7 @@ impl Follower {
     }
 }
 
-/// JSON has no line breaks, so it is one line of data.
+/// JSON has no line breaks, so the data is one line.
 fn event(chunk: &mut String, id: Option<u64>, name: &str, data: &Value) {
     if let Some(id) = id {
         let _ = writeln!(chunk, "id: {id}");

@@ -1,4 +1,4 @@
-//! The static files of the page, compiled in. They are the same for every node and tell nothing about it.
+//! The static files of the page, compiled in. They are the same for every node and reveal nothing about it.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -29,7 +29,7 @@ macro_rules! files {
     };
 }
 
-/// The first is also at `/`.
+/// The first file is also served at `/`.
 const FILES: &[File] = files! {
     "index.html": HTML,
     "page.css": CSS,
@@ -66,7 +66,7 @@ pub fn answer(request: &Request<Incoming>) -> Answer {
     answer
 }
 
-/// Another content has another tag.
+/// Different content has a different tag.
 fn tag(content: &str) -> String {
     let mut hasher = DefaultHasher::new();
     content.hash(&mut hasher);
@@ -90,7 +90,7 @@ mod tests {
         assert!(!known("\"x\"") && !known(""));
     }
 
-    /// They are loaded by people who are in a hurry, and are part of every binary.
+    /// Users in a hurry load these files, and every binary contains them.
     #[test]
     fn all_files_are_served_and_are_small() {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/page/files");
@@ -104,7 +104,7 @@ mod tests {
         assert!(bytes < 120 * 1024, "{bytes} bytes");
     }
 
-    /// The policy forbids all of it, and the page would not work.
+    /// The page's content security policy forbids these, so the page would not work.
     #[test]
     fn nothing_is_inline_or_from_elsewhere() {
         for file in FILES {

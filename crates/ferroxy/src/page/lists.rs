@@ -11,7 +11,7 @@ pub const MOST: usize = 1_000;
 pub const USUAL: usize = 200;
 
 impl Page {
-    /// Asks for parts until there are enough items, or no more. `question`: after this Service, and so many at most.
+    /// Requests parts until there are enough items, or no more. `question` takes the last Service so far, and a limit.
     pub(super) async fn parts<T>(
         &self,
         after: Option<ServiceName>,

@@ -1,7 +1,7 @@
 //! The node's page: static files, and a JSON API at `/api/v1` that commands use as well. Off unless an address is configured.
 //!
-//! It only reads. `auth.rs` decides who may ask, `ask.rs` brings questions to the agent, `api.rs` has the paths, `events.rs` the
-//! stream of events. `docs/api.md` describes the API.
+//! It only reads. `auth.rs` decides which requests are admitted, `ask.rs` passes questions to the agent, `api.rs` has the
+//! paths, `events.rs` the stream of events. `docs/api.md` describes the API.
 
 mod api;
 mod ask;
@@ -34,20 +34,20 @@ use ask::Asker;
 use auth::Door;
 use count::Count;
 
-/// Nothing is loaded from elsewhere, nothing is sent elsewhere, and nobody shows the page inside another.
+/// The page loads nothing from elsewhere and sends nothing elsewhere, and no other page can embed it.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
     connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 const RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
 
-/// What the page is made of.
+/// The parts that the page needs.
 #[derive(Debug)]
 pub struct Setting {
     pub status: Arc<Status>,
     pub config: Config,
     pub mode: &'static Mode,
     pub node: String,
-    /// Where questions go.
+    /// The queue for questions to the agent.
     pub inputs: Sender,
     pub traffic: Arc<Collector>,
     pub sockets: Arc<Sockets>,
@@ -117,7 +117,7 @@ impl Page {
     }
 }
 
-/// An answer that is no success, as JSON.
+/// An error as a JSON answer.
 #[derive(Debug, PartialEq, Eq)]
 struct Refused {
     code: StatusCode,
@@ -146,7 +146,7 @@ impl Refused {
     }
 }
 
-/// With the headers that every answer has.
+/// Adds the headers that every answer has.
 fn secured(mut answer: Answer) -> Answer {
     let headers = answer.headers_mut();
     headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));

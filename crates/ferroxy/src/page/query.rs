@@ -11,7 +11,7 @@ use super::Refused;
 pub struct Query(Vec<(String, String)>);
 
 impl Query {
-    /// An error names what the path does not know: a misspelled name would be ignored otherwise.
+    /// An error names a parameter that the path does not know: otherwise a misspelled name would be ignored.
     pub fn read(text: Option<&str>, known: &[&str]) -> Result<Query, Refused> {
         let pairs = text.unwrap_or_default().split('&').filter(|pair| !pair.is_empty());
         let mut read = Vec::new();

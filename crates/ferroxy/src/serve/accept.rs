@@ -10,12 +10,12 @@ pub enum Format {
     Yaml,
 }
 
-/// The form with the highest weight; of equals the first. `None` when the client takes none of them.
+/// The form with the highest weight; of equal weights the first. `None` if the client accepts none of them.
 pub fn format(headers: &HeaderMap) -> Option<Format> {
     let mut best: Option<(f32, Format)> = None;
     let mut asked = false;
     for header in headers.get_all(ACCEPT) {
-        // What is no text names nothing that we have.
+        // A header that is not text matches no form.
         for range in header.to_str().unwrap_or_default().split(',') {
             asked = true;
             let Some((weight, format)) = read(range) else { continue };
@@ -27,7 +27,7 @@ pub fn format(headers: &HeaderMap) -> Option<Format> {
     if asked { best.map(|(_, format)| format) } else { Some(Format::Text) }
 }
 
-/// `application/json;v=v1alpha1;q=0.5`: parameters other than the weight make no difference to us.
+/// `application/json;v=v1alpha1;q=0.5`: only the weight matters, other parameters are ignored.
 fn read(range: &str) -> Option<(f32, Format)> {
     let mut parts = range.split(';').map(str::trim);
     let format = match parts.next()?.to_ascii_lowercase().as_str() {

@@ -1,4 +1,4 @@
-//! The body of an answer: all at once, or a stream of chunks that is made while it is sent.
+//! The body of an answer: all at once, or a stream of chunks that are created while it is sent.
 
 use std::fmt;
 use std::io;
@@ -15,9 +15,9 @@ pub enum Body {
     Stream(Stream),
 }
 
-/// Whoever makes the chunks; dropped with the connection.
+/// The source of chunks; dropped with the connection.
 pub trait Chunks: Send + 'static {
-    /// The next chunk, and whoever makes the one after it; `None` at the end.
+    /// The next chunk, and the source of the chunks after it; `None` at the end.
     fn next(self: Box<Self>) -> Making;
 }
 

@@ -81,7 +81,7 @@ impl Changes {
         }
     }
 
-    /// So many objects are known before the first sync. The ones that `reported` counted are among them.
+    /// The numbers of objects that are known before the first sync. They include the ones that `reported` counted.
     pub fn known(&mut self, services: u64, slices: u64) {
         self.services.total = self.services.total.max(services);
         self.slices.total = self.slices.total.max(slices);
@@ -89,7 +89,7 @@ impl Changes {
         self.slices.pending = self.slices.pending.max(slices);
     }
 
-    /// The kernel has this Service as it is now.
+    /// The present version of this Service is in the kernel.
     pub fn programmed(&mut self, name: &ServiceName) {
         if let Some([services, slices]) = self.waiting.remove(name) {
             self.services.pending -= services;
@@ -166,7 +166,7 @@ mod tests {
         let mut changes = Changes::default();
         changes.reported(reported(&[(ChangeKind::Service, &["web"]), (ChangeKind::Slice, &["web"])]));
         assert_eq!(pending(&changes), (1, 1));
-        // The same objects, counted from the store instead of from the events.
+        // The same objects, counted in the facts instead of in the events.
         changes.known(1, 2);
         assert_eq!((changes.services.total, changes.slices.total), (1, 2));
         changes.first_sync([&name("web")]);

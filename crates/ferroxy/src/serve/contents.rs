@@ -1,7 +1,7 @@
 //! Bodies of answers. A client that does not read a large one must not hold its memory for long.
 //!
-//! A page of metrics can have megabytes, and a connection that is not read keeps its page. So only the last few large pages are kept:
-//! for another one, the oldest is given up, and whoever has not read it by then loses the connection.
+//! A page of metrics can have megabytes, and a connection that does not read keeps its page. So only the last few large pages
+//! are kept: a new one evicts the oldest, and a client that has not read that by then loses its connection.
 
 use std::collections::VecDeque;
 use std::io;
@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 
 use hyper::body::{Body, Bytes, Frame, SizeHint};
 
-/// Pages of up to this size are not counted: connections are limited.
+/// Pages of up to this size are not counted, because the number of connections is limited.
 const SMALL: usize = 256 * 1024;
 /// The most large pages at a time. A page of 20,000 series has about 4 MB.
 const MOST: usize = 8;
@@ -32,7 +32,7 @@ enum Page {
     Kept(Arc<Kept>),
 }
 
-/// `None`: given up.
+/// `None`: the page was evicted.
 type Kept = Mutex<Option<Bytes>>;
 
 /// The large pages that clients are reading.
@@ -46,7 +46,7 @@ impl From<Bytes> for Contents {
 }
 
 impl Shelf {
-    /// The body of this page, and how many others were given up for it.
+    /// The body of this page, and how many other pages were evicted for it.
     pub fn contents(&self, page: String) -> (Contents, u64) {
         let bytes = Bytes::from(page);
         if bytes.len() <= SMALL {
@@ -69,7 +69,7 @@ impl Shelf {
 }
 
 impl Drop for Contents {
-    /// The memory is free now and not when the next page comes.
+    /// Frees the memory now and not when the next page comes.
     fn drop(&mut self) {
         if let Page::Kept(page) = &self.page {
             page.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -78,7 +78,7 @@ impl Drop for Contents {
 }
 
 impl Contents {
-    /// `None` if the page was given up. A part of a large page is a copy, so that it does not hold the page.
+    /// `None` if the page was evicted. A part of a large page is a copy, so that it does not keep the page in memory.
     fn next(&mut self) -> Option<Bytes> {
         match &self.page {
             Page::Own(bytes) => {
@@ -160,7 +160,7 @@ mod tests {
         }
         assert_eq!(read(unread.remove(0)).unwrap_err().kind(), io::ErrorKind::ConnectionAborted);
         assert_eq!(read(unread.pop().unwrap()).unwrap(), length, "the last one is whole");
-        // Whoever gives up makes room.
+        // Clients that close their connections make room.
         unread.clear();
         assert_eq!((bytes_held(&shelf), shelf.contents("x".repeat(length)).1), (0, 0));
     }

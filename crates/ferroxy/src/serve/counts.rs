@@ -35,23 +35,23 @@ pub struct Counts {
     /// By path and status code.
     pub health_answers: BTreeMap<(&'static str, u16), u64>,
     pub of_family: [FamilyCounts; 2],
-    /// By family and group, where Services are rules.
+    /// By family and group, if the mode programs Services as rules.
     pub rules: BTreeMap<(Family, &'static str), Rules>,
     /// Packets that the dataplane counts, by key.
     pub packets: BTreeMap<&'static str, u64>,
-    /// What a dataplane could not program, object by object.
+    /// Failures to program an object, by object.
     pub refusals: Vec<RefusalCount>,
     pub requests: Requests,
-    /// Of our HTTP servers, by name.
+    /// Connections of our HTTP servers, by name.
     pub connections: BTreeMap<&'static str, Connections>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Connections {
     pub open: usize,
-    /// Closed to make room for others.
+    /// Closed to make room for new connections.
     pub evicted: u64,
-    /// Not accepted, such as for lack of file descriptors.
+    /// Not accepted, for example for lack of file descriptors.
     pub accept_errors: u64,
 }
 
@@ -67,7 +67,7 @@ pub struct FamilyCounts {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Rules {
     pub total: u64,
-    /// Written by the last sync.
+    /// Rules that the last sync wrote.
     pub last: u64,
 }
 

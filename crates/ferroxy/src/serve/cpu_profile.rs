@@ -28,7 +28,7 @@ pub fn answer(query: Option<&str>) -> Pending {
     }
 }
 
-/// `None` if the query has another number than we accept.
+/// `None` if the query has a number that is out of range.
 fn seconds(query: Option<&str>) -> Option<u64> {
     let pairs = query.unwrap_or_default().split('&');
     match pairs.filter_map(|pair| pair.split_once('=')).find(|(key, _)| *key == "seconds") {

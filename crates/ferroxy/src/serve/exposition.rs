@@ -1,4 +1,4 @@
-//! The Prometheus text format (0.0.4), and histograms. Knows nothing of what is measured.
+//! The Prometheus text format (0.0.4), and histograms, for any figures.
 
 use std::fmt::{Display, Write};
 
@@ -15,7 +15,7 @@ pub enum Kind {
 #[derive(Debug, Clone)]
 pub struct Histogram {
     bounds: Vec<f64>,
-    /// One for each bound, and one for everything above.
+    /// One count for each bound, and one for all greater values.
     counts: Vec<u64>,
     sum: f64,
 }

@@ -32,17 +32,17 @@ struct Frontend {
 }
 
 impl Frontends {
-    /// Of everything in force.
+    /// The frontends of everything in force.
     pub fn of(in_force: &Acknowledged) -> Frontends {
         let mut frontends = Frontends::default();
         in_force.services().for_each(|(name, service)| frontends.replace(name, Some(&service)));
         frontends
     }
 
-    /// Replaces what is known of one Service.
+    /// Replaces the frontends of one Service.
     pub fn replace(&mut self, name: &ServiceName, service: Option<&ServiceIntent>) {
         for old in self.of_service.remove(name).unwrap_or_default() {
-            // Another Service may own it by now.
+            // Another Service may own the frontend by now.
             if self.owners.get(&old).is_some_and(|owner| owner.service == *name) {
                 self.owners.remove(&old);
             }
@@ -62,7 +62,7 @@ impl Frontends {
         }
     }
 
-    /// `None` if no Service owns it.
+    /// `None` if no Service owns the flow's frontend.
     pub fn owner(&self, flow: &Flow) -> Option<&ServicePort> {
         let (address, port) = (flow.frontend.ip(), flow.frontend.port());
         let at = |address| {

@@ -1,26 +1,26 @@
-//! Whether the proxy does its work: kube-proxy's rule, as a value. No clock: time is an argument.
+//! Whether the proxy works: kube-proxy's rule, as a value. No clock: time is an argument.
 //!
-//! The proxy is healthy while nothing has waited for the kernel for longer than twice the sync period. Both IP families
+//! The proxy is healthy unless a change has waited for the kernel for longer than twice the sync period. Both IP families
 //! are programmed in one transaction, so one state stands for both. A Service that the kernel refuses does not make the
-//! proxy unhealthy: the other Services work, and a load balancer that leaves this node because of one would hurt them.
+//! proxy unhealthy: the other Services work, and would suffer if a load balancer left this node because of the one.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::moment::Moment;
 
-/// How far the agent is: numbers of Services.
+/// The progress of the agent, as numbers of Services.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// These wait to be programmed.
+    /// Services that wait to be programmed.
     pub waiting: usize,
-    /// Of these, so many are large, and programmed in portions.
+    /// The large Services among those that wait, which are programmed in portions.
     pub large: usize,
     pub known: usize,
     pub programmed: usize,
 }
 
-/// What the agent does with the kernel.
+/// Steps of the agent's work on the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Step {
     /// The first sync: everything is compared and sent.
@@ -91,7 +91,7 @@ impl Health {
         self.queued_since.get_or_insert(now);
     }
 
-    /// A step has succeeded. Only a sync takes changes off the queue; a verification says nothing about them.
+    /// A step has succeeded. Only a sync takes changes off the queue; a verification does not.
     pub fn done(&mut self, step: Step, now: Moment) {
         self.failing.remove(&step);
         if step == Step::Tidy {

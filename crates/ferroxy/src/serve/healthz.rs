@@ -22,8 +22,8 @@ use super::status::{Now, Status, Watch};
 /// Failing objects beyond this number are counted, not listed.
 const MOST_LISTED: usize = 20;
 
-/// The kubelet asks as soon as the process runs, and reports every 503 as an Event. So until the proxy is ready for the first
-/// time, `/readyz` waits for that so long before it answers. The probes in `deploy/` allow five seconds.
+/// The kubelet probes as soon as the process runs, and reports every 503 as an Event. So until the proxy has been ready once,
+/// `/readyz` waits up to this long before it answers. The probes in `deploy/` allow five seconds.
 const FIRST_READY_WITHIN: Duration = Duration::from_secs(2);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
@@ -40,7 +40,7 @@ pub fn handler(status: Arc<Status>) -> Handler {
     })
 }
 
-/// Returns when the proxy is ready, or was before, or has failed, or when this takes too long.
+/// Returns when the proxy is ready, was ready before or has failed, or after `patience`.
 async fn first_ready(status: &Status, patience: Duration) {
     let deadline = Instant::now() + patience;
     while is_starting(&mut status.refreshed()) && Instant::now() < deadline {
@@ -101,10 +101,10 @@ struct FamilyBody {
 struct More {
     ready: bool,
     first_sync_done: bool,
-    /// Since the kernel last accepted a change; null before the first sync.
+    /// Seconds since the kernel last accepted a change; null before the first sync.
     last_apply_age_seconds: Option<f64>,
     source_alive: bool,
-    /// Since the last sign of life of the source.
+    /// Seconds since the last sign of life of the source.
     source_age_seconds: Option<f64>,
     /// The same for each kind of object, if the source is an API server.
     #[serde(skip_serializing_if = "Vec::is_empty")]

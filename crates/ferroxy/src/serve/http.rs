@@ -1,6 +1,6 @@
-//! A small HTTP/1.1 server for many sockets on one thread: binding, limits, timeouts. Knows nothing of the answers.
+//! A small HTTP/1.1 server for many sockets on one thread: binding, limits, timeouts. Handlers provide the answers.
 //!
-//! hyper implements the protocol. A client cannot hold many resources: a request's head must arrive soon and be
+//! hyper implements the protocol. Each client's use of resources is limited: a request's head must arrive soon and be
 //! small, a body is read only by handlers that expect one, and connections are limited (`room.rs` decides which one is
 //! closed for a new one).
 
@@ -36,10 +36,10 @@ pub type Handler = Arc<dyn Fn(Request<Incoming>) -> Pending + Send + Sync>;
 /// seconds and must not find their connection just closed.
 const SLOWEST_HEAD: Duration = Duration::from_secs(12);
 const LARGEST_HEAD: usize = 16 * 1024;
-/// How long a connection may live, whatever happens on it.
+/// How long a connection may live, even if it is in use.
 const LONGEST_CONNECTION: Duration = Duration::from_secs(600);
 const BIND_AGAIN: Duration = Duration::from_secs(5);
-/// Pause after an error of `accept` (such as too many open files) that we cannot help: it keeps the loop from spinning.
+/// Pause after an error of `accept` if no connection can be closed: it keeps the loop from spinning.
 const PAUSE: Duration = Duration::from_millis(100);
 /// A flood of connections is logged no more often than this.
 const WARN_AGAIN: Duration = Duration::from_secs(60);
@@ -56,7 +56,7 @@ pub struct Service {
 struct Shared {
     /// Connections that have sent nothing yet.
     silent: Room<AbortHandle>,
-    /// The others.
+    /// All other connections.
     room: Room<AbortHandle>,
     last_id: u64,
     warned: Option<Instant>,
@@ -129,7 +129,7 @@ impl Service {
             let seat = Seat { service: self.clone(), id: self.shared().new_id(), socket, peer };
             let id = seat.id;
             let handler = Arc::clone(&handler);
-            // It does not run before the next `await` below: this runtime has one thread.
+            // The task does not run before the next `await` below: this runtime has one thread.
             let close = connections.spawn(async move {
                 if seat.first_byte(&stream).await {
                     // Errors of single connections are caused by the client and are not logged.
@@ -137,7 +137,7 @@ impl Service {
                 }
             });
             self.enter(id, socket, peer, close);
-            // Requests that have arrived are answered before the next connection could take their place.
+            // Answer requests that have arrived before the next connection can take their place.
             yield_now().await;
         }
     }
@@ -148,7 +148,7 @@ impl Service {
         self.count_open(&shared);
     }
 
-    /// Closes a connection that had to make way for another, if any.
+    /// Closes a connection that was evicted for a new one, if any.
     fn close(&self, closed: Option<AbortHandle>) {
         let Some(close) = closed else { return };
         close.abort();
@@ -177,7 +177,7 @@ impl Service {
         match closed {
             Some(close) => {
                 close.abort();
-                // Closed when its task has run once more.
+                // The socket is closed when its task has run once more.
                 yield_now().await;
             }
             None => sleep(PAUSE).await,
@@ -203,7 +203,7 @@ impl Service {
     }
 }
 
-/// A connection's place in one of the rooms, free again when it is dropped.
+/// A connection's place in one of the rooms. Dropping it frees the place.
 struct Seat {
     service: Service,
     id: Id,
@@ -212,7 +212,7 @@ struct Seat {
 }
 
 impl Seat {
-    /// Waits for the first byte and takes a place among those that are served. False if the connection ends before.
+    /// Waits for the first byte and moves to the room of served connections. False if the connection ends before.
     async fn first_byte(&self, stream: &TcpStream) -> bool {
         // `readable` alone may return without a byte.
         let Ok(Ok(1)) = timeout(SLOWEST_HEAD, stream.peek(&mut [0])).await else { return false };

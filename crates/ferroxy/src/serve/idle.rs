@@ -1,4 +1,4 @@
-//! Which Services have no traffic on this node, where that is known: traffic is counted, and the counters are read.
+//! Which Services have no traffic on this node. Known only while traffic is counted and the counters are read.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use ferroxy_core::ServiceName;
 
-/// Without traffic for so long a Service is idle. A reading of the counters is good for as long.
+/// A Service is idle after this time without traffic. A reading of the counters is valid for the same time.
 const SILENCE: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Default)]
@@ -16,14 +16,14 @@ pub struct Idle {
 
 #[derive(Debug, Default)]
 struct Readings {
-    /// The first and the last of a row of readings without a long pause.
+    /// The first and the last reading of a series without a long pause.
     row: Option<(Instant, Instant)>,
-    /// When traffic was last seen; only of the last minute.
+    /// When each Service last had traffic, for Services with traffic in the last minute.
     seen: HashMap<ServiceName, Instant>,
 }
 
 impl Idle {
-    /// The counters were read, and show traffic of these since the last time.
+    /// The counters were read: `busy` are the Services with traffic since the last reading.
     pub fn read(&self, busy: BTreeSet<ServiceName>, now: Instant) {
         let mut readings = self.readings();
         let first = readings.row.filter(|(_, last)| now.saturating_duration_since(*last) < SILENCE);

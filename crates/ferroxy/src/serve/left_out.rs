@@ -1,11 +1,11 @@
-//! How much the limits leave out of all Services: a metric of ours.
+//! How much of all Services the limits leave out: a metric of ours.
 
 use std::collections::HashMap;
 
 use ferroxy_core::intent::LeftOut;
 use ferroxy_core::{ServiceIntent, ServiceName};
 
-/// Updated Service by Service; remembers only those that are beyond a limit.
+/// Updated Service by Service; it stores only Services beyond a limit.
 #[derive(Debug, Default)]
 pub struct Excess {
     services: HashMap<ServiceName, LeftOut>,

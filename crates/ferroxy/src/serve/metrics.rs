@@ -209,7 +209,7 @@ fn ours(page: &mut Exposition, now: &Now) {
     page.sample("ferroxy_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
 }
 
-/// What did not reach its readers.
+/// Log lines and traces that were lost.
 fn lost(page: &mut Exposition) {
     let help = "Log lines that were dropped because the stream they go to was full.";
     page.single(Kind::Counter, "ferroxy_log_lines_dropped_total", help, log::dropped());

@@ -37,7 +37,7 @@ pub struct About {
     pub started: Moment,
 }
 
-/// What the dataplane hands out for reading on each scrape.
+/// Counters of the dataplane that are read on each scrape.
 #[derive(Debug, Default)]
 pub struct Counters {
     pub traffic: Option<Box<dyn CountsTraffic>>,
@@ -55,7 +55,7 @@ impl Counters {
     }
 }
 
-/// The same, as this server and the node's page read it.
+/// The same counters, shared by this server and the node's page.
 #[derive(Debug)]
 pub struct Shared {
     pub traffic: Arc<Collector>,
@@ -113,7 +113,7 @@ impl Pages {
         match packets.as_mut().map(|packets| packets.read()) {
             None => {}
             Some(Ok(read)) => self.status.packets(&read),
-            // The last known numbers are shown.
+            // The last known numbers stay.
             Some(Err(error)) => tracing::debug!("cannot read packet counters: {error}"),
         }
         drop(packets);

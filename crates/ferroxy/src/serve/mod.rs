@@ -53,24 +53,24 @@ pub use moment::Moment;
 use room::Limits;
 pub use status::Status;
 
-/// Connections at a time. One takes an open file and, after its first byte, up to 16 KiB for the head of a request. Where few files may be
-/// open, health-check node ports and all connections together leave some for the work itself: tenants decide how many
-/// such ports there are, and anyone may connect.
+/// Connections at a time. A connection takes an open file and, after its first byte, up to 16 KiB for the head of a request.
+/// If the limit of open files is low, health-check node ports and all connections together leave some files for the work
+/// itself: tenants decide how many such ports exist, and any client may connect.
 const METRICS: Limits = Limits { service: 64, socket: 64, peer: 32, silent: 256 };
 const HEALTHZ: Limits = Limits { service: 128, socket: 128, peer: 32, silent: 1024 };
 const PAGE: Limits = Limits { service: 64, socket: 64, peer: 48, silent: 256 };
 const NODE_PORTS: Limits = Limits { service: 1024, socket: 128, peer: 32, silent: 1024 };
 
-/// What the node's page needs of the agent.
+/// The link from the node's page to the agent.
 #[derive(Debug)]
 pub struct AgentLink {
     /// The name of the node.
     pub node: String,
-    /// Where questions go.
+    /// The queue for questions to the agent.
     pub inputs: agent::Sender,
 }
 
-/// Starts the servers that the configuration asks for. An address that cannot be bound is retried, or is an
+/// Starts the servers that are configured. An address that cannot be bound is retried, or is an
 /// error when `bindAddressHardFail` is set.
 pub fn start(
     config: &Config,

@@ -1,4 +1,4 @@
-//! A moment on both clocks: ages are measured with the monotonic clock, people and Prometheus get the wall clock.
+//! A moment on both clocks: the monotonic clock measures ages, the wall clock is for people and Prometheus.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -16,7 +16,7 @@ impl Moment {
         Moment { instant: Instant::now(), wall: SystemTime::now() }
     }
 
-    /// `None` if that is longer ago than the clocks reach.
+    /// `None` if that is before the clocks begin.
     pub fn ago(age: Duration) -> Option<Moment> {
         let Moment { instant, wall } = Moment::now();
         Some(Moment { instant: instant.checked_sub(age)?, wall: wall.checked_sub(age)? })
@@ -31,7 +31,7 @@ impl Moment {
         self.wall.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
     }
 
-    /// As Go writes a time in JSON: RFC 3339 in UTC, with as many digits after the second as are needed.
+    /// As Go writes a time in JSON: RFC 3339 in UTC, with as many fractional digits as are needed.
     pub fn rfc3339(&self) -> String {
         // Fails for years that no clock shows.
         Timestamp::try_from(self.wall).unwrap_or_default().to_string()

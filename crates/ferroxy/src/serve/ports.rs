@@ -1,4 +1,4 @@
-//! Which health-check node ports must be open where, and what they answer. Opens nothing: see `service_health.rs`.
+//! Which health-check node ports must be open on which addresses, and their answers. Opens nothing: see `service_health.rs`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -21,7 +21,7 @@ struct Port {
 }
 
 impl Ports {
-    /// Replaces what is known of one Service. True if the set of open ports must change.
+    /// Replaces the port of one Service. True if the set of open ports must change.
     pub fn replace(&mut self, name: &ServiceName, service: Option<&ServiceIntent>) -> bool {
         let new = service.and_then(|service| {
             let has = |family| service.ports.iter().any(|port| port.family == family);

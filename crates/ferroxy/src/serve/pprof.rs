@@ -49,7 +49,7 @@ pub fn encode(profile: &Profile, mappings: &[Mapping]) -> Vec<u8> {
     out.bytes
 }
 
-/// Equal stacks, once each.
+/// Counts equal stacks.
 fn counted(profile: &Profile) -> BTreeMap<&[u64], u64> {
     let mut counted = BTreeMap::new();
     for stack in &profile.stacks {
@@ -58,7 +58,7 @@ fn counted(profile: &Profile) -> BTreeMap<&[u64], u64> {
     counted
 }
 
-/// The address of a caller is its return address; the call is before that.
+/// A caller's address is its return address; the call is before that address.
 fn call(address: u64, depth: usize) -> u64 {
     if depth == 0 { address } else { address.saturating_sub(1) }
 }
@@ -205,7 +205,7 @@ mod tests {
         let all = fields(&encode(&profile, &[mapping]));
         let of = |field| all.iter().filter(move |(it, _)| *it == field).map(|(_, content)| content);
         assert_eq!((of(1).count(), of(2).count(), of(3).count()), (2, 2, 1));
-        // 0x1010 and 0x1020: the second is the caller of one sample, before its return address, and a place itself.
+        // 0x1010, and 0x1020: this is both the call before the return address 0x1021 and a sampled address.
         assert_eq!(of(4).count(), 2);
         let first = fields(of(2).next().unwrap());
         assert_eq!(first[0], (1, vec![1, 2]), "innermost first");

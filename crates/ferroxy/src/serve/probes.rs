@@ -1,4 +1,4 @@
-//! Probes of endpoints as people see them: the metrics, and who is down in `/statusz`. The agent writes, the servers read.
+//! Probes of endpoints for people: the metrics, and the failing endpoints in `/statusz`. The agent writes, the servers read.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,14 +22,14 @@ pub struct Probes {
 
 #[derive(Debug, Default)]
 struct Now {
-    /// Those that ask for probes.
+    /// Services that ask for probes.
     services: BTreeMap<ServiceName, Standing>,
     /// Verdicts so far.
     turned_down: u64,
     turned_up: u64,
 }
 
-/// How the endpoints of one Service do.
+/// The state of the probed endpoints of one Service.
 #[derive(Debug, Default)]
 pub struct Standing {
     pub endpoints: usize,
@@ -46,16 +46,16 @@ pub struct Failing {
     pub down: Down,
 }
 
-/// Asks for the figures of the prober.
+/// Reads the figures of the prober.
 struct Ask(Box<dyn Fn() -> Figures + Send + Sync>);
 
 impl Probes {
-    /// Where the figures come from. The first call counts.
+    /// Sets the source of the figures. The first call counts.
     pub fn ask(&self, figures: impl Fn() -> Figures + Send + Sync + 'static) {
         let _ = self.figures.set(Ask(Box::new(figures)));
     }
 
-    /// `None`: the Service asks for no probes.
+    /// `None`: the Service has no probes.
     pub fn replace(&self, name: &ServiceName, standing: Option<Standing>) {
         let mut now = self.now();
         match standing {
@@ -113,7 +113,7 @@ impl Probes {
         text
     }
 
-    /// The same, for programs. `ferroxy explain` reads it.
+    /// The same as JSON. `ferroxy explain` reads it.
     pub fn value(&self) -> Value {
         let now = self.now();
         let failing = |(service, it): (&ServiceName, &Failing)| {

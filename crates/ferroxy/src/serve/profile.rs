@@ -6,7 +6,7 @@ use std::time::Duration;
 use ferroxy_platform::profile::{Profile, Recording};
 use tokio::time::sleep;
 
-/// Samples for this long. One profile at a time; it also ends when the client leaves and this is dropped.
+/// Takes samples for this long, one profile at a time. Recording also stops if the client disconnects, which drops this future.
 pub async fn record(time: Duration) -> io::Result<Profile> {
     let recording = Recording::start()?;
     sleep(time).await;

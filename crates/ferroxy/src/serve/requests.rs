@@ -33,7 +33,7 @@ impl Requests {
         durations.observe(request.took.as_secs_f64());
     }
 
-    /// Writes nothing without requests: with manifests there is no API server.
+    /// Writes nothing without requests: with manifests, no API server is used.
     pub fn write(&self, page: &mut Exposition) {
         if self.totals.is_empty() {
             return;

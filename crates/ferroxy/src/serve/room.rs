@@ -1,11 +1,11 @@
-//! Who may stay when connections are too many: the rule, as a value. No I/O and no clock; `http.rs` closes connections.
+//! Which connection is closed when there are too many: the rule, as a value. No I/O and no clock; `http.rs` closes connections.
 //!
-//! A new connection always gets in, because it may be the kubelet's probe; an old one is closed for it. That is the one
-//! that was idle for longest: what counts is a whole request, not bytes, so a client that sends its head one byte at a
-//! time is idle. It is taken from the peer with the most connections, so that a peer with many closes its own.
+//! A new connection is always accepted, because it may be the kubelet's probe; an old one is closed for it: the one that has
+//! been idle for longest. Only whole requests count, not bytes, so a client that sends its head one byte at a time is idle.
+//! The connection is taken from the peer with the most connections, so that a peer with many closes its own.
 //!
-//! A connection that has sent nothing yet costs little more than its descriptor. There is room for many of these, apart
-//! from the others: in a flood of silent connections a client that is slow to send its first byte is not closed at once.
+//! A connection that has sent nothing yet costs little more than its descriptor. Many of these have a separate limit: so in
+//! a flood of silent connections, a client that is slow to send its first byte is not closed at once.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -15,24 +15,24 @@ use std::net::{IpAddr, Ipv6Addr};
 /// How many connections there may be at a time.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Of all sockets of a service together.
+    /// Connections of all sockets of a service together.
     pub service: usize,
     pub socket: usize,
-    /// Of one peer at one socket. The rest of a socket's room is for others.
+    /// Connections of one peer to one socket. The other places of the socket are for other peers.
     pub peer: usize,
-    /// Of all sockets of a service together, without a first byte. These are not counted above.
+    /// Connections without a first byte, of all sockets of a service together. They do not count for the limits above.
     pub silent: usize,
 }
 
 impl Limits {
-    /// Lower ones, if fewer connections are possible: half for those that have sent something.
+    /// Lower limits, if fewer connections are possible: half of them for connections that have sent something.
     pub fn at_most(self, connections: usize) -> Limits {
         let service = self.service.min(connections.div_ceil(2)).max(1);
         let silent = self.silent.min(connections / 2).max(1);
         Limits { service, socket: self.socket.min(service), peer: self.peer.min(service), silent }
     }
 
-    /// Those of a room for silent connections. One peer may fill it: its own are the first to go.
+    /// The limits of a room for silent connections. One peer may fill it: then its own are closed first.
     pub fn of_silent(self) -> Limits {
         let silent = self.silent;
         Limits { service: silent, socket: silent, peer: silent, silent }
@@ -51,12 +51,12 @@ pub struct Room<T> {
     order: u64,
 }
 
-/// Of a connection.
+/// The number of a connection.
 pub type Id = u64;
-/// Of a listening socket.
+/// The number of a listening socket.
 pub type Socket = u64;
 
-/// Whoever has one address. Whoever has an IPv6 address usually has its whole /64.
+/// A client address. For IPv6, the /64: one client usually has all of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Peer(IpAddr);
 
@@ -64,7 +64,7 @@ pub struct Peer(IpAddr);
 struct Connection<T> {
     socket: Socket,
     peer: Peer,
-    /// A request is being answered.
+    /// The server is answering a request.
     is_busy: bool,
     last_used: u64,
     close: T,
@@ -97,7 +97,7 @@ impl<T> Room<T> {
         self.connections.len()
     }
 
-    /// Removes a connection if a new one from this peer would be one too many: the caller closes it.
+    /// Removes a connection if a new one from this peer would exceed a limit: the caller closes it.
     pub fn make_way(&mut self, socket: Socket, peer: Peer) -> Option<T> {
         let of_peer = self.of_peer.get(&(socket, peer)).copied().unwrap_or_default();
         let of_socket = self.of_socket.get(&socket).copied().unwrap_or_default();
@@ -113,7 +113,7 @@ impl<T> Room<T> {
         self.leave(victim?)
     }
 
-    /// Removes the connection that is missed least, whatever the limits: the caller closes it.
+    /// Removes the least useful connection, regardless of the limits: the caller closes it.
     pub fn shrink(&mut self) -> Option<T> {
         self.idlest(|_| true).and_then(|id| self.leave(id))
     }
@@ -133,7 +133,7 @@ impl<T> Room<T> {
         }
     }
 
-    /// Nothing happens if it was removed before.
+    /// Does nothing if the connection was removed before.
     pub fn leave(&mut self, id: Id) -> Option<T> {
         let connection = self.connections.remove(&id)?;
         decrease(&mut self.of_socket, connection.socket);
@@ -141,8 +141,8 @@ impl<T> Room<T> {
         Some(connection.close)
     }
 
-    /// One that waits for its answer goes last. Sockets are compared before peers: a Service whose health-check node
-    /// port is flooded loses connections before any other does.
+    /// Connections that wait for an answer are removed last. Sockets are compared before peers: a Service whose health-check
+    /// node port is flooded loses connections before other Services do.
     fn idlest(&self, may_go: impl Fn(&Connection<T>) -> bool) -> Option<Id> {
         let all = self.connections.iter().filter(|(_, it)| may_go(it));
         let victim = all.max_by_key(|(_, it)| {
@@ -174,7 +174,7 @@ mod tests {
 
     const LIMITS: Limits = Limits { service: 6, socket: 4, peer: 2, silent: 3 };
 
-    /// Closing a connection tells its number.
+    /// A room whose connections return their number when they are closed.
     struct Hall {
         room: Room<Id>,
         next: Id,
@@ -185,7 +185,7 @@ mod tests {
             Hall { room: Room::new(LIMITS), next: 0 }
         }
 
-        /// Which connection is closed for the next one.
+        /// Returns the connection that is closed for the new one.
         fn connect(&mut self, socket: Socket, address: &str) -> Option<Id> {
             let peer = Peer::from(address.parse::<IpAddr>().unwrap());
             let closed = self.room.make_way(socket, peer);

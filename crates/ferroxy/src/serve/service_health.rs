@@ -1,4 +1,4 @@
-//! Health-check node ports: load balancers ask them whether this node has endpoints of a Service. `ports.rs` decides
+//! Health-check node ports: load balancers query whether this node has endpoints of a Service. `ports.rs` decides
 //! which ports must be open; this file opens, closes and serves them.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,7 +28,7 @@ use super::status::Status;
 const OPEN_AGAIN: Duration = Duration::from_secs(1);
 const WEIGHT: HeaderName = HeaderName::from_static("x-load-balancing-endpoint-weight");
 
-/// Keeps the required ports open while it is polled, as far as so many sockets are enough.
+/// Keeps the required ports open while it is polled, but no more than `most_sockets`.
 pub async fn run(status: Arc<Status>, service: Service, most_sockets: usize) -> Infallible {
     let mut open = Open { sockets: BTreeMap::new(), refused: BTreeSet::new(), status, service, most_sockets };
     loop {
@@ -36,7 +36,7 @@ pub async fn run(status: Arc<Status>, service: Service, most_sockets: usize) -> 
         if open.refused.is_empty() {
             open.status.ports_changed().await;
         } else {
-            // In both cases the ports are compared again.
+            // After a change and after the timeout, the ports are compared again.
             let _ = timeout(OPEN_AGAIN, open.status.ports_changed()).await;
         }
     }
@@ -134,7 +134,7 @@ struct Name<'a> {
     name: &'a str,
 }
 
-/// The same for every path and method, like kube-proxy.
+/// The same answer for every path and method, like kube-proxy.
 fn answer(name: &ServiceName, local_endpoints: u32, proxy_is_healthy: bool) -> Answer {
     let body = Body {
         service: Name { namespace: name.namespace(), name: name.name() },

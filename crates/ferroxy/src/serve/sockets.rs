@@ -1,4 +1,4 @@
-//! Connections that are made past the rules, at sockets: in the metrics and on `/statusz`.
+//! Connections of accelerated sockets, which bypass the packet rules: in the metrics and on `/statusz`.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -7,11 +7,11 @@ use serde_json::{Value, json};
 
 use super::exposition::{Exposition, Kind};
 
-/// The dataplane's report, where it translates sockets.
+/// The dataplane's report, if it translates sockets.
 #[derive(Debug, Default)]
 pub struct Sockets(Mutex<Option<Box<dyn TranslatesSockets>>>);
 
-/// How many Services are named.
+/// How many Services the report names.
 const MOST_LISTED: usize = 20;
 
 impl Sockets {
@@ -50,7 +50,7 @@ impl Sockets {
         page.single(Kind::Gauge, name, help, report.left_out.len());
     }
 
-    /// A line for each kind of clients; empty where sockets are not translated at all.
+    /// A line for each kind of clients; empty if sockets are not translated.
     pub fn text(&self) -> String {
         let Some(report) = self.read() else { return String::new() };
         let line = |it: &ferroxy_dataplane::ClientReport| match &it.inactive {

@@ -35,8 +35,8 @@ const GOING_AWAY: &str = "ToBeDeletedByClusterAutoscaler";
 /// The default of `trafficMetricsMaxSeries`.
 const MOST_TRAFFIC_SERIES: usize = 20_000;
 
-/// A source that shows no sign of life for so long is not ready. An API server is probed after 10 seconds of silence,
-/// manifests are looked at every 10 seconds.
+/// A source without a sign of life for this long is not ready. An API server is probed after 10 seconds of silence,
+/// manifests are checked every 10 seconds.
 const LONGEST_SILENCE: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
@@ -44,20 +44,20 @@ pub struct Status {
     now: Mutex<Now>,
     /// Notified when health-check node ports must be opened or closed.
     ports_changed: Notify,
-    /// Sends events to the API server, where there is one.
+    /// Sends events to the API server, if there is one.
     recorder: OnceLock<Recorder>,
     probe: OnceLock<Probe>,
     inputs: OnceLock<Gauge>,
     pub probes: Probes,
     pub idle: Idle,
-    /// Only if there is a page that shows it.
+    /// Only if the page or traces read it.
     pub journal: Option<Journal>,
 }
 
 /// Sends an event to the API server.
 struct Recorder(Box<dyn Fn(Occurrence) + Send + Sync>);
 
-/// Asks the source how it is doing.
+/// Queries the state of the source.
 struct Probe(Box<dyn Fn() -> SourceState + Send + Sync>);
 
 /// Everything the servers can report.
@@ -65,15 +65,15 @@ struct Probe(Box<dyn Fn() -> SourceState + Send + Sync>);
 pub struct Now {
     pub families: Vec<Family>,
     pub health: Health,
-    /// The Node object is known, and the node is not about to be removed.
+    /// Our Node object is known, and the node is not about to be removed.
     pub node_eligible: bool,
     pub source: Source,
-    /// Once, at least when `/readyz` was asked.
+    /// The proxy was ready at some time, as seen by `/readyz`.
     pub was_ready: bool,
     /// Services that the kernel refused, and why.
     pub refused: BTreeMap<ServiceName, String>,
     pub progress: Progress,
-    /// What waits for the agent.
+    /// The inputs that wait for the agent.
     pub inputs: Depth,
     pub ports: Ports,
     pub without_local: WithoutLocal,
@@ -94,14 +94,14 @@ pub struct Now {
 pub struct Source {
     pub is_stopping: bool,
     pub state: SourceState,
-    /// Why no change will ever be reported again, if the thread of the source has ended. Only a restart helps.
+    /// Why no more changes will ever be reported, if the thread of the source has ended. Only a restart helps.
     pub ended: Option<&'static str>,
 }
 
-/// What the source says of itself.
+/// The state of the source, as it reports it.
 #[derive(Debug, Clone, Default)]
 pub struct SourceState {
-    /// The last time the source worked: a change, an answer of the API server, a look at the files.
+    /// The last time the source worked: a change, an answer of the API server, a check of the files.
     pub last_sign: Option<Moment>,
     /// Changes are being reported, as far as the source knows.
     pub is_following: bool,
@@ -109,10 +109,10 @@ pub struct SourceState {
     pub watches: Vec<Watch>,
 }
 
-/// How one kind of object is watched.
+/// The state of the watch of one kind of object.
 #[derive(Debug, Clone)]
 pub struct Watch {
-    /// As the API's paths have it: `services`.
+    /// The name in API paths: `services`.
     pub resource: &'static str,
     /// Listed completely at least once, and a watch is open.
     pub alive: bool,
@@ -158,7 +158,7 @@ impl Status {
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The same, after asking the source how it is doing at this moment.
+    /// The same, with the present state of the source.
     pub fn refreshed(&self) -> MutexGuard<'_, Now> {
         let state = self.probe.get().map(|probe| (probe.0)());
         let inputs = self.inputs.get().map(Gauge::depth).unwrap_or_default();
@@ -208,7 +208,7 @@ impl Status {
         }
     }
 
-    /// How to ask the source how it is doing. It is asked for every answer, so that none is out of date. The first
+    /// Sets how to query the state of the source. It is queried for every answer, so that no answer is out of date. The first
     /// call counts.
     pub fn probe_source(&self, probe: impl Fn() -> SourceState + Send + Sync + 'static) {
         let _ = self.probe.set(Probe(Box::new(probe)));
@@ -219,7 +219,7 @@ impl Status {
         let _ = self.inputs.set(gauge);
     }
 
-    /// The agent stops. That the source ends is no news from now on.
+    /// The agent stops. From now on, the end of the source is expected and not written to the journal.
     pub fn stopping(&self) {
         self.now().source.is_stopping = true;
     }
@@ -250,7 +250,7 @@ impl Status {
         now.counts.changes.reported(changes);
     }
 
-    /// The first sync begins, with so many objects.
+    /// The first sync begins, with this many objects.
     pub fn starting(&self, services: u64, slices: u64, node: Option<&Node>) {
         let mut now = self.now();
         now.node_eligible = node.is_some_and(is_eligible);
@@ -302,7 +302,7 @@ impl Status {
         now.counts.partial_sync_failures += refused.len() as u64;
     }
 
-    /// Something of these Services is in force, though perhaps not all that must be.
+    /// At least a part of these Services is in force.
     pub fn partly(&self, names: &[ServiceName], in_force: &Acknowledged) {
         let mut now = self.now();
         let mut other_ports = false;
@@ -349,7 +349,7 @@ impl Status {
         self.now().progress = progress;
     }
 
-    /// The kernel has a change of endpoints, so long after it was made in the API.
+    /// The kernel has a change of endpoints, `seconds` after it was made in the API.
     pub fn programmed(&self, family: Family, seconds: f64) {
         self.now().counts.of_family[family as usize].network_programming.observe(seconds);
     }
@@ -362,13 +362,13 @@ impl Status {
         counts.conntrack_deleted += deleted;
     }
 
-    /// How many rules there are, where Services are rules.
+    /// The number of rules, if the mode programs Services as rules.
     pub fn rules(&self, counts: &[RuleCount]) {
         let count = |it: &RuleCount| ((it.family, it.group), Rules { total: it.total, last: it.last });
         self.now().counts.rules.extend(counts.iter().map(count));
     }
 
-    /// What was refused so far, object by object.
+    /// Refusals so far, object by object.
     pub fn refusals(&self, counts: Vec<RefusalCount>) {
         self.now().counts.refusals = counts;
     }
@@ -397,7 +397,7 @@ impl Now {
         self.health.first_sync_done() && self.source.is_alive(now)
     }
 
-    /// Changes that are reported are programmed, and will be. If not, only a restart helps.
+    /// Changes that the source reports are programmed, now and later. If this is false, only a restart helps.
     ///
     /// A source that cannot reach its API server for a while does not count: the rules in the kernel stay right for as
     /// long as nothing changes, a restart does not help, and load balancers must not leave every node at once.
@@ -407,7 +407,7 @@ impl Now {
 }
 
 impl Source {
-    /// Changes are being reported, and there was a sign of life in the last minute.
+    /// Changes are being reported, and the source gave a sign of life in the last minute.
     pub fn is_alive(&self, now: Moment) -> bool {
         let is_fresh = self.state.last_sign.is_some_and(|sign| sign.age(now) < LONGEST_SILENCE);
         self.ended.is_none() && self.state.is_following && is_fresh
@@ -423,7 +423,7 @@ impl SourceState {
         SourceState { last_sign, is_following, watches }
     }
 
-    /// The agent is behind, and the source waits for it: that is no silence.
+    /// The agent is behind, and the source waits for it: that does not count as silence.
     fn is_busy(&mut self, now: Moment) {
         self.last_sign = self.last_sign.map(|_| now);
         for watch in &mut self.watches {

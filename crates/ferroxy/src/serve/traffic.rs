@@ -1,5 +1,5 @@
-//! Traffic of Services and endpoints: what the dataplane counts, added up for the metrics page. Read on each scrape, on a
-//! thread of its own.
+//! Traffic of Services and endpoints: sums of the dataplane's counters for the metrics page. Read on each scrape, on a
+//! separate thread.
 //!
 //! The dataplane counts by address and may reset a counter that was unused for long; a Prometheus counter never decreases.
 //! So the difference to the last reading is added to totals kept here.
@@ -36,7 +36,7 @@ pub struct Collector {
 
 #[derive(Debug)]
 struct Inner {
-    /// `None` where the dataplane cannot count.
+    /// `None` if the dataplane cannot count.
     reader: Option<Box<dyn CountsTraffic>>,
     readings: Readings,
 }
@@ -72,7 +72,7 @@ impl Collector {
     }
 }
 
-/// What was counted so far.
+/// The totals so far.
 #[derive(Debug)]
 pub struct Totals {
     /// When the counters were read.
@@ -83,8 +83,8 @@ pub struct Totals {
 
 /// For the page.
 impl Collector {
-    /// Reads the counters if they are old. Of all Services, without their endpoints; or of one, with them. `None` while traffic is
-    /// not counted. Takes as long as `write`.
+    /// Reads the counters if the last reading is old. Without `of`: all Services, without their endpoints; with it: one Service
+    /// with its endpoints. `None` while traffic is not counted. Takes as long as `write`.
     pub fn totals(&self, status: &Status, of: Option<&ServiceName>) -> Option<Totals> {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let Inner { reader, readings } = &mut *inner;
@@ -141,7 +141,7 @@ fn owned(status: &Status, flows: HashMap<Flow, Traffic>) -> Vec<Owned> {
 /// The totals. Pure.
 #[derive(Debug, Default)]
 struct Tally {
-    /// As they were last read.
+    /// The counters of the last reading.
     flows: HashMap<Flow, Traffic>,
     services: BTreeMap<ServicePort, Traffic>,
     endpoints: BTreeMap<(ServicePort, SocketAddr), Traffic>,
@@ -338,7 +338,7 @@ mod tests {
         assert_eq!((service(&tally, "web"), tally.endpoints.len()), (Some(14), 2));
         tally.take(vec![counted("web", 1, 5, 12), counted("web", 1, 6, 4)], all, 100);
         assert_eq!(service(&tally, "web"), Some(16));
-        // The second was not used for an hour; the first was forgotten and used again.
+        // The second flow was not used for an hour; the first was forgotten and used again.
         tally.take(vec![counted("web", 1, 5, 1)], all, 100);
         assert_eq!((service(&tally, "web"), tally.endpoints.len()), (Some(17), 1));
         let total = tally.services[&port("web")];
@@ -349,7 +349,7 @@ mod tests {
         assert_eq!(service(&tally, "web"), None, "the Service is gone");
     }
 
-    /// Each of the two counters may be forgotten on its own.
+    /// Each of the two counters may be reset on its own.
     #[test]
     fn connections_at_sockets_are_added() {
         let mut tally = Tally::default();
@@ -382,7 +382,7 @@ mod tests {
         let (flow, _, traffic) = counted("web", 1, 5, 10);
         tally.take(vec![(flow, None, traffic)], |_| true, 100);
         assert!(tally.services.is_empty() && tally.endpoints.is_empty() && tally.left_out == 0);
-        // What was counted before it became ours was another program's.
+        // Traffic that was counted before the flow became ours belongs to another program.
         tally.take(vec![counted("web", 1, 5, 11)], |_| true, 100);
         assert_eq!(service(&tally, "web"), Some(1));
     }

@@ -5,14 +5,14 @@ use std::collections::HashMap;
 use ferroxy_core::intent::{FrontendKind, PortIntent, Route};
 use ferroxy_core::{Family, ServiceIntent, ServiceName};
 
-/// The policy that finds no endpoint.
+/// The policy without an endpoint on this node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Policy {
     Internal,
     External,
 }
 
-/// Updated Service by Service; remembers only those that count.
+/// Updated Service by Service; it stores only Services that count.
 #[derive(Debug, Default)]
 pub struct WithoutLocal {
     services: HashMap<ServiceName, Counted>,

@@ -8,14 +8,14 @@ use serde_json::{Value, json};
 use super::document;
 use crate::serve::probes::rfc3339;
 
-/// What the mode makes of the Service on this machine.
+/// How the mode handles the Service on this machine.
 #[derive(Debug, Default)]
 pub struct OnHost {
     /// How much of it is in force, in words.
     pub kernel: Option<String>,
-    /// What only this mode has: the scheduler of virtual servers.
+    /// Details that only this mode has: the scheduler of virtual servers.
     pub traits: Vec<(&'static str, String)>,
-    /// Why it is not known which endpoints fail their probes, if it matters.
+    /// Why the verdicts of probes are not known, if they matter.
     pub verdicts: Option<String>,
 }
 
@@ -58,7 +58,7 @@ fn findings(explanation: &Explanation) -> Vec<Value> {
     problems.chain(explanation.notes.iter().map(one("note"))).collect()
 }
 
-/// Whether a finding of an answer is a note. Agents of before this field have problems only.
+/// Whether a finding of an answer is a note. Agents older than this field report only problems.
 pub fn is_note(finding: &Value) -> bool {
     finding["severity"] == "note"
 }

@@ -1,5 +1,5 @@
-//! What the dataplane remembers having programmed, as JSON: `ledger` in an `ObjectList` and in a `Bundle`. Also as lines of text, which
-//! two such values can be compared by.
+//! The Intents that the dataplane has in force, as JSON: `ledger` in an `ObjectList` and in a `Bundle`. Also as lines of
+//! text, to compare two such values.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;

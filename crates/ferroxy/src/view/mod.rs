@@ -1,5 +1,5 @@
-//! What commands and the page's API show, as JSON, once: `--output json` and `/api/v1` print the same. `docs/api.md` has the
-//! schema. It asks nobody and decides nothing.
+//! The answers of commands and of the page's API as JSON: `--output json` and `/api/v1` print the same. `docs/api.md` has the
+//! schema. No queries and no decisions.
 
 pub mod entry;
 pub mod explanation;
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 /// Fields are added in this version, and never removed or changed.
 pub const API_VERSION: &str = "ferroxy.io/v1";
 
-/// A whole answer: with its version and its kind.
+/// Adds the version and the kind to an answer.
 pub fn document(kind: &str, mut value: Value) -> Value {
     if let Value::Object(fields) = &mut value {
         fields.insert("apiVersion".into(), API_VERSION.into());
@@ -24,7 +24,7 @@ pub fn document(kind: &str, mut value: Value) -> Value {
     value
 }
 
-/// What went wrong.
+/// An error as an answer.
 pub fn error(code: u16, message: &str) -> Value {
     document("Error", json!({ "code": code, "message": message }))
 }

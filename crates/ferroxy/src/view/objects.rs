@@ -1,6 +1,6 @@
-//! What the agent knows of the cluster, as Kubernetes objects that `--manifests` reads, and what of it is in force: kind `ObjectList`.
+//! The agent's knowledge of the cluster, as Kubernetes objects that `--manifests` reads, and what is in force: kind `ObjectList`.
 //!
-//! Only fields that a proxy reads are there, and only values that are valid: what could not be read of an object is not known.
+//! Objects have only fields that a proxy reads, and only valid values: fields that could not be read are not known.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use super::{document, ledger};
 use crate::serve::probes::rfc3339;
 
-/// What is known of the cluster, or in force.
+/// An object that is known, or a part of the ledger.
 #[derive(Debug)]
 pub enum Known {
     Object(Value),
@@ -37,7 +37,7 @@ pub fn list(known: Vec<Known>, next: Option<&ServiceName>, host: Option<Vec<IpAd
     document("ObjectList", json!({ "items": items, "next": next, "hostAddresses": host, "ledger": ledger }))
 }
 
-/// The Nodes that are known, which is our own, and the ServiceCIDRs.
+/// The known Nodes, which is only our own, and the ServiceCIDRs.
 pub fn of_cluster(facts: &Facts) -> Vec<Value> {
     let nodes = facts.nodes().filter(|(_, node)| !node.gone).map(|(name, it)| node(name, it));
     let cidrs = facts.named_service_cidrs().map(|(name, cidr)| {

@@ -1,4 +1,4 @@
-//! How the agent is doing, as JSON: kind `Status`.
+//! The state of the agent, as JSON: kind `Status`.
 
 use ferroxy_core::ServiceName;
 use ferroxy_platform::process;
@@ -13,7 +13,7 @@ use crate::serve::status::{Now, Status, Watch};
 /// The most refused Services that are named.
 const MOST_REFUSED: usize = 100;
 
-/// What does not change while the agent runs, and what only the server knows.
+/// Values that do not change while the agent runs, and values that only the server knows.
 #[derive(Debug, Clone, Copy)]
 pub struct About<'a> {
     pub node: &'a str,
@@ -73,12 +73,12 @@ pub fn status(status: &Status, about: &About<'_>) -> Value {
     )
 }
 
-/// The first sync is done, and nothing waits.
+/// The first sync is done, and no change waits.
 fn is_in_sync(now: &Now) -> bool {
     now.health.first_sync_done() && now.progress.waiting == 0 && now.inputs.events == 0
 }
 
-/// Of everything that may change without an entry in the journal: whoever follows the status gets it again when this differs.
+/// A summary of everything that can change without an entry in the journal. If it differs, followers get the status again.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Outline {
     progress: Progress,

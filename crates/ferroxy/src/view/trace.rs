@@ -1,4 +1,4 @@
-//! The way of a packet, as JSON: kind `Trace`.
+//! The path of a packet, as JSON: kind `Trace`.
 
 use std::net::SocketAddr;
 

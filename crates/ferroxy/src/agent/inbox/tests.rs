@@ -1,4 +1,4 @@
-//! The queue: what waits, what does not, and that nobody waits for ever. No test judges a time.
+//! The queue: which inputs wait, which do not, and that no sender waits for ever. No test judges a time.
 
 use std::thread;
 
@@ -9,7 +9,7 @@ use ferroxy_core::{Cause, Diagnostic, Object};
 use super::*;
 use crate::agent::Periods;
 
-/// Longer than anything here takes.
+/// Longer than any wait in these tests.
 const PATIENCE: Duration = Duration::from_secs(1800);
 
 fn slice(number: usize, endpoints: usize) -> Event {
@@ -44,7 +44,7 @@ fn reconfigured() -> Input {
     }))
 }
 
-/// A thread that sends events until it has sent so many, or the agent has ended. Returns how many.
+/// A thread that sends `count` events, or fewer if the agent ends before. Returns how many it sent.
 fn flood(sender: &Sender, count: usize) -> thread::JoinHandle<usize> {
     let sender = sender.clone();
     let send = move |number: &usize| sender.send(Input::Events(vec![slice(*number, 1000)])).is_ok();
@@ -81,7 +81,7 @@ fn events_wait_for_room_and_everything_else_gets_through_at_once() {
     for expected in ["stop: enough", "reconfigured", "drift: first", "[192.0.2.2]", "s0", "s1"] {
         assert_eq!(take(&receiver), expected);
     }
-    // The rest comes in order, all of it.
+    // All the rest comes, in order.
     let mut taken: Vec<String> = (2..201).map(|_| take(&receiver)).collect();
     taken.retain(|it| it != "0 diagnostics");
     assert_eq!(taken, (2..200).map(|number| format!("s{number}")).collect::<Vec<_>>());
@@ -161,7 +161,7 @@ fn gone(number: usize) -> Event {
     Event::SliceGone { namespace: String::new(), name: format!("s{number}") }
 }
 
-/// What waits, batch by batch: `s1:3` is slice 1 with three endpoints.
+/// The waiting events, batch by batch: `s1:3` is slice 1 with three endpoints.
 fn batches(receiver: &Receiver) -> Vec<String> {
     let show = |event: &Event| match event {
         Event::Slice(slice) => format!("{}:{}", slice.name, slice.endpoints.len()),
@@ -212,13 +212,13 @@ fn the_last_state_is_where_the_first_one_waited() {
         sender.send(input).unwrap();
     }
     assert_eq!(batches(&receiver), ["s1:2 s2 gone s3:8", "listed", "s4:1"]);
-    // What was taken does not wait any more.
+    // Events that were taken do not wait any more.
     sender.send(Input::Events(vec![slice(1, 3), gone(3)])).unwrap();
     assert_eq!(batches(&receiver), ["s1:3 s3 gone"]);
     assert_eq!(sender.gauge().depth(), Depth::default());
 }
 
-/// A complete list says what is gone of all that was reported before it.
+/// A complete list implies that objects that were reported before it and that it does not name are gone.
 #[test]
 fn nothing_that_comes_after_a_list_takes_a_place_before_it() {
     let (sender, receiver) = inbox();
@@ -240,7 +240,7 @@ fn the_time_of_the_first_change_that_waits_is_kept() {
     assert_eq!(events, [changed(Some(5))]);
 }
 
-/// A tenant's objects are wrong in another way each time, while the agent takes nothing.
+/// While the agent takes nothing, a tenant's objects have a different problem each time.
 #[test]
 fn of_the_problems_of_the_source_only_the_last_wait() {
     let (sender, receiver) = inbox();

@@ -1,6 +1,7 @@
-//! Inputs that wait in the order in which they came. Of an object only the last state waits: an event replaces the one of the
-//! same object, in its place. So the first list of a source is never less than complete, and an object that changes all the
-//! time takes no more room than any other. Of the problems of the source only the last wait, too: each time these are all of them.
+//! Inputs that wait in the order in which they came. Of each object only the last state waits: a new event replaces the
+//! waiting event of the same object, in its place. So the first list of a source is always complete, and an object that
+//! changes all the time takes no more room than any other. Of the source's reports of its problems, too, only the last
+//! waits: each report contains all problems.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
@@ -13,12 +14,12 @@ use super::super::Input;
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
     inputs: VecDeque<Input>,
-    /// How many inputs have been taken: the number of the first one that waits.
+    /// How many inputs have been taken: the number of the first waiting input.
     taken: usize,
-    /// By the hash of its name, where the event of an object waits: the number of its input, and its place there.
+    /// By the hash of an object's name, where its event waits: the number of the input, and the index in that input.
     places: HashMap<u64, (usize, usize)>,
     hasher: RandomState,
-    /// The number of the input with the problems of the source, while it waits.
+    /// The number of the waiting input with the problems of the source, if any.
     problems: Option<usize>,
     events: usize,
     bytes: usize,
@@ -74,8 +75,8 @@ impl Waiting {
         }
     }
 
-    /// Only the last problems count, and they come after all events before them. What waits behind the earlier ones keeps its
-    /// number, so an empty input takes their place.
+    /// Only the last problems count, and they come after all events before them. Inputs behind the earlier report keep their
+    /// numbers, so an empty input takes its place.
     fn forget_problems(&mut self) {
         let Some(place) = self.problems.take().and_then(|number| number.checked_sub(self.taken)) else {
             return;
@@ -92,7 +93,7 @@ impl Waiting {
         for event in events {
             self.bytes += bytes(&event);
             if matches!(event, Event::Listed { .. }) {
-                // It is about what was reported before it: what comes later must not take a place before it.
+                // A list is about the events before it: later events must not replace earlier ones.
                 self.places.clear();
                 self.events += 1;
                 new.push(event);
@@ -142,7 +143,7 @@ fn waiting<'e>(
     }
 }
 
-/// The last state of an object, and since when it waits to be programmed.
+/// The last state of an object, with the time of its oldest change that waits to be programmed.
 fn newer(before: &Event, mut event: Event) -> Event {
     if let (Event::Slice(before), Event::Slice(event)) = (before, &mut event) {
         event.last_change = before.last_change.or(event.last_change);

@@ -1,5 +1,5 @@
-//! Laws of portions, on random pairs of Services: whatever the change, it arrives, no portion is much larger than it may be,
-//! and in between every packet meets what was or what will be.
+//! Laws of portions, on random pairs of Services: every change completes, no portion is much larger than its budget, and in
+//! between every packet is handled as before or as desired.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ fn endpoint(number: usize) -> Endpoint {
     Endpoint { ip: [10, 244, 0, number as u8].into(), port: 80, is_local: number.is_multiple_of(2) }
 }
 
-/// Ports of three names share out the frontends of six addresses with four port numbers.
+/// Ports with three names share the frontends, which are at six addresses with four port numbers.
 fn service(dice: &mut Dice) -> Option<ServiceIntent> {
     if dice.roll(10) == 0 {
         return None;
@@ -134,7 +134,7 @@ fn every_change_arrives_and_every_packet_meets_what_was_or_what_will_be() {
             assert!(left < was_left, "seed {seed}: {was_left} before, {left} now");
             assert_ne!(Some(&between), before.as_ref(), "seed {seed}");
             assert!(!has_ports_of_one_name(&between.ports), "seed {seed}");
-            // Dataplanes may keep endpoints in an order of their own.
+            // A dataplane may keep endpoints in its own order.
             let mut in_force = between;
             in_force.ports.iter_mut().for_each(|port| port.cluster.reverse());
             before = Some(in_force);
@@ -145,7 +145,7 @@ fn every_change_arrives_and_every_packet_meets_what_was_or_what_will_be() {
     }
 }
 
-/// A Service with so many ports, each at so many addresses, with so many endpoints.
+/// A Service with this many ports, each at `addresses` addresses, with `endpoints` endpoints.
 fn large(ports: u16, addresses: u8, endpoints: u8) -> ServiceIntent {
     let cluster: Vec<Endpoint> = (0..endpoints).map(|number| endpoint(number.into())).collect();
     let frontends = |port| -> Vec<Frontend> {

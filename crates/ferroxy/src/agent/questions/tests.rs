@@ -128,7 +128,7 @@ fn a_service_is_explained_with_what_is_in_force() {
     };
     let explained = explain(&mut agent, "web");
     assert_eq!((explained.in_force, explained.desired.is_some()), (InForce::All, true));
-    // It changes, and is not programmed yet.
+    // The Service changes, and the change is not programmed yet.
     drop(agent.apply(vec![slice("web", 3)]));
     let (reply, mut answer) = oneshot::channel();
     agent.answer(Question::Explain { name: ServiceName::new("default", "web"), reply });
@@ -167,7 +167,7 @@ fn only_services_that_concern_a_packet_are_found() {
     assert!(words.starts_with("TO: `10.96.0.2` has no port"), "{words}");
 }
 
-/// What is not removed yet is in force, and no Service any more.
+/// A deleted Service that is not removed yet is still in force.
 #[test]
 fn the_ledger_comes_with_the_objects() {
     let events = vec![service("web", 1), slice("web", 2), service("api", 2)];
@@ -202,7 +202,7 @@ fn names_of_two_lists_are_merged() {
 fn changes_are_in_the_journal() {
     let mut agent = agent(&Kernel::default(), vec![service("web", 1), slice("web", 2)]);
     agent.handle([Input::Events(vec![slice("web", 3)])]);
-    // Written again as it is.
+    // The slice is written again without a change.
     agent.handle([Input::Events(vec![slice("web", 3)])]);
     let gone = Event::ServiceGone { namespace: "default".into(), name: "web".into() };
     agent.handle([Input::Events(vec![gone])]);

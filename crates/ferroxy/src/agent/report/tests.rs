@@ -1,4 +1,4 @@
-//! What is logged of diagnostics, by a clock that the tests set.
+//! Which diagnostics are logged, by a clock that the tests set.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn problem(service: &ServiceName, field: usize) -> Diagnostic {
     }
 }
 
-/// How many lines a set of diagnostics makes.
+/// How many lines a set of diagnostics causes.
 fn lines(
     reports: &mut Reports,
     service: &ServiceName,

@@ -1,7 +1,7 @@
 //! Which tracked UDP connections are stale. Pure: it lists and deletes nothing.
 //!
-//! The kernel keeps translating a connection as it began, whatever the rules say since. A TCP client notices that nobody
-//! answers; a UDP client may send to an endpoint that is gone for as long as it runs.
+//! The kernel keeps translating a connection as it began, regardless of later rules. A TCP client notices that no endpoint
+//! answers; a UDP client may go on sending to a removed endpoint for ever.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -10,31 +10,31 @@ use std::sync::Arc;
 use ferroxy_core::{Family, Protocol, ServiceName};
 use ferroxy_dataplane::capability::connections::{Connection, Selection};
 
-/// Sorted, each once.
+/// Sorted, without duplicates.
 pub(super) type Endpoints = Arc<[SocketAddr]>;
 
-/// What connections to each frontend have to be like.
+/// The frontends to check, with the rule that their connections must meet.
 pub(super) type Frontends = HashMap<SocketAddr, Expectation>;
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Expectation {
     pub(super) service: ServiceName,
     pub(super) rule: Rule,
-    /// Grows with everything that may have made a connection stale.
+    /// Increases with every change that may make a connection stale.
     pub(super) version: u64,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Rule {
-    /// Only these may hold connections. Where the frontend has `appeared` (it is new, or had no endpoint), clients may
-    /// have sent to it before: the kernel translates none of their packets as long as they go on.
+    /// Only these endpoints may hold connections. If the frontend has `appeared` (it is new, or had no endpoint), clients may
+    /// have sent to it before: the kernel does not translate packets of those connections as long as they go on.
     HeldBy { endpoints: Endpoints, appeared: bool },
-    /// The frontend is no more; these held its connections.
+    /// The frontend is removed; these endpoints held its connections.
     Gone { endpoints: Endpoints },
 }
 
-/// Up to so many frontends are selected by name. For more of them all UDP connections are listed once: a table may be
-/// walked in whole for every selection.
+/// Up to this many frontends are selected one by one. For more of them, all UDP connections are listed once, because
+/// each selection may walk the whole table.
 const FEW: usize = 8;
 
 /// The Service whose frontend the connection uses, if the connection is stale.
@@ -48,14 +48,14 @@ fn breaks(rule: &Rule, connection: &Connection) -> bool {
     let is_among = |endpoints: &Endpoints| endpoints.binary_search(&connection.endpoint).is_ok();
     match (rule, connection.is_translated) {
         (Rule::HeldBy { endpoints, .. }, true) => !is_among(endpoints),
-        // Without endpoints its packets are refused: there is nothing to unblock.
+        // Without endpoints, packets are refused: there is nothing to unblock.
         (Rule::HeldBy { endpoints, appeared }, false) => *appeared && !endpoints.is_empty(),
         (Rule::Gone { endpoints }, true) => is_among(endpoints),
         (Rule::Gone { .. }, false) => false,
     }
 }
 
-/// What to list so that no stale connection is missed.
+/// The selections to list, so that no stale connection is missed.
 pub(super) fn selection(frontends: &Frontends) -> Vec<Selection> {
     let of = |family: Family| {
         let is_of = |(at, _): &(&SocketAddr, &Expectation)| Family::of(at.ip()) == family;
@@ -78,7 +78,7 @@ pub(super) fn selection(frontends: &Frontends) -> Vec<Selection> {
     [of(Family::V4), of(Family::V6)].concat()
 }
 
-/// Only translated connections can be stale, except where a frontend appeared. (IPVS ends its own connections to an
+/// Only translated connections can be stale, except at a frontend that appeared. (IPVS ends its own connections to an
 /// endpoint that is gone: `net.ipv4.vs.expire_nodest_conn`.)
 fn only_translated<'f>(expectations: impl IntoIterator<Item = &'f Expectation>) -> bool {
     let unblocks = |it: &Expectation| matches!(&it.rule, Rule::HeldBy { appeared: true, endpoints } if !endpoints.is_empty());

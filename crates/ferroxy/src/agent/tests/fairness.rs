@@ -55,7 +55,7 @@ impl Started {
         Started { kernel, agent, now: Instant::now() }
     }
 
-    /// Takes events and does one round; returns what was programmed. No two Services ever have the same frontend.
+    /// Takes events and does one round; returns the calls of the dataplane. No two Services ever have the same frontend.
     fn round(&mut self, events: impl IntoIterator<Item = Event>) -> Vec<String> {
         let touched = self.agent.apply(events.into_iter().collect());
         self.agent.touch(touched, self.now);
@@ -184,7 +184,7 @@ fn a_huge_service_that_is_refused_slows_down_alone() {
 #[test]
 fn a_round_of_small_services_has_a_bound_and_the_smallest_come_first() {
     let mut it = Started::new();
-    // Each is a third of the huge one: not large, but 20 of them are more than a round.
+    // Each is a third of the huge Service: not large, but 20 of them exceed a round.
     let medium = |number: u8| {
         let [Event::Service(mut service), slice] = huge(&format!("m{number}"), number) else {
             unreachable!()
@@ -209,14 +209,14 @@ fn small_services_have_the_agent_to_themselves_after_a_portion() {
     it.agent.courtesy = Courtesy::default();
     let first = it.round([huge("huge", 1), service("apps", "a", 2, 80)].concat());
     assert_eq!(first, ["change apps/a", "change apps/huge"]);
-    // The portion took some time: many times as long it rests, even if the Service changes.
+    // The Service rests many times as long as its portion took, even if it changes.
     assert_eq!(it.round(service("apps", "b", 3, 80)), ["change apps/b"]);
     let [_, slice] = huge("huge", 4);
     assert_eq!(it.round([slice]), [""; 0]);
     assert!(it.agent.courtesy.is_unresolved(&name("apps", "huge")));
-    // Others do not rest with it.
+    // Other large Services do not rest with it.
     assert_eq!(it.round(huge("other", 9)), ["change apps/other"]);
-    // A frontend that it gives up is another matter: another Service may wait for it.
+    // A frontend that it gives up does not rest: another Service may wait for it.
     let events = [vec![gone("huge")], service("apps", "heir", 1, 30).into()].concat();
     assert_eq!(it.round(events), ["change apps/heir apps/huge"]);
     while !it.agent.queue.is_empty() {
@@ -262,7 +262,7 @@ fn on_a_cold_node_huge_services_come_last() {
     assert_eq!(kernel.intent().services, resolve::all(&agent.facts).0.services);
 }
 
-/// Whatever is refused, fails or is forgotten, in whichever portion.
+/// Even if a portion is refused, fails or is reported as failed.
 #[test]
 fn huge_services_converge_whatever_goes_wrong() {
     for seed in 0..10 {

@@ -1,4 +1,4 @@
-//! Verdicts of probes are inputs like any other: programmed, shown, and told in moderation.
+//! Verdicts of probes are inputs like any other: programmed, shown, and logged within limits.
 
 use std::sync::mpsc;
 

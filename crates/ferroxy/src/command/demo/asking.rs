@@ -11,7 +11,7 @@ use serde::{Serialize, Serializer};
 use super::questions::{Expected, PodAndSource, Question};
 use crate::output::{Paint, Table};
 
-/// A question with what came back.
+/// A question and its answers.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Row {
@@ -22,7 +22,7 @@ pub struct Row {
     pub protocol: Protocol,
     pub address: &'static str,
     pub answers: Vec<PodAnswer>,
-    /// Requests that nobody answered: `refused`, `timeout` and the like.
+    /// Requests without an answer: `refused`, `timeout` and the like.
     pub failures: Vec<String>,
     pub expected: String,
     pub as_expected: bool,
@@ -37,22 +37,22 @@ pub struct PodAnswer {
     pub requests: usize,
 }
 
-/// Asks them one after another, each this many times.
+/// Asks the questions one after another, each of them `requests` times.
 pub fn ask(network: &Network, questions: &[Question], requests: usize) -> anyhow::Result<Vec<Row>> {
     let rows = questions.iter().map(|question| {
-        // An answer that must come may take long on a busy machine. Where none may come, people should not wait for it.
+        // An expected answer may take long on a busy machine. Where no answer is expected, the user should not wait long.
         let timeout = match question.expected {
             Expected::Dropped => Duration::from_millis(700),
             Expected::All(_) | Expected::One(_) | Expected::Refused => ANSWER,
         };
-        // One failure is all there is to learn: what drops or refuses one request does so with all.
+        // One failure is enough: rules that drop or refuse one request do so with all.
         let effort = Effort { replies: requests, failures: 1, timeout };
         Ok(Row::new(question, ask_one(network, question, &effort)?))
     });
     rows.collect()
 }
 
-/// As a table; the last column says why it is so, or what should have been.
+/// The rows as a table; the last column says why the answer is right, or what was expected.
 pub fn table(rows: &[Row], paint: Paint) -> Table {
     let mut table = Table::indented(2);
     let titles = ["from", "asks", "", "", "answered by", "source it saw", ""];
@@ -159,7 +159,7 @@ impl Expected {
     }
 }
 
-/// What a pod answers is `web-1:8080 10.244.1.21`.
+/// Parses a pod's answer, `web-1:8080 10.244.1.21`.
 pub fn pod_and_source(line: &str) -> Option<(&str, &str)> {
     let (pod, source) = line.split_once(' ')?;
     let (pod, port) = pod.split_once(':')?;

@@ -1,5 +1,5 @@
-//! An endpoint leaves a Service and comes back while requests arrive: how many failed, and how soon it took effect.
-//! The pod serves on all the while, as pods do that shut down gracefully.
+//! An endpoint leaves a Service and returns while requests arrive: counts failed requests, and measures the delay of the
+//! change. The pod keeps serving meanwhile, like a pod that shuts down gracefully.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -16,7 +16,7 @@ use super::network::NODES;
 use super::shop;
 use crate::output::{Paint, Table};
 
-/// What happened, from before the change to after it.
+/// The results, from before the change until after it.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Change {
@@ -25,14 +25,14 @@ pub struct Change {
     pub phases: Vec<Phase>,
     pub requests: usize,
     pub failed_requests: Vec<String>,
-    /// Lines that went to and fro on the connection made to the pod before it was taken away.
+    /// Lines that were echoed on a connection to the pod that was opened before the pod left.
     pub echoes: usize,
     pub connection_broken: Option<String>,
     pub removed_within_ms: u128,
     pub returned_within_ms: u128,
 }
 
-/// Who answered between two moments.
+/// Which pods answered in one phase.
 #[derive(Debug, Serialize)]
 pub struct Phase {
     pub name: &'static str,
@@ -50,13 +50,13 @@ const LEAVING: &str = "api-3";
 const TAKEN_AWAY: &str = "taken away";
 const PUT_BACK: &str = "put back";
 
-/// A pod that is an endpoint is missed by so many requests in a row with a chance of (2/3)^150, which is never.
+/// The chance that this many requests in a row miss one of three endpoints is (2/3)^150, which is practically zero.
 const ENOUGH: usize = 150;
-/// Between requests of a burst: a fast machine would fill the kernel's table of connections.
+/// The pause between requests of a burst: without it, a fast machine would fill the kernel's connection tracking table.
 const PACE: Duration = Duration::from_micros(300);
 /// How long each phase lasts.
 const HOLD: Duration = Duration::from_millis(600);
-/// A change that has not arrived by then never will.
+/// A change that takes longer has failed.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 pub fn take_away_and_put_back(network: &Network, manifests: &Path) -> anyhow::Result<Change> {
@@ -92,7 +92,7 @@ pub fn take_away_and_put_back(network: &Network, manifests: &Path) -> anyhow::Re
 }
 
 impl Change {
-    /// What was not as it should be, in words.
+    /// The problems, in words.
     pub fn wrong(&self) -> Vec<String> {
         let mut wrong = Vec::new();
         if !self.failed_requests.is_empty() {
@@ -136,13 +136,13 @@ impl Change {
     }
 }
 
-/// Without a pause from before the change to after it.
+/// Requests without a pause, from before the change until after it.
 fn background_load(network: &Network) -> anyhow::Result<Load> {
     let plan = LoadPlan::back_to_back(Protocol::Tcp, node_port());
     Ok(Load::start(network.namespace("visitor")?, LoadPlan { interval: Duration::from_millis(2), ..plan })?)
 }
 
-/// Many requests through both nodes at once: from one burst it is seen who is an endpoint on each.
+/// Many requests through both nodes at once: one burst shows which pods are endpoints on each node.
 struct Bursts<'a> {
     network: &'a Network,
     total: LoadReport,
@@ -173,7 +173,7 @@ impl Bursts<'_> {
         Ok(Burst { began, ended: Instant::now(), through_nodes })
     }
 
-    /// Asks so long; returns who answered.
+    /// Asks for `time`; returns which pods answered.
     fn ask_for(&mut self, time: Duration) -> anyhow::Result<Answers> {
         let deadline = Instant::now() + time;
         let mut answers = Answers::new();
@@ -185,7 +185,7 @@ impl Bursts<'_> {
         Ok(answers)
     }
 
-    /// Asks until a burst shows what is awaited, on both nodes.
+    /// Asks until the answers of one burst meet the condition on both nodes.
     fn until(&mut self, awaited: impl Fn(&BTreeSet<&str>) -> bool) -> anyhow::Result<Burst> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -210,7 +210,7 @@ fn node_port() -> SocketAddr {
     SocketAddr::from((NODES[1].ipv4(), 30080))
 }
 
-/// The Service picks the endpoint; after a few tries it has picked this one.
+/// Connects until the Service picks the pod that is about to leave.
 fn connect_to_leaving(network: &Network) -> anyhow::Result<LongConnection> {
     let stream = SocketAddr::new(CLUSTER_IP.ip(), 7);
     for _ in 0..ENOUGH {

@@ -1,5 +1,5 @@
-//! Leaving the host: network and mount namespaces of our own, through a user namespace where we are not root. After
-//! this nothing we do can be seen outside, and all of it ends with the process, however that ends.
+//! Leaves the host: moves to our own network and mount namespaces, through a user namespace unless we are root. From then
+//! on nothing is visible outside, and everything ends with the process, even if it is killed.
 
 use std::io;
 use std::path::PathBuf;
@@ -46,7 +46,7 @@ fn unshare(namespaces: UnshareFlags) -> rustix::io::Result<()> {
 /// when we are killed.
 fn private_folder() -> io::Result<PathBuf> {
     let folder = env::temp_dir();
-    // Otherwise the host, with which mounts may be shared, would see it.
+    // Mounts may be shared with the host: without this, the host would see the new mount.
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
     mount("ferroxy-demo", &folder, "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, None)?;
     Ok(folder)

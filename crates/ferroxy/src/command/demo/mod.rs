@@ -1,5 +1,5 @@
 //! `ferroxy demo`: a small cluster in network namespaces of its own, with the real agent on its nodes, shown with real
-//! requests. It compares every answer with what is right: it is a test that is nice to look at.
+//! requests. It compares every answer with the expected one, so it is also a test.
 
 mod asking;
 mod change;
@@ -75,12 +75,12 @@ impl Demo {
 struct Stage {
     screen: Screen,
     manifests: PathBuf,
-    // Before the network: its processes end first.
+    // Declared before the network, so that its processes end first.
     proxies: Vec<Proxy>,
     network: Network,
 }
 
-/// Everything that was seen.
+/// All results.
 struct Found {
     in_sync: Vec<(&'static str, String)>,
     inside: Vec<Row>,
@@ -152,7 +152,7 @@ impl Stage {
         Ok(change)
     }
 
-    /// What `ferroxy explain` says on node-1.
+    /// The output of `ferroxy explain` on node-1.
     fn explain_broken(&self) -> anyhow::Result<(Explanation, Value)> {
         self.screen.heading(&format!("Why does {BROKEN} not work? `ferroxy explain {BROKEN}`, on node-1"))?;
         let input = Input { manifests: Some(self.manifests.clone()), bundle: None, flags: flags(&NODES[0])? };
@@ -177,7 +177,7 @@ impl Stage {
 }
 
 impl Found {
-    /// What was not as it should be, in words; nothing when all was well.
+    /// The problems, in words; empty if there are none.
     fn wrong(&self) -> Vec<String> {
         let rows = self.inside.iter().chain(&self.outside).chain(&self.affinity);
         let mut wrong: Vec<String> = rows
@@ -205,7 +205,7 @@ impl Found {
     }
 }
 
-/// The flags of a node's proxy, as `explain` on that node would be given them.
+/// The flags of a node's proxy, which `explain` on that node needs as well.
 fn flags(node: &network::Node) -> anyhow::Result<Flags> {
     Ok(Flags::parse(proxy::flags(node).into_iter().map(Into::into), MODES)?)
 }

@@ -1,4 +1,4 @@
-//! The network of the demo: who is in it, with which addresses, and what it looks like. No Service is in it: see
+//! The network of the demo: its nodes, pods and clients, their addresses, and a picture of it. The Services are in
 //! `shop.rs`.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -37,7 +37,7 @@ pub const PODS: [Pod; 9] = [
 
 /// A host outside the cluster.
 pub const VISITOR: (&str, &str) = ("visitor", "172.18.0.100");
-/// Another, which one Service lets in and the visitor not.
+/// Another host outside the cluster. One Service admits it, but not the visitor.
 pub const OFFICE: (&str, &str) = ("office", "172.18.0.50");
 
 /// All pod addresses.
@@ -56,7 +56,7 @@ impl Node {
         [format!("{}/24", self.pod_ipv4(0)), format!("{}/64", self.pod_ipv6(0))]
     }
 
-    /// What this node's pods send everything to: the address of their bridge.
+    /// The default gateways of this node's pods: the addresses of their bridge.
     fn gateways(&self) -> (Ipv4Addr, Ipv6Addr) {
         (self.pod_ipv4(1), self.pod_ipv6(1))
     }
@@ -80,7 +80,7 @@ impl Pod {
     }
 }
 
-/// Makes it, with every pod answering.
+/// Builds the network; every pod answers requests.
 pub fn build() -> Result<Network> {
     let mut network = Network::new()?;
     for node in &NODES {
@@ -95,21 +95,21 @@ pub fn build() -> Result<Network> {
     }
     for (name, address) in [VISITOR, OFFICE] {
         network.add_client(name, &prefixes([&format!("{address}/16")])?)?;
-        // As a router in front of the cluster would: the load balancers' addresses and the external ones.
+        // Like a router in front of the cluster: routes to the load balancers' addresses and to the external ones.
         network.add_routes_via(name, NODES[0].name, &prefixes(["203.0.113.0/24", "198.51.100.0/24"])?)?;
     }
     for node in &NODES {
-        // The kernel looks for a route before our rules see what the node itself sends to a Service.
+        // The kernel looks up a route before our rules see packets that the node itself sends to a Service.
         network.add_routes_via(node.name, VISITOR.0, &prefixes(["0.0.0.0/0"])?)?;
     }
     Ok(network)
 }
 
 /// Two pods on one bridge would answer each other directly, past the rules that know the Service's address. Clusters
-/// load br_netfilter against that; routes make do without the module, so that the demo runs on every kernel.
+/// load br_netfilter to avoid that; routes work without the module, so that the demo runs on every kernel.
 fn send_everything_through_the_node(network: &Network, pod: &Pod) -> Result<()> {
     let namespace = network.namespace(pod.name)?;
-    // The node would tell them of the direct way.
+    // The node would send redirects to the direct route.
     for key in [
         "ipv4/conf/all/accept_redirects",
         "ipv4/conf/eth0/accept_redirects",
@@ -132,7 +132,7 @@ fn send_everything_through_the_node(network: &Network, pod: &Pod) -> Result<()> 
     Ok(())
 }
 
-/// For the beginning of the story.
+/// Printed at the beginning of the demo.
 pub fn picture() -> String {
     let mut lines = vec![
         [format!("{} {}", VISITOR.0, VISITOR.1), format!("{} {}", OFFICE.0, OFFICE.1)],

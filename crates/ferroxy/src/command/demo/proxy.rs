@@ -14,13 +14,13 @@ use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
 
 use super::network::{CLUSTER_CIDR, Node};
 
-/// Ends when it is dropped, and when this process ends in whatever way.
+/// The child process ends when this value is dropped, and when our process ends, even if that is killed.
 #[derive(Debug)]
 pub struct Proxy {
     node: &'static str,
     child: Child,
     lines: Receiver<String>,
-    /// What it has said so far.
+    /// The log lines so far.
     said: Vec<String>,
     reader: Option<JoinHandle<Result<(), LabError>>>,
 }
@@ -28,7 +28,7 @@ pub struct Proxy {
 /// How long the first sync may take before something is wrong.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The flags of every node's proxy. The host's own settings are not the demo's to change.
+/// The flags of every node's proxy. It leaves the host's kernel settings alone.
 pub fn flags(node: &Node) -> Vec<String> {
     vec![
         "--proxy-mode=nftables".into(),
@@ -42,7 +42,7 @@ pub fn flags(node: &Node) -> Vec<String> {
 
 impl Proxy {
     pub fn start(network: &Network, node: &'static Node, manifests: &Path) -> anyhow::Result<Proxy> {
-        // Not the path of this program, which may be under the folder that ours now hides.
+        // Not the path of this program: the folder that we mounted over may hide it.
         let mut command = Command::new("/proc/self/exe");
         command.arg0("ferroxy").arg("run").arg("--manifests").arg(manifests).args(flags(node));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
@@ -70,7 +70,7 @@ impl Proxy {
         }
     }
 
-    /// Everything it has said, for when something went wrong.
+    /// All log lines so far, for errors.
     pub fn said(&mut self) -> String {
         self.said.extend(self.lines.try_iter());
         self.said.iter().map(|line| format!("  {}: {line}\n", self.node)).collect()
@@ -79,7 +79,7 @@ impl Proxy {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        // It fails only for a child that has ended already; then the rest does not block either.
+        // `kill` fails only if the child has ended already; then `wait` does not block either.
         let _ = self.child.kill();
         let _ = self.child.wait();
         let _ = self.reader.take().map(JoinHandle::join);
@@ -89,7 +89,7 @@ impl Drop for Proxy {
 type Spawned = (Child, Receiver<String>, JoinHandle<Result<(), LabError>>);
 
 /// The child's parent is a thread that lives as long as the child does: the kernel sends the parent-death signal
-/// when the thread ends that made the child, not when the process does.
+/// when the thread that created the child ends, not when the process does.
 fn spawn(namespace: &Namespace, mut command: Command) -> anyhow::Result<Spawned> {
     let (started, start) = channel();
     let (say, lines) = channel();
@@ -119,7 +119,7 @@ fn end_with_parent(command: &mut Command) {
     let parent = getpid();
     let ask = move || {
         set_parent_process_death_signal(Some(Signal::KILL))?;
-        // It may have ended before we asked.
+        // The parent may have ended before the call above.
         if getppid() == Some(parent) { Ok(()) } else { Err(std::io::ErrorKind::NotFound.into()) }
     };
     // SAFETY: between fork and exec this makes two system calls and allocates nothing.

@@ -1,5 +1,5 @@
-//! Who asks which frontend, and which answers are right: the tables people see, and the test that `make demo` is. Why
-//! the frontends exist stands in `shop.yaml`; asking and comparing is `asking.rs`.
+//! Which client asks which frontend, and the expected answers: for the printed tables, and for the test `make demo`.
+//! `shop.yaml` says why the frontends exist; `asking.rs` asks and compares.
 
 use ferroxy_lab::Protocol;
 
@@ -21,7 +21,7 @@ pub type PodAndSource = (&'static str, &'static str);
 
 #[derive(Debug)]
 pub enum Expected {
-    /// All of these in turn, and nobody else.
+    /// All of these in turn, and no other pod.
     All(&'static [PodAndSource]),
     /// Always the same one of these.
     One(&'static [PodAndSource]),
@@ -90,7 +90,7 @@ pub const AFFINITY: [Question; 3] = [
         .because("affinity ClientIP"),
 ];
 
-/// With `reaches` and `because`: a question as it is read.
+/// Completed by `reaches` and `because`, so that a question reads like a sentence.
 const fn tcp(
     from: &'static str,
     service: &'static str,

@@ -1,4 +1,4 @@
-//! What the demo shows while it runs: headings and tables as they come, and what is being waited for.
+//! The output of the demo while it runs: headings and tables as they are ready, and the step that is running.
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
@@ -31,7 +31,7 @@ impl Screen {
         self.print(format!("\n{}\n\n", self.paint.strong(text)))
     }
 
-    /// Nothing where JSON or YAML is wanted: that comes at the end, in one piece.
+    /// Prints nothing for JSON and YAML, which are printed at the end, in one piece.
     pub fn print(self, text: impl Display) -> io::Result<()> {
         if self.output != Output::Text {
             return Ok(());
@@ -41,7 +41,7 @@ impl Screen {
         out.flush()
     }
 
-    /// Says what takes its time, to a terminal.
+    /// Shows the step that is running, on a terminal.
     pub fn waiting(self, what: &str) -> Waiting {
         let shown = io::stderr().is_terminal();
         if shown {
@@ -60,7 +60,7 @@ impl Drop for Waiting {
     }
 }
 
-/// On the terminal, if it is still there.
+/// Writes to the terminal, if it is still there.
 pub(super) fn show(text: &str) {
     let _ = io::stderr().write_all(text.as_bytes());
 }

@@ -1,5 +1,5 @@
-//! The manifests of the demo: `shop.yaml`, and beside it the nodes and endpoints, made from the same list of pods that
-//! the network is made from.
+//! The manifests of the demo: `shop.yaml`, and the nodes and endpoints, which come from the same list of pods as the
+//! network.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ use super::network::{NODES, PODS, Pod};
 
 const SERVICES: &str = include_str!("shop.yaml");
 
-/// In a file of its own, because it changes in the story.
+/// A separate file, because the demo changes it.
 const API_ENDPOINTS: &str = "api-endpoints.json";
 
 /// Writes the whole shop into a folder, which is made if it is not there.
@@ -35,7 +35,7 @@ pub fn write(folder: &Path) -> anyhow::Result<()> {
     write_api_endpoints(folder, &["api-1", "api-2", "api-3"])
 }
 
-/// Replaces which pods are endpoints of `shop/api`.
+/// Replaces the endpoints of `shop/api` by these pods.
 pub fn write_api_endpoints(folder: &Path, pods: &[&str]) -> anyhow::Result<()> {
     let ports = [
         Port { name: "http", protocol: "TCP", number: 9090 },

@@ -1,5 +1,5 @@
-//! `kubectl_complete-ferroxy WORD…`: what the last word can become. kubectl starts a program of this name when the shell completes
-//! `kubectl ferroxy`, and reads one proposal from each line, with a description behind a tab, and a number with a colon from the last one.
+//! `kubectl_complete-ferroxy WORD…`: completes the last word. kubectl starts a program of this name when the shell completes
+//! `kubectl ferroxy`. It reads one proposal from each line, with a description after a tab, and a directive from the last line.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -10,11 +10,11 @@ use super::reach::Reach;
 use super::{command_line, is_name};
 use crate::command::Answer;
 
-/// What the shell does besides: nothing, or it proposes files.
+/// Directives for the shell: it proposes nothing else, or files as well.
 const NOTHING_ELSE: &str = ":4";
 const FILES: &str = ":0";
 
-/// A person waits for it at every key.
+/// The user waits for every completion.
 const SECONDS: u64 = 3;
 
 pub fn run(args: &[OsString]) -> anyhow::Result<Answer> {
@@ -36,7 +36,7 @@ pub fn run(args: &[OsString]) -> anyhow::Result<Answer> {
 
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Proposals {
-    /// With what they mean.
+    /// The words, with their descriptions.
     words: Vec<(String, String)>,
     names: Option<Names>,
     files: bool,
@@ -76,7 +76,7 @@ fn propose(root: &Command, before: &[String], last: &str) -> Proposals {
     Proposals { names, ..Proposals::default() }
 }
 
-/// Where the last word stands.
+/// The position of the last word.
 struct Place<'a> {
     command: &'a Command,
     /// The flag whose value it is.
@@ -104,7 +104,7 @@ impl<'a> Place<'a> {
     }
 }
 
-/// The flag that is written like this: `--output`, `-o`.
+/// The flag that is written like `word`: `--output`, `-o`.
 fn find<'a>(command: &'a Command, word: &str) -> Option<&'a Arg> {
     command.get_arguments().find(|flag| {
         let long = word.strip_prefix("--").is_some_and(|name| flag.get_long() == Some(name));
@@ -148,7 +148,7 @@ fn first_line(text: Option<&clap::builder::StyledStr>) -> String {
 }
 
 impl Names {
-    /// None if the cluster cannot be asked: a completion has no place for errors.
+    /// Empty if the cluster cannot be queried: a completion has no place for errors.
     fn names(self, before: &[String], last: &str) -> Vec<String> {
         let (prefix, namespace) = match last.split_once('/') {
             Some((namespace, _)) => (format!("{namespace}/"), Some(namespace)),
@@ -159,13 +159,13 @@ impl Names {
             Names::Pods => reach.pod_names(),
             Names::Services => reach.service_names(),
         };
-        // Nothing that could command a terminal.
+        // Only plain names: others may contain control characters for the terminal.
         let plain = found.unwrap_or_default().into_iter().filter(|name| is_name(name));
         plain.map(|name| format!("{prefix}{name}")).filter(|name| name.starts_with(last)).collect()
     }
 }
 
-/// The flags that are written so far, with the namespace that is written with the name.
+/// The flags on the command line so far, with the namespace of the name that is being completed.
 fn reach(before: &[String], namespace: Option<&str>) -> Option<Reach> {
     let words = std::iter::once("kubectl-ferroxy").chain(before.iter().map(String::as_str));
     let matches = command_line().ignore_errors(true).try_get_matches_from(words).ok()?;

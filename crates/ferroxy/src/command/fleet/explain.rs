@@ -1,4 +1,4 @@
-//! `kubectl ferroxy explain SERVICE`: where a Service works and where not, and why. Nodes that say the same are one group.
+//! `kubectl ferroxy explain SERVICE`: where a Service works and where not, and why. Nodes with the same answer form a group.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use crate::view::explanation::is_note;
 /// A Service with thousands of endpoints is below this.
 const LARGEST: usize = 8 << 20;
 
-/// Nodes and endpoints that are named in text, for each group and port.
+/// The most nodes of a group, and endpoints of a port, that the text names.
 const MOST_NODES: usize = 20;
 const MOST_ENDPOINTS: usize = 10;
 
@@ -48,7 +48,7 @@ impl Explain {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Verdict {
-    /// Shown first: what is wrong is what people look for.
+    /// Shown first, because users look for failures.
     Fails,
     Unknown,
     NoAnswer,
@@ -58,7 +58,7 @@ enum Verdict {
 }
 
 impl Verdict {
-    /// What is not handled is for others to serve.
+    /// A Service that is not handled is served by another program.
     fn is_fine(self) -> bool {
         matches!(self, Verdict::Works | Verdict::NotHandled)
     }
@@ -75,11 +75,11 @@ impl Verdict {
     }
 }
 
-/// What some nodes have in common.
+/// The answer that the nodes of a group have in common.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Seen {
     verdict: Verdict,
-    /// Why nodes do not answer, or do not handle it; how much is in force.
+    /// Why nodes do not answer, or do not handle the Service; otherwise how much of it is in force.
     reason: String,
     /// `problem` and `fix`
     findings: Vec<(String, String)>,
@@ -142,7 +142,7 @@ impl Seen {
         };
         let service = match answer {
             Ok(service) => service,
-            // Other nodes may know it.
+            // Other nodes may know the Service.
             Err(Reason { words, code: Some(404) }) => return nothing(Verdict::Unknown, &words),
             Err(reason) if has_agent => return nothing(Verdict::NoAnswer, &reason.words),
             Err(reason) => return nothing(Verdict::NoAgent, &reason.words),

@@ -47,7 +47,7 @@ impl Fleet {
         Fleet::try_parse_from(args)
     }
 
-    /// What the last word of a command line can become.
+    /// Completes the last word of a command line.
     pub(super) fn complete(args: &[OsString]) -> anyhow::Result<Answer> {
         complete::run(args)
     }
@@ -74,7 +74,7 @@ fn service_name(text: &str, namespace: &str) -> anyhow::Result<ServiceName> {
     Ok(ServiceName::new(namespace, name))
 }
 
-/// Namespace and name, which become part of a path.
+/// A checked namespace and name: they become part of a URL path.
 fn object_name<'a>(text: &'a str, namespace: &'a str) -> anyhow::Result<(&'a str, &'a str)> {
     let (namespace, name) = text.split_once('/').unwrap_or((namespace, text));
     for part in [namespace, name] {

@@ -1,5 +1,5 @@
-//! The way to the agents: which pods they are, the token of their pages, and questions to many of them at a time. A node that does not
-//! answer is an answer, too: with the reason.
+//! Access to the agents: finds their pods, reads the token of their pages, and queries many of them at a time. For a node
+//! that does not answer, the result is the reason.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ use crate::progress::while_waiting;
 /// Agents that are asked at a time.
 const AT_A_TIME: usize = 16;
 
-/// Agents that are asked for names of Services until one answers, Services that they name, and the bytes of that.
+/// For names of Services: the most agents to query until one answers, the most names, and the most bytes of the answer.
 const AGENTS_FOR_NAMES: usize = 3;
 const MOST_NAMES: usize = 1000;
 const LARGEST_NAMES: usize = 4 << 20;
@@ -80,7 +80,7 @@ pub struct Agents {
     no_token: Option<String>,
 }
 
-/// What one node says, or why it says nothing.
+/// The answer of one node, or the reason why there is none.
 #[derive(Debug)]
 pub struct Said {
     pub node: String,
@@ -94,7 +94,7 @@ pub struct Said {
 pub struct Reason {
     /// Printable.
     pub words: String,
-    /// If the agent itself says so.
+    /// The HTTP status, if the agent itself answered with an error.
     pub code: Option<u16>,
 }
 
@@ -105,7 +105,7 @@ impl From<&str> for Reason {
 }
 
 impl Reach {
-    /// The same for a shell that completes a name, of this namespace if one is given.
+    /// The same settings for shell completion, with this namespace if one is given.
     pub fn for_completion(self, namespace: Option<&str>, timeout: u64) -> Reach {
         Reach { namespace: namespace.map(str::to_owned).or(self.namespace), timeout, ..self }
     }
@@ -117,11 +117,11 @@ impl Reach {
         Ok(pods.into_iter().map(|pod| pod.name).collect())
     }
 
-    /// The names of Services of the namespace, as one agent knows them: the first of a few that answers.
+    /// The names of Services of the namespace, from the first of a few agents that answers.
     pub fn service_names(&self) -> anyhow::Result<Vec<String>> {
         let agents = self.open()?;
         let prefix = format!("{}/", agents.namespace);
-        // `-` is before all names.
+        // `-` sorts before all names.
         let path = format!("services?limit={MOST_NAMES}&after={prefix}-");
         for pod in agents.pods.chunks(1).take(AGENTS_FOR_NAMES) {
             let said = agents.ask_these(pod, &path, LARGEST_NAMES).pop();
@@ -151,7 +151,7 @@ impl Reach {
         self.namespace.as_deref().unwrap_or_else(|| person.namespace())
     }
 
-    /// Finds the agents. An error only if they cannot be found: an agent that does not answer is none.
+    /// Finds the agents. Fails only if they cannot be found; an agent that does not answer is not an error.
     pub fn open(&self) -> anyhow::Result<Agents> {
         let person = self.person()?;
         let list = || person.pods(&self.agents_namespace, &self.selector);
@@ -176,8 +176,8 @@ impl Reach {
         })
     }
 
-    /// Agents on loopback have no token, and cannot be reached; others always have one. So a missing token is a reason only if an agent
-    /// wants one.
+    /// Agents on loopback have no token, and cannot be reached; all others have one. So a missing token matters only if an agent
+    /// requires one.
     fn token(&self, person: &Person) -> anyhow::Result<(Option<String>, Option<String>)> {
         if let Some(path) = &self.token_file {
             return Ok((Some(read_token(path)?), None));
@@ -201,8 +201,8 @@ impl Agents {
         self.ask_these(&self.pods, path, largest)
     }
 
-    /// The same for all nodes: those without an agent are among them, by name. Who may not list nodes gets a line about it, the rest, and
-    /// the reason.
+    /// The same for all nodes, including those without an agent. Without permission to list nodes, it prints a line about that,
+    /// and returns the other answers and the reason.
     pub fn ask_everywhere(&self, path: &str, largest: usize) -> (Vec<Said>, Option<String>) {
         let (nodes, not_listed) = match while_waiting("asking the API server", || self.person.nodes()) {
             Ok(nodes) => (nodes, None),
@@ -248,7 +248,7 @@ impl Agents {
         Target { namespace, pod: pod.name.clone(), port, path, largest }
     }
 
-    /// With what to do about it.
+    /// The text includes what to do about the error.
     fn reason(&self, error: &AskError) -> Reason {
         let code = match error {
             AskError::Agent { code, .. } => Some(*code),
@@ -281,7 +281,7 @@ fn without_agent(nodes: Vec<String>, pods: &[AgentPod]) -> impl Iterator<Item = 
     nodes.into_iter().filter(move |node| !with.contains(node.as_str()))
 }
 
-/// Why a pod need not be asked.
+/// The reason why a pod cannot answer, if there is one.
 fn unreachable(pod: &AgentPod) -> Option<String> {
     if pod.node.is_empty() {
         return Some("the pod is not scheduled to a node".to_owned());

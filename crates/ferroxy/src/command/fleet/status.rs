@@ -1,4 +1,4 @@
-//! `kubectl ferroxy status`: one line for each node, what is wrong below, and an exit code for scripts.
+//! `kubectl ferroxy status`: one line for each node, problems below, and an exit code for scripts.
 
 use std::collections::BTreeMap;
 
@@ -58,7 +58,7 @@ impl State {
         }
     }
 
-    /// What so many nodes do: `1 is ok`, `2 do not answer`.
+    /// The state of `count` nodes in words: `1 is ok`, `2 do not answer`.
     fn sentence(self, count: usize) -> String {
         let (one, many) = match self {
             State::Ok => ("is ok", "are ok"),
@@ -79,16 +79,16 @@ impl State {
 #[derive(Debug)]
 struct Row {
     node: String,
-    /// Empty if there is none.
+    /// Empty if the node has no agent.
     pod: String,
     state: State,
-    /// What is wrong, one sentence each.
+    /// Problems, one sentence each.
     reasons: Vec<String>,
-    /// Null if there is none.
+    /// Null without an answer.
     status: Value,
 }
 
-/// What each node says, compared with what most of them say.
+/// Compares the answer of each node with the most frequent values.
 fn judged(said: Vec<Said>) -> Vec<Row> {
     let version = usual(&said, |status| status["version"].as_str().map(str::to_owned));
     let known = usual(&said, |status| status["services"]["known"].as_u64());
@@ -131,7 +131,7 @@ fn judge(status: &Value, version: Option<&str>, known: Option<u64>) -> (State, V
     }
 }
 
-/// The most frequent value; of several, the greatest.
+/// The most frequent value; if several are equally frequent, the greatest.
 fn usual<T: Ord>(said: &[Said], of: impl Fn(&Value) -> Option<T>) -> Option<T> {
     let mut counts: BTreeMap<T, usize> = BTreeMap::new();
     for value in said.iter().filter_map(|it| of(it.answer.as_ref().ok()?)) {

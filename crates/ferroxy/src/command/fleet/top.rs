@@ -61,9 +61,9 @@ impl Top {
 #[derive(Debug, Default)]
 struct Sum {
     rows: Vec<Row>,
-    /// The namespace that is meant, if not all are.
+    /// The selected namespace; `None` for all.
     namespace: Option<String>,
-    /// Nodes that count traffic, and those that answer and do not.
+    /// Nodes that count traffic, and nodes that answer but do not count.
     counting: usize,
     not_counting: Vec<String>,
     /// Nodes without two answers, and why.
@@ -75,7 +75,7 @@ struct Row {
     service: String,
     port: String,
     rate: Rate,
-    /// With traffic.
+    /// The number of nodes with traffic.
     nodes: usize,
 }
 
@@ -114,7 +114,7 @@ impl Sum {
         sum
     }
 
-    /// Other namespaces are left out.
+    /// Leaves out other namespaces.
     fn only_in(&mut self, namespace: Option<&str>) {
         let Some(namespace) = namespace else { return };
         let is_meant = |row: &Row| row.service.split_once('/').is_some_and(|(of, _)| of == namespace);
@@ -122,7 +122,7 @@ impl Sum {
         self.namespace = Some(namespace.to_owned());
     }
 
-    /// They are sorted by name to begin with.
+    /// The rows are sorted by name already.
     fn sort(&mut self, by: Sort) {
         let of = |row: &Row| match by {
             Sort::Bytes => row.rate.both(),

@@ -1,4 +1,4 @@
-//! `kubectl ferroxy trace POD SERVICE[:PORT]`: the way of a packet, asked of the agent on the node of that pod.
+//! `kubectl ferroxy trace POD SERVICE[:PORT]`: the path of a packet, from the agent on the node of that pod.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,4 @@
-//! The Kubernetes API as the source of the agent and of commands that only look.
+//! The Kubernetes API as the source of the agent and of read-only commands.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
@@ -29,7 +29,7 @@ pub struct ApiWatch {
 }
 
 impl ApiSource {
-    /// Reads the credentials; the API server is not asked for anything yet.
+    /// Reads the credentials; sends no request to the API server yet.
     pub fn open(settings: &Settings, master: Option<&str>) -> anyhow::Result<ApiSource> {
         Ok(ApiSource(Box::new(KubeSource::open(options(settings, master))?)))
     }
@@ -39,7 +39,7 @@ impl ApiSource {
         self.0.server()
     }
 
-    /// Everything that is there now.
+    /// All present objects, as events.
     pub fn read_once(self, limit: Duration) -> anyhow::Result<(Vec<Event>, Vec<Diagnostic>)> {
         Ok(self.0.read_once(limit)?)
     }
@@ -47,7 +47,7 @@ impl ApiSource {
     pub fn watch(self, inputs: Sender, status: &Arc<Status>) -> anyhow::Result<ApiWatch> {
         let queue = inputs.gauge();
         let source = self.0.observed_by(counting(Arc::clone(status)));
-        // The thread of the watches also keeps connections alive: it reads no further, and is never blocked.
+        // The thread of the watches also keeps connections alive. It stops reading while the queue is full, but never blocks.
         let source = source.held_back_while(move || queue.depth().is_full);
         let guard = Guard::new(status, "the thread that watches the API server has ended");
         let watch = source.watch(move |update| {

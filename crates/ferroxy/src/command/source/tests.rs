@@ -15,7 +15,7 @@ use crate::agent::{Receiver, inbox};
 use crate::serve::health::Step;
 use ferroxy_dataplane::Receipt;
 
-/// More than anything here takes, even on a slow machine.
+/// Longer than any wait here, even on a slow machine.
 const DEADLINE: Duration = Duration::from_secs(600);
 
 /// A proxy on an eligible node that has done its first sync.
@@ -69,7 +69,7 @@ fn a_source_reads_no_further_than_the_agent_has_room_and_is_not_blocked() {
         if is_read {
             wait_for_the_list(&inputs);
         }
-        // Its thread ends, though the queue is full and nobody takes anything.
+        // The source's thread ends, though the queue is full and nothing takes its inputs.
         drop(watching);
         drop(inputs);
     }

@@ -40,7 +40,7 @@ const HELP: [(&str, &str); 11] = [
     ("n", "by name"),
 ];
 
-/// Exactly `height` lines. Changes the model only in how many rows are a page.
+/// Exactly `height` lines. Changes only `page` of the model.
 pub fn draw(model: &mut Model, width: usize, height: usize) -> Vec<Line> {
     let mut lines = vec![heading(model, width)];
     lines.push(notice(model));
@@ -77,7 +77,7 @@ fn help_lines() -> Vec<Line> {
 
 fn heading(model: &Model, width: usize) -> Line {
     if model.title.is_empty() {
-        // Nothing is known yet: no Services would be wrong.
+        // Nothing is known yet: a count of 0 Services would be wrong.
         return line("asking the agent".to_owned(), Style::Strong);
     }
     let problems = model.rows.iter().filter(|row| row.is_problem()).count();
@@ -87,12 +87,12 @@ fn heading(model: &Model, width: usize) -> Line {
     if whole.chars().count() <= width {
         return line(whole, Style::Strong);
     }
-    // The node is enough where there is no room.
+    // If there is no room, the name of the node is enough.
     let node = model.title.split(',').next().unwrap_or_default();
     line(format!("{node}: {figures}"), Style::Strong)
 }
 
-/// What must be known about the rows below: an error, the search, or that nothing is counted.
+/// A notice about the rows below: an error, the search, or that traffic is not counted.
 fn notice(model: &Model) -> Line {
     if let Some(error) = &model.error {
         return line(format!("no answer: {error}"), Style::Bad);
@@ -172,7 +172,7 @@ fn detail_lines(detail: &Detail, width: usize, page: usize) -> Vec<Line> {
     lines
 }
 
-/// Problems and notes, whole as far as there is room: endpoints need some of it.
+/// Problems and notes, cut to `most` lines, because endpoints need room as well.
 fn finding_lines(detail: &Detail, width: usize, most: usize) -> Vec<Line> {
     let mut lines = Vec::new();
     for finding in &detail.findings {

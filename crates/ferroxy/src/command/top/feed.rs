@@ -10,13 +10,13 @@ use super::model::Model;
 use crate::client::rates::{Rates, rates};
 use crate::client::{Api, Local, encoded};
 
-/// All Services are listed again after so many intervals: there may be 10,000 of them, and rates change faster.
+/// All Services are listed again after this many intervals: there may be 10,000 of them, and rates change faster.
 const LIST_EVERY: u32 = 5;
 
 /// The most parts of a list: 100,000 Services.
 const MOST_PARTS: usize = 100;
 
-/// What was learned, for the model.
+/// News for the model.
 pub enum News {
     Failed(String),
     Status(Value),
@@ -26,7 +26,7 @@ pub enum News {
 }
 
 impl News {
-    /// `rates` are those that are known for all Services, and are kept here.
+    /// `known`: the latest rates of all Services, kept between calls.
     pub fn tell(self, model: &mut Model, known: &mut Rates) {
         model.error = None;
         match self {
@@ -82,7 +82,7 @@ impl Asker {
                 return;
             }
             match wished.recv_timeout(interval) {
-                // A Service was opened: it is asked about at once.
+                // A Service was opened: query it at once.
                 Ok(wish) => {
                     open = wish;
                     self.of_service = Value::Null;
@@ -131,7 +131,7 @@ impl Asker {
     }
 }
 
-/// All of them, part by part.
+/// All Services, part by part.
 pub fn services(agent: &Local) -> anyhow::Result<Vec<Value>> {
     let (mut all, mut after) = (Vec::new(), String::new());
     for _ in 0..MOST_PARTS {

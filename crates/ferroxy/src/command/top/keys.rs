@@ -16,7 +16,7 @@ pub enum Key {
     Interrupt,
 }
 
-/// Bytes that mean nothing here are left out.
+/// Skips bytes that stand for no key.
 pub fn keys(mut bytes: &[u8]) -> Vec<Key> {
     let mut keys = Vec::new();
     while let Some((&first, rest)) = bytes.split_first() {
@@ -34,7 +34,7 @@ pub fn keys(mut bytes: &[u8]) -> Vec<Key> {
     keys
 }
 
-/// What follows an escape, and how long it is.
+/// The key of an escape sequence, and the length of the sequence after the escape byte.
 fn sequence(rest: &[u8]) -> (Option<Key>, usize) {
     let body = match rest {
         [b'[' | b'O', body @ ..] => body,

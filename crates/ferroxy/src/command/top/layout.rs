@@ -1,4 +1,4 @@
-//! What fits into a line of `ferroxy top`: which figures there is room for, and where text is cut or wrapped.
+//! The layout of a line of `ferroxy top`: which figures fit, and where text is cut or wrapped.
 
 use super::model::Row;
 use crate::client::rates::short;
@@ -13,7 +13,7 @@ const GAP: usize = 2;
 const LEAST_NAME: usize = 7;
 const LONGEST_NAME: usize = 50;
 
-/// So much of a name is worth more than another figure.
+/// A figure is left out if names would get fewer columns than this because of it.
 const GOOD_NAME: usize = 16;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,7 +93,7 @@ impl Figure {
     }
 }
 
-/// At most so many characters; `…` shows that there were more.
+/// At most `width` characters; `…` shows that there were more.
 pub fn cut(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_owned();
@@ -102,7 +102,7 @@ pub fn cut(text: &str, width: usize) -> String {
     if width == 0 { String::new() } else { format!("{kept}…") }
 }
 
-/// In lines of so many characters, between words where that is possible.
+/// Lines of `width` characters, wrapped between words where that is possible.
 pub fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split(' ') {

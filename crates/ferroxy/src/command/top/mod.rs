@@ -1,5 +1,5 @@
-//! `ferroxy top`: the Services of this node by traffic, problems first, again and again. `model.rs` is what is shown, `draw.rs` how,
-//! `feed.rs` where it comes from.
+//! `ferroxy top`: the Services of this node by traffic, problems first, updated continuously. `model.rs` has the content,
+//! `draw.rs` the presentation, `feed.rs` the queries.
 
 mod draw;
 mod feed;

@@ -1,4 +1,4 @@
-//! What `ferroxy top` shows, and what keys change about it. It draws nothing and asks nothing.
+//! The content of `ferroxy top`, and how keys change it. No drawing, no queries.
 
 use ferroxy_core::foreign::printable;
 use serde_json::Value;
@@ -41,7 +41,7 @@ pub struct Detail {
     pub endpoints: Vec<Endpoint>,
     /// Problems, then notes.
     pub findings: Vec<Finding>,
-    /// Why nothing is known about it.
+    /// Why the Service could not be queried.
     pub error: Option<String>,
     pub offset: usize,
 }
@@ -82,7 +82,7 @@ impl Sort {
     }
 }
 
-/// What a key asks of the program.
+/// The action that a key requests.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Wish {
     Nothing,
@@ -95,7 +95,7 @@ pub enum Wish {
 pub struct Model {
     /// `node ka, nftables mode, ferroxy 0.1.0`
     pub title: String,
-    /// The last error of a question, if the last one failed.
+    /// The error of the last query, if it failed.
     pub error: Option<String>,
     pub is_counted: bool,
     pub rows: Vec<Row>,
@@ -105,9 +105,9 @@ pub struct Model {
     /// The name of the selected Service.
     pub selected: String,
     pub detail: Option<Detail>,
-    /// The keys are shown.
+    /// The help about keys is shown.
     pub is_helping: bool,
-    /// Rows that were shown last, for pages.
+    /// The number of rows on the screen, for the keys that move by pages.
     pub page: usize,
 }
 

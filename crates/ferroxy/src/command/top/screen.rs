@@ -1,4 +1,4 @@
-//! Sends drawn lines to a terminal: only those that changed. The screen of before comes back in the end.
+//! Sends drawn lines to a terminal: only those that changed. At the end, it restores the previous screen.
 
 use std::io;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::draw::{Line, Style};
 use super::terminal::Terminal;
 
-/// Another screen, without cursor and without line breaks of its own; and back.
+/// Switches to the alternate screen, hides the cursor and disables line wrapping; and the way back.
 const BEGIN: &[u8] = b"\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J";
 const END: &[u8] = b"\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l";
 

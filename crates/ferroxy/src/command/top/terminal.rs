@@ -1,4 +1,4 @@
-//! The terminal of this process: its size, keys one by one, and its settings, which come back in the end.
+//! The terminal of this process: its size, keys one by one, and its settings, which are restored at the end.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -9,7 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, read};
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 
-/// Keys are not echoed and not waited for line by line, and none of them is a signal. Dropping it restores the settings.
+/// Raw mode: no echo, no line buffering, no signals from keys. Dropping it restores the settings.
 #[derive(Debug)]
 pub struct Terminal {
     keys: File,
@@ -36,7 +36,7 @@ impl Terminal {
         Ok((size.ws_col, size.ws_row))
     }
 
-    /// The bytes of keys that were pressed, none after waiting for so long. An error if the terminal is gone.
+    /// The bytes of keys that were pressed; none if no key is pressed within `wait`. An error if the terminal is gone.
     pub fn keys(&self, wait: Duration) -> io::Result<Vec<u8>> {
         let wait = Timespec { tv_sec: wait.as_secs() as _, tv_nsec: wait.subsec_nanos().into() };
         match poll(&mut [PollFd::new(&self.keys, PollFlags::IN)], Some(&wait)) {

@@ -1,4 +1,4 @@
-//! What a file may look like, and what is refused.
+//! Files that are accepted, and files that are refused.
 
 use super::*;
 use crate::modes::MODES;

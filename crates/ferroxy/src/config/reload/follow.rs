@@ -18,7 +18,7 @@ const QUIET: Duration = Duration::from_millis(50);
 /// but no longer than this.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Passes on what is in the file now, and again whenever that has changed; or why it cannot be read.
+/// Passes on the content of the file now and after every change, or the reason why it cannot be read.
 pub(super) fn start(
     path: PathBuf,
     on_content: impl FnMut(Result<String, String>) + Send + 'static,

@@ -24,7 +24,7 @@ fn change(from: &str, to: &str) -> Option<Reload> {
     judge(&text(to), &Flags::default(), &load(from))
 }
 
-/// The new configuration, and the names of what is applied and of what waits.
+/// The new configuration, the fields that are applied, and the fields that need a restart.
 fn changed(from: &str, to: &str) -> (Config, Vec<String>, Vec<String>) {
     match change(from, to) {
         Some(Reload::Changed { new, live, needs_restart, .. }) => (*new, live, needs_restart),
@@ -166,7 +166,7 @@ fn what_cannot_be_used_is_refused() {
     assert_eq!(refused("mode: fast"), [format!("mode: \"fast\" is not one of {}", MODES.sentence("and"))]);
     assert_eq!(refused("oomScoreAdj: x\nbindAddress: 5").len(), 2);
     assert!(refused("mode: [")[0].contains("line"));
-    // Right on its own, wrong together with what has to wait.
+    // Valid on its own, invalid together with a field that needs a restart.
     let from = load("logging: {format: json}");
     let to = text("logging: {format: text, vmodule: [{filePattern: a, verbosity: 1}]}");
     let reasons =

@@ -49,7 +49,7 @@ static MIN_SYNC_PERIOD: Field = Field {
 static FIELDS: [Field; 7] =
     [MASQUERADE_ALL, MASQUERADE_BIT, LEVEL, RANGES, SYNC_PERIOD, MIN_SYNC_PERIOD, SOURCE_VIP];
 
-/// The list of the binary, and one more.
+/// The modes of the binary, and one more.
 fn modes() -> Modes {
     let like = MODES.find("nftables").unwrap();
     let tested = Box::leak(Box::new(Mode {
@@ -101,7 +101,7 @@ fn a_file_with_its_block() {
     let periods = Periods { sync: seconds(60), min_sync: seconds(3) };
     assert_eq!(read(&config), (7, cidrs(&["10.0.0.0/8", "fd00::/8"]), periods));
     assert_eq!(warnings, Vec::<String>::new());
-    // A list without the mode knows neither the mode nor the block.
+    // If the list does not have the mode, neither the mode nor its block is known.
     let (_, warnings) = super::from_file("tested: {level: 7}").unwrap();
     assert_eq!(warnings, ["--config: parts of the file are ignored: unknown field tested"]);
     let error = format!("mode: \"tested\" is not one of {}", MODES.sentence("and"));
@@ -224,7 +224,7 @@ fn its_changes_apply_or_wait() {
     let (new, live, needs_restart) = changed(&current);
     assert_eq!((live, needs_restart), (vec!["tested.level".to_owned()], vec!["tested.ranges".to_owned()]));
     assert_eq!((read(&new).0, read(&new).1), (6, vec![]));
-    // Together with the mode, its settings wait.
+    // A mode that needs a restart: its settings wait for the restart, too.
     let (current, _) = from_file("mode: nftables").unwrap();
     let (new, live, needs_restart) = changed(&current);
     assert_eq!((live, needs_restart), (vec![], vec!["mode".to_owned()]));

@@ -1,4 +1,4 @@
-//! What is refused, and with which words.
+//! Refused configurations, and the error messages.
 
 use super::*;
 

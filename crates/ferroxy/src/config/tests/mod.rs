@@ -49,7 +49,7 @@ fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// Of the settings that tables describe: those of modes, and our own.
+/// The defaults of the settings that tables describe: those of modes, and our own.
 fn default_values() -> Settings {
     Settings::from_iter([
         ("iptables.masqueradeBit", Setting::Number(14)),

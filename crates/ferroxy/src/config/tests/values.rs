@@ -1,4 +1,4 @@
-//! Where each value comes from, and what is made of it.
+//! Where each value comes from, and how it is interpreted.
 
 use super::*;
 

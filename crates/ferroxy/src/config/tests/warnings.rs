@@ -1,4 +1,4 @@
-//! What is accepted with a warning.
+//! Configurations that are accepted with a warning.
 
 use super::*;
 

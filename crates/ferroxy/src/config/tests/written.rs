@@ -1,4 +1,4 @@
-//! The way back to a file.
+//! Writing a configuration back to a file.
 
 use ferroxy_dataplane::Field;
 
@@ -65,7 +65,7 @@ fn only_the_block_of_the_chosen_mode_is_written_out() {
     );
 }
 
-/// Flags that are no settings: what to do, where the cluster is, and what gives an address together with another flag.
+/// Flags that are not settings: actions, the address of the API server, and ports that complete the address of another flag.
 const NO_SETTINGS: [&str; 9] = [
     "cleanup",
     "config",

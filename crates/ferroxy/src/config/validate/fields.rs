@@ -1,4 +1,5 @@
-//! The checks of fields that tables describe, those of modes and our own: type, range, and that a mode does not work less often than it must.
+//! The checks of fields that tables describe, those of modes and our own: type, range, and that
+//! no `minSyncPeriod` exceeds its `syncPeriod`.
 
 use ferroxy_dataplane::{Field, Kind, Mode, PeriodFields, Settings, Value as Setting, Zero, ports};
 use serde_json::Value;
@@ -9,7 +10,7 @@ use crate::config::{duration, reads};
 use crate::modes::Modes;
 
 impl Check {
-    /// Checks all of them. Problems count only where the configured mode reads the field.
+    /// Checks all fields of the tables. Problems count only where the configured mode reads the field.
     pub(super) fn fields(
         &mut self,
         written: &Written,

@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// So long that the periodic look does not happen: what is seen is seen by inotify.
+/// So long that the periodic check never happens: every change is noticed by inotify.
 const NEVER: Duration = Duration::from_secs(3600);
 const LONG: Duration = Duration::from_secs(600);
 
