@@ -1,5 +1,5 @@
 //! How many Services have problems. The count has to look at all of them: it runs only while the status is requested, in
-//! small questions, and takes at most a hundredth of the time.
+//! small questions, and a completed count is followed by a pause of a hundred times its duration.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

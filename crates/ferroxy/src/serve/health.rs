@@ -1,7 +1,7 @@
 //! Whether the proxy works: kube-proxy's rule, as a value. No clock: time is an argument.
 //!
 //! The proxy is healthy unless a change has waited for the kernel for longer than twice the sync period. Both IP families
-//! are programmed in one transaction, so one state stands for both. A Service that the kernel refuses does not make the
+//! are programmed by the same call of the dataplane, so one state stands for both. A Service that the kernel refuses does not make the
 //! proxy unhealthy: the other Services work, and would suffer if a load balancer left this node because of the one.
 
 use std::collections::BTreeMap;

@@ -80,7 +80,7 @@ fn agent(page: &mut Exposition, now: &Now, mode: &Mode) {
     watches(page, now);
 }
 
-/// Both families are programmed in one transaction, so both have the same values.
+/// Both families are programmed by the same call of the dataplane, so both have the same values.
 fn syncs(page: &mut Exposition, now: &Now) {
     let counts = &now.counts;
     let name = "kubeproxy_sync_proxy_rules_duration_seconds";
