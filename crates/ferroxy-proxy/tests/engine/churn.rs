@@ -59,7 +59,7 @@ fn round(engine: &Engine, dice: &mut Dice, tcp: &[SocketAddr], udp: &[SocketAddr
     }
     let applied = engine.apply(change);
     assert!(applied.failures.is_empty(), "{:?}", applied.failures);
-    // A client comes, and may be cut.
+    // A client connects, and may be cut.
     for (_, address) in applied.bound {
         drop(TcpStream::connect(address));
     }
