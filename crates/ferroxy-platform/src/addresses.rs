@@ -31,5 +31,5 @@ pub fn watch_addresses(
     system::addresses::watch(except, Box::new(on_change))
 }
 
-/// Receives the addresses, or why they cannot be had.
+/// Receives the addresses, or the error why they cannot be listed.
 pub(crate) type OnChange = Box<dyn FnMut(io::Result<Vec<IpAddr>>) + Send>;
