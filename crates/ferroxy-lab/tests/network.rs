@@ -1,5 +1,5 @@
-//! The conformance network itself, with no proxy in it: who reaches whom, seen from which address, and how failures
-//! show. One network for each test.
+//! The conformance network itself, with no proxy in it: which hosts reach each other, seen from which address, and how
+//! failures show. One network for each test.
 
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests too; clippy only knows the functions")]
 
