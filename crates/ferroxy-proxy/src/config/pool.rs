@@ -85,7 +85,7 @@ pub struct Limits {
     /// UDP sessions at a time; datagrams of more clients are dropped. `None`: only the engine's limits
     /// ([`crate::UdpLimits`]), which evict the session that has been idle for the longest time.
     pub sessions: Option<u32>,
-    /// Clients whose endpoint is remembered. Beyond it, the least recently used client is forgotten.
+    /// Clients whose endpoint is remembered. Beyond this number, the least recently used client is forgotten.
     pub sticky_clients: u32,
 }
 

@@ -5,7 +5,7 @@
 //!                                                            │ framer ─▶ list_watch (the rules; pure), inventory ─▶ outlet
 //! ```
 //!
-//! Objects are decoded into events; neither the objects nor their names are kept.
+//! Objects are decoded into events; neither the objects nor their names are kept (exceptions: `inventory.rs`).
 //! While the server is unreachable no object counts as gone; afterwards the watches continue at their versions.
 
 mod access;
