@@ -14,7 +14,7 @@ pub fn addresses(except_devices: &[&str]) -> io::Result<Vec<IpAddr>> {
     Ok(all)
 }
 
-/// The hardware address of the network device that has this address; `None` if none has. Only Windows asks for it.
+/// The hardware address of the network device that has this address; `None` if none has. Supported on Windows only.
 pub fn hardware_address(ip: IpAddr) -> io::Result<Option<[u8; 6]>> {
     system::addresses::hardware_address(ip)
 }

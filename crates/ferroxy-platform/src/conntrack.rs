@@ -21,7 +21,7 @@ pub struct Settings {
     pub udp_stream_timeout: Duration,
 }
 
-/// What [`apply`] did.
+/// The changes and failures of [`apply`].
 #[derive(Debug, Default)]
 pub struct Report {
     pub written: Vec<Written>,

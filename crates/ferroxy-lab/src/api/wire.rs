@@ -137,7 +137,7 @@ fn status_body(status: &Status) -> Vec<u8> {
     protobuf::body("v1", "Status", &protobuf::status(&parsed(&status.text())))
 }
 
-/// What we have written ourselves is JSON.
+/// Our own text is always JSON.
 fn parsed(json: &[u8]) -> Value {
     serde_json::from_slice(json).unwrap_or_default()
 }

@@ -138,7 +138,7 @@ impl Gathered {
         let last = (0..CpuSet::MAX_CPU).rev().find(|number| before.is_set(*number)).unwrap();
         let mut only = CpuSet::new();
         only.set(last);
-        // This thread, whose children inherit it, and all threads of the others.
+        // This thread, whose children inherit the affinity, and all threads of the other processes.
         let threads = std::iter::once(None).chain(processes.flat_map(threads).map(Pid::from_raw)).collect();
         let gathered = Gathered { threads, before };
         gathered.set(&only);

@@ -122,7 +122,7 @@ impl TcpStream {
         Pin::new(&mut self.0).poll_write(context, bytes)
     }
 
-    /// Tells the peer that nothing more is sent.
+    /// Closes the write direction (FIN).
     pub fn shutdown(&mut self) -> io::Result<()> {
         match self.options().shutdown(std::net::Shutdown::Write) {
             // The peer has reset the connection, which reading reports.

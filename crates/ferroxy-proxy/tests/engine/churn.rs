@@ -65,7 +65,7 @@ fn round(engine: &Engine, dice: &mut Dice, tcp: &[SocketAddr], udp: &[SocketAddr
     }
 }
 
-/// Connects and asks until told to end. Every connection must be served.
+/// Connects and exchanges data until `is_over` is set. Every connection must be served.
 fn ask_tcp(address: SocketAddr, is_over: &AtomicBool, served: &AtomicUsize) {
     while !is_over.load(Relaxed) {
         let mut stream = patient(TcpStream::connect(address).unwrap());

@@ -1,4 +1,4 @@
-//! Bytes: all of them, in order, in both directions, whoever closes first and however.
+//! Bytes: all of them, in order, in both directions, whichever side closes first and however.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};

@@ -244,7 +244,7 @@ pub fn ask(stream: &mut TcpStream, question: &[u8]) -> io::Result<Vec<u8>> {
     Ok(answer)
 }
 
-/// What a [`Server::named`] says.
+/// The name that a [`Server::named`] sends.
 pub fn name_of(stream: &mut TcpStream) -> String {
     let mut buffer = [0; 64];
     let length = stream.read(&mut buffer).unwrap();

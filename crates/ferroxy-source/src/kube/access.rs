@@ -358,7 +358,7 @@ fn server_url(text: &str, tls: bool) -> Result<Uri, OpenError> {
     }
 }
 
-/// What is wrong with a kubeconfig, with the names of its fields.
+/// The problem of a kubeconfig, with the names of its fields.
 fn field(error: &KubeconfigError) -> String {
     match error {
         KubeconfigError::CurrentContextNotSet => "current-context is missing".to_owned(),

@@ -15,7 +15,7 @@ use super::read::{self, Reading};
 use super::tree::{Stamp, Tree};
 use crate::object::{Key, Object};
 
-/// What was last read from one file.
+/// The objects and problems that were last read from one file.
 #[derive(Debug)]
 pub(super) struct ReadFile {
     pub(super) stamp: Stamp,

@@ -130,7 +130,7 @@ impl TcpStream {
         self.watch.poll_io(context, &self.socket, WRITE, write)
     }
 
-    /// Tells the peer that nothing more is sent.
+    /// Closes the write direction (FIN).
     pub fn shutdown(&mut self) -> io::Result<()> {
         match shutdown(&self.socket, Shutdown::Write) {
             // The peer has reset the connection, which reading reports.

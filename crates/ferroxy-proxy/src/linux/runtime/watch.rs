@@ -76,7 +76,7 @@ pub fn wait(timeout: Option<Timespec>) {
     });
 }
 
-/// What is known about a socket. It is used by one task at a time, on one thread.
+/// The known state of a socket. It is used by one task at a time, on one thread.
 #[derive(Debug)]
 struct Source {
     ready: AtomicU8,
