@@ -38,7 +38,7 @@ pub fn original_destination<S>(_: &S, _: SocketAddr) -> io::Result<SocketAddr> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Memory is all that can run out.
+/// Memory has run out or, on Windows, socket handles or buffers.
 pub fn is_exhausted(error: &io::Error) -> bool {
     const WSAEMFILE: i32 = 10024;
     const WSAENOBUFS: i32 = 10055;
