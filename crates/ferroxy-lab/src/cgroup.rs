@@ -1,7 +1,7 @@
-//! Cgroups for tests, and a bpffs: programs are attached to the former and pinned in the latter. Needs real root.
+//! Cgroups for tests, and a bpffs: programs are attached to cgroups and pinned in the bpffs. Needs real root.
 //!
 //! A socket belongs to the cgroup of the thread that opened it. So that threads of one test process can be in different
-//! ones, all cgroups here are "threaded": below one that has the whole process.
+//! cgroups, all cgroups here are "threaded", below a cgroup that has the whole process.
 
 use std::fs;
 use std::io;
@@ -59,7 +59,7 @@ pub fn enter(cgroup: &Path) -> Result<()> {
     fs::write(&path, gettid().as_raw_nonzero().to_string()).map_err(|error| LabError::file(&path, error))
 }
 
-/// Once for each process: a cgroup of its own, with all of its threads. Returns it.
+/// Once for each process: moves the process with all of its threads to a cgroup of its own. Returns the cgroup.
 fn move_process() -> Result<PathBuf> {
     static MOVED: Mutex<Option<PathBuf>> = Mutex::new(None);
     let mut moved = MOVED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -101,7 +101,7 @@ fn create(cgroup: &Path) -> Result<()> {
     }
 }
 
-/// Removes what test processes that no longer exist left.
+/// Removes cgroups of test processes that no longer exist.
 fn sweep(mount: &Path) {
     for entry in fs::read_dir(mount).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -112,7 +112,7 @@ fn sweep(mount: &Path) {
     }
 }
 
-/// Children first. What is still in use stays.
+/// Children first. A cgroup that is still in use stays.
 fn remove(cgroup: &Path) {
     for entry in fs::read_dir(cgroup).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
@@ -122,7 +122,7 @@ fn remove(cgroup: &Path) {
     drop(fs::remove_dir(cgroup));
 }
 
-/// A bpffs in a temporary directory, unmounted when it is dropped. What a killed process left goes with the next one.
+/// A bpffs in a temporary directory, unmounted when it is dropped. The next process removes what a killed process left.
 #[derive(Debug)]
 pub struct BpfFilesystem {
     path: PathBuf,

@@ -1,4 +1,4 @@
-//! Why the lab could not do something. What a *probe* met (refused, timed out) is not an error: see `probe`.
+//! Errors of the lab itself. The answer to a *probe* (refused, timed out) is not an error: see `probe`.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ pub enum LabError {
     NotAPrefix(String),
     #[error("{path}: {source}", path = path.display())]
     File { path: PathBuf, source: io::Error },
-    /// What a test asked of its API server, and cannot be.
+    /// A request of a test to its API server that is impossible.
     #[cfg(feature = "api")]
     #[error("{0}")]
     Api(String),

@@ -34,7 +34,7 @@ pub struct LoadPlan {
 }
 
 impl LoadPlan {
-    /// Back to back until stopped. It ends by itself when whoever started it has lost patience.
+    /// Back to back until stopped, but at most for [`PATIENCE`]: then the test that started it has given up.
     pub fn back_to_back(protocol: Protocol, target: SocketAddr) -> LoadPlan {
         LoadPlan {
             protocol,
@@ -135,18 +135,19 @@ impl LongConnection {
         &self.greeting
     }
 
-    /// How many lines have come back so far; one that broke counts as one more.
+    /// How many lines have come back so far; a broken echo counts as one more.
     pub fn done(&self) -> usize {
         self.worker.signals.done.load(Ordering::Relaxed)
     }
 
-    /// One more echo if it is still whole, then its history.
+    /// Sends one more echo if the connection is not broken, then returns the report.
     pub fn close(mut self) -> Result<LongReport> {
         self.worker.signals.stop.store(true, Ordering::Relaxed);
         self.worker.join()
     }
 
-    /// The same, but ends with a reset, so that connection tracking on the path removes it soon instead of after minutes.
+    /// As [`LongConnection::close`], but ends with a reset, so that connection tracking on the path removes the
+    /// connection soon instead of after minutes.
     pub fn reset(mut self) -> Result<LongReport> {
         self.worker.signals.stop.store(true, Ordering::Relaxed);
         let report = self.worker.join()?;
@@ -179,7 +180,7 @@ fn run(plan: &LoadPlan, signals: &Signals) -> Result<LoadReport> {
 fn echo(mut lines: BufReader<TcpStream>, interval: Duration, signals: &Signals) -> LongReport {
     let mut report = LongReport { echoes: 0, broken: None };
     loop {
-        // Read before the echo, so that the last echo comes after the wish to stop.
+        // Read before the echo, so that the last echo comes after the request to stop.
         let last = signals.stop.load(Ordering::Relaxed);
         match echo_once(&mut lines, report.echoes) {
             Ok(()) => report.echoes += 1,
@@ -210,7 +211,7 @@ fn read_line(lines: &mut BufReader<TcpStream>) -> io::Result<String> {
     Ok(line.trim_end().to_owned())
 }
 
-/// Between a worker and whoever has it.
+/// Shared by a worker and its owner.
 #[derive(Debug, Default)]
 struct Signals {
     stop: AtomicBool,
@@ -218,7 +219,7 @@ struct Signals {
     done: AtomicUsize,
 }
 
-/// A thread in a namespace that can be asked to stop, and is when it is dropped.
+/// A thread in a namespace, which can be stopped. Dropping it stops it.
 #[derive(Debug)]
 struct Worker<T> {
     signals: Arc<Signals>,

@@ -18,7 +18,7 @@ use crate::error::{LabError, Result};
 pub struct Namespace {
     name: String,
     fd: OwnedFd,
-    /// Whatever runs in the namespace is in this cgroup.
+    /// Threads that enter the namespace also enter this cgroup.
     cgroup: Option<PathBuf>,
 }
 
@@ -39,7 +39,7 @@ impl Namespace {
         &self.name
     }
 
-    /// From now on, what runs in the namespace is also in one of [`Cgroups`](crate::Cgroups).
+    /// From now on, threads that enter the namespace also enter one of [`Cgroups`](crate::Cgroups).
     pub fn set_cgroup(&mut self, cgroup: PathBuf) {
         self.cgroup = Some(cgroup);
     }

@@ -29,7 +29,7 @@ pub struct Network {
 struct Member {
     role: Role,
     namespace: Namespace,
-    /// Of its uplink.
+    /// The addresses of its uplink.
     addresses: Vec<IpNet>,
 }
 

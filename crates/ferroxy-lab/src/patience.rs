@@ -1,4 +1,4 @@
-//! How long a test waits for what must come. One value for all of them.
+//! How long a test waits for an event that must happen. One value for all tests.
 
 use std::time::Duration;
 

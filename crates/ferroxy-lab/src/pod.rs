@@ -124,7 +124,7 @@ impl Server {
         }
     }
 
-    /// Blocks until something is readable; returns what, in a fixed order.
+    /// Blocks until a descriptor is readable; returns the readiness of all, in a fixed order.
     fn wait(&self, stop: BorrowedFd<'_>) -> io::Result<Vec<bool>> {
         let mut fds = vec![PollFd::new(&stop, PollFlags::IN)];
         fds.extend(self.sockets.listeners.iter().map(|(_, socket)| PollFd::new(socket, PollFlags::IN)));

@@ -99,7 +99,7 @@ pub fn ask(protocol: Protocol, target: SocketAddr, timeout: Duration) -> Result<
     attempt(protocol, target, &[timeout])
 }
 
-/// The same, but a UDP request without an answer is sent a second time.
+/// As [`ask`], but a UDP request without an answer is sent a second time.
 pub fn ask_twice(protocol: Protocol, target: SocketAddr, timeout: Duration) -> Result<Answer> {
     let first = timeout.min(REPEAT);
     attempt(protocol, target, &[first, timeout - first])

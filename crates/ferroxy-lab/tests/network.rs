@@ -1,5 +1,5 @@
-//! The conformance network itself, with no proxy in it: who reaches whom, seen from which address, and how failures
-//! show. One network for each test.
+//! The conformance network itself, with no proxy in it: which hosts reach each other, seen from which address, and how
+//! failures show. One network for each test.
 
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests too; clippy only knows the functions")]
 
@@ -86,7 +86,7 @@ fn failures_are_distinguished() {
         // A service address without a proxy: the node sends it to ext, which does not forward.
         ("a1", "10.96.0.80", 80, "timeout"),
         ("a1", "fd00:10:96::80", 80, "timeout"),
-        // The outside client knows no pod range and has no default route.
+        // The outside client has no route to pod ranges and no default route.
         ("ext", "10.244.1.5", 80, "unreachable"),
         ("ext", "fd00:10:244:1::5", 80, "unreachable"),
     ];

@@ -13,7 +13,7 @@ fn a_dropped_network_leaves_nothing() {
         return;
     }
     let counts = || (count("/proc/self/task"), count("/proc/self/fd"));
-    // The first thread of a process may bring a descriptor or two that stay.
+    // The first thread of a process may open a descriptor or two that stay open.
     drop(Network::conformance().expect("the network"));
     let before = counts();
     let network = Network::conformance().expect("the network");

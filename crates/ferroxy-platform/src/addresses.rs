@@ -14,7 +14,7 @@ pub fn addresses(except_devices: &[&str]) -> io::Result<Vec<IpAddr>> {
     Ok(all)
 }
 
-/// The hardware address of the network device that has this address; `None` if none has. Only Windows asks for it.
+/// The hardware address of the network device that has this address; `None` if none has. Supported on Windows only.
 pub fn hardware_address(ip: IpAddr) -> io::Result<Option<[u8; 6]>> {
     system::addresses::hardware_address(ip)
 }
@@ -31,5 +31,5 @@ pub fn watch_addresses(
     system::addresses::watch(except, Box::new(on_change))
 }
 
-/// Receives the addresses, or why they cannot be had.
+/// Receives the addresses, or the error why they cannot be listed.
 pub(crate) type OnChange = Box<dyn FnMut(io::Result<Vec<IpAddr>>) + Send>;

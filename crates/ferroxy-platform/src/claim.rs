@@ -11,7 +11,7 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// `None` while another agent has it. Never blocks: an agent that waits asks again.
+    /// `None` while another agent has the claim. Never blocks: an agent that waits calls it again.
     pub fn take() -> io::Result<Option<Claim>> {
         Ok(system::claim::take()?.map(|held| Claim { _held: held }))
     }

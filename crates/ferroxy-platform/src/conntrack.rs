@@ -11,7 +11,8 @@ use crate::system;
 pub struct Settings {
     /// Tracked connections for each CPU of the host.
     pub max_per_core: u32,
-    /// The least number of tracked connections, whatever `max_per_core` gives. Not used without `max_per_core`.
+    /// The least number of tracked connections. Not used without `max_per_core`, or if `max_per_core` gives more than
+    /// its cap.
     pub min: u32,
     pub tcp_established_timeout: Duration,
     pub tcp_close_wait_timeout: Duration,
@@ -20,7 +21,7 @@ pub struct Settings {
     pub udp_stream_timeout: Duration,
 }
 
-/// What [`apply`] did.
+/// The changes and failures of [`apply`].
 #[derive(Debug, Default)]
 pub struct Report {
     pub written: Vec<Written>,
@@ -43,7 +44,7 @@ pub struct Failed {
     pub error: io::Error,
 }
 
-/// Brings the kernel's settings to these. Settings that are right already are not written.
+/// Applies `settings` to the kernel. Settings that are right already are not written.
 pub fn apply(settings: &Settings) -> Report {
     system::conntrack::apply(settings)
 }

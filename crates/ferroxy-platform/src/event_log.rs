@@ -1,10 +1,10 @@
-//! The system's own log of events, where it has one (Windows): for what operators look for there first.
+//! The system's event log, where it has one (Windows), for messages that operators look for there first.
 
 use std::io;
 
 use crate::system;
 
-/// A program in the log. Writing is a call to another process: not for every line.
+/// A program in the log. Each write is a call to another process, so it is not meant for every log line.
 #[derive(Debug)]
 pub struct EventLog {
     source: system::event_log::Source,
@@ -17,7 +17,7 @@ pub enum Severity {
 }
 
 impl EventLog {
-    /// `name`: the source, as people see it.
+    /// `name` is the source's name as users see it.
     pub fn open(name: &str) -> io::Result<EventLog> {
         Ok(EventLog { source: system::event_log::Source::open(name)? })
     }

@@ -1,5 +1,5 @@
 //! Follows files on a thread: looks at them again soon after the system reports a change, and every few seconds in any
-//! case. What is in the files is not known here.
+//! case. It does not interpret their content.
 //!
 //! Directories are watched, not files: replacing a file by a rename gives it a new inode, and a ConfigMap volume swaps a
 //! link to a directory. The periodic look finds what notifications miss: network file systems, links through directories
@@ -70,7 +70,7 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// `name` is the thread's.
+    /// `name` is the name of the thread.
     pub fn start(name: &str, pace: Pace, followed: impl Followed) -> io::Result<Follower> {
         let (watcher, waker) = Watcher::new(pace.notifications)?;
         let following = Following { followed, watcher, pace, watched: Watched::default(), complained: false };
@@ -100,8 +100,8 @@ pub fn identity(path: &Path, metadata: &Metadata) -> Identity {
     system::files::identity(path, metadata)
 }
 
-/// When the content or the attributes changed last. Programs that copy files set the modification time back; nothing sets
-/// this one back, where the platform has it.
+/// When the content or the attributes changed last. Programs that copy files set the modification time back, but not
+/// this time, where the platform has it.
 pub fn changed(metadata: &Metadata) -> SystemTime {
     system::files::changed(metadata)
 }
@@ -134,7 +134,7 @@ impl<F: Followed> Following<F> {
         }
     }
 
-    /// Looks until no new watch begins: what happened in a directory before that was not reported.
+    /// Looks until no new watch begins: changes in a directory before its watch began were not reported.
     fn look(&mut self) {
         for _ in 0..LOOKS_IN_A_ROW {
             self.watched = self.followed.look();

@@ -1,7 +1,7 @@
 //! Addresses that this program puts on a network interface, and takes off again. Windows only.
 //!
-//! Hosts have thousands of them, and the system lists all or none: a list is made when the caller asks for it, and not for each
-//! address that comes or goes.
+//! A host can have thousands of them, and the system can only list all of them. So a list is made when the caller
+//! requests it, and not for each address that is added or removed.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -15,11 +15,11 @@ use crate::system;
 pub struct Interface {
     name: String,
     door: Box<dyn Door>,
-    /// All addresses of the host, as of the last list and what was changed here since.
+    /// All addresses of the host: the last list, with the changes that were made here since.
     known: Option<BTreeSet<IpAddr>>,
 }
 
-/// What the system does with addresses.
+/// The system's operations on addresses.
 trait Door: Debug + Send {
     /// All addresses of the host, on all interfaces.
     fn list(&mut self) -> io::Result<BTreeSet<IpAddr>>;
@@ -27,7 +27,7 @@ trait Door: Debug + Send {
     /// `false`: the interface has it already.
     fn create(&mut self, interface: &str, address: IpAddr) -> io::Result<bool>;
 
-    /// Looks at this interface first. A result for each address.
+    /// Looks for the addresses on this interface first. Returns a result for each address.
     fn delete(&mut self, interface: &str, addresses: &[IpAddr]) -> Vec<io::Result<()>>;
 }
 
@@ -80,8 +80,8 @@ impl Interface {
         Ok(is_new)
     }
 
-    /// Removes addresses of that kind, on whichever interface they are. None is no error; one of another kind stays. A result
-    /// for each address.
+    /// Removes addresses of the kind that [`Interface::add`] makes, on any interface. A missing address is no error; an
+    /// address of another kind stays. Returns a result for each address.
     pub fn remove(&mut self, addresses: &[IpAddr]) -> Vec<io::Result<()>> {
         let results = self.door.delete(&self.name, addresses);
         if let Some(known) = &mut self.known {

@@ -7,13 +7,13 @@
 //! |------------|----------------------------------------------------------------------------------|
 //! | `linux/`   | procfs, signalfd, systemd, capabilities, rtnetlink, inotify                      |
 //! | `windows/` | console events, process and adapter figures; the rest comes from `any/`          |
-//! | `any/`     | stand-ins built on the standard library; what has none says that it is unsupported |
+//! | `any/`     | stand-ins built on the standard library; the rest is unsupported                 |
 //!
 //! The `cfg`s below choose the folder; no other file of the crate has one for a platform. A platform that lacks something
 //! returns [`std::io::ErrorKind::Unsupported`] or an empty figure, so that callers need no `cfg` either.
 //!
-//! This crate knows nothing of Kubernetes, of proxy modes or of the configuration, and it writes no log: callers get
-//! errors as values and decide what to log.
+//! This crate does not know Kubernetes, proxy modes or the configuration, and it writes no log: callers get errors as
+//! values and decide what to log.
 
 pub mod addresses;
 pub mod claim;

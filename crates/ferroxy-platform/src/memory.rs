@@ -4,7 +4,7 @@ use std::io;
 
 use crate::system;
 
-/// What the allocator holds, in bytes unless said otherwise.
+/// The allocator's memory, in bytes unless said otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AllocatorFigures {
     pub in_use: usize,
@@ -24,7 +24,7 @@ pub fn keep_memory_small() {
     system::memory::keep_memory_small();
 }
 
-/// Returns freed memory to the system. Call it after something large, such as the start.
+/// Returns freed memory to the system. Call it after a phase that needed much memory, such as the start.
 pub fn give_memory_back() {
     system::memory::give_memory_back();
 }

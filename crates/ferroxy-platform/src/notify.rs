@@ -12,12 +12,12 @@ use crate::system::notify::Link;
 #[derive(Debug, Clone, Default)]
 pub struct Notifier {
     link: Option<Arc<Link>>,
-    /// How long the service manager waits for a sign of life.
+    /// How long the service manager waits for a heartbeat.
     watchdog: Option<Duration>,
 }
 
 impl Notifier {
-    /// The one that the environment names, if it names one.
+    /// The service manager that the environment names, if any.
     pub fn from_environment() -> io::Result<Notifier> {
         match Link::from_environment()? {
             Some((link, watchdog)) => Ok(Notifier::new(link, watchdog)),
@@ -65,7 +65,7 @@ impl Notifier {
     }
 }
 
-/// Sends the watchdog's signs of life. Its owner calls [`Heart::beat`] in its loop, at [`Heart::next_beat`] at the latest.
+/// Sends the watchdog's heartbeats. Its owner calls [`Heart::beat`] in its loop, at [`Heart::next_beat`] at the latest.
 /// No thread beats by itself: the service manager must notice an owner that hangs.
 #[derive(Debug, Clone)]
 pub struct Heart {
@@ -75,12 +75,12 @@ pub struct Heart {
 }
 
 impl Heart {
-    /// When the next sign of life is due; `None` without a watchdog.
+    /// When the next heartbeat is due; `None` without a watchdog.
     pub fn next_beat(&self) -> Option<Instant> {
         self.every.map(|_| self.next)
     }
 
-    /// Sends a sign of life if one is due.
+    /// Sends a heartbeat if one is due.
     pub fn beat(&mut self, now: Instant) {
         if let Some(every) = self.every
             && now >= self.next

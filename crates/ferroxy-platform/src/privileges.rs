@@ -47,7 +47,7 @@ impl fmt::Display for Privilege {
     }
 }
 
-/// What a process keeps while it works. All of it can stand in a `const` or `static`.
+/// The privileges that a process keeps while it works, as a value for a `const` or `static`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Privileges {
     /// For the process itself.
@@ -69,8 +69,8 @@ pub fn keep(privileges: &Privileges, extra: &[Privilege]) -> io::Result<()> {
     system::privileges::keep(privileges, extra)
 }
 
-/// Gives up every privilege of the calling thread, and of what it starts from now on: threads, and, after [`keep`], programs
-/// of whatever user.
+/// Gives up every privilege of the calling thread and of the threads that it starts from now on; after [`keep`], also
+/// of the programs that it starts, whatever their user.
 pub fn give_up_in_this_thread() -> io::Result<()> {
     system::privileges::give_up_in_this_thread()
 }

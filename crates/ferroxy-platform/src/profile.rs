@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use crate::system;
 
-/// Between two samples, in CPU time.
+/// The CPU time between two samples.
 pub const PERIOD: Duration = Duration::from_millis(10);
 
 #[derive(Debug, Clone)]
@@ -25,7 +25,7 @@ pub struct Mapping {
     pub file: String,
 }
 
-/// A profile being recorded. There is one at a time; dropping it ends it.
+/// A profile being recorded. There is one at a time; dropping it stops the recording.
 #[derive(Debug)]
 pub struct Recording {
     sampling: system::profile::Sampling,

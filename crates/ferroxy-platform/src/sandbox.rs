@@ -1,14 +1,15 @@
-//! Files of HostProcess containers (Windows). Up to containerd 1.6 such a container sees the volumes of its pod in a folder that
-//! an environment variable names, and not where the pod says. Newer ones see them in both places.
+//! Files of HostProcess containers (Windows). Up to containerd 1.6 such a container sees the volumes of its pod in a
+//! folder that an environment variable names, and not at their mount paths. With newer versions it sees them in both
+//! places.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-/// What names the folder.
+/// The environment variable that names the folder.
 pub const VARIABLE: &str = "CONTAINER_SANDBOX_MOUNT_POINT";
 
-/// Where a file of the pod is: at this path, or if there is none, at the same path inside the container's folder. A path where
-/// nothing is stays as it is.
+/// The location of a pod's file: this path, or if nothing is there, the same path inside the container's folder. If
+/// nothing is there either, the path stays as it is.
 pub fn locate(path: &Path) -> PathBuf {
     locate_in(path, std::env::var_os(VARIABLE).as_deref())
 }
@@ -18,7 +19,8 @@ fn locate_in(path: &Path, folder: Option<&OsStr>) -> PathBuf {
     inside.filter(|inside| !path.exists() && inside.exists()).unwrap_or_else(|| path.to_owned())
 }
 
-/// `C:/var/lib` in `C:/C/1234` is `C:/C/1234/var/lib`. `None` for a relative path, and for one of another host.
+/// `C:/var/lib` in `C:/C/1234` is `C:/C/1234/var/lib`. `None` for a relative path, and for a path on another host
+/// (UNC).
 fn inside(folder: &Path, path: &Path) -> Option<PathBuf> {
     let text = path.to_str()?;
     let without_drive = match text.as_bytes() {

@@ -4,8 +4,8 @@ use std::io;
 
 use crate::system;
 
-/// Runs `work`, and tells the service manager when it starts, stops and how it ended: its result is the exit code. A request
-/// to stop reaches whoever [watches signals](crate::signals::watch).
+/// Runs `work`, and reports its start and its end to the service manager: the result of `work` is the exit code. A
+/// request to stop reaches the [watcher of signals](crate::signals::watch).
 ///
 /// Blocks until the work is done. Fails if the service manager did not start this process, and on systems without one of
 /// this kind.

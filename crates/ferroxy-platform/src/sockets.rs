@@ -1,4 +1,4 @@
-//! Listening TCP sockets, non-blocking, with the options a server needs. What is served is not known here.
+//! Listening TCP sockets, non-blocking, with the options a server needs. Independent of what is served.
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener};

@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(1800);
 
 const NAME: &str = "ferroxy-test";
 
-/// A service has no environment of ours: what it does is found beside the program.
+/// A service does not have our environment: it writes a trace beside the program.
 fn trace_file() -> PathBuf {
     std::env::current_exe().unwrap().with_extension("service-trace")
 }

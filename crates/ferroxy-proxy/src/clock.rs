@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// Nanoseconds since the engine first asked. Enough for 584 years.
+/// Nanoseconds since the first call of [`now`]. Enough for 584 years.
 pub type Nanos = u64;
 
 pub const NEVER: Nanos = Nanos::MAX;

@@ -1,18 +1,18 @@
-//! What the engine counts. The data path adds to relaxed atomics; readers get plain values.
+//! The counters of the engine. The data path adds to relaxed atomics; readers get plain values.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use crate::config::Key;
 
-/// Everything, at one moment.
+/// All counters at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Counters {
     pub engine: EngineCounters,
     pub pools: BTreeMap<Key, PoolCounters>,
 }
 
-/// What belongs to no pool.
+/// Counters that belong to no pool.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct EngineCounters {
     /// Connections accepted.
@@ -29,20 +29,20 @@ pub struct EngineCounters {
     pub shed: u64,
     /// UDP sessions that are open now.
     pub sessions: u64,
-    /// UDP sessions that made room for others.
+    /// UDP sessions that were evicted because of a limit.
     pub evicted_sessions: u64,
 }
 
-/// Counted since the pool was added, whatever has happened to its endpoints.
+/// Counted since the pool was added, including endpoints that have left.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PoolCounters {
     /// Connections that got an endpoint.
     pub connections: u64,
-    /// Of those, open now; also those to endpoints that have left.
+    /// Connections that are open now, including those to endpoints that have left.
     pub active: u64,
-    /// From clients to endpoints.
+    /// Bytes from clients to endpoints.
     pub bytes_in: u64,
-    /// From endpoints to clients.
+    /// Bytes from endpoints to clients.
     pub bytes_out: u64,
     pub datagrams_in: u64,
     pub datagrams_out: u64,
@@ -64,12 +64,12 @@ pub struct PoolCounters {
     /// UDP sessions opened, and those open now.
     pub sessions: u64,
     pub active_sessions: u64,
-    /// Datagrams that could not be sent on: no endpoint, or a full socket.
+    /// Datagrams that could not be forwarded: no endpoint, or a full socket.
     pub dropped_datagrams: u64,
     pub endpoints: BTreeMap<SocketAddr, EndpointCounters>,
 }
 
-/// An endpoint that the pool has now. One that leaves and comes back starts again.
+/// An endpoint that the pool has now. The counters of one that leaves and comes back start at zero.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct EndpointCounters {
     pub connections: u64,
@@ -82,7 +82,7 @@ pub struct EndpointCounters {
     pub ejections: u64,
     /// Left out now because of failed dials.
     pub ejected: bool,
-    /// UDP sessions that are open now, and all there were.
+    /// UDP sessions that are open now, and all that were ever opened.
     pub sessions: u64,
     pub all_sessions: u64,
     /// The moving average of its latency, if it was measured.

@@ -1,5 +1,5 @@
-//! Ejected endpoints of all pools, by address: a passed probe finds its pools without a look at every pool, and without a
-//! lock that a change holds.
+//! Ejected endpoints of all pools, by address: a passed probe finds the pools of its endpoint without walking all
+//! pools, and without taking the lock that a change holds.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -8,12 +8,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::pool::Pool;
 
-/// Entries of ejections that ended by themselves are removed when there are so many, or twice as many as were left.
+/// When the map has this many addresses, and twice as many as the last cleanup left, entries of expired ejections are
+/// removed.
 const MANY: usize = 1000;
 
 #[derive(Debug, Default)]
 pub struct Ejected {
-    /// Most of the time 0, and then nothing is locked.
+    /// The number of addresses. Usually 0, and then `pardon` takes no lock.
     count: AtomicUsize,
     pools: Mutex<Pools>,
 }
@@ -25,7 +26,7 @@ struct Pools {
 }
 
 impl Ejected {
-    /// The pool leaves out this endpoint for a while.
+    /// Records that the pool has ejected this endpoint.
     pub fn add(&self, address: SocketAddr, pool: &Arc<Pool>) {
         let mut pools = self.pools();
         if pools.by_address.len() >= MANY.max(2 * pools.left) {

@@ -3,7 +3,7 @@
 //!
 //! A caller describes what to serve, and changes it piece by piece:
 //!
-//! - a [`Pool`] is a set of endpoints with everything about choosing one of them and treating its connections;
+//! - a [`Pool`] is a set of endpoints, with the rules for choosing one of them and for treating its connections;
 //! - a [`Frontend`] is a place where clients arrive (a socket of its own, or an original destination behind a redirect
 //!   listener), with [`Route`]s: which clients go to which pool. A client that no route matches is refused;
 //! - a [`Redirect`] is a TCP socket to which packet rules redirect connections of many frontends.

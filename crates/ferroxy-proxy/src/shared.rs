@@ -1,4 +1,5 @@
-//! What all threads of an engine share besides pools and frontends: settings, the budget of connections, counters.
+//! State that all threads of an engine share besides pools and frontends: settings, the budget of connections,
+//! counters.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -21,7 +22,7 @@ pub struct Shared {
     /// Connections at a time.
     limit: usize,
     open: AtomicUsize,
-    /// Told when a connection ends while accepting is paused.
+    /// Notified when a connection ends while accepting is paused.
     pub room: Notify,
     is_waiting: AtomicBool,
     pub tally: Tally,
@@ -58,13 +59,13 @@ impl Shared {
         }
     }
 
-    /// Whether one more connection may be accepted. After `false`, [`Shared::room`] tells when to ask again.
+    /// Whether one more connection may be accepted. After `false`, wait for [`Shared::room`].
     pub fn has_room(&self) -> bool {
         if self.open.load(Relaxed) < self.limit {
             return true;
         }
         self.is_waiting.store(true, Relaxed);
-        // One may have ended since.
+        // A connection may have ended since the first check.
         self.open.load(Relaxed) < self.limit
     }
 

@@ -39,7 +39,7 @@ impl Frontend {
     }
 }
 
-/// Frontends by original destination. In parts, of which a change copies one.
+/// Frontends by original destination. The table has parts, because a change copies a whole map.
 #[derive(Debug)]
 pub struct Table {
     parts: Vec<ArcSwap<HashMap<SocketAddr, Arc<Frontend>>>>,

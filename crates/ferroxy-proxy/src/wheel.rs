@@ -1,5 +1,5 @@
-//! Timers of each thread for idle times: a wheel with a coarse tick. Activity only stores a number; the wheel looks at each
-//! timer at least once in a turn, and forgets those whose owner is gone.
+//! Timers of each thread for idle times: a wheel with a coarse tick. Activity only stores a number; the wheel checks
+//! each timer at least once in a turn, and removes timers whose owner is gone.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -20,8 +20,8 @@ thread_local! {
     static WHEEL: RefCell<Wheel> = RefCell::new(Wheel::new());
 }
 
-/// A timer that expires when nothing has happened for `limit`. Dropping it releases the task at once: the wheel finds out at
-/// its next look, seconds later.
+/// A timer that expires when nothing has happened for `limit`. Dropping it releases the task at once; the wheel notices
+/// only at its next check, seconds later.
 #[derive(Debug)]
 pub struct Timer(Arc<Inner>);
 

@@ -25,11 +25,11 @@ pub struct Listening {
     #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "sockets are not handed over"))]
     socket: Listened,
     task: Aborter,
-    /// Ends when the task and its socket are gone.
+    /// Disconnects when the task and its socket are gone.
     gone: mpsc::Receiver<()>,
 }
 
-/// The socket, which the task has as well.
+/// The socket, shared with its task.
 #[derive(Debug)]
 #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "sockets are not handed over"))]
 enum Listened {
@@ -88,7 +88,7 @@ impl Worker {
     }
 }
 
-/// What listens, with its sign of life.
+/// A future that listens, and a sender that is dropped after it.
 struct Task {
     listening: Pin<Box<dyn Future<Output = ()> + Send>>,
     /// Dropped after the socket, also if the task is aborted before its first turn: fields are dropped in their order.
@@ -111,7 +111,7 @@ impl Listening {
 
     /// Waits until the socket is closed.
     pub fn wait(self) {
-        // Nothing is ever sent: the end of the task ends it.
+        // Nothing is ever sent: `recv` returns when the task ends.
         let _ = self.gone.recv();
     }
 }
@@ -133,7 +133,7 @@ pub struct Sibling(Handle);
 impl Sibling {
     pub fn take_connection(&self, arrived: Arrived) {
         let Arrived { stream, peer, entry, accepted } = arrived;
-        // If it cannot change threads, memory is short, and the client sees it closed.
+        // The move fails only if memory is short; then the client's connection is closed.
         if let Ok(stream) = stream.move_to(&self.0) {
             self.0.spawn(serve(Arrived { stream, peer, entry, accepted }));
         }

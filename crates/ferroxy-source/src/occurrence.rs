@@ -1,4 +1,4 @@
-//! What is reported to people as an Event of the cluster. Sending it is the API client's part (`kube/recorder.rs`).
+//! An occurrence that users see as an Event of the cluster. The API client sends it (`kube/recorder.rs`).
 
 /// An event to send.
 #[derive(Debug, Clone, PartialEq, Eq)]

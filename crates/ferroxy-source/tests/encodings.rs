@@ -1,5 +1,5 @@
-//! The API as a source in protobuf and in JSON, against the test API server: what is requested, what is reported, and what happens when
-//! the server cannot, or sends what is neither.
+//! The API as a source in protobuf and in JSON, against the test API server: what is requested, what is reported, and
+//! what happens when the server has no protobuf, or sends neither encoding.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on says so")]
 
@@ -59,7 +59,7 @@ fn fill(server: &Server) {
     }
 }
 
-/// What reading everything once gives, in an order that does not depend on chance.
+/// The events of reading everything once, in a stable order.
 fn read(options: Options) -> Vec<String> {
     let (events, troubles) = KubeSource::open(options).unwrap().read_once(PATIENCE).unwrap();
     assert_eq!(troubles, []);
@@ -158,7 +158,7 @@ impl Watched {
         self.until(|update| *update == Update::Listed)
     }
 
-    /// Until the slice has so many endpoints.
+    /// Waits until the slice has `count` endpoints.
     fn until_endpoints(&mut self, count: usize) -> &mut Watched {
         let has = |event: &Event| matches!(event, Event::Slice(slice) if slice.endpoints.len() == count);
         self.until(|update| matches!(update, Update::Events(events) if events.iter().any(has)))
@@ -196,7 +196,7 @@ fn changes_deletions_and_bookmarks() {
     server.delete(api::Kind::EndpointSlice, "shop", "web-1").unwrap();
     let gone = Event::SliceGone { namespace: "shop".into(), name: "web-1".into() };
     watched.until(|update| matches!(update, Update::Events(events) if events.contains(&gone)));
-    // Of another kind: only a bookmark moves the version of the slices.
+    // The object is of another kind: only a bookmark moves the version of the slices.
     let version = server.put(&service("later")).unwrap().to_string();
     watched.wait_until_slices(|it| it.version.as_deref() == Some(&version));
     assert!(server.requests().iter().filter(|it| it.verb == Verb::StreamList).all(|it| it.accept == BOTH));

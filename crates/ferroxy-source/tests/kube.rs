@@ -66,7 +66,7 @@ fn shown(event: &Event, known: &mut BTreeSet<String>) -> Vec<String> {
 }
 
 impl Watched {
-    /// Takes updates in until one of them is this.
+    /// Takes updates in until one of them is `wanted`.
     fn until(&mut self, wanted: &str) -> &mut Watched {
         while self.received.last().is_none_or(|last| last != wanted) {
             let update = self.updates.recv_timeout(PATIENCE);
@@ -84,7 +84,7 @@ impl Watched {
                 let shown: Vec<String> =
                     events.iter().flat_map(|event| shown(event, &mut self.known)).collect();
                 if shown.iter().any(|it| it == wanted) {
-                    // What comes in the same batch after it would hide it.
+                    // An event after it in the same batch would hide it.
                     assert_eq!(shown.last().map(String::as_str), Some(wanted), "{events:?}");
                 }
                 self.received.extend(shown);
@@ -95,7 +95,7 @@ impl Watched {
             Update::Troubles(troubles) => {
                 let mut troubles: Vec<String> =
                     troubles.iter().map(|it| format!("{}: {}", it.field, it.reason)).collect();
-                // Which of several resources is refused last is chance.
+                // The order in which the server refuses several resources is random.
                 troubles.sort_by_key(|trouble| trouble == wanted);
                 self.received.extend(troubles);
             }
@@ -149,7 +149,7 @@ fn a_streaming_list_and_the_watch_it_becomes() {
     watched.wait_until_services(|it| (it.relists, it.errors) == (0, 0));
 }
 
-/// The rules made of them would go and come back at every start.
+/// Otherwise the rules made of them would be removed and added again at every start.
 #[test]
 fn service_cidrs_belong_to_the_first_list_unless_they_cannot_be_had() {
     let server = Server::start();
@@ -313,7 +313,7 @@ fn a_refused_token_is_read_again() {
     server.answer("services", [list(&[added("a", 5)], 9)]);
     let mut watched = watch(Options { kubeconfig: Some(path), master: None, ..options(&server) });
     watched.until("Services: answered 401: Unauthorized");
-    // The line end does not belong to it.
+    // The newline does not belong to the token.
     fs::write(directory.path().join("token"), "new\n").unwrap();
     watched.until("listed");
     assert_eq!(watched.services(), ["+a"]);
@@ -357,7 +357,7 @@ fn a_new_token_moves_the_watches_without_listing_again() {
     let again = server.wait_for_request("services", 2);
     assert_eq!(again.token, "new");
     assert!(again.target.contains("&resourceVersion=9&"), "{}", again.target);
-    // A configuration that cannot be read changes nothing but this.
+    // A configuration that cannot be read only causes this message.
     let good = fs::read_to_string(&kubeconfig).unwrap();
     fs::write(&kubeconfig, "clusters: [").unwrap();
     while !watched.received.last().is_some_and(|it| it.starts_with("credentials: kubeconfig ")) {
@@ -378,7 +378,7 @@ fn a_server_that_falls_silent_is_left() {
     let mut watched = watch(options(&server));
     watched.until("listed");
     server.freeze(true);
-    // The probe is not answered, and then the watches are asked for again.
+    // The probe is not answered, and then the watches are requested again.
     let again = server.wait_for_request("services", 2);
     assert!(again.target.contains("&resourceVersion=9&"), "{}", again.target);
     assert!(!server.asked("version").is_empty());
@@ -405,7 +405,7 @@ fn reading_once() {
 fn reading_once_from_nobody_says_why() {
     let unused = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let options = Options { master: Some(format!("http://{unused}")), ..Options::for_node("ka") };
-    // On a busy machine the first dial may take longer than the first times.
+    // On a busy machine the first dial may take longer than the first limits.
     let mut time = Duration::from_secs(2);
     loop {
         let error = KubeSource::open(options.clone()).unwrap().read_once(time).unwrap_err();
@@ -439,7 +439,7 @@ fn events_for_people() {
     assert_eq!(posted.target, "/apis/events.k8s.io/v1/namespaces/shop/events");
     assert!(posted.body.contains(r#""note":"port 31000 is taken""#), "{}", posted.body);
     assert!(posted.body.contains(r#""type":"Warning""#), "{}", posted.body);
-    // What was said is not repeated.
+    // An event that was sent is not repeated.
     recorder.emit(occurrence.clone());
     recorder.emit(Occurrence { reason: "Other".into(), ..occurrence });
     let posted = server.wait_for_request("events", 3);

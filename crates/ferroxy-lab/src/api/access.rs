@@ -57,10 +57,10 @@ pub(super) struct Authority {
 /// The certificates of the server, and the credentials that are valid now.
 pub(super) struct Doors {
     access: Access,
-    /// The server's, for its certificates.
+    /// The server's address, for its certificates.
     address: IpAddr,
     authority: Authority,
-    /// A separate one, so that client certificates stay valid if the server's authority is replaced.
+    /// A separate authority, so that client certificates stay valid if the server's authority is replaced.
     client_authority: Authority,
     tls: Option<Arc<ServerConfig>>,
     token: String,
@@ -100,12 +100,12 @@ impl Doors {
         }
     }
 
-    /// For new connections. None without TLS.
+    /// The TLS configuration for new connections. None without TLS.
     pub fn tls(&self) -> Option<Arc<ServerConfig>> {
         self.tls.clone()
     }
 
-    /// Of the authority that has signed the server's certificate.
+    /// The certificate of the authority that has signed the server's certificate.
     pub fn authority_certificate(&self) -> &str {
         &self.authority.certificate
     }
@@ -179,7 +179,7 @@ impl Authority {
         self.sign(params, "kube-apiserver", ExtendedKeyUsagePurpose::ServerAuth)
     }
 
-    /// For the user of kube-proxy. Numbered, so that they differ.
+    /// A certificate for the user of kube-proxy. The number makes each certificate different.
     pub fn client_certificate(&self, number: usize) -> Result<Identity, CertificateError> {
         let mut params = CertificateParams::new(Vec::new())?;
         params.distinguished_name.push(DnType::OrganizationName, format!("issue {number}"));

@@ -130,7 +130,7 @@ fn refuse(status: &Status, wire: Wire) -> Response<AnswerBody> {
     response
 }
 
-/// What is written back, and what is no resource: there is no need for it in protobuf.
+/// For objects that were written and for paths that are no resource: no client needs them in protobuf.
 fn json(code: StatusCode, body: AnswerBody) -> Response<AnswerBody> {
     encoded(code, Wire::Json.content_type(false), body)
 }

@@ -1,4 +1,5 @@
-//! Puts objects into an API server through its API, as `kubectl apply --server-side` does. Used with the real one.
+//! Puts objects into an API server through its API, as `kubectl apply --server-side` does. Used with the real API
+//! server.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -15,7 +16,7 @@ use crate::error::{LabError, Result};
 #[derive(Debug)]
 pub(super) struct Applier {
     caller: Caller,
-    /// Known to exist.
+    /// Namespaces that are known to exist.
     namespaces: Mutex<BTreeSet<String>>,
 }
 
@@ -43,7 +44,7 @@ impl Applier {
         expect(&reply, &[200, 202], || format!("delete {path}"))
     }
 
-    /// Server-side apply: creates, or makes equal what this has put there before.
+    /// Server-side apply: creates the object, or replaces what an earlier apply has set.
     fn apply(&self, path: &str, object: &Value) -> Result<()> {
         let path = format!("{path}?fieldManager=ferroxy-lab&force=true");
         let body = Bytes::from(object.to_string());
@@ -51,8 +52,8 @@ impl Applier {
         expect(&reply, &[200, 201], || format!("apply {path}"))
     }
 
-    /// Merged, which replaces lists as a whole: a node's addresses have their type for a key, so that no two of one type can
-    /// be applied, one of each family for example.
+    /// The status is merged, which replaces lists as a whole. It cannot be applied: the key of a node's addresses is
+    /// their type, so that two addresses of one type, for example one of each family, are rejected.
     fn set_status(&self, path: &str, status: &Value) -> Result<()> {
         let path = format!("{path}/status");
         let body = Bytes::from(status.to_string());
@@ -71,7 +72,7 @@ impl Applier {
     }
 }
 
-/// The path of an object, and the namespace that must be there for it.
+/// The path of an object, and the namespace that must exist for it.
 fn place_of(object: &Value) -> Result<(String, Option<String>)> {
     let wrong = |what: &str| LabError::Api(format!("an object without a known {what}: {object}"));
     let kind = object["kind"].as_str().and_then(Kind::from_name).ok_or_else(|| wrong("kind"))?;
@@ -81,8 +82,8 @@ fn place_of(object: &Value) -> Result<(String, Option<String>)> {
     Ok((format!("{}/{name}", kind.path(namespace.as_deref())), namespace))
 }
 
-/// Without what only the server may set, and without the status, which has a path of its own. The server ignores the status
-/// here, but not before it has tried to merge it.
+/// The object without fields that only the server may set, and without the status, which has a path of its own. (The
+/// server ignores a status here, but tries to merge it first.)
 fn applied(object: &Value) -> Value {
     let mut object = object.clone();
     if let Some(fields) = object.as_object_mut() {

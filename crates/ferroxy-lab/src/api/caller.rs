@@ -157,7 +157,7 @@ async fn shake_hands(
 ) -> std::result::Result<Connection, String> {
     let (open, connection) =
         http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
-    // If it ends, the current or the next request fails.
+    // If the connection ends, the current or the next request fails.
     tokio::spawn(async move { drop(connection.await) });
     Ok(open)
 }

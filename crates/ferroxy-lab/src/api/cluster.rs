@@ -122,7 +122,7 @@ impl Cluster {
         })
     }
 
-    /// No two endpoints have the same.
+    /// Different for each endpoint.
     pub fn endpoint_address(&self, index: usize, endpoint: usize) -> Ipv4Addr {
         offset(PODS, index * self.endpoints + endpoint)
     }
@@ -132,7 +132,7 @@ const PODS: Ipv4Addr = Ipv4Addr::new(10, 128, 0, 1);
 /// Where endpoints move to.
 const SPARE: Ipv4Addr = Ipv4Addr::new(10, 192, 0, 1);
 
-/// No two Services have the same; none is that of default/kubernetes or of DNS.
+/// Different for each Service, and not the address of default/kubernetes or of DNS.
 pub fn cluster_ip(index: usize) -> Ipv4Addr {
     offset(Ipv4Addr::new(10, 96, 1, 0), index)
 }

@@ -74,7 +74,7 @@ impl Assets {
 /// Runs until dropped.
 #[derive(Debug)]
 pub struct ControlPlane {
-    // In the order they must end in.
+    // In the order in which they must be dropped.
     applier: Applier,
     kube_apiserver: Process,
     _etcd: Process,
@@ -84,7 +84,7 @@ pub struct ControlPlane {
 
 impl ControlPlane {
     /// Ready when this returns. Listens on an address in the network namespace of the calling thread; keeps its files
-    /// in a folder, which is the caller's to remove.
+    /// in a folder, which the caller removes.
     pub fn start(assets: &Assets, folder: &Path, address: Ipv4Addr) -> Result<ControlPlane> {
         let ports = Ports::find(address)?;
         let papers = Papers::write(folder, address)?;
@@ -167,7 +167,7 @@ struct Ports {
 }
 
 impl Ports {
-    /// Free at this moment, which is the best for programs that need a port as an argument.
+    /// Ports that are free at this moment: no better guarantee exists for programs that need a port as an argument.
     fn find(address: Ipv4Addr) -> Result<Ports> {
         // All sockets stay open until all ports are found, so that no port is found twice.
         let hold = |address: Ipv4Addr| {
@@ -226,7 +226,7 @@ fn etcd_arguments(folder: &Path, ports: &Ports) -> Vec<String> {
     ]
 }
 
-/// Nothing here must outlive a crash, and without waiting for the disk it is far faster. Only some versions can.
+/// No data has to survive a crash, and without fsync etcd is far faster. Only some versions have this argument.
 fn dispensable_etcd_argument(etcd: &Path) -> Result<Option<String>> {
     let help = Command::new(etcd).arg("--help").output();
     let help = help.map_err(|e| LabError::system(format!("run {} --help", etcd.display()), e))?;
@@ -241,9 +241,9 @@ fn kube_apiserver_arguments(folder: &Path, ports: &Ports) -> Vec<String> {
         format!("--etcd-servers=http://{}", ports.etcd),
         format!("--bind-address={}", ports.api.ip()),
         format!("--secure-port={}", ports.api.port()),
-        // Else it looks for the interface of the default route, and a namespace may have none.
+        // Otherwise it looks for the interface of the default route, and a namespace may have none.
         format!("--advertise-address={}", ports.api.ip()),
-        // Else it writes itself into the endpoints of default/kubernetes, which are the tests' to choose.
+        // Otherwise it writes itself into the endpoints of default/kubernetes, which tests choose.
         "--endpoint-reconciler-type=none".to_owned(),
         format!("--cert-dir={}", folder.display()),
         format!("--tls-cert-file={}", file("server.crt")),
@@ -251,7 +251,7 @@ fn kube_apiserver_arguments(folder: &Path, ports: &Ports) -> Vec<String> {
         format!("--client-ca-file={}", file("clients.crt")),
         format!("--token-auth-file={}", file("tokens.csv")),
         "--authorization-mode=RBAC".to_owned(),
-        // Wants a service account in every namespace, which a controller makes that does not run.
+        // This plugin requires a service account in every namespace. A controller creates those, and it does not run.
         "--disable-admission-plugins=ServiceAccount".to_owned(),
         "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
         format!("--service-account-key-file={}", file("service-accounts.pub")),
@@ -265,8 +265,8 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    /// Written by another process: had we a descriptor to write it with, a child forked in another thread might still
-    /// hold it when the program is to run, and it would be "busy".
+    /// Another process writes the file: if this process had a descriptor to write it, a child forked in another thread
+    /// might still hold that descriptor when the program is executed, which then fails with "text file busy".
     fn program(folder: &Path, name: &str, script: &str) {
         let write = r#"printf '#!/bin/sh\n%s\n' "$1" > "$2" && chmod 755 "$2""#;
         let words = ["-c", write, "sh", script];

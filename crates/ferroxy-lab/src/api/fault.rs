@@ -39,7 +39,7 @@ pub enum Fault {
     EndlessInitialEvents,
     /// The server has only JSON: other encodings are not acceptable (406).
     NoProtobuf,
-    /// Every watch begins with this.
+    /// Every watch begins with this injection.
     WatchesBegin(Injection),
 }
 
@@ -61,7 +61,7 @@ pub enum Injection {
     Error(u16),
     /// Bytes that are no event in any encoding. The stream continues.
     Garbage,
-    /// A length of a frame that no frame has. The stream continues.
+    /// A frame length that no frame has. The stream continues.
     AbsurdLength,
     /// Half of an event, then the regular end of the answer.
     Truncated,

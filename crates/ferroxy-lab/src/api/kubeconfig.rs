@@ -68,7 +68,7 @@ pub(super) fn write_service_account(folder: &Path, contents: &Contents<'_>) -> R
     Ok(())
 }
 
-/// Embedded where the credentials are, and a file where they are files.
+/// The authority is embedded if the credentials are, and otherwise a file.
 fn authority_lines(folder: &Path, login: Login, contents: &Contents<'_>) -> Result<String> {
     let Some(authority) = contents.authority else { return Ok(String::new()) };
     match login {

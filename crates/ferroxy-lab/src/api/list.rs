@@ -64,7 +64,7 @@ async fn send(mut body: Bytes, pieces: &mut Pieces) -> Result<(), Ended> {
 
 /// The parameters of a list.
 struct Question {
-    /// None: as things are now.
+    /// None: the current version.
     at: Option<Version>,
     not_before: Version,
     after: Option<Key>,
@@ -113,7 +113,7 @@ impl Question {
     }
 }
 
-/// Zero when it is not there.
+/// Zero if the parameter is missing.
 pub(super) fn read_number(request: &Request, name: &'static str) -> Result<u64, Status> {
     match request.parameter(name) {
         "" => Ok(0),

@@ -83,7 +83,7 @@ fn set_listening(listener: &mut Option<TcpListener>, open: bool, address: Socket
     Ok(())
 }
 
-/// In the network namespace of the calling thread.
+/// Binds in the network namespace of the calling thread.
 pub(super) fn bind(address: SocketAddr) -> io::Result<StdListener> {
     let listener = StdListener::bind(address)?;
     listener.set_nonblocking(true)?;
@@ -96,14 +96,14 @@ fn begin(shared: &Arc<Shared>, stream: TcpStream) {
     let shared = Arc::clone(shared);
     let cut = shared.cut.subscribe();
     tokio::spawn(async move {
-        // Whichever comes first, the connection is over.
+        // A cut and the end of serving both end the connection.
         let (Ok(()) | Err(())) = unless(cut_now(cut), serve(&shared, stream)).await;
         shared.connections.open.fetch_sub(1, Ordering::Relaxed);
     });
 }
 
 async fn cut_now(mut cut: watch::Receiver<()>) {
-    // An error is the end of the server: a cut as well.
+    // An error means that the server ends, which is a cut as well.
     drop(cut.changed().await);
 }
 
@@ -111,7 +111,7 @@ async fn serve(shared: &Arc<Shared>, stream: TcpStream) {
     if shared.faults.has(&Fault::HangConnections) {
         pending::<()>().await;
     }
-    // Events are small and must go at once.
+    // Events are small and must be sent at once.
     if stream.set_nodelay(true).is_err() {
         return;
     }

@@ -1,7 +1,7 @@
-//! A Kubernetes API server for tests: lists, watches and log-ins as the original has them, of the few kinds a service
-//! proxy reads, with faults on demand. It refuses what tests have put by mistake and the original refuses (`rules`), allocates
-//! nothing, and has no controller behind it.
-//! Beside it: the real API server where there is one to run ([`ControlPlane`]), for what must hold of both
+//! A Kubernetes API server for tests: lists, watches and log-ins like those of the real one, for the few kinds that a
+//! service proxy reads, with faults on demand. It rejects objects that tests have put by mistake and that the real one
+//! rejects (`rules`). It allocates nothing, and has no controller behind it.
+//! Beside it: the real API server where there is one to run ([`ControlPlane`]), for tests that both must pass
 //! ([`ApiHost`]), and clusters of any size ([`cluster`]).
 //!
 //! ```no_run

@@ -92,7 +92,7 @@ impl Object {
         &self.text
     }
 
-    /// The same in protobuf, without an envelope, as in lists.
+    /// The object in protobuf, without an envelope, as in lists.
     pub fn message(&self) -> &Bytes {
         let write = || protobuf::object(self.kind, &serde_json::from_slice(&self.text).unwrap_or_default());
         self.message.get_or_init(|| write().into())
@@ -164,7 +164,7 @@ fn read_cluster_ip(spec: &RawValue) -> String {
     serde_json::from_str(spec.get()).map(|spec: Spec| spec.cluster_ip).unwrap_or_default()
 }
 
-/// Each after a comma.
+/// Writes a comma before each field.
 fn write_fields(text: &mut Vec<u8>, fields: &Fields<'_>) -> Result<(), ObjectError> {
     for (name, value) in fields {
         text.push(b',');

@@ -59,7 +59,7 @@ pub(super) async fn pass_on(
     let stream = TcpStream::connect((address.as_str(), target.port)).await.map_err(|it| unreachable(&it))?;
     let (mut open, connection) =
         http1::handshake(TokioIo::new(stream)).await.map_err(|error| unreachable(&error))?;
-    // If it ends, the request fails.
+    // If the connection ends, the request fails.
     tokio::spawn(async move { drop(connection.await) });
     let request = forwarded(target, &format!("{address}:{}", target.port), head, body);
     let request = request.map_err(|error| Status::bad_request(error.to_string()))?;

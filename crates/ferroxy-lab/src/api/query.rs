@@ -20,7 +20,7 @@ pub enum Verb {
     Patch,
     /// A request to a port of a pod.
     Proxy,
-    /// `/version`, `/livez` and whatever else is no resource; methods the server does not know.
+    /// Paths that are no resource, such as `/version` and `/livez`; methods that the server does not know.
     Other,
 }
 

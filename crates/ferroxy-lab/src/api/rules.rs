@@ -1,5 +1,6 @@
-//! What an API server refuses: the rules of Kubernetes' validation that tests have broken, for the few kinds served here. Not a
-//! complete validation: it grows with what the real one ([`super::ControlPlane`]) was seen to refuse.
+//! Checks that reject objects: the rules of Kubernetes' validation that tests have broken, for the few kinds served
+//! here. Not a complete validation: a rule is added when the real API server ([`super::ControlPlane`]) is seen to
+//! reject an object.
 
 use std::net::IpAddr;
 
@@ -33,8 +34,8 @@ pub(super) fn check(kind: Kind, object: &Value) -> Result<(), Status> {
     Err(Status::invalid(kind, name, &causes))
 }
 
-/// Server-side apply merges lists by a key. The key of a node's addresses is their type, so two of one type cannot be applied,
-/// though a node with an address in each family has them: `status` must be written another way.
+/// Server-side apply merges lists by a key. The key of a node's addresses is their type, so that two addresses of one
+/// type are rejected. A node with an address in each family has two: its `status` must be written in another way.
 pub(super) fn check_apply(kind: Kind, object: &Value) -> Result<(), Status> {
     let addresses = object["status"]["addresses"].as_array().filter(|_| kind == Kind::Node);
     let mut types: Vec<&str> = addresses.into_iter().flatten().filter_map(|it| it["type"].as_str()).collect();
@@ -82,7 +83,7 @@ fn check_service(spec: &Value) -> Vec<Cause> {
     causes
 }
 
-/// Of `events.k8s.io/v1`.
+/// The rules of `events.k8s.io/v1`.
 fn check_event(event: &Value) -> Vec<Cause> {
     let text = |field: &str| event[field].as_str().unwrap_or_default();
     let mut causes = Vec::new();

@@ -70,7 +70,7 @@ impl Term {
     }
 }
 
-/// Commas divide terms, and the values in parentheses.
+/// Commas separate terms. (Inside parentheses they separate values.)
 fn terms(selector: &str) -> impl Iterator<Item = &str> {
     let mut depth = 0;
     let divides = move |c: char| {
@@ -105,7 +105,7 @@ fn field_term(term: &str) -> Result<Term, String> {
 }
 
 fn comparison(term: &str) -> Option<(&str, Test)> {
-    // `==` before `=`: the same comparison, spelled twice.
+    // `==` before `=`: both mean the same comparison.
     if let Some((name, value)) = term.split_once("!=") {
         return Some((name.trim(), Test::Differs(value.trim().to_owned())));
     }

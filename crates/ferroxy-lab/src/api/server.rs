@@ -83,8 +83,9 @@ pub(super) struct Connections {
 }
 
 impl Server {
-    /// Listens when this returns, in the network namespace of the calling thread: `namespace.run(|| Server::start(…))`
-    /// puts it into another.
+    /// Listens when this returns, in the network namespace of the calling thread: `namespace.run(
+    ///
+    /// Server::start(…))` starts it in another.
     pub fn start(options: Options) -> Result<Server> {
         if options.access == Access::ClientCertificate && !options.tls {
             return Err(LabError::Api("client certificates need TLS".to_owned()));
@@ -143,14 +144,14 @@ impl Server {
 
 /// Objects of the cluster.
 impl Server {
-    /// Creates or replaces an object. Watches have the change before this returns. The error is what the original answers to an object
-    /// that it refuses.
+    /// Creates or replaces an object. Watches have the change before this returns. The error is the answer of a real
+    /// API server to an object that it rejects.
     pub fn put(&self, object: &Value) -> Result<Version> {
         check(object)?;
         self.put_raw(object.to_string().as_bytes())
     }
 
-    /// The same from JSON text, whose fields are not checked: they may be invalid or huge.
+    /// As [`Server::put`], from JSON text whose fields are not checked: they may be invalid or huge.
     pub fn put_raw(&self, json: &[u8]) -> Result<Version> {
         let (kind, version) = {
             let mut store = lock(&self.shared.store);
@@ -160,7 +161,7 @@ impl Server {
         Ok(version)
     }
 
-    /// Many at once, with one notification.
+    /// Puts many objects, with one notification of the watches.
     pub fn put_all(&self, objects: impl IntoIterator<Item = impl AsRef<[u8]>>) -> Result<Version> {
         let version = {
             let mut store = lock(&self.shared.store);
@@ -196,7 +197,7 @@ impl Server {
         lock(&self.shared.store).compact();
     }
 
-    /// Of the last change.
+    /// The version of the last change.
     pub fn version(&self) -> Version {
         lock(&self.shared.store).version()
     }
@@ -215,7 +216,7 @@ impl Server {
 }
 
 impl Shared {
-    /// How many watches it reached.
+    /// Returns the number of watches that it reached.
     pub fn nudge(&self, kind: Kind, nudge: &Nudge) -> usize {
         let watchers = lock(&self.watchers);
         let reached = |watcher: &&Watcher| watcher.kind == kind && watcher.nudge.send(nudge.clone()).is_ok();
@@ -229,7 +230,7 @@ fn check(object: &Value) -> Result<()> {
         .map_err(|status| LabError::Api(format!("{} {}", status.code, status.message())))
 }
 
-/// What goes wrong.
+/// Faults.
 impl Server {
     /// Affects all requests. In force when this returns.
     pub fn fault(&self, fault: Fault) -> Result<()> {
@@ -297,7 +298,7 @@ impl Server {
         Ok(lock(&self.shared.access).renew_server_certificate()?)
     }
 
-    /// A new CA, too. Clients need a new kubeconfig.
+    /// Also creates a new CA. Clients need a new kubeconfig.
     pub fn renew_authority(&self) -> Result<()> {
         Ok(lock(&self.shared.access).renew_authority()?)
     }

@@ -21,7 +21,7 @@ impl Status {
         Status { code, reason, message: message.into(), details: None, retry_after: None }
     }
 
-    /// An answer chosen by its number, as a fault.
+    /// The answer with a status code, for faults.
     pub fn of_code(code: u16, retry_after: Option<Duration>) -> Status {
         let (reason, message) = match code {
             400 => ("BadRequest", "the server rejected our request for an unknown reason"),
@@ -61,7 +61,7 @@ impl Status {
         Status { details: Some(details), ..Status::new(404, "NotFound", message) }
     }
 
-    /// An object that breaks rules: fields, and what is wrong with each.
+    /// An object that breaks rules: each field, and what is wrong with it.
     pub fn invalid(kind: Kind, name: &str, causes: &[(&'static str, String)]) -> Status {
         let each: Vec<String> =
             causes.iter().map(|(field, why)| format!("{field}: Invalid value: {why}")).collect();

@@ -10,7 +10,7 @@ use super::selector::Selector;
 
 #[derive(Debug)]
 pub(super) struct Store {
-    /// Of the last change of any kind.
+    /// The version of the last change of any kind.
     version: Version,
     shelves: BTreeMap<Kind, Shelf>,
     /// How many changes of a kind are remembered.
@@ -124,7 +124,8 @@ impl Store {
         let same = shelf.objects.range::<Key, _>(range).filter(|(key, _)| !undone.contains_key(key));
         let same = same.map(|(_, object)| object);
         let other = undone.range::<Key, _>(range).filter_map(|(_, before)| *before);
-        // The first of the union are among the first of each; one more than the limit shows whether more follow.
+        // The first objects of the union are among the first of both lists; one more than the limit shows whether more
+        // follow.
         let first = |objects: &mut dyn Iterator<Item = &Arc<Object>>| -> Vec<Arc<Object>> {
             objects.filter(|object| selection.has(object)).take(limit.saturating_add(1)).cloned().collect()
         };

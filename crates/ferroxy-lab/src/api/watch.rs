@@ -68,7 +68,7 @@ pub(super) fn watch(
 struct Question {
     begin: Begin,
     bookmarks: Option<Duration>,
-    /// With a bookmark at the end of the initial events.
+    /// Whether a bookmark ends the initial events.
     end_of_initial_events: bool,
     ends: Option<Instant>,
 }
@@ -177,7 +177,7 @@ impl Watch {
             match woken {
                 Woken::Nudged(Nudge::Changed) => {}
                 Woken::Nudged(Nudge::Inject(injection)) => {
-                    // In the order in which the test caused them.
+                    // Earlier changes first: events go out in the order in which the test caused them.
                     self.send_changes().await?;
                     self.inject(injection).await?;
                     self.flush().await?;
@@ -317,7 +317,7 @@ impl Watch {
 
 enum Woken {
     Nudged(Nudge),
-    /// For a bookmark, or for the end.
+    /// A bookmark is due, or the end of the watch.
     Due,
 }
 

@@ -19,11 +19,11 @@ pub(super) enum Wire {
     Protobuf,
 }
 
-/// What a watch reports.
+/// The content of an event of a watch.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Sent<'a> {
     Object(&'a Object),
-    /// As it was last, with the version of its deletion.
+    /// The last state, with the version of the deletion.
     Deleted(&'a Object, Version),
     Bookmark {
         kind: Kind,
@@ -34,7 +34,7 @@ pub(super) enum Sent<'a> {
 }
 
 impl Wire {
-    /// The first of the accepted encodings that the server has. JSON if the request says nothing.
+    /// The first of the accepted encodings that the server has. JSON if the request has no header `Accept`.
     pub fn of(head: &Parts, request: &Request, faults: &Faults) -> Result<Wire, Status> {
         let accepted = head.headers.get(ACCEPT).map(|value| String::from_utf8_lossy(value.as_bytes()));
         let accepted = accepted.unwrap_or("*/*".into());
@@ -115,7 +115,7 @@ impl Sent<'_> {
         }
     }
 
-    /// With the envelope.
+    /// The content in protobuf, with the envelope.
     fn protobuf(self) -> Vec<u8> {
         let written = |kind, json: &[u8]| body(kind, &protobuf::object(kind, &parsed(json)));
         match self {
@@ -137,7 +137,7 @@ fn status_body(status: &Status) -> Vec<u8> {
     protobuf::body("v1", "Status", &protobuf::status(&parsed(&status.text())))
 }
 
-/// What we have written ourselves is JSON.
+/// Our own text is always JSON.
 fn parsed(json: &[u8]) -> Value {
     serde_json::from_slice(json).unwrap_or_default()
 }

@@ -1,5 +1,5 @@
-//! Requests that write: Events are created, objects are applied, and their status is merged. As the original does it, as far as
-//! clients here use it: apply replaces what was there and knows no field managers.
+//! Requests that write: Events are created, objects are applied, and their status is merged. As in a real API server,
+//! as far as clients here need it: apply replaces the previous object and knows no field managers.
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Limited};
@@ -23,7 +23,7 @@ const CREATE: &str = "application/json";
 const APPLY: &str = "application/apply-patch+yaml";
 const MERGE: &str = "application/merge-patch+json";
 
-/// The text of the new Event.
+/// Creates an Event, and returns its text.
 pub(super) async fn create_event(
     shared: &Shared,
     place: &Place,
@@ -44,7 +44,7 @@ pub(super) async fn create_event(
     put(shared, place.kind, &event)
 }
 
-/// The text of the object as it is now.
+/// Applies an object or merges its status, and returns the new text of the object.
 pub(super) async fn patch(
     shared: &Shared,
     place: &Place,
@@ -65,7 +65,7 @@ pub(super) async fn patch(
     } else {
         rules::check_apply(place.kind, &object)?;
         rules::check(place.kind, &object)?;
-        // An object's status has a path of its own, and what is in it here is ignored.
+        // An object's status has a path of its own: the status in this request is ignored.
         object["kind"] = place.kind.name().into();
         object["metadata"]["name"] = name.into();
         object["status"] = before.map_or_else(|| json!({}), |before| before["status"].clone());

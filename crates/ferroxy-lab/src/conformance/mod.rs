@@ -29,11 +29,11 @@ pub struct Case {
     pub name: String,
     pub folder: PathBuf,
     pub probes: Vec<RecordedProbe>,
-    /// What an HTTP GET on a health check node port answered.
+    /// The answers to an HTTP GET on health check node ports.
     pub health_checks: BTreeMap<u16, RecordedHealthCheck>,
 }
 
-/// A question, and what the original's answer was in each mode it was asked.
+/// A probe, and the original's answers to it in each recorded mode.
 #[derive(Debug, Clone, Deserialize)]
 pub struct RecordedProbe {
     pub from: String,
@@ -135,8 +135,8 @@ pub fn case(name: &str) -> Result<Case> {
     Ok(Case { name: name.to_owned(), folder, probes, health_checks })
 }
 
-/// All cases as Ferroxy is to answer them in ipvs mode: as recorded, but for what `ipvs-differences.json` lists. What was not
-/// recorded in that mode is as in iptables mode.
+/// All cases as Ferroxy is to answer them in ipvs mode: as recorded, except for the probes in `ipvs-differences.json`.
+/// A probe that was not recorded in that mode is as in iptables mode.
 pub fn ipvs_cases() -> Result<Vec<Case>> {
     let mut cases = cases()?;
     for probe in cases.iter_mut().flat_map(|case| &mut case.probes) {
@@ -147,8 +147,8 @@ pub fn ipvs_cases() -> Result<Vec<Case>> {
     with_differences(cases, Mode::Ipvs, "ipvs-differences.json")
 }
 
-/// All cases as Ferroxy is to answer them in userspace mode: as recorded in nftables mode, but pods see the node's address, and
-/// but for what `userspace-differences.json` lists.
+/// All cases as Ferroxy is to answer them in userspace mode: as recorded in nftables mode, but pods see the node's
+/// address. The probes in `userspace-differences.json` are exceptions.
 pub fn userspace_cases() -> Result<Vec<Case>> {
     let mut cases = cases()?;
     for probe in cases.iter_mut().flat_map(|case| &mut case.probes) {
@@ -208,13 +208,13 @@ impl RecordedProbe {
         self.seen.get(&mode)
     }
 
-    /// Whether no answer is the recorded answer, or as good as it.
+    /// Whether the recorded answer is no answer, or one that counts as no answer.
     pub fn expects_silence(&self, mode: Mode) -> bool {
         let silence = Answer::Timeout.to_string();
         self.recorded(mode).is_some_and(|seen| self.answers(seen).contains(&silence))
     }
 
-    /// The set of answers must be the recorded one; how often each came is chance.
+    /// The set of answers must be the recorded one; how often each came is random.
     pub fn compare(&self, mode: Mode, seen: &Seen) -> std::result::Result<(), Mismatch> {
         let expected = self.answers(self.recorded_in(mode)?);
         let seen = self.answers(seen);

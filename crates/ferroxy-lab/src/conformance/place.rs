@@ -1,5 +1,5 @@
-//! The recorded network (`conformance/README.md`) without packets: who has which address, what a probe looks like on the node,
-//! and what a pod sees of it.
+//! The recorded network (`conformance/README.md`) without packets: the addresses, the packet of a probe as the node
+//! sees it, and the answers of pods.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -8,7 +8,7 @@ use ferroxy_core::{Family, Origin, Packet, Verdict};
 use super::RecordedProbe;
 use crate::probe::{Answer, Protocol, Seen};
 
-/// Of `ka`, where the proxy under test runs.
+/// The addresses of `ka`, where the proxy under test runs.
 pub const HOST_ADDRESSES: [&str; 7] =
     ["127.0.0.1", "172.18.0.2", "10.244.1.1", "172.31.255.2", "::1", "fd00:172:18::2", "fd00:10:244:1::1"];
 
@@ -49,7 +49,8 @@ pub(super) fn packet(recorded: &RecordedProbe, taken: bool) -> Packet {
     }
 }
 
-/// What the client gets: `a1:80 10.244.1.1`. A masqueraded packet has an address of `ka` on the way to the pod.
+/// The answers that the client gets: `a1:80 10.244.1.1`. A masqueraded packet has an address of `ka` on the way to the
+/// pod.
 pub(super) fn answers(packet: &Packet, verdict: &Verdict) -> Seen {
     let answer = |(endpoint, masqueraded): (&SocketAddr, &bool)| {
         let family = Family::of(endpoint.ip());

@@ -24,7 +24,7 @@ pub(super) fn read(case: &Case, mode: Mode) -> Result<Policy> {
         "BridgeInterface" => DetectLocal::BridgeInterface(text(&config["detectLocal"]["bridgeInterface"])),
         other => return Err(wrong(format!("detectLocalMode {other}"))),
     };
-    // ipvs mode takes the switch of iptables mode.
+    // ipvs and userspace mode take the setting of iptables mode.
     let section = if mode == Mode::Nftables { "nftables" } else { "iptables" };
     Ok(Policy {
         node_name: "ka".into(),

@@ -1,5 +1,6 @@
-//! A recorded case as a mode must play it: the Intent of its objects, each probe as a packet, and what the pods answer. One
-//! harness for all dataplanes and rings: rules are asked for a verdict, or real packets are sent, and both are judged here.
+//! A recorded case as a mode must play it: the Intent of its objects, each probe as a packet, and the answers of the
+//! pods. One harness for all dataplanes and rings: rules give a verdict, or real packets are sent, and both are judged
+//! here.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -72,8 +73,8 @@ impl Trial {
         Ok(Trial { intent: resolve::all(&facts).0, mode, case, replies })
     }
 
-    /// Ring 0: what is wrong with the rules, in words. Every recorded probe must follow from them, and they must agree with the
-    /// oracle.
+    /// Ring 0: the faults of the rules, as text. Every recorded probe must follow from the rules, and they must agree
+    /// with the oracle.
     pub fn faults(&self, rules: impl Fn(&Packet) -> Verdict) -> Vec<String> {
         let faults = self.case.probes.iter().filter_map(|recorded| {
             let packet = self.packet(recorded);
@@ -110,7 +111,8 @@ impl Trial {
         self.ask_and_read(recorded, network, |answer| answer)
     }
 
-    /// The same where some answers differ from the recording by a rule: `read` turns an answer into what was recorded for it.
+    /// As [`Trial::ask`], where some answers differ from the recording by a rule: `read` turns an answer into the
+    /// recorded one.
     pub fn ask_and_read(
         &self,
         recorded: &RecordedProbe,
@@ -129,19 +131,19 @@ impl Trial {
         Ok(seen)
     }
 
-    /// How to ask one probe. Where an answer must come it may take long, on a busy machine; where none may, there is nothing to
-    /// wait for.
+    /// How to ask one probe. An answer that must come may take long on a busy machine; where no answer may come,
+    /// waiting long is useless.
     fn effort(&self, recorded: &RecordedProbe) -> Effort {
         let usual = Effort { replies: self.replies, ..Effort::default() };
         if recorded.expects_silence(self.mode) { usual } else { Effort { timeout: ANSWER, ..usual } }
     }
 
-    /// Sends real packets, all probes at once. What is not as recorded, in words.
+    /// Sends real packets, all probes at once. Returns the differences to the recording, as text.
     pub fn differences(&self, network: &Network) -> Result<Vec<String>> {
         self.differences_by(|recorded| self.ask(recorded, network))
     }
 
-    /// The same with a way to ask of the caller's own.
+    /// As [`Trial::differences`], with the caller's own way to ask.
     pub fn differences_by(&self, ask: impl Fn(&RecordedProbe) -> Result<Seen> + Sync) -> Result<Vec<String>> {
         let probes = &self.case.probes;
         let ask = &ask;
@@ -169,7 +171,7 @@ impl Trial {
         packet(recorded, self.mode == Mode::Ipvs && self.has_address(recorded.address))
     }
 
-    /// Whether a Service has this address. In ipvs mode the node takes it on, on the device `kube-ipvs0`.
+    /// Whether a Service has this address. In ipvs mode the node has it, too, on the device `kube-ipvs0`.
     fn has_address(&self, address: IpAddr) -> bool {
         let mut ports = self.intent.services.values().flat_map(|service| &service.ports);
         ports.any(|port| port.frontends.iter().any(|frontend| frontend.address == Some(address)))
@@ -199,7 +201,8 @@ impl Trial {
     }
 }
 
-/// Plays all trials against rules, which are rendered from each one's Intent. The number of probes; or what is wrong.
+/// Plays all trials against rules, which are rendered from each one's Intent. Returns the number of probes, or the
+/// faults.
 pub fn play<R: Fn(&Packet) -> Verdict>(
     trials: &[Trial],
     render: impl Fn(&Intent) -> R,

@@ -1,4 +1,5 @@
-//! A bare HTTP client for the tests of the API server: it knows nothing of Kubernetes but where lines end.
+//! A bare HTTP client for the tests of the API server: it splits answers into lines and knows nothing else of
+//! Kubernetes.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -86,7 +87,7 @@ impl Client {
         self.get(path).expect(200)
     }
 
-    /// The error is what went wrong before there was an answer.
+    /// An error means that the request failed before there was an answer.
     pub fn try_get(&self, path: &str) -> Result<Answer, String> {
         self.send("GET", path, "", Bytes::new())
     }
@@ -95,7 +96,7 @@ impl Client {
         self.send("POST", path, content_type, Bytes::copy_from_slice(body.as_bytes())).unwrap()
     }
 
-    /// Whether no head of an answer has come while everything else would have.
+    /// Whether no head of an answer comes within a time in which any other answer would have come.
     pub fn hangs(&self, path: &str) -> bool {
         let patience = Duration::from_millis(200);
         self.runtime.block_on(async {
@@ -155,18 +156,18 @@ async fn talk(
     request: Request<Full<Bytes>>,
 ) -> Result<Response<Incoming>, String> {
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
-    // How it ends shows in the body.
+    // An error of the connection shows in the body.
     tokio::spawn(async move { drop(connection.await) });
     sender.send_request(request).await.map_err(|e| format!("request: {e}"))
 }
 
-/// What comes next on a stream.
+/// The next part of a stream.
 #[derive(Debug, PartialEq)]
 pub enum Next {
     Line(String),
-    /// The answer is over, as it should be. With what came after the last line.
+    /// The answer has ended regularly. With the bytes after the last line.
     End(String),
-    /// The connection broke. With what came after the last line.
+    /// The connection broke. With the bytes after the last line.
     Broken(String),
 }
 
@@ -205,7 +206,7 @@ impl Answer {
         format!("{} {} {version}", event["type"].as_str().unwrap(), metadata["name"].as_str().unwrap_or("-"))
     }
 
-    /// The next bytes, exactly so many.
+    /// The next `count` bytes.
     pub fn take(&mut self, count: usize) -> Vec<u8> {
         while self.read.len() < count {
             let frame = self.runtime.block_on(async {

@@ -1,4 +1,5 @@
-//! Answers in protobuf, where a client accepts it. What the bytes are is tested beside `protobuf`, with those of the original.
+//! Answers in protobuf, if a client accepts it. The bytes are tested beside `protobuf`, against those of a real API
+//! server.
 
 use ferroxy_lab::api::{Fault, Injection, Kind, protobuf};
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! What the server does wrong on demand, and that it is well again afterwards.
+//! Faults of the server on demand, and that it works again afterwards.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::{SERVICES, STREAM, four_services, service};
 
 const WATCH: &str = "/api/v1/services?watch=1&resourceVersion=5";
 
-/// A watch that is known to be open and has nothing to say.
+/// A watch that is known to be open and has no event to send.
 fn open_watch(server: &Server, client: &Client) -> Answer {
     let watch = client.get(WATCH);
     server.wait_for_watches(Kind::Service, 1).unwrap();

@@ -1,4 +1,4 @@
-//! What must hold of our API server and of the real one alike: that keeps ours honest.
+//! Tests that our API server and the real one must both pass, so that ours does not deviate from it.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -83,7 +83,7 @@ fn pages_and_objects(client: &Client) {
     assert_eq!(none["message"], "nodes \"none\" not found");
 }
 
-/// Events up to the bookmark that ends the initial ones, and that.
+/// Events up to the bookmark that ends the initial events, and that bookmark.
 fn initial_events(stream: &mut Answer) -> (Vec<Value>, Value) {
     let mut events = Vec::new();
     loop {

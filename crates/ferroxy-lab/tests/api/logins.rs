@@ -1,4 +1,4 @@
-//! Tokens, certificates, and the files that tell clients of them.
+//! Tokens, certificates, and the files that pass them to clients.
 
 use std::fs;
 use std::process::Command;

@@ -138,7 +138,7 @@ fn a_watch_from_before_what_is_remembered_has_expired() {
         server.put(&service(name)).unwrap();
     }
     let client = Client::of(&server);
-    // In the stream, with the status 200: so does the original.
+    // The error comes in the stream, after the status 200, as from a real API server.
     let mut watch = client.get("/api/v1/services?watch=1&resourceVersion=2");
     assert_eq!(watch.code, 200);
     let error = watch.event();

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::files::Woken;
 
-/// The hash of the path with all links resolved. A file that replaces another has the same.
+/// The hash of the path with all links resolved. A file that replaces another at the same path has the same identity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Identity(u64);
 
@@ -20,7 +20,7 @@ pub fn identity(path: &Path, _: &Metadata) -> Identity {
     Identity(hasher.finish())
 }
 
-/// There is no better time than that of the last modification.
+/// The platform has no better time than that of the last modification.
 pub fn changed(metadata: &Metadata) -> SystemTime {
     metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH)
 }
@@ -46,7 +46,7 @@ impl Watcher {
         Ok((Watcher { stopped }, Waker(stop)))
     }
 
-    /// Nothing is watched, and that is no fault to report: the periodic look is how this platform works.
+    /// Watches nothing and reports no error: this platform relies on the periodic look.
     pub fn follow(&mut self, _: &BTreeSet<PathBuf>, _: &mut dyn FnMut(&Path, &io::Error)) -> bool {
         false
     }

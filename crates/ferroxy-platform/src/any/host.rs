@@ -4,7 +4,7 @@ use std::net::{Ipv6Addr, UdpSocket};
 use std::path::PathBuf;
 use std::process::Command;
 
-/// What the command `hostname` prints, which every system has.
+/// The output of the command `hostname`, which every system has.
 pub fn name() -> Option<String> {
     let output = Command::new("hostname").output().ok().filter(|output| output.status.success())?;
     String::from_utf8(output.stdout).ok()

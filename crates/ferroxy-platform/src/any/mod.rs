@@ -1,4 +1,5 @@
-//! Any platform: stand-ins from the standard library alone. What it cannot do returns "unsupported" or an empty figure.
+//! Any platform: stand-ins from the standard library alone. An operation that it lacks returns "unsupported" or an
+//! empty figure.
 
 pub mod addresses;
 pub mod claim;
@@ -15,7 +16,7 @@ fn unsupported(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, format!("{what} is not supported on this platform"))
 }
 
-/// There is nothing to set: connection tracking is Linux's.
+/// There is nothing to set: only Linux has these settings.
 pub mod conntrack {
     use crate::conntrack::{Report, Settings};
 
@@ -73,7 +74,7 @@ pub mod privileges {
         Err(super::unsupported("giving up privileges"))
     }
 
-    /// There is nothing that a thread could have apart from its process.
+    /// Threads have no privileges of their own here.
     pub fn give_up_in_this_thread() -> io::Result<()> {
         Ok(())
     }

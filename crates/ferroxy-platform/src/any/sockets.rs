@@ -1,5 +1,5 @@
-//! Listening sockets with the standard library's options. It cannot choose whether an IPv6 socket takes IPv4 as well: an
-//! address that means both families is listened on for IPv4 only.
+//! Listening sockets with the standard library's options. It cannot choose whether an IPv6 socket takes IPv4 as well:
+//! an address that means both families is listened on for its own family only.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};

@@ -22,7 +22,7 @@ impl Output {
         true
     }
 
-    /// Waits as long as the stream takes nothing.
+    /// Blocks while the stream takes nothing.
     pub fn write_all(&self, bytes: &[u8]) -> io::Result<()> {
         match self {
             Output::Stdout => write_and_flush(io::stdout(), bytes),

@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// So long that the periodic look does not happen: what is seen is seen by a notification.
+/// So long that no periodic look happens: every change that a test sees comes from a notification.
 const NEVER: Duration = Duration::from_secs(3600);
 const LONG: Duration = Duration::from_secs(600);
 

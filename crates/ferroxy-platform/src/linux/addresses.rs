@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use crate::addresses::OnChange;
 
-/// After an error, so that a broken socket does not occupy a CPU.
+/// The pause after an error, so that a broken socket does not occupy a CPU.
 const PAUSE: Duration = Duration::from_secs(1);
 
 pub fn addresses(except_devices: &[&str]) -> io::Result<Vec<IpAddr>> {
@@ -47,7 +47,7 @@ fn list(except_devices: &[&str]) -> Result<Vec<IpAddr>, Error> {
     Ok(all.filter(|address| !except.contains(&address.link)).map(|address| address.ip).collect())
 }
 
-/// Changes on excluded devices alone are no reason to list what may be thousands of addresses.
+/// Whether to list addresses again. Not if only excluded devices changed: the list may have thousands of addresses.
 fn concerns_us(notice: Option<Notice>, except_devices: &[&str]) -> Result<bool, Error> {
     let Some(Notice::Changed(moved)) = notice else { return Ok(true) };
     let except = indices(&mut Connection::open()?, except_devices)?;
@@ -67,7 +67,7 @@ fn indices(connection: &mut Connection, devices: &[&str]) -> Result<Vec<u32>, Er
     Ok(found)
 }
 
-/// Keeps the error's own words and the kind that its number means.
+/// Keeps the error's text, and the kind of its errno.
 fn failed(error: Error) -> io::Error {
     io::Error::new(io::Error::from(error.errno).kind(), error)
 }

@@ -1,14 +1,14 @@
 //! The claim as a netlink socket with a name (port id) of ours that has joined a multicast group of netfilter.
 //!
-//! - Only who may program this network namespace can join: `bind` demands CAP_NET_ADMIN in the user namespace that owns
-//!   it. So the kernel vouches for a holder, whatever its user and PID namespace; with a Unix socket, `SO_PEERCRED` shows
-//!   a holder in another PID namespace as pid 0.
-//! - `/proc/net/netlink` lists names and groups of this network namespace. Nobody connects to the holder, so nobody can
-//!   delay or exhaust it, and a look never blocks.
+//! - Only a process that may program this network namespace can join: `bind` demands CAP_NET_ADMIN in the user
+//!   namespace that owns it. So the kernel vouches for a holder, whatever its user and PID namespace; with a Unix
+//!   socket, `SO_PEERCRED` shows a holder in another PID namespace as pid 0.
+//! - `/proc/net/netlink` lists names and groups of this network namespace. No process connects to the holder, so none
+//!   can delay or exhaust it, and a check never blocks.
 //! - The kernel closes the socket when the process ends.
 //!
-//! Any process may take a name without joining. Such a name does not count, and there are more names than anyone can
-//! take, so it does not prevent agents from detecting each other either.
+//! Any process may take a name without joining. Such a name does not count. There are more names than any process can
+//! take, so such names do not prevent agents from detecting each other either.
 
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
@@ -23,7 +23,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 /// Above any process id (2²²), which programs use as names, and below those that the kernel chooses (from 2³¹).
 const NAMES: RangeInclusive<u32> = 0x4000_0000..=0x5fff_ffff;
 
-/// Expectations of connection tracking that end: hardly ever announced, and costs nothing to anyone when joined.
+/// Expectations of connection tracking that end: they are hardly ever announced, and joining the group costs nothing.
 const GROUP: u32 = 1 << (libc::NFNLGRP_CONNTRACK_EXP_DESTROY - 1);
 
 #[derive(Debug)]
@@ -31,8 +31,8 @@ pub struct Held {
     _socket: OwnedFd,
 }
 
-/// First takes a name and then looks for another holder, so of two that start together at least one sees the other. If
-/// both do, both withdraw, and try again at different moments.
+/// First takes a name and then looks for another holder, so of two agents that start together at least one sees the
+/// other. If both do, both withdraw, and try again at different moments.
 pub fn take() -> io::Result<Option<Held>> {
     // A waiting agent must not look like a holder to the next one.
     if holders()?.next().is_some() {
@@ -47,7 +47,7 @@ pub fn take() -> io::Result<Option<Held>> {
 fn join() -> io::Result<(OwnedFd, u32)> {
     let flags = SocketFlags::CLOEXEC;
     let socket = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, Some(NETFILTER))?;
-    // Announcements are not read: the kernel keeps one or two, and drops the others.
+    // Announcements are not read: the kernel keeps one or two, and drops the rest.
     sockopt::set_socket_recv_buffer_size(&socket, 0)?;
     let mut name = *NAMES.start();
     loop {
@@ -65,7 +65,7 @@ fn join() -> io::Result<(OwnedFd, u32)> {
     }
 }
 
-/// One that others cannot predict, and so cannot take before us.
+/// A name that other processes cannot predict, and so cannot take before us.
 fn any_name() -> u32 {
     let random = RandomState::new().hash_one(());
     NAMES.start() | (random as u32 & (NAMES.end() - NAMES.start()))

@@ -35,7 +35,7 @@ struct Write {
 }
 
 impl Setting {
-    /// The files that hold it, without the leading slash: read from the first that can be read, written to the first
+    /// The files of the setting, without the leading slash: read from the first that can be read, written to the first
     /// that can be written.
     fn paths(self) -> &'static [&'static str] {
         match self {
@@ -74,7 +74,7 @@ fn apply_under(root: &Path, settings: &Settings) -> Report {
     report
 }
 
-/// What to write where `current` returns the present value (`None`: it cannot be read).
+/// The values to write. `current` returns the present value (`None`: it cannot be read).
 fn wanted(settings: &Settings, cpus: u64, current: impl Fn(Setting) -> Option<u64>) -> Vec<Write> {
     let max = max_connections(settings, cpus);
     let seconds = |duration: Duration| Some(duration.as_secs()).filter(|seconds| *seconds > 0);
@@ -97,7 +97,8 @@ fn wanted(settings: &Settings, cpus: u64, current: impl Fn(Setting) -> Option<u6
         .collect()
 }
 
-/// `None` leaves it to the kernel. `min` is a floor and not subject to the cap.
+/// `None` leaves it to the kernel. More than the cap becomes the cap, even if `min` is larger; otherwise `min` is a
+/// floor.
 fn max_connections(settings: &Settings, cpus: u64) -> Option<u64> {
     let per_core = u64::from(settings.max_per_core);
     let scaled = per_core * cpus;
@@ -130,7 +131,7 @@ fn read(root: &Path, setting: Setting) -> Option<u64> {
     setting.paths().iter().find_map(value)
 }
 
-/// Which file was written; or the first file, and why it cannot be written.
+/// Returns the file that was written; or the first file, and why it cannot be written.
 fn write(root: &Path, setting: Setting, value: u64) -> Result<&'static str, (&'static str, io::Error)> {
     let mut first = None;
     for path in setting.paths() {

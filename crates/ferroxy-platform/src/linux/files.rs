@@ -35,7 +35,7 @@ const BUFFER: usize = 16 * 1024;
 
 /// The inotify watches that are set.
 pub struct Watcher {
-    /// `None`: notifications are not wanted, or cannot be had for the reason in `trouble`.
+    /// `None`: notifications are not wanted, or not available for the reason in `trouble`.
     inotify: Option<OwnedFd>,
     trouble: Option<io::Error>,
     stop: Arc<OwnedFd>,
@@ -92,7 +92,7 @@ impl Watcher {
         Ok((Watcher { inotify, trouble, stop, watches, missing, paths }, waker))
     }
 
-    /// Makes these the watched directories. `true`: some are new or newly missing, so look again.
+    /// Makes `wanted` the watched directories. `true`: some are new or newly missing, so look again.
     pub fn follow(
         &mut self,
         wanted: &BTreeSet<PathBuf>,
@@ -111,7 +111,7 @@ impl Watcher {
         for path in wanted {
             match self.follow_one(path) {
                 Ok(changed) => new |= changed,
-                // It went away after the look that asked for it, so there is something to look at.
+                // The directory was removed after the look that named it, so look again.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     new |= self.missing.insert(path.clone());
                 }
@@ -133,7 +133,7 @@ impl Watcher {
         Ok(true)
     }
 
-    /// Waits for something to happen to the watched directories.
+    /// Waits for a change in the watched directories.
     pub fn wait(&mut self, time: Duration) -> Woken {
         let until = Instant::now() + time;
         loop {
@@ -165,7 +165,7 @@ impl Watcher {
         }
     }
 
-    /// The paths of all events that are there now; none: events were lost. `None`: only our own removals of watches.
+    /// The paths of all queued events; empty: events were lost. `None`: only our own removals of watches were queued.
     fn read(&mut self) -> Option<Vec<PathBuf>> {
         let events = events(self.inotify.as_ref()?);
         let mut changed = Vec::new();

@@ -1,4 +1,4 @@
-//! Linux needs no addresses of Services on an interface: local routes do it (`ferroxy-netlink`).
+//! Linux needs no addresses of Services on an interface: local routes serve the same purpose (`ferroxy-netlink`).
 
 use std::collections::BTreeSet;
 use std::io;

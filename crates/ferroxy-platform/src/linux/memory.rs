@@ -6,14 +6,14 @@ use std::path::Path;
 
 use crate::memory::AllocatorFigures;
 
-/// By default glibc raises the size that counts as large with each large block that is freed, and so keeps the text of
-/// a large manifest.
+/// By default glibc raises the mmap threshold with each large block that is freed, and then keeps the memory of a large
+/// manifest's text.
 pub fn keep_memory_small() {
     #[cfg(target_env = "gnu")]
     // SAFETY: mallopt sets a number of the allocator, under its lock; it ignores a value it does not accept.
     unsafe {
-        // M_ARENA_MAX is left alone, so threads keep their own pools: with one pool for all, 3 MiB less are resident,
-        // but single changes are often slower by milliseconds.
+        // M_ARENA_MAX is left alone, so that threads keep their own arenas: with one arena for all, 3 MiB less are
+        // resident, but single changes are often slower by milliseconds.
         libc::mallopt(libc::M_MMAP_THRESHOLD, 256 << 10);
     }
 }

@@ -1,4 +1,4 @@
-//! Capabilities: of all that the process was started with it keeps those it needs.
+//! Capabilities: the process keeps only those it needs.
 
 use std::fs;
 use std::io;

@@ -24,7 +24,7 @@ impl Sampling {
         if notebook.in_use.swap(true, Ordering::SeqCst) {
             return Err(io::Error::new(io::ErrorKind::ResourceBusy, "another profile is being recorded"));
         }
-        // However this ends, the timer is stopped and the next profile can begin.
+        // Dropping it, also after an error below, stops the timer and lets the next profile begin.
         let sampling = Sampling(());
         notebook.next.store(0, Ordering::SeqCst);
         install_handler()?;
@@ -69,7 +69,7 @@ fn parse_mappings(maps: &str) -> Vec<Mapping> {
 
 static NOTEBOOK: OnceLock<Notebook> = OnceLock::new();
 
-/// What the handler writes to: it may not allocate, and several threads may run it at once.
+/// The memory that the handler writes to: the handler may not allocate, and several threads may run it at once.
 struct Notebook {
     in_use: AtomicBool,
     next: AtomicUsize,
@@ -113,7 +113,7 @@ impl Notebook {
     }
 }
 
-/// It stays installed: the default action of a late signal is to end the process.
+/// The handler stays installed: the default action of a late signal is to end the process.
 fn install_handler() -> io::Result<()> {
     // SAFETY: zero is a valid value of every field of this plain C struct, and what matters is set below.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
@@ -199,7 +199,7 @@ unsafe fn program_counter(context: *mut c_void) -> u64 {
     return 0;
 }
 
-/// The interrupted code may be about to read it.
+/// The handler saves and restores errno, which the interrupted code may be about to read.
 fn errno() -> libc::c_int {
     // SAFETY: every thread has an errno of its own, always there.
     unsafe { *libc::__errno_location() }

@@ -7,8 +7,8 @@ use std::os::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
 
-/// How many connections the kernel keeps while we are busy. Of a flood it drops what is beyond, and the client of a health
-/// check among them tries again a second later.
+/// How many connections the kernel queues while we are busy. In a flood it drops the rest; a dropped client of a health
+/// check tries again a second later.
 const BACKLOG: i32 = 1024;
 
 pub fn listen(address: SocketAddr, only_v6: bool) -> io::Result<TcpListener> {

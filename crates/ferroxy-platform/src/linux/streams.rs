@@ -25,7 +25,7 @@ impl Output {
         Ok(Output(stream.as_fd().try_clone_to_owned()?.into()))
     }
 
-    /// Whether a short write would not block, now or after waiting for so long. A stream whose reader is gone has
+    /// Whether the stream takes a short write without blocking, now or within `wait`. A stream whose reader is gone has
     /// room: writing to it fails at once.
     pub fn has_room(&self, wait: Duration) -> bool {
         let until = Instant::now() + wait;
@@ -39,7 +39,7 @@ impl Output {
         }
     }
 
-    /// Waits as long as the stream takes nothing.
+    /// Blocks while the stream takes nothing.
     pub fn write_all(&self, bytes: &[u8]) -> io::Result<()> {
         (&self.0).write_all(bytes)
     }

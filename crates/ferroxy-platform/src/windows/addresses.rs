@@ -17,7 +17,7 @@ pub use crate::any::addresses::watch;
 /// Adapters may be added between asking for the size and asking for the list.
 const ATTEMPTS: usize = 4;
 
-/// Devices go by the name that people see ("Ethernet 2"). Addresses that this program put on an interface are not the host's.
+/// Devices go by their friendly names ("Ethernet 2"). Addresses that this program put on an interface are left out.
 pub fn addresses(except_devices: &[&str]) -> io::Result<Vec<IpAddr>> {
     let mut found = all_except(except_devices)?;
     let of_services = super::interface::of_services()?;
@@ -51,7 +51,7 @@ pub fn hardware_address(wanted: IpAddr) -> io::Result<Option<[u8; 6]>> {
     Ok(found)
 }
 
-/// With the addresses of each.
+/// Visits each adapter with its addresses.
 fn for_each_adapter(mut visit: impl FnMut(&IP_ADAPTER_ADDRESSES_LH, Vec<IpAddr>)) -> io::Result<()> {
     let list = adapters()?;
     let mut adapter = list.as_ptr().cast::<IP_ADAPTER_ADDRESSES_LH>();
@@ -75,7 +75,7 @@ fn for_each_adapter(mut visit: impl FnMut(&IP_ADAPTER_ADDRESSES_LH, Vec<IpAddr>)
 /// The list of adapters, in words so that it is aligned; empty when there are none.
 fn adapters() -> io::Result<Vec<u64>> {
     const FLAGS: u32 = GAA_FLAG_SKIP_ANYCAST | GAA_FLAG_SKIP_MULTICAST | GAA_FLAG_SKIP_DNS_SERVER;
-    // What the system's documentation recommends for the first attempt.
+    // The size that the system's documentation recommends for the first attempt.
     let mut size = 15 * 1024;
     for _ in 0..ATTEMPTS {
         let mut list = vec![0u64; (size as usize).div_ceil(size_of::<u64>())];

@@ -53,7 +53,7 @@ impl Source {
                 library.function(c"ReportEventW")?,
             )
         };
-        // SAFETY: the name ends with a zero; no name of a server means this one.
+        // SAFETY: the name ends with a zero; a null server name means this host.
         let handle = unsafe { register(std::ptr::null(), wide(name).as_ptr()) };
         if handle.is_null() {
             return Err(io::Error::last_os_error());

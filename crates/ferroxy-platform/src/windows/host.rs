@@ -18,7 +18,7 @@ pub fn name() -> Option<String> {
     String::from_utf16(name).ok()
 }
 
-/// The offset of now, for any time: it is asked for the present only.
+/// The present offset, for any time: callers only pass the present time.
 pub fn utc_offset_seconds(_: i64) -> i32 {
     const DAYLIGHT: u32 = 2;
     const UNKNOWN: u32 = u32::MAX;

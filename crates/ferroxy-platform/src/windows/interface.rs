@@ -1,5 +1,5 @@
-//! Addresses on an interface, through IP Helper. Ours are known by two marks together: a prefix of the address' own length, and
-//! that the host never uses them as the source of its own connections.
+//! Addresses on an interface, through IP Helper. Our addresses are recognised by two marks together: a prefix of the
+//! address' own length, and `SkipAsSource` (the host never uses them as the source of its own connections).
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -44,7 +44,7 @@ pub fn create(name: &str, address: IpAddr) -> io::Result<bool> {
     row.Address = socket_address(address);
     row.OnLinkPrefixLength = own_length(address);
     row.SkipAsSource = true;
-    // No other host has it: duplicate address detection is not needed, and sockets can listen at once.
+    // No other host has the address: duplicate address detection is not needed, and sockets can listen at once.
     row.DadState = IpDadStatePreferred;
     // SAFETY: the row is filled in and lives here.
     match unsafe { create(&raw const row) } {
@@ -54,7 +54,7 @@ pub fn create(name: &str, address: IpAddr) -> io::Result<bool> {
     }
 }
 
-/// Only ours. Those that are not on this interface are looked for on all, in one list.
+/// Deletes only our addresses. Addresses that are not on this interface are searched on all interfaces, in one list.
 pub fn delete(name: &str, addresses: &[IpAddr]) -> Vec<io::Result<()>> {
     let luid = luid(name).ok();
     let mut all: Option<io::Result<Rows>> = None;
@@ -93,7 +93,7 @@ fn delete_row(row: &MIB_UNICASTIPADDRESS_ROW) -> io::Result<()> {
     }
 }
 
-/// What this interface has at this address, without a list of all.
+/// The row of this address on this interface, without a list of all rows.
 fn entry(luid: NET_LUID_LH, address: IpAddr) -> Option<MIB_UNICASTIPADDRESS_ROW> {
     let library = Library::load("iphlpapi.dll").ok()?;
     // SAFETY: this function has this type.
@@ -107,7 +107,7 @@ fn entry(luid: NET_LUID_LH, address: IpAddr) -> Option<MIB_UNICASTIPADDRESS_ROW>
     (unsafe { read(&raw mut row) } == NO_ERROR).then_some(row)
 }
 
-/// Addresses with the marks of ours: they belong to Services, not to the host.
+/// Addresses with our marks: they belong to Services, not to the host.
 pub fn of_services() -> io::Result<BTreeSet<IpAddr>> {
     Ok(rows()?.iter().filter(|row| is_ours(row)).filter_map(ip).collect())
 }

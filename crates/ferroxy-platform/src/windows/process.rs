@@ -11,9 +11,9 @@ use crate::process::Figures;
 
 pub use crate::any::process::{raise_open_files_limit, threads};
 
-/// File times count units of 100 ns,
+/// File times count units of 100 ns since 1601-01-01.
 const UNITS_PER_SECOND: f64 = 1e7;
-/// from 1601-01-01. This many seconds later it is 1970.
+/// The seconds from 1601-01-01 to 1970-01-01.
 const UNIX_EPOCH_SECONDS: f64 = 11_644_473_600.0;
 
 pub fn figures() -> Figures {
@@ -73,7 +73,7 @@ fn thread_count() -> Option<u64> {
         // SAFETY: as above.
         found = unsafe { Process32NextW(snapshot, &raw mut entry) };
     }
-    // SAFETY: nobody uses the snapshot after this.
+    // SAFETY: nothing uses the snapshot after this.
     unsafe { CloseHandle(snapshot) };
     (found != 0).then_some(entry.cntThreads.into())
 }

@@ -1,4 +1,4 @@
-//! The service control manager: it starts the process, asks it to stop, and wants to know how it is.
+//! The service control manager: it starts the process, requests its stop, and expects reports of its state.
 
 use std::io;
 use std::process;
@@ -18,13 +18,14 @@ use super::signals;
 use crate::StopReason;
 use crate::service::Work;
 
-/// Handed to the thread that the service manager starts, which takes no argument of ours.
+/// The work for `service_main`, which the service manager calls on its own thread without an argument of ours.
 static WORK: Mutex<Option<(&'static str, Work)>> = Mutex::new(None);
 
 /// The handle of the service, as a number; 0 while there is none.
 static HANDLE: AtomicUsize = AtomicUsize::new(0);
 
-/// The state that was reported last. Locked until a report has reached the service manager: the last report is the last state.
+/// The state that was reported last. Locked until a report has reached the service manager, so that the last report is
+/// the last state.
 static STATE: Mutex<u32> = Mutex::new(SERVICE_START_PENDING);
 
 /// How long the service manager waits for a service that says it is stopping.
@@ -79,7 +80,7 @@ unsafe extern "system" fn on_control(
         SERVICE_CONTROL_STOP | SERVICE_CONTROL_SHUTDOWN | SERVICE_CONTROL_PRESHUTDOWN => {
             report(SERVICE_STOP_PENDING, 0);
             if !signals::stop(StopReason::Terminated) {
-                // No listener yet: nothing has begun.
+                // No watcher exists yet, so no work has begun.
                 report(SERVICE_STOPPED, 0);
                 process::exit(0);
             }
@@ -102,7 +103,7 @@ fn report(state: u32, code: u32) {
     }
 }
 
-/// The last state once more, except for the end: that was said with its code.
+/// Repeats the last state, except SERVICE_STOPPED, which was reported with its exit code.
 fn repeat() {
     let last = STATE.lock().unwrap_or_else(PoisonError::into_inner);
     if *last != SERVICE_STOPPED {
@@ -125,7 +126,8 @@ fn tell(state: u32, code: u32) {
     if handle == 0 {
         return;
     }
-    // SAFETY: the handle is the one that the system gave; it never closes while the process lives. An error has nobody to hear it.
+    // SAFETY: the handle is the one that the system gave; it never closes while the process lives. An error cannot be
+    // reported to anything.
     unsafe { SetServiceStatus(handle as _, &raw const status) };
 }
 

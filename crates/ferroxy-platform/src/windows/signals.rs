@@ -16,8 +16,8 @@ type OnStop = Box<dyn FnMut(io::Result<StopReason>) + Send>;
 /// The handler takes no argument of ours.
 static ON_STOP: Mutex<Option<OnStop>> = Mutex::new(None);
 
-/// Windows ends the process when the handler of these events returns, and after a few seconds in any case. So the handler
-/// leaves that time to whoever was asked to stop.
+/// Windows ends the process when the handler of these events returns, and after a few seconds in any case. So the
+/// handler waits, to leave that time to the watcher.
 const TIME_TO_STOP: Duration = Duration::from_secs(30);
 
 pub fn watch(on_stop: OnStop) -> io::Result<()> {
@@ -38,7 +38,7 @@ unsafe extern "system" fn on_event(event: u32) -> i32 {
 
 /// Whether the event is handled, so that the system does not end the process for it.
 pub(super) fn happened(event: u32) -> bool {
-    // Services get it when any user logs off. Programs of that user are ended without it.
+    // Services get this event when any user logs off. Programs of that user are ended without it.
     if event == CTRL_LOGOFF_EVENT {
         return true;
     }
@@ -50,7 +50,7 @@ pub(super) fn happened(event: u32) -> bool {
     true
 }
 
-/// Tells whoever watches. `false`: nobody does.
+/// Calls the watcher. `false`: there is none.
 pub(super) fn stop(reason: StopReason) -> bool {
     let mut place = ON_STOP.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     place.as_mut().map(|on_stop| on_stop(Ok(reason))).is_some()

@@ -29,7 +29,7 @@ pub fn run(phase: &str, address: &str, seconds: f64) {
     });
 }
 
-/// Runs tasks until the end, and prints the sum of what they count for each second.
+/// Runs `tasks` tasks for `length`, and prints the sum of their counts per second.
 async fn rate<F>(tasks: usize, length: Duration, task: impl Fn(Instant) -> F)
 where
     F: Future<Output = u64> + Send + 'static,
@@ -65,7 +65,7 @@ async fn requests(address: SocketAddr, end: Instant) -> u64 {
     count
 }
 
-/// Without copying them to this process: the kernel throws them away.
+/// Counts received bytes without copying them to this process: the kernel discards them (MSG_TRUNC).
 async fn bytes(address: SocketAddr, end: Instant) -> u64 {
     let stream = connect(address).await;
     let mut count = 0;
@@ -87,7 +87,7 @@ async fn bytes(address: SocketAddr, end: Instant) -> u64 {
     count
 }
 
-/// Bursts of 32; what does not come back in time is lost.
+/// Sends bursts of 32 datagrams. A datagram whose answer does not arrive in time counts as lost.
 async fn datagrams(address: SocketAddr, end: Instant) -> u64 {
     let socket = UdpSocket::bind("0.0.0.0:0").await.unwrap();
     socket.connect(address).await.unwrap();
@@ -128,7 +128,7 @@ async fn latency(address: SocketAddr, length: Duration) {
     println!("{} {}", at(50), at(99));
 }
 
-/// Opens so many connections, tells so, and keeps them until its input ends.
+/// Opens `count` connections, prints their number, and keeps them open until stdin ends.
 async fn idle(address: SocketAddr, count: usize) {
     let mut streams = Vec::with_capacity(count);
     while streams.len() < count {

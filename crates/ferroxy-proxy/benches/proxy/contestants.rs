@@ -28,13 +28,13 @@ impl Contestant {
         self != Contestant::Haproxy
     }
 
-    /// Idle connections at a time, of as many as a proxy with two descriptors for each can have.
+    /// How many idle connections to open: fewer for a proxy that needs more than two descriptors for each.
     pub fn idle_connections(self) -> usize {
         let most = crate::stage::idle_connections();
         if self == Contestant::Original { most * 2 / original::DESCRIPTORS } else { most }
     }
 
-    /// Starts it in the namespace; `None` for the direct way. It listens on the ports of the server.
+    /// Starts the proxy in the namespace, on the same ports as the server. `None` for the direct connection.
     pub fn start(self, node: &Namespace, listen: &str, endpoint: &str, folder: &Path) -> Option<Running> {
         let mut command = match self {
             Contestant::Direct => return None,
@@ -81,7 +81,7 @@ fn haproxy(listen: &str, endpoint: &str) -> String {
 
 fn nginx(listen: &str, endpoint: &str, folder: &Path) -> String {
     let folder = folder.display();
-    // As the others do: a client that has sent everything still gets the rest of the answer.
+    // As Ferroxy does: a client that has sent everything still gets the rest of the answer.
     let half_close = |udp: &str| if udp.is_empty() { " proxy_half_close on;" } else { "" };
     let section = |port: u16, udp: &str| {
         let half_close = half_close(udp);
@@ -100,7 +100,7 @@ fn nginx(listen: &str, endpoint: &str, folder: &Path) -> String {
     )
 }
 
-/// A process of this program: the engine with the same frontends, until its input ends.
+/// The part of a child process: serves the same frontends with the engine, until stdin ends.
 pub fn run_engine(listen: &str, endpoint: &str) {
     let engine = Engine::start(Settings { threads: Some(2), ..Settings::default() }).unwrap();
     let mut change = Change::default();
@@ -137,7 +137,7 @@ impl Running {
         self.processes().iter().filter_map(ticks).sum::<f64>() / 100.0
     }
 
-    /// Resident memory in bytes, without what is shared with files.
+    /// Resident anonymous memory in bytes, without file-backed pages.
     pub fn memory(&self) -> f64 {
         let anonymous = |process: &u32| -> Option<f64> {
             let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;

@@ -1,8 +1,8 @@
-//! What the engine costs, against a direct connection, HAProxy, nginx (stream) and the shape of kube-proxy's own, in namespaces on this machine. Ratios within
-//! one run; `make bench-proxy`.
+//! Benchmark of the engine against a direct connection, HAProxy, nginx (stream) and a model of kube-proxy's userspace
+//! mode, in namespaces on this machine. Compare ratios within one run only. Run it with `make bench-proxy`.
 //!
-//! The same program plays all parts, as processes of its own: `server`, `client` and `engine`; without such an argument it
-//! runs and compares them. Needs root.
+//! The same program plays all parts as child processes: `server`, `client`, `engine` and `original`. Without such an
+//! argument it runs and compares them. Needs root.
 
 #![allow(
     clippy::unwrap_used,

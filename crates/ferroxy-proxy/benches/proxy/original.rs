@@ -1,6 +1,7 @@
-//! The shape of kube-proxy's own userspace mode (1.25), as a contestant: a listener dials before it accepts the next client, each
-//! direction of a connection is a task with a pipe of its own for splice, the direction that ends first ends both, and each UDP
-//! client has a socket and a task that copy one datagram at a time. Tasks stand for goroutines, two threads for two processors.
+//! A model of kube-proxy's userspace mode (1.25), as a contestant: a listener dials before it accepts the next client,
+//! each direction of a connection is a task with a splice pipe of its own, the direction that ends first ends both, and
+//! each UDP client has a socket and a task that copy one datagram at a time. Tasks stand for goroutines, two threads
+//! for two processors.
 
 use std::collections::HashMap;
 use std::io;
@@ -16,14 +17,14 @@ use tokio::runtime::Handle;
 
 use crate::server::{DATAGRAMS, ECHO, SOURCE};
 
-/// Two sockets, and two pipes from the first byte to the end.
+/// Descriptors of a connection: two sockets, and two pipes from the first byte to the end.
 pub const DESCRIPTORS: usize = 6;
-/// What Go asks the kernel for.
+/// The pipe size that Go requests from the kernel.
 const PIPE: usize = 1 << 20;
-/// Of a datagram; what is longer is cut.
+/// Buffer size for a datagram; longer datagrams are truncated.
 const DATAGRAM: usize = 4096;
 
-/// Serves until its input ends.
+/// Serves until stdin ends.
 pub fn run(listen: &str, endpoint: &str) {
     let at = |address: &str, port: u16| -> SocketAddr { format!("{address}:{port}").parse().unwrap() };
     let threads: Arc<[Handle]> = (0..2).map(|_| thread()).collect();
@@ -106,7 +107,7 @@ async fn datagrams(listen: SocketAddr, endpoint: SocketAddr) {
     }
 }
 
-/// Every datagram moves the deadline.
+/// Returns the endpoint's datagrams to the client. Each datagram restarts the timeout.
 async fn answer(session: Arc<UdpSocket>, socket: Arc<UdpSocket>, client: SocketAddr) {
     let mut buffer = [0; DATAGRAM];
     while let Ok(Ok(length)) =

@@ -49,7 +49,7 @@ text {{ fill: #f0f6fc }}
     )
 }
 
-/// Returns where the next one begins.
+/// Returns the `y` at which the next panel begins.
 fn panel(text: &mut String, line: &Line, mut y: usize) -> usize {
     let better = if line.more_is_better { "more is better" } else { "less is better" };
     let Line { title, unit, .. } = line;

@@ -7,7 +7,7 @@ pub struct Sample {
     pub phase: &'static str,
     pub contestant: Contestant,
     pub numbers: Vec<f64>,
-    /// Of the proxy, in seconds.
+    /// CPU time of the proxy, in seconds.
     pub cpu: f64,
     pub seconds: f64,
 }
@@ -17,11 +17,11 @@ type Row = (&'static str, &'static str, Number, &'static str, f64, bool);
 
 #[derive(Debug, Clone, Copy)]
 enum Number {
-    /// What the client printed.
+    /// A number that the client printed.
     Printed(usize),
     /// CPU time of the proxy for each unit of the first number.
     CpuPerUnit,
-    /// What the client printed, less the direct connection's.
+    /// A number that the client printed, minus that of the direct connection.
     Added(usize),
 }
 

@@ -87,7 +87,7 @@ pub fn run(arguments: &[&str]) {
     }
 }
 
-/// As far as this machine lets us; fewer idle connections are opened where it does not.
+/// Raises the limit of open files as far as the machine permits. With a lower limit, fewer idle connections are opened.
 fn raise_descriptors() {
     let wanted = Rlimit { current: Some(100_000), maximum: Some(100_000) };
     if setrlimit(Resource::Nofile, wanted).is_err() {
@@ -96,7 +96,7 @@ fn raise_descriptors() {
     }
 }
 
-/// A proxy needs two descriptors for each.
+/// The number of idle connections: a proxy needs two descriptors for each.
 pub fn idle_connections() -> usize {
     let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     (descriptors.saturating_sub(1_000) / 2).min(20_000) as usize
@@ -106,7 +106,7 @@ fn option<'a>(arguments: &[&'a str], name: &str) -> Option<&'a str> {
     arguments.iter().find_map(|it| it.strip_prefix(name))
 }
 
-/// Each contestant has an address of the node.
+/// Each contestant listens on its own address of the node.
 fn listen(index: u8) -> String {
     format!("10.244.9.{}", 10 + index)
 }
@@ -125,8 +125,8 @@ fn network() -> Network {
     network
 }
 
-/// Client, proxies and server take turns on one processor. Which of them share one, and how long a virtual processor takes to wake up,
-/// makes more of a difference than the proxies do.
+/// Pins client, proxies and server to one processor. Otherwise the choice of processes that share a processor, and the
+/// time that a virtual processor takes to wake up, would affect the results more than the proxies do.
 struct Gathered {
     threads: Vec<Option<Pid>>,
     before: CpuSet,
@@ -138,7 +138,7 @@ impl Gathered {
         let last = (0..CpuSet::MAX_CPU).rev().find(|number| before.is_set(*number)).unwrap();
         let mut only = CpuSet::new();
         only.set(last);
-        // This thread, whose children inherit it, and all threads of the others.
+        // This thread, whose children inherit the affinity, and all threads of the other processes.
         let threads = std::iter::once(None).chain(processes.flat_map(threads).map(Pid::from_raw)).collect();
         let gathered = Gathered { threads, before };
         gathered.set(&only);
@@ -147,7 +147,7 @@ impl Gathered {
 
     fn set(&self, processors: &CpuSet) {
         for thread in &self.threads {
-            // A thread that has ended needs none.
+            // The thread may have ended.
             let _ = sched_setaffinity(*thread, processors);
         }
     }
@@ -187,7 +187,7 @@ fn client(namespace: &Namespace, phase: &str, address: &str, seconds: f64) -> Ve
     text.split_whitespace().map(|it| it.parse().unwrap()).collect()
 }
 
-/// The memory that idle connections take.
+/// Measures the memory of each idle connection.
 fn idle(namespace: &Namespace, contestant: Contestant, running: &Running, address: &str) -> Sample {
     let before = running.memory();
     let mut child = spawn(

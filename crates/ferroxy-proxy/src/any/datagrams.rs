@@ -42,7 +42,7 @@ impl Batch {
         Ok(usize::from(self.received.is_some()))
     }
 
-    /// Whether there may be more.
+    /// Whether the socket may have more datagrams.
     pub fn is_full(&self) -> bool {
         self.received.is_some()
     }

@@ -1,4 +1,5 @@
-//! Stand-ins for platforms other than Linux: sockets as everyone has them. What has no form there is unsupported.
+//! Stand-ins for platforms other than Linux: portable sockets. An operation without a portable form fails as
+//! unsupported, or does nothing.
 
 mod datagrams;
 pub mod runtime;
@@ -28,7 +29,7 @@ pub fn set_mark<S>(_: &S, _: u32) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Keepalive has to do.
+/// There is no portable option: only keepalive finds dead peers.
 pub fn set_user_timeout<S>(_: &S, _: Duration) -> io::Result<()> {
     Ok(())
 }
@@ -37,7 +38,7 @@ pub fn original_destination<S>(_: &S, _: SocketAddr) -> io::Result<SocketAddr> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Memory is all that can run out.
+/// Memory has run out or, on Windows, socket handles or buffers.
 pub fn is_exhausted(error: &io::Error) -> bool {
     const WSAEMFILE: i32 = 10024;
     const WSAENOBUFS: i32 = 10055;
@@ -49,7 +50,7 @@ pub fn descriptor_limit() -> Option<usize> {
     None
 }
 
-/// There is no limit that it could get around.
+/// Without a descriptor limit, no spare descriptor is needed.
 #[derive(Debug)]
 pub struct Spare;
 

@@ -1,4 +1,4 @@
-//! The runtime of a thread on tokio, for platforms that have no runtime of their own here.
+//! The runtime of a thread on tokio, for platforms other than Linux.
 
 use std::future::Future;
 use std::io;
@@ -50,7 +50,7 @@ impl Thread {
     /// Drops all tasks and ends the thread.
     pub fn stop(self) {
         self.stop.notify_one();
-        // A thread that has panicked is gone, too.
+        // It fails only if the thread has panicked, and then the thread has ended, too.
         let _ = self.thread.join();
     }
 }
@@ -65,17 +65,17 @@ impl Handle {
     }
 }
 
-/// The result, or `None` if it takes longer than this.
+/// The result of `work`, or `None` if it takes longer than `limit`.
 pub async fn timeout<T>(limit: Duration, work: impl Future<Output = T>) -> Option<T> {
     tokio::time::timeout(limit, work).await.ok()
 }
 
-/// A listening socket. Its task keeps it.
+/// A listening socket, owned by its task.
 #[derive(Debug)]
 pub struct TcpListener(Arc<RawTcpListener>);
 
 impl TcpListener {
-    /// For a task of this thread.
+    /// Registers the socket for a task on the thread of `handle`.
     pub fn new(socket: std::net::TcpListener, handle: &Handle) -> io::Result<TcpListener> {
         let _inside = handle.0.enter();
         Ok(TcpListener(Arc::new(RawTcpListener::from_std(socket)?)))
@@ -94,7 +94,7 @@ impl TcpListener {
 #[derive(Debug)]
 pub struct TcpStream(tokio::net::TcpStream);
 
-/// Connects to an address, with a mark and without delays.
+/// Connects to an address, with the mark if there is one, and with TCP_NODELAY.
 pub async fn connect(address: SocketAddr, mark: Option<u32>) -> io::Result<TcpStream> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     if let Some(mark) = mark {
@@ -105,7 +105,7 @@ pub async fn connect(address: SocketAddr, mark: Option<u32>) -> io::Result<TcpSt
 }
 
 impl TcpStream {
-    /// For a task of another thread.
+    /// Registers the stream for a task on another thread.
     pub fn move_to(self, handle: &Handle) -> io::Result<TcpStream> {
         let _inside = handle.0.enter();
         self.0.into_std().and_then(tokio::net::TcpStream::from_std).map(TcpStream)
@@ -122,7 +122,7 @@ impl TcpStream {
         Pin::new(&mut self.0).poll_write(context, bytes)
     }
 
-    /// Tells the peer that nothing more is sent.
+    /// Closes the write direction (FIN).
     pub fn shutdown(&mut self) -> io::Result<()> {
         match self.options().shutdown(std::net::Shutdown::Write) {
             // The peer has reset the connection, which reading reports.
@@ -136,12 +136,12 @@ impl TcpStream {
     }
 }
 
-/// A socket for datagrams. Its task keeps it; others may send through the raw one.
+/// A UDP socket, owned by its task. Other tasks may send through the raw socket.
 #[derive(Debug)]
 pub struct UdpSocket(Arc<RawUdpSocket>);
 
 impl UdpSocket {
-    /// For a task of this thread.
+    /// Registers the socket for a task on the thread of `handle`.
     pub fn new(socket: std::net::UdpSocket, handle: &Handle) -> io::Result<UdpSocket> {
         let _inside = handle.0.enter();
         Ok(UdpSocket(Arc::new(RawUdpSocket::from_std(socket)?)))
@@ -155,7 +155,8 @@ impl UdpSocket {
         self.0.poll_recv_ready(context)
     }
 
-    /// Calls `read`, which returns whether there may be more: if not, the socket is readable when the system reports it.
+    /// Calls `read`, which returns whether more datagrams may be waiting. If not, the socket counts as readable only
+    /// when the system reports it again.
     pub fn read(&self, read: impl FnOnce(&RawUdpSocket) -> io::Result<bool>) -> io::Result<()> {
         let mut result = Err(io::ErrorKind::WouldBlock.into());
         let _ = self.0.try_io(Interest::READABLE, || {

@@ -1,11 +1,12 @@
-//! A change: what to add, replace and remove. Its cost is its own size, whatever else is being served.
+//! A change: objects to add, replace and remove. Its cost depends on its own size only, not on the number of objects
+//! served.
 
 use std::collections::BTreeMap;
 
 use super::{Frontend, Key, Pool, Redirect};
 
-/// `Some` adds or replaces, `None` removes. Whatever is not named stays as it is. Pools are changed before frontends are
-/// opened, and frontends are closed before pools are removed.
+/// `Some` adds or replaces, `None` removes. Objects that are not named stay as they are. Pools are changed before
+/// frontends are opened, and frontends are closed before pools are removed.
 #[derive(Debug, Clone, Default)]
 pub struct Change {
     pub pools: BTreeMap<Key, Option<Pool>>,

@@ -21,8 +21,9 @@ pub struct Class(pub u8);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frontend {
     pub arrival: Arrival,
-    /// The first route that matches decides. If none matches, TCP connections are reset and datagrams are dropped; where
-    /// clients must see "refused" instead, packet rules have to say it before the engine is asked.
+    /// The first route that matches decides. If none matches, TCP connections are reset and datagrams are dropped. If
+    /// clients must see "connection refused" instead, packet rules have to reject their packets before the engine gets
+    /// them.
     pub routes: Vec<Route>,
 }
 
@@ -47,15 +48,15 @@ pub enum Arrival {
 /// How many sockets serve one address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Sockets {
-    /// One for each thread (`SO_REUSEPORT`): the kernel spreads clients. The fastest for busy frontends.
+    /// One for each thread (`SO_REUSEPORT`): the kernel spreads clients over them. The fastest for busy frontends.
     PerThread,
-    /// One, which one thread listens to; accepted connections are spread over all threads. Fewer descriptors: for
+    /// A single socket on one thread, which spreads accepted connections over all threads. Fewer descriptors: for
     /// thousands of frontends, and where `SO_REUSEPORT` does not exist.
     #[default]
     One,
 }
 
-/// Which clients go to a pool. A frontend with different endpoints for internal and external clients has two.
+/// Which clients go to a pool. A frontend with different endpoints for internal and external clients has two routes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Route {
     /// Only clients of these classes; empty for all.
@@ -66,7 +67,7 @@ pub struct Route {
     pub pool: Option<Key>,
 }
 
-/// A TCP socket to which packet rules redirect the connections of many frontends; the original destination finds the
+/// A TCP socket to which packet rules redirect the connections of many frontends; the original destination selects the
 /// frontend. It always has a socket for each thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Redirect {

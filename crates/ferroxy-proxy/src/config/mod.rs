@@ -1,4 +1,4 @@
-//! What a caller passes in: plain values, with defaults that suit most Services.
+//! The configuration that a caller passes in: plain values, with defaults that suit most Services.
 
 mod change;
 mod frontend;

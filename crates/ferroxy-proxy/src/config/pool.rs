@@ -25,7 +25,7 @@ pub enum Policy {
     #[default]
     RoundRobin,
     Random,
-    /// The one with the fewest connections. Ties go round.
+    /// The endpoint with the fewest connections. Endpoints with equal counts take turns.
     LeastConnections,
     /// The better one of two random endpoints, by latency (peak EWMA) times connections.
     Latency,
@@ -34,7 +34,7 @@ pub enum Policy {
 /// Session affinity by the client's address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Affinity {
-    /// Since the client's last connection or datagram.
+    /// How long a client stays with its endpoint after its last connection or datagram.
     pub timeout: Duration,
 }
 
@@ -44,8 +44,9 @@ pub struct SlowStart {
     pub window: Duration,
 }
 
-/// After `failures` dials in a row have failed, an endpoint gets no new connection for `base`, the next time for twice as
-/// long, and so on up to `most`. If fewer than half of the endpoints would remain, all of them are used (the panic rule).
+/// After `failures` failed dials in a row, an endpoint gets no new connection for `base`. The n-th ejection in a row
+/// takes n times as long, up to `most`. If fewer than half of the endpoints would remain, all of them are used (the
+/// panic rule).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ejection {
     pub failures: u32,
@@ -55,9 +56,9 @@ pub struct Ejection {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timeouts {
-    /// One dial. A failed dial is followed by one to another endpoint.
+    /// For one dial. After a failed dial, the engine dials another endpoint.
     pub connect: Duration,
-    /// All dials of one connection together, without the time it was held.
+    /// For all dials of one connection together. The time during which the connection was held does not count.
     pub connect_budget: Duration,
     /// How many endpoints to try at most.
     pub attempts: u32,
@@ -65,11 +66,11 @@ pub struct Timeouts {
     pub hold: Option<Duration>,
     /// A connection without a byte in either direction for this long is reset.
     pub idle: Option<Duration>,
-    /// The same once one direction is closed.
+    /// The same limit, once one direction is closed.
     pub half_close: Duration,
-    /// A UDP session that no endpoint has answered yet.
+    /// How long a UDP session may be idle that no endpoint has answered yet.
     pub udp_unanswered: Duration,
-    /// A UDP session with datagrams in both directions.
+    /// How long a UDP session with datagrams in both directions may be idle.
     pub udp_answered: Duration,
 }
 
@@ -82,9 +83,9 @@ pub struct Limits {
     /// Connections that are held at a time; more are reset.
     pub held: u32,
     /// UDP sessions at a time; datagrams of more clients are dropped. `None`: only the engine's limits
-    /// ([`crate::UdpLimits`]), for which the session that has been idle for the longest time makes room.
+    /// ([`crate::UdpLimits`]), which evict the session that has been idle for the longest time.
     pub sessions: Option<u32>,
-    /// Clients whose endpoint is remembered; the one unused for the longest time makes room.
+    /// Clients whose endpoint is remembered. Beyond this number, the least recently used client is forgotten.
     pub sticky_clients: u32,
 }
 
@@ -134,7 +135,7 @@ impl Default for Timeouts {
             connect_budget: Duration::from_secs(10),
             attempts: 4,
             hold: None,
-            // As with packet rules: keepalive finds peers that are gone, nothing ends those that are silent.
+            // As with packet rules, silent connections are not ended. Keepalive finds dead peers.
             idle: None,
             half_close: Duration::from_secs(300),
             udp_unanswered: Duration::from_secs(30),

@@ -1,4 +1,4 @@
-//! What holds for the engine as a whole, from its start to its end.
+//! Settings of the engine as a whole, fixed at its start.
 
 use std::time::Duration;
 
@@ -6,19 +6,21 @@ use std::time::Duration;
 pub struct Settings {
     /// Threads that serve traffic; `None`: one for each core, at most eight.
     pub threads: Option<usize>,
-    /// The mark of our own connections to endpoints (`SO_MARK`), which packet rules skip; otherwise an endpoint that is
-    /// itself a frontend of this node would lead back to us. Needs CAP_NET_ADMIN. Linux only.
+    /// The mark of our own connections to endpoints (`SO_MARK`), which packet rules skip. Without it, a connection to
+    /// an endpoint that is itself a frontend of this node would come back to the engine. Needs CAP_NET_ADMIN. Linux
+    /// only.
     pub mark: Option<u32>,
-    /// TCP connections at a time, of all pools; `None`: what the limit of open files allows. Beyond it, accepting pauses.
+    /// TCP connections at a time, of all pools; `None`: as many as the limit of open files allows. Beyond it, accepting
+    /// pauses.
     pub connections: Option<usize>,
     /// Descriptors that are left to the rest of the process.
     pub spare_descriptors: usize,
     /// Connections that may wait to be accepted, for each socket.
     pub backlog: u32,
-    /// A peer from which nothing was received for this long is asked for a sign of life; `None` turns it off.
+    /// A peer from which nothing was received for this long gets keepalive probes; `None` turns keepalive off.
     pub keepalive: Option<Duration>,
-    /// How long sent data may stay unacknowledged (`TCP_USER_TIMEOUT`; Linux only). `None` leaves it to the kernel: about
-    /// fifteen minutes. Beware: it also ends connections of which one side has not read for this long.
+    /// How long sent data may stay unacknowledged (`TCP_USER_TIMEOUT`; Linux only). `None` leaves it to the kernel:
+    /// about fifteen minutes. Beware: it also ends a connection if one side does not read for this long.
     pub user_timeout: Option<Duration>,
     /// Whether bulk data is moved inside the kernel (`splice`; Linux only).
     pub splice: bool,
@@ -27,7 +29,7 @@ pub struct Settings {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UdpLimits {
-    /// Sessions at a time, of all pools. The session that has been idle for the longest time makes room.
+    /// Sessions at a time, of all pools. Beyond it, the session that has been idle for the longest time is evicted.
     pub sessions: usize,
     /// Sessions of one source address at a time: no client can push out the sessions of all others.
     pub sessions_per_source: usize,

@@ -1,4 +1,4 @@
-//! What is served, as the caller sees it: keys, and what they stand for. Only changes and readers lock it.
+//! The served objects by the caller's keys: pools, frontends and redirects. Only changes and readers lock it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -23,7 +23,7 @@ pub struct Control {
     pools: HashMap<Key, Known>,
     frontends: HashMap<Key, Served>,
     redirects: HashMap<Key, (Redirect, Opened)>,
-    /// Which frontend an arrival belongs to: two sockets on one address would share its clients by chance.
+    /// The only frontend of each arrival: two sockets on one address would share its clients at random.
     arrivals: HashMap<Place, Key>,
     pub adopted: Adopted,
     #[cfg(target_os = "linux")]
@@ -123,8 +123,8 @@ impl Control {
         })
     }
 
-    /// A pool that is not configured, and that neither a route nor a connection refers to. A connection may outlive both;
-    /// then its pool is forgotten when the key is used again.
+    /// Removes a pool that is not configured and that neither a route nor a connection refers to. If a connection still
+    /// refers to the pool, the pool is removed when its key is used again.
     fn forget_unused(&mut self, key: &Key) {
         let is_unused = |it: &Known| !it.is_configured && Arc::strong_count(&it.pool) == 1;
         if self.pools.get(key).is_some_and(is_unused) {
@@ -137,8 +137,8 @@ impl Control {
         routes.unwrap_or_default().iter().filter_map(|it| it.pool.clone()).collect()
     }
 
-    /// Closes what is removed or arrives elsewhere from now on. All at once: it costs one wait, and addresses can be
-    /// exchanged.
+    /// Closes the listeners that the change removes or moves to another address. They are closed together: this costs
+    /// one wait, and frontends can exchange their addresses.
     fn close_what_moves(
         &mut self,
         frontends: &BTreeMap<Key, Option<config::Frontend>>,
@@ -211,7 +211,8 @@ impl Control {
         }
         let Redirect { address, class } = redirect;
         let sockets = Sockets::PerThread;
-        // The address may be one that only a local route makes the host's own: IPv6 refuses to bind it otherwise.
+        // The address may be the host's own only because of a local route. IPv6 refuses to bind such an address without
+        // freebind.
         let freebind = cfg!(target_os = "linux");
         let wanted = Wanted { protocol: Protocol::Tcp, address, freebind, sockets, class };
         let entry = Entry::Redirect(self.table.clone(), class);

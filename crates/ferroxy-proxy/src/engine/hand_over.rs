@@ -1,8 +1,8 @@
 //! Hand-over of listening sockets: a predecessor offers them at a unix socket, a successor fetches them. Both listen on the
 //! same sockets until the successor is ready, so that no client is refused.
 //!
-//! The predecessor sends messages with the word `sockets` and descriptors, then `end`. The successor answers `serving` once it
-//! serves them; if it goes away without it, nothing has changed.
+//! The predecessor sends messages with the word `sockets` and descriptors, then `end`. The successor answers `serving`
+//! once it serves them. If the successor disconnects without this answer, the predecessor goes on as before.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -25,13 +25,13 @@ use crate::system::{MOST_PASSED, receive_sockets, send_sockets};
 const SOCKETS: &str = "sockets";
 const END: &str = "end";
 const SERVING: &[u8] = b"serving\n";
-/// A neighbour that is silent for this long is given up. A successor may need a while to read the cluster's state.
+/// The time after which a silent neighbour is given up. A successor may need a while to read the cluster's state.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// The processes before and after this one.
 #[derive(Debug, Default)]
 pub struct Neighbours {
-    /// Waits to be told that we serve.
+    /// The connection to the predecessor, until we notify it that we serve.
     predecessor: Option<UnixStream>,
     offer: Option<Offer>,
 }
@@ -72,7 +72,7 @@ impl Neighbours {
         control.forget_unserved();
         drop(control);
         if let Some(mut predecessor) = self.predecessor.take() {
-            // If it has gone, nobody has to be told.
+            // If the predecessor has ended, it needs no notification.
             let _ = predecessor.write_all(SERVING);
         }
     }
@@ -106,7 +106,7 @@ impl Neighbours {
         let was_superseded = thread.is_finished();
         let _ = shutdown(&*listener, Shutdown::Both);
         let _ = thread.join();
-        // After a hand-over, the successor listens there.
+        // After a hand-over, the successor listens on this path.
         if !was_superseded {
             let _ = fs::remove_file(path);
         }
@@ -117,7 +117,8 @@ fn is_nobody_there(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
 }
 
-/// Replaces what another process has left there, or still listens on: the last one is whom successors ask.
+/// Replaces a socket that another process has left at the path or still listens on: successors must reach the latest
+/// offer.
 fn listen(path: &Path) -> io::Result<UnixListener> {
     if fs::symlink_metadata(path).is_ok_and(|it| it.file_type().is_socket()) {
         fs::remove_file(path)?;
@@ -129,7 +130,7 @@ fn listen(path: &Path) -> io::Result<UnixListener> {
 
 /// Whether the successor serves now.
 fn hand_over(stream: &UnixStream, control: &Mutex<Control>) -> io::Result<bool> {
-    // Permissions of the file keep others away; this also does where the path is looser than it should be.
+    // The file's permissions keep other users away. This check also does if the permissions are too open.
     if socket_peercred(stream)?.uid != rustix::process::geteuid() {
         return Ok(false);
     }

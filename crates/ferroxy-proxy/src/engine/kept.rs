@@ -10,15 +10,16 @@ use super::listeners::Opened;
 use crate::config::Protocol;
 use crate::system::Store;
 
-/// Without a store it does nothing.
+/// Without a store, its methods do nothing.
 #[derive(Debug, Default)]
 pub struct Kept {
     store: Option<Store>,
-    /// Failures are no reason not to serve: they are counted.
+    /// Failures of the store do not stop serving; they are only counted.
     pub failures: u64,
 }
 
-/// Returns how many sockets were taken. Those of a living predecessor come first: they are the same ones.
+/// Returns how many sockets were taken. If a living predecessor has handed over sockets, those are used: they are the
+/// same.
 pub fn adopt(control: &mut Control) -> io::Result<usize> {
     let Some((store, sockets)) = Store::from_environment()? else { return Ok(0) };
     control.kept.store = Some(store);
@@ -50,7 +51,7 @@ impl Kept {
 }
 
 impl Control {
-    /// What an earlier run listened on, and this one does not.
+    /// Removes sockets from the store on which an earlier run listened and this run does not.
     pub fn forget_unserved(&mut self) {
         let served: Vec<String> = self.opened().map(place).collect();
         if let Some(store) = &mut self.kept.store {

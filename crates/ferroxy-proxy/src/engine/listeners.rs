@@ -59,7 +59,7 @@ impl Adopted {
     }
 }
 
-/// Where sockets are served.
+/// The threads that serve sockets.
 #[derive(Debug)]
 pub struct Threads {
     pub workers: Vec<Worker>,
@@ -103,7 +103,7 @@ impl Threads {
         Ok(Opened { protocol: wanted.protocol, address, listening })
     }
 
-    /// As many as wanted; adopted ones first.
+    /// As many sockets as wanted; adopted sockets are used first.
     fn sockets(&self, wanted: &Wanted, adopted: &mut Adopted) -> io::Result<Vec<Socket>> {
         let count = match wanted.sockets {
             Sockets::PerThread if system::SHARES_ADDRESSES => self.workers.len(),
@@ -114,7 +114,7 @@ impl Threads {
         while sockets.len() < count {
             let backlog = self.shared.settings.backlog;
             let socket = open(wanted.protocol, address, wanted.freebind, backlog)?;
-            // The first one chooses the port for all.
+            // If the kernel chooses the port, it does so for the first socket; the others use the same port.
             address = address_of(&socket)?;
             sockets.push(socket);
         }

@@ -23,7 +23,7 @@ use crate::worker::Worker;
 use control::Control;
 use listeners::Threads;
 
-/// More threads serve more, but every busy frontend has a socket for each.
+/// More threads serve more traffic, but every busy frontend has a socket for each thread.
 const MOST_THREADS: usize = 8;
 
 /// A running engine. All calls may block for a short time (threads answer within microseconds unless the machine is
@@ -36,7 +36,7 @@ pub struct Engine {
     neighbours: Mutex<hand_over::Neighbours>,
 }
 
-/// What became of a [`Change`]. What is not listed as a failure is in force.
+/// The result of a [`Change`]. Everything that is not listed as a failure is in force.
 #[derive(Debug, Default)]
 pub struct Applied {
     /// The addresses of all sockets that this change opened, with the ports that the kernel chose.
@@ -44,8 +44,8 @@ pub struct Applied {
     pub failures: Vec<Failure>,
 }
 
-/// A frontend or redirect listener that could not be opened. Everything else of the change is in force; what was there
-/// under the same key before is closed. Applying it again tries again.
+/// A frontend or redirect listener that could not be opened. Everything else of the change is in force; an object that
+/// had the same key before is closed. Applying the change again retries it.
 #[derive(Debug)]
 pub struct Failure {
     pub key: Key,
@@ -84,7 +84,7 @@ impl Engine {
         Counters { engine: self.shared.counters(), pools }
     }
 
-    /// A successor accepts now; this process may end once its connections have.
+    /// A successor accepts connections now; this process may end once its own connections have ended.
     pub fn is_superseded(&self) -> bool {
         self.shared.is_superseded()
     }
@@ -122,9 +122,9 @@ impl Engine {
         }
     }
 
-    /// Takes the listening sockets that the service manager has kept since an earlier run (systemd's descriptor store), as
-    /// [`Engine::adopt`] does, unless a predecessor handed some over. From now on it keeps those that are opened, and
-    /// forgets those that are closed, except at the engine's own end. Linux only; elsewhere 0.
+    /// Takes the listening sockets that the service manager has kept since an earlier run (systemd's descriptor store),
+    /// as [`Engine::adopt`] does, unless a predecessor handed some over. From now on, the service manager keeps sockets
+    /// that are opened and drops sockets that are closed, except when the engine itself ends. Linux only; elsewhere 0.
     pub fn adopt_kept(&self) -> Result<usize, ProxyError> {
         #[cfg(target_os = "linux")]
         let result = kept::adopt(&mut lock(&self.control));
@@ -133,7 +133,7 @@ impl Engine {
         result.map_err(|error| ProxyError::new("adopt from", "the service manager's store", error))
     }
 
-    /// How often the service manager could not be asked to keep or to forget a socket.
+    /// How often a request to the service manager to keep or to drop a socket failed.
     pub fn kept_failures(&self) -> u64 {
         #[cfg(target_os = "linux")]
         return lock(&self.control).kept.failures;
@@ -141,8 +141,8 @@ impl Engine {
         return 0;
     }
 
-    /// All frontends have been applied: fetched sockets that no frontend took are closed, and the predecessor is notified to
-    /// stop accepting. It lets its connections finish.
+    /// Call it when all frontends have been applied. It closes fetched sockets that no frontend took, and notifies the
+    /// predecessor to stop accepting. The predecessor lets its connections finish.
     pub fn adopted(&self) {
         #[cfg(target_os = "linux")]
         lock(&self.neighbours).adopted(&self.control);
@@ -170,7 +170,7 @@ impl Drop for Engine {
     }
 }
 
-/// A thread that panicked while it held the lock has left nothing half-done that matters more than going on.
+/// Ignores poisoning: if a thread panicked while it held the lock, serving on matters more than its unfinished change.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -11,7 +11,7 @@ use crate::system;
 /// For datagrams that arrive faster than they are read; the kernel may grant less.
 const UDP_BUFFER: usize = 4 << 20;
 
-/// Opens a socket that clients can reach once it is listened on.
+/// Opens a socket that is bound to the address and, for TCP, listens.
 pub fn open(protocol: Protocol, address: SocketAddr, freebind: bool, backlog: u32) -> io::Result<Socket> {
     let kind = match protocol {
         Protocol::Tcp => Type::STREAM,
@@ -32,7 +32,7 @@ pub fn open(protocol: Protocol, address: SocketAddr, freebind: bool, backlog: u3
             socket.listen(i32::try_from(backlog).unwrap_or(i32::MAX))?;
         }
         Protocol::Udp => {
-            // What the kernel grants is enough to work.
+            // If the kernel grants less, the engine still works.
             let _ = socket.set_recv_buffer_size(UDP_BUFFER);
             let _ = socket.set_send_buffer_size(UDP_BUFFER);
             system::prepare_datagrams(&socket, address)?;
@@ -57,7 +57,7 @@ pub fn protocol_of(socket: &Socket) -> io::Result<Protocol> {
     }
 }
 
-/// The same socket as the type that its protocol has.
+/// A socket as the standard library's type for its protocol.
 #[derive(Debug)]
 pub enum Typed {
     Tcp(TcpListener),

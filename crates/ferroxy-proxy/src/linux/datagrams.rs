@@ -13,7 +13,7 @@ const LARGEST: usize = 65_536;
 const MESSAGES: usize = 32;
 /// Enough for the size of segments, and for the arrival address of IPv4 or IPv6.
 const CONTROL: usize = 128;
-/// What one sendmsg may carry in segments (UDP_MAX_SEGMENTS of kernels before 6.2).
+/// The most segments that one sendmsg may carry (UDP_MAX_SEGMENTS of kernels before 6.2).
 const SEGMENTS: usize = 64;
 /// Larger segments could exceed an MTU on the way, and the kernel does not fragment segments.
 const SEGMENT: usize = 1400;
@@ -23,7 +23,8 @@ const SEGMENT: usize = 1400;
 #[derive(Clone, Copy)]
 struct Control([u8; CONTROL]);
 
-/// Memory for one call of recvmmsg, and what it received. Two megabytes, of which only what arrives becomes resident.
+/// Memory for one call of recvmmsg, and the messages it received. Two megabytes, of which only pages with data become
+/// resident.
 pub struct Batch {
     data: Box<[MaybeUninit<u8>]>,
     names: Box<[SockAddrStorage; MESSAGES]>,
@@ -37,7 +38,7 @@ pub struct Batch {
 #[derive(Debug)]
 pub struct Message<'a> {
     pub from: SocketAddr,
-    /// The address that the client used, if it was asked for.
+    /// The address that the client used, if the socket reports it.
     pub to: Option<IpAddr>,
     data: &'a [u8],
     segment: usize,
@@ -77,7 +78,7 @@ impl Batch {
         Ok(self.received)
     }
 
-    /// Whether there may be more.
+    /// Whether more messages may be waiting.
     pub fn is_full(&self) -> bool {
         self.received == MESSAGES
     }
@@ -159,7 +160,7 @@ pub fn send(
     datagrams: &[&[u8]],
 ) -> io::Result<usize> {
     match send_runs(socket, to, from, datagrams, SEGMENTS) {
-        // A device or a path that cannot carry segments.
+        // The device or the path cannot carry segments.
         Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EMSGSIZE | libc::EIO)) => {
             send_runs(socket, to, from, datagrams, 1)
         }
@@ -214,7 +215,8 @@ fn send_runs(
     Ok(sent)
 }
 
-/// How many datagrams, from the first, one message can carry: as large as the first, and a last one that may be shorter.
+/// How many datagrams, from the first, one message can carry: all are as large as the first, and the last may be
+/// shorter.
 fn run_length(datagrams: &[&[u8]], longest: usize) -> usize {
     let size = datagrams[0].len();
     if size == 0 || size > SEGMENT {

@@ -12,8 +12,8 @@ use socket2::{SockRef, Socket};
 /// From linux/netfilter_ipv4.h and linux/netfilter_ipv6/ip6_tables.h: both have the same number.
 const SO_ORIGINAL_DST: libc::c_int = 80;
 
-/// All listening sockets of one address share it (SO_REUSEPORT), also with a successor; wildcard and specific addresses may
-/// be used at the same time.
+/// All listening sockets of one address share it (SO_REUSEPORT), including those of a successor; wildcard and specific
+/// addresses may be used at the same time.
 pub fn prepare_listener(socket: &Socket, address: SocketAddr, freebind: bool) -> io::Result<()> {
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(true)?;
@@ -29,8 +29,8 @@ fn wants_arrival_address(address: SocketAddr) -> bool {
     address.ip().is_unspecified()
 }
 
-/// For sockets of frontends and of sessions: coalesced datagrams are received as one (UDP_GRO), and large ones may be
-/// fragmented. What the kernel does not know, it does not need.
+/// For sockets of frontends and of sessions: the kernel coalesces received datagrams (UDP_GRO), and may fragment large
+/// ones when it sends them.
 pub fn prepare_datagrams(socket: &Socket, address: SocketAddr) -> io::Result<()> {
     let fd = socket.as_fd();
     // Kernels before 5.0 lack it: datagrams arrive one by one.
@@ -80,7 +80,7 @@ pub fn descriptor_limit() -> Option<usize> {
     limit.current.and_then(|it| usize::try_from(it).ok())
 }
 
-/// A descriptor to give up when there are no others: then a waiting connection can be accepted, and reset.
+/// A descriptor in reserve. When no others are left, closing it lets a waiting connection be accepted and reset.
 #[derive(Debug)]
 pub struct Spare(Option<File>);
 

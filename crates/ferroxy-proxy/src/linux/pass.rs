@@ -1,4 +1,4 @@
-//! Sockets between processes: descriptors in a message of a unix socket (SCM_RIGHTS), with a text about them.
+//! Passes sockets between processes: descriptors in a message of a unix socket (SCM_RIGHTS), with a text about them.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -12,7 +12,7 @@ use rustix::net::{
 
 /// The kernel passes at most 253 descriptors with one message.
 pub const MOST: usize = 200;
-/// Of a message's text.
+/// The longest text of a message.
 const LONGEST: usize = 64 * MOST;
 
 /// Sends one message: a text, and at most [`MOST`] sockets.

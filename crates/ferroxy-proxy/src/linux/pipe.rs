@@ -10,10 +10,10 @@ use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice
 
 use super::runtime::TcpStream;
 
-/// What to ask for. A process without privileges gets less once it has many pipes; then it takes more calls.
+/// The requested size. A process without privileges gets smaller pipes once it has many; bytes then take more calls.
 const SIZE: usize = 1 << 20;
 
-/// More are closed: a thread needs one at a time, unless receivers are slow.
+/// Further pipes are closed: a thread needs one at a time, unless receivers are slow.
 const POOLED: usize = 64;
 
 thread_local! {
@@ -28,18 +28,18 @@ pub struct Pipe {
 }
 
 impl Pipe {
-    /// An empty pipe; `None` if there is none to be had: then the caller copies.
+    /// Returns an empty pipe; `None` if none can be created: then the caller copies bytes.
     pub fn take() -> Option<Pipe> {
         if let Some(pipe) = POOL.with_borrow_mut(Vec::pop) {
             return Some(pipe);
         }
         let (output, input) = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC).ok()?;
-        // The size that it has is enough to work.
+        // A pipe of the default size is enough to work.
         let _ = fcntl_setpipe_size(&input, SIZE);
         Some(Pipe { input, output, length: 0 })
     }
 
-    /// Back to the pool. With bytes in it, it is closed instead.
+    /// Returns an empty pipe to the pool. A pipe with bytes in it is closed instead.
     pub fn give_back(self) {
         POOL.with_borrow_mut(|pool| {
             if self.length == 0 && pool.len() < POOLED {
@@ -52,7 +52,8 @@ impl Pipe {
         self.length == 0
     }
 
-    /// Moves what has arrived into the pipe, which must be empty: "would block" can then only mean the socket. 0 at its end.
+    /// Moves available bytes into the pipe. The pipe must be empty, so that "would block" can only come from the
+    /// socket. Returns 0 at the end of the stream.
     pub fn poll_fill(&mut self, context: &mut Context<'_>, source: &TcpStream) -> Poll<io::Result<usize>> {
         let moved = ready!(source.poll_read_io(context, || {
             let flags = SpliceFlags::NONBLOCK | SpliceFlags::MOVE;

@@ -18,25 +18,25 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 
 use super::pass::MOST;
 
-/// How the names of our sockets begin. Others belong to another program.
+/// How the names of our sockets begin. Other names belong to another program.
 const OURS: &str = "ferroxy-proxy-";
 /// The first inherited descriptor.
 const FIRST: RawFd = 3;
-/// A service manager that is busy for longer does not keep the socket.
+/// A service manager that takes no message for this long does not keep the socket.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub struct Store {
     socket: UnixDatagram,
-    /// How many descriptors it takes.
+    /// How many descriptors the store accepts.
     most: usize,
-    /// How many it has of each name.
+    /// How many descriptors the store has of each name.
     kept: BTreeMap<String, usize>,
 }
 
 impl Store {
-    /// The store, and the sockets that it kept. `None` without a service manager that has one (systemd 254 says so in
-    /// `FDSTORE`), and for all callers but the first: descriptors are inherited once.
+    /// Opens the store, and returns the sockets that it kept. `None` without a service manager that has a store
+    /// (systemd 254 sets `FDSTORE`), and for all callers but the first: descriptors are inherited once.
     pub fn from_environment() -> io::Result<Option<(Store, Vec<OwnedFd>)>> {
         static IS_TAKEN: AtomicBool = AtomicBool::new(false);
         if IS_TAKEN.swap(true, Relaxed) {
@@ -75,8 +75,8 @@ impl Store {
         Ok(Store { socket, most, kept: BTreeMap::new() })
     }
 
-    /// Stores the sockets of one address. What does not fit is not kept: after an end its clients are refused, as without
-    /// a store.
+    /// Stores the sockets of one address. Sockets that do not fit are not kept: when the process ends, their clients
+    /// are refused, as without a store.
     pub fn keep(&mut self, place: &str, sockets: &[BorrowedFd<'_>]) -> io::Result<()> {
         let name = name(place);
         let count: usize = self.kept.values().sum();
@@ -84,7 +84,7 @@ impl Store {
         if !fits || self.kept.contains_key(&name) {
             return Ok(());
         }
-        // Listening sockets report no end that the store should look for.
+        // A listening socket has no end for which the store should poll it.
         let message = format!("FDSTORE=1\nFDPOLL=0\nFDNAME={name}");
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -96,12 +96,13 @@ impl Store {
         Ok(())
     }
 
-    /// This address is not served any more: a socket that stays open would let its clients wait for nothing.
+    /// Removes the sockets of an address that is no longer served. Otherwise its clients would wait in a queue from
+    /// which no process accepts.
     pub fn forget(&mut self, place: &str) -> io::Result<()> {
         self.remove(&name(place))
     }
 
-    /// Forgets all others.
+    /// Removes the sockets of all other addresses.
     pub fn forget_all_but(&mut self, places: impl Iterator<Item = String>) -> io::Result<()> {
         let names: std::collections::BTreeSet<String> = places.map(|it| name(&it)).collect();
         let others: Vec<String> = self.kept.keys().filter(|it| !names.contains(*it)).cloned().collect();

@@ -18,7 +18,7 @@ struct Entry {
 }
 
 impl Sticky {
-    /// The client that was not seen for the longest time makes room for one more than `limit`.
+    /// Beyond `limit`, the client that was not seen for the longest time is evicted.
     pub fn new(limit: usize) -> Sticky {
         Sticky { clients: Lru::new(limit) }
     }
@@ -35,7 +35,7 @@ impl Sticky {
         self.clients.insert(client, Entry { endpoint, used: now });
     }
 
-    /// The map is in the order of use: those that have expired are the oldest. Each is removed once.
+    /// The map is in the order of use, so that expired entries are the oldest. Each is removed once.
     fn forget_expired(&mut self, timeout: Nanos, now: Nanos) {
         while self.clients.oldest().is_some_and(|entry| entry.used.saturating_add(timeout) <= now) {
             self.clients.remove_oldest();

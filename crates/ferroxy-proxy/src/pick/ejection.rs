@@ -6,7 +6,7 @@ use crate::config::Ejection;
 /// The ejections of one endpoint.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Record {
-    /// How often in a row.
+    /// The number of ejections in a row.
     pub times: u32,
     /// Left out before this moment.
     pub until: Nanos,
@@ -27,17 +27,17 @@ impl Record {
     }
 }
 
-/// Who may be chosen.
+/// The members that may be chosen.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Usable {
     pub members: Vec<u32>,
-    /// Too few would remain: all are used.
+    /// Too few members would remain, so that all are used.
     pub in_panic: bool,
-    /// When this has to be worked out again.
+    /// When the next ejection ends, and this has to be computed again.
     pub until: Nanos,
 }
 
-/// Leaves out the ejected ones, unless fewer than half would remain.
+/// Leaves out ejected members, unless fewer than half would remain.
 pub fn usable(records: &[Record], now: Nanos) -> Usable {
     let ends = records.iter().filter(|it| it.is_ejected(now)).map(|it| it.until);
     let until = ends.min().unwrap_or(NEVER);

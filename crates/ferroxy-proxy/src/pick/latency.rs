@@ -16,7 +16,7 @@ pub fn observe(average: Option<Nanos>, age: Nanos, sample: Nanos) -> Nanos {
     }
 }
 
-/// What to expect `age` after the last sample. An endpoint that was slow once is tried again after a while.
+/// The expected latency `age` after the last sample. It decays, so that an endpoint that was slow once is tried again.
 pub fn estimate(average: Nanos, age: Nanos) -> Nanos {
     (average as f32 * weight(age)) as Nanos
 }

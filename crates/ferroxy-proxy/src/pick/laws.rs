@@ -124,7 +124,7 @@ fn a_new_member_gets_its_share_and_the_others_the_rest_evenly() {
         let mut members = same(4);
         members[0].share = 0.1;
         let times = times_chosen(policy, &members, 40_000);
-        // A tenth of what each of the others gets, or a little more: refusals are offered to it again.
+        // A tenth of what each of the others gets, or a little more: after it is refused, it may be proposed again.
         assert!((800..1_500).contains(&times[0]), "{policy:?}: {times:?}");
         for others in &times[1..] {
             assert!((12_000..13_500).contains(others), "{policy:?}: {times:?}");

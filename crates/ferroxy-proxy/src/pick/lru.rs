@@ -1,4 +1,4 @@
-//! A map with a limit: what was not used for the longest time makes room.
+//! A map with a limit: the least recently used entry is evicted.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -49,7 +49,7 @@ impl<K: Hash + Eq + Clone, V> Lru<K, V> {
         self.nodes[place].entry.as_mut().map(|(_, value)| value)
     }
 
-    /// Adds or replaces; returns what had to make room, or was replaced.
+    /// Adds or replaces; returns the entry that was evicted or replaced.
     pub fn insert(&mut self, key: K, value: V) -> Option<(K, V)> {
         if let Some(old) = self.touch(&key) {
             return Some((key, std::mem::replace(old, value)));

@@ -12,7 +12,7 @@ pub mod slow_start;
 use crate::config::Policy;
 use random::Random;
 
-/// What a choice looks at. Members are numbered from 0 to `count() - 1`.
+/// The input of a choice. Members are numbered from 0 to `count() - 1`.
 pub trait Members {
     fn count(&self) -> usize;
     /// Already tried for this connection.
@@ -35,8 +35,8 @@ pub fn choose(policy: Policy, members: &impl Members, turn: usize, random: &mut 
     }
 }
 
-/// Proposes members; one in slow start is taken as often as its share says. After a few refusals the next one is taken:
-/// if all are in slow start, all have a share of 1 to each other.
+/// Proposes members; a member in slow start is taken with the probability of its share. After a few refusals the next
+/// proposal is taken anyway, because members that are all in slow start have equal shares.
 fn weighted(
     members: &impl Members,
     random: &mut Random,
@@ -50,7 +50,7 @@ fn weighted(
         if share >= 1.0 || random.fraction() < share {
             return Some(member);
         }
-        // A random one, not the neighbour: it would get all that a new endpoint does not get.
+        // A random member next: the neighbour would get all connections that a new endpoint does not get.
         start = random.next() as usize;
     }
     untried_from(members, start)

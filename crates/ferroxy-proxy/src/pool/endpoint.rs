@@ -1,4 +1,4 @@
-//! An endpoint of one pool: what connections to it count and measure.
+//! An endpoint of one pool, with the counters and the latency of its connections.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -57,7 +57,7 @@ impl Endpoint {
     }
 
     pub fn succeeded(&self) {
-        // Most of the time nothing has to be written, and no other core loses its cache line.
+        // Usually nothing has to be written, and other cores keep their cache line.
         if self.failures.load(Relaxed) != 0 {
             self.failures.store(0, Relaxed);
         }

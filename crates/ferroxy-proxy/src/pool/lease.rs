@@ -1,4 +1,4 @@
-//! What is counted as long as it lasts: a connection, a session, a dial. Dropping it ends it.
+//! Guards for gauges: a connection, a session or a dial counts until its guard is dropped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -8,7 +8,7 @@ use super::endpoint::Endpoint;
 use super::totals::Totals;
 use crate::clock::{self, Nanos};
 
-/// One more in a gauge of the pool.
+/// Adds one to a gauge of the pool until it is dropped.
 #[derive(Debug)]
 pub struct Lease {
     pool: Arc<Pool>,
@@ -30,7 +30,7 @@ impl Drop for Lease {
     }
 }
 
-/// A connection to an endpoint, from the moment it is dialled: choices by load count those that are on their way.
+/// A connection to an endpoint, from the moment it is dialled: choices by load include dials in progress.
 #[derive(Debug)]
 pub struct Use(pub Arc<Endpoint>);
 
@@ -40,7 +40,7 @@ impl Use {
         Use(endpoint)
     }
 
-    /// The endpoint has answered. With the time when the dial began, its latency is measured.
+    /// The endpoint has answered. Its latency is measured if `begun` is given, the time when the dial began.
     pub fn established(&self, begun: Option<Nanos>) {
         self.0.tally.connections.fetch_add(1, Relaxed);
         self.0.succeeded();

@@ -1,4 +1,4 @@
-//! A pool while it is served: its snapshot, its sticky clients, and what it counts.
+//! A pool while it is served: its snapshot, its sticky clients, and its counters.
 
 pub mod endpoint;
 #[cfg(test)]
@@ -32,7 +32,7 @@ pub struct Pool {
     turn: AtomicUsize,
     /// In parts, each with the clients of some addresses: a lock is held for one lookup, and never during a change.
     sticky: [Mutex<Option<Sticky>>; STICKY_PARTS],
-    /// Told about each change, for connections that wait for an endpoint.
+    /// Notified about each change, for connections that wait for an endpoint.
     pub changed: Notify,
     pub totals: Totals,
 }
@@ -56,7 +56,7 @@ impl Pool {
         self.snapshot.load()
     }
 
-    /// Replaces everything about the pool. Endpoints that are no longer there keep their connections.
+    /// Replaces the configuration of the pool. Removed endpoints keep their connections.
     pub fn change(&self, config: Config) {
         let now = clock::now();
         let config = Arc::new(config);
@@ -69,8 +69,8 @@ impl Pool {
         self.changed.notify_waiters();
     }
 
-    /// Chooses an endpoint for a client: the one it had, or one by the policy. `tried` are those that failed for this
-    /// connection.
+    /// Chooses an endpoint for a client: the client's previous one (affinity), or one by the policy. `tried` are the
+    /// endpoints that failed for this connection.
     pub fn choose(&self, client: IpAddr, tried: &[SocketAddr], random: &mut Random) -> Option<Arc<Endpoint>> {
         let now = clock::now();
         let snapshot = self.up_to_date(now);
@@ -82,7 +82,8 @@ impl Pool {
             return Some(endpoint);
         }
         let candidates = snapshot.candidates(tried, now);
-        // A retry takes the next one, without a turn of its own: otherwise the next client would meet the failed one again.
+        // A retry takes the next member and does not advance the turn: otherwise the next client would meet the failed
+        // endpoint again.
         let turn = if tried.is_empty() { self.turn.fetch_add(1, Relaxed) } else { self.turn.load(Relaxed) };
         let member = pick::choose(config.policy, &candidates, turn, random)?;
         let endpoint = candidates.endpoint(member).clone();
@@ -94,7 +95,8 @@ impl Pool {
         Some(endpoint)
     }
 
-    /// A dial failed. After too many in a row, the endpoint is left out for a while; true if that begins now.
+    /// A dial failed. After too many failures in a row, the endpoint is ejected for a while; true if the ejection
+    /// begins now.
     pub fn dial_failed(&self, endpoint: &Endpoint) -> bool {
         let failures = endpoint.failed();
         let Some(rule) = self.snapshot().config.ejection else { return false };
@@ -145,7 +147,7 @@ impl Pool {
         is_new
     }
 
-    /// The snapshot, after ejections that have ended were taken back.
+    /// The snapshot, without ejections that have ended.
     fn up_to_date(&self, now: Nanos) -> Guard<Arc<Snapshot>> {
         let snapshot = self.snapshot.load();
         if now < snapshot.usable.until {

@@ -1,4 +1,4 @@
-//! What the data path reads of a pool: immutable, replaced as a whole.
+//! The part of a pool that the data path reads: immutable, replaced as a whole.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ pub struct Snapshot {
     pub config: Arc<Pool>,
     /// Sorted by address.
     pub endpoints: Arc<[Arc<Endpoint>]>,
-    /// In the same order.
+    /// In the order of `endpoints`.
     records: Vec<Record>,
     pub usable: Usable,
     /// Until then, some endpoint may be in slow start.
@@ -69,7 +69,7 @@ impl Snapshot {
         self.records[place].is_ejected(now)
     }
 
-    /// With one record replaced, or with ejections that have ended taken back.
+    /// A copy with one record replaced. In any case, ejections that have ended are taken back.
     pub fn with_record(&self, replaced: Option<(usize, Record)>, now: Nanos) -> Snapshot {
         let mut records = self.records.clone();
         if let Some((place, record)) = replaced {
@@ -106,7 +106,7 @@ pub struct Candidates<'a> {
     snapshot: &'a Snapshot,
     tried: &'a [SocketAddr],
     now: Nanos,
-    /// Of slow start, while there is one.
+    /// The window of slow start, while an endpoint may be in it.
     window: Option<Nanos>,
 }
 

@@ -1,4 +1,4 @@
-//! What a pool counts besides its endpoints, and what is left of endpoints that are gone.
+//! Counters of a pool besides those of its endpoints, and the counts of endpoints that have left.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,9 +28,9 @@ pub struct Totals {
 /// Endpoints that have left. Changes and readers lock it; connections never do.
 #[derive(Debug, Default)]
 struct Departed {
-    /// With connections that are not finished.
+    /// Endpoints with connections that are not finished.
     draining: Vec<Arc<Endpoint>>,
-    /// Everything that the others counted.
+    /// The sum of the endpoints whose connections have finished.
     sum: PoolCounters,
 }
 
@@ -44,11 +44,11 @@ impl Totals {
 }
 
 impl Departed {
-    /// Adds up the endpoints that only we still know: they do not count any more.
+    /// Adds to the sum the endpoints that no connection or session refers to: their counts are final.
     fn settle(&mut self) {
         let draining = std::mem::take(&mut self.draining);
         for endpoint in draining {
-            // A snapshot that is being read may hold it for a moment more; then the next time is early enough.
+            // A snapshot that is being read may hold the endpoint for a moment more; the next call then adds it.
             if Arc::strong_count(&endpoint) == 1 {
                 add(&mut self.sum, &endpoint);
             } else {

@@ -12,18 +12,18 @@ use crate::system::runtime::{Handle, TcpListener, sleep, timeout, yield_now};
 use crate::system::{self, Spare};
 use crate::worker::Siblings;
 
-/// So many, then connections have their turn.
+/// Connections to accept before other tasks get their turn.
 const BATCH: usize = 64;
 /// How long to wait when nothing can be accepted.
 const PAUSE: Duration = Duration::from_millis(50);
-/// So many pauses in a row, and clients that wait are reset: they need not hang while descriptors are short.
+/// After more pauses in a row than this, waiting clients are reset, so that they do not hang while descriptors are short.
 const PATIENT: u32 = 4;
 
 /// One listening socket of one thread.
 #[derive(Debug)]
 pub struct Listener {
     pub socket: TcpListener,
-    /// Of this thread.
+    /// The handle of the thread that accepts.
     pub handle: Handle,
     pub entry: Entry,
     pub shared: Arc<Shared>,
@@ -53,7 +53,7 @@ pub async fn accept(mut listener: Listener) {
                 }
                 // The client has gone before it was accepted, or a packet filter forbids it.
                 Err(error) if is_of_one_client(&error) => {}
-                // Nothing else is known to happen; if it does, it must not keep a core busy.
+                // No other error is known. If one occurs, the loop must not keep a core busy.
                 Err(_) => sleep(PAUSE).await,
             }
         }
@@ -78,11 +78,11 @@ impl Listener {
 
     async fn wait_for_room(&self) {
         self.shared.tally.full.fetch_add(1, Relaxed);
-        // A connection that ends between the question and here is noticed after the pause.
+        // A connection that ends between the check and here is noticed after the pause.
         let _ = timeout(PAUSE, self.shared.room.notified()).await;
     }
 
-    /// Waiting clients stay in the kernel's queue. If it lasts, they are reset, by means of the spare descriptor.
+    /// Waiting clients stay in the kernel's queue. If the shortage lasts, the spare descriptor is used to reset them.
     async fn pause(&mut self, spare: &mut Spare, pauses: u32) {
         self.shared.tally.pauses.fetch_add(1, Relaxed);
         if pauses > PATIENT && spare.spend() {

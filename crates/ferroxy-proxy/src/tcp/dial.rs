@@ -18,7 +18,7 @@ use crate::{random, system};
 /// Why a client gets no endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
-    /// The pool has none.
+    /// The pool has no endpoint.
     Empty,
     /// All dials failed, or the time was up.
     Unreachable,
@@ -63,7 +63,7 @@ pub async fn dial(shared: &Shared, pool: &Arc<Pool>, client: IpAddr) -> Result<(
     Err(if is_empty { Refusal::Empty } else { Refusal::Unreachable })
 }
 
-/// Waits until the pool has an endpoint, for as long as it allows.
+/// Waits until the pool has an endpoint, for as long as the pool's timeout allows.
 async fn hold(pool: &Arc<Pool>) -> Result<(), Refusal> {
     let config = pool.snapshot().config.clone();
     let Some(most) = config.timeouts.hold else { return Err(Refusal::Empty) };
@@ -88,7 +88,7 @@ struct Attempts {
     failed: Vec<SocketAddr>,
     timeouts: Timeouts,
     left: u32,
-    /// When all of them have to be done.
+    /// The deadline for all of them.
     end: Instant,
 }
 
@@ -102,7 +102,7 @@ impl Attempts {
         }
     }
 
-    /// The time for one more dial; `None` if there is none.
+    /// The time for one more dial; `None` if no dial or no time is left.
     fn next(&mut self) -> Option<Duration> {
         self.left = self.left.checked_sub(1)?;
         let rest = self.end.saturating_duration_since(Instant::now());

@@ -1,7 +1,8 @@
 //! One direction of a connection: from a source to a sink, until the source ends or one of them fails.
 //!
-//! Bytes are read into a buffer that all connections of a thread share; only what the sink does not take at once is kept
-//! in memory of the flow's own. Once a read fills the buffer, bytes are moved by splice where the platform has it.
+//! Bytes are read into a buffer that all connections of a thread share; only bytes that the sink does not take at once
+//! are copied to the flow's own memory. Once a read fills the buffer, bytes are moved by splice where the platform has
+//! it.
 
 use std::cell::RefCell;
 use std::io;
@@ -10,13 +11,13 @@ use std::task::{Context, Poll, ready};
 use crate::system::Pipe;
 use crate::system::runtime::TcpStream;
 
-/// Of the shared buffer.
+/// The size of the shared buffer.
 const BUFFER: usize = 64 * 1024;
-/// So many reads, then other connections have their turn.
+/// Reads before other connections get their turn.
 const ROUNDS: usize = 16;
 /// A splice that moves less costs more than a copy.
 const SMALL: usize = 16 * 1024;
-/// So many small ones in a row, and bytes are copied again.
+/// After this many small splices in a row, bytes are copied again.
 const SMALL_IN_A_ROW: u8 = 4;
 
 thread_local! {
@@ -25,9 +26,9 @@ thread_local! {
 
 #[derive(Debug, Default)]
 pub struct Flow {
-    /// What the sink has not taken yet.
+    /// Bytes that the sink did not take at once.
     waiting: Vec<u8>,
-    /// How much of it the sink has taken.
+    /// How many bytes of `waiting` the sink has taken.
     taken: usize,
     /// In use while bytes are in it.
     pipe: Option<Pipe>,
@@ -36,7 +37,7 @@ pub struct Flow {
     small: u8,
     may_splice: bool,
     pub state: State,
-    /// Moved since the caller last looked.
+    /// Bytes moved since the caller last took this number.
     pub moved: u64,
 }
 
@@ -92,7 +93,7 @@ impl Flow {
         Poll::Pending
     }
 
-    /// Until nothing waits, neither in memory nor in the pipe.
+    /// Writes until neither memory nor the pipe holds bytes.
     fn poll_flush(&mut self, context: &mut Context<'_>, sink: &mut TcpStream) -> Poll<io::Result<()>> {
         while self.taken < self.waiting.len() {
             let written = ready!(sink.poll_write(context, &self.waiting[self.taken..]))?;
@@ -145,7 +146,7 @@ impl Flow {
         source: &mut TcpStream,
     ) -> Poll<Result<usize, Failed>> {
         let Some(mut pipe) = Pipe::take() else {
-            // None to be had: the next round copies.
+            // No pipe is available: the next round copies.
             (self.is_bulk, self.may_splice) = (false, false);
             context.waker().wake_by_ref();
             return Poll::Pending;
@@ -165,7 +166,7 @@ impl Flow {
     }
 }
 
-/// Whose fault it is that bytes do not move.
+/// The side that failed.
 enum Failed {
     Source,
     Sink,

@@ -1,4 +1,4 @@
-//! The header of PROXY protocol v2: tells an endpoint the addresses of the client's connection.
+//! The header of PROXY protocol v2, which passes the addresses of the client's connection to an endpoint.
 
 use std::net::SocketAddr;
 

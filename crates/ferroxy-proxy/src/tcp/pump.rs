@@ -36,7 +36,7 @@ pub struct Pump {
     first_byte: FirstByte,
 }
 
-/// What holds for this connection.
+/// The settings of this connection.
 #[derive(Debug, Clone, Copy)]
 pub struct Rules {
     pub idle: Option<Duration>,
@@ -144,7 +144,7 @@ impl Pump {
         if self.grown.as_ref().is_some_and(|timer| timer.is_expired()) {
             self.grown = None;
             for stream in [&self.client, &self.server] {
-                // A peer that has gone makes them fail, and is noticed anyway.
+                // The calls fail if the peer has gone, which the flows notice anyway.
                 let _ = set_options(stream, &self.rules);
             }
         }

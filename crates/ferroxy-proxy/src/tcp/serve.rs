@@ -31,7 +31,7 @@ pub struct Arrived {
     pub accepted: Accepted,
 }
 
-/// Connects the client to an endpoint and stays until both are done. A client that gets none is reset.
+/// Connects the client to an endpoint and stays until both are done. A client that gets no endpoint is reset.
 pub async fn serve(arrived: Arrived) {
     let Arrived { stream: client, peer, entry, accepted } = arrived;
     let shared = accepted.shared().clone();
@@ -73,7 +73,7 @@ fn local_address(client: &TcpStream) -> Option<SocketAddr> {
     client.options().local_addr().ok()?.as_socket()
 }
 
-/// What PROXY protocol sends first.
+/// The PROXY protocol header, which the endpoint gets first.
 fn header(client: &TcpStream, peer: SocketAddr, destination: Option<SocketAddr>) -> Vec<u8> {
     let destination = destination.or_else(|| local_address(client));
     destination.map_or_else(Vec::new, |destination| proxy_header::encode(peer, destination))

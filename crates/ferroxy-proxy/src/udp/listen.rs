@@ -16,7 +16,7 @@ use crate::system::Batch;
 use crate::system::runtime::{Aborter, Handle, UdpSocket, yield_now};
 use crate::table::Frontend;
 
-/// So many batches, then others have their turn.
+/// Batches before other tasks get their turn.
 const ROUNDS: usize = 8;
 
 thread_local! {
@@ -40,7 +40,7 @@ pub struct Listener {
     frontend: Arc<Frontend>,
     class: Class,
     shared: Arc<Shared>,
-    /// Sessions had to make room since it was last asked: their tasks close them as soon as they get a turn.
+    /// Sessions were evicted since the last check. They are closed as soon as their aborted tasks get a turn.
     has_evicted: AtomicBool,
 }
 
@@ -67,7 +67,7 @@ impl Listener {
     fn receive(&self) -> io::Result<()> {
         with_batch(|batch| {
             receive(&self.socket, batch)?;
-            // Consecutive datagrams of one client go on together.
+            // Consecutive datagrams of one client are forwarded together.
             let mut run: Option<(SessionKey, Vec<&[u8]>)> = None;
             for message in batch.messages() {
                 let key = SessionKey { listener: self.id, client: message.from, local: message.to };
@@ -134,7 +134,7 @@ impl Listener {
 }
 
 impl Drop for Listener {
-    /// Sessions hold the socket: they end with it, unless a successor listens there now.
+    /// Sessions hold the socket: they end with the listener, unless a successor listens on the socket now.
     fn drop(&mut self) {
         if !self.shared.is_superseded() {
             let gone = with_sessions(&self.shared, |sessions| sessions.remove_listener(self.id));
@@ -150,7 +150,7 @@ pub async fn listen(listener: Listener) {
             if poll_fn(|context| listener.socket.poll_readable(context)).await.is_err() {
                 return;
             }
-            // Errors of earlier answers (a client's port is closed) are reported here: they mean nothing.
+            // Errors of earlier answers (a client's port is closed) are reported here: they do not concern this call.
             let _ = listener.receive();
             // No more than one batch of sessions is open beyond the limit.
             if listener.has_evicted.swap(false, Relaxed) {
@@ -173,8 +173,8 @@ pub fn forget(session: &Arc<Session>) {
     }
 }
 
-/// Receives what has arrived. A batch that is not full has emptied the socket, so that it is not asked again before the
-/// kernel reports more.
+/// Receives available datagrams. A batch that is not full has emptied the socket, so that the socket is not read again
+/// before the kernel reports more.
 pub fn receive(socket: &UdpSocket, batch: &mut Batch) -> io::Result<()> {
     socket.read(|socket| batch.receive(socket).map(|_| batch.is_full()))
 }

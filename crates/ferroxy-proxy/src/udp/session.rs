@@ -20,7 +20,7 @@ use crate::system;
 use crate::system::runtime::{Handle, RawUdpSocket, UdpSocket};
 use crate::wheel::Timer;
 
-/// So many batches, then others have their turn.
+/// Batches before other tasks get their turn.
 const ROUNDS: usize = 8;
 
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub struct Session {
     pub pool: Arc<Pool>,
     pub endpoint: Arc<Endpoint>,
     socket: UdpSocket,
-    /// Of the listener: answers leave through it.
+    /// The socket of the listener: answers are sent through it.
     outside: Arc<RawUdpSocket>,
     shared: Arc<Shared>,
     timeouts: Timeouts,
@@ -55,8 +55,8 @@ impl Session {
         Session { key, pool, endpoint, socket, outside, shared, timeouts, timer, _lease: lease }
     }
 
-    /// Sends the client's datagrams on; what does not fit is lost, as on any way of a datagram. `false` if the endpoint
-    /// refuses them.
+    /// Forwards the client's datagrams; those that do not fit into the socket are lost, as anywhere in a network.
+    /// `false` if the endpoint refuses them.
     pub fn send(&self, datagrams: &[&[u8]]) -> bool {
         if let Some(timer) = self.timer.get() {
             timer.touch();
@@ -82,7 +82,7 @@ impl Session {
         }
     }
 
-    /// The endpoint's host says that nothing listens on the port: as good as a failed dial.
+    /// The endpoint's host reports that nothing listens on the port: this counts as a failed dial.
     fn refused(&self) {
         if self.pool.dial_failed(&self.endpoint) {
             self.shared.ejected.add(self.endpoint.address, &self.pool);
@@ -149,9 +149,9 @@ pub async fn run(session: Arc<Session>) {
     forget(&session);
 }
 
-/// A client that is gone is its own loss.
+/// Other errors are ignored: answers to a client that has gone are lost.
 fn send_outside(outside: &RawUdpSocket, to: SocketAddr, from: Option<IpAddr>, datagrams: &[&[u8]]) -> usize {
-    // An error that an earlier answer caused (a client's closed port) is reported once, to whoever sends next.
+    // An error that an earlier answer caused (a client's closed port) is reported once, to the next call that sends.
     let mut sent = 0;
     for _ in 0..2 {
         match system::send(outside, Some(to), from, &datagrams[sent..]) {

@@ -1,11 +1,11 @@
-//! The sessions of one thread, bounded in total and for each source. Pure: what has to make room is returned.
+//! The sessions of one thread, bounded in total and for each source. Pure: evicted sessions are returned.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 
 use crate::pick::lru::Lru;
 
-/// A client at one listener, and the address of ours that it used.
+/// A client of one listener, and the local address that the client used.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SessionKey {
     pub listener: u64,
@@ -39,7 +39,7 @@ impl<V> Sessions<V> {
         self.all.peek(key)
     }
 
-    /// Adds a session whose key is new. Returns those that made room: the source's oldest if it has too many, and the
+    /// Adds a session whose key is new. Returns the evicted sessions: the source's oldest if it has too many, and the
     /// one that was idle for the longest time if there are too many altogether.
     pub fn insert(&mut self, key: SessionKey, value: V) -> Vec<V> {
         let mut gone = Vec::new();
@@ -70,7 +70,7 @@ impl<V> Sessions<V> {
     fn forget_source(&mut self, key: &SessionKey) {
         let source = key.client.ip();
         let Some(keys) = self.sources.get_mut(&source) else { return };
-        // Mostly the first: sessions end in the order they began, or are evicted from the front.
+        // Usually the first: sessions end in the order they began, or are evicted from the front.
         if let Some(place) = keys.iter().position(|it| it == key) {
             keys.remove(place);
         }

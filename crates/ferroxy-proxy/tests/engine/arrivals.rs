@@ -26,7 +26,7 @@ fn redirected_connections_find_their_frontend_and_class() {
     if !require(&[Capability::NetworkNamespaces, Capability::NfTables, Capability::NftTool]) {
         return;
     }
-    // Not a namespace of the whole process: only of this thread and of those it starts.
+    // Only this thread and the threads that it starts enter the namespace, not the whole process.
     let namespace = Namespace::new("redirect").unwrap();
     let test = || {
         run("ip", &["route", "add", "local", "10.96.0.0/16", "dev", "lo"], "");
@@ -62,7 +62,7 @@ fn redirected_connections_find_their_frontend_and_class() {
         let other_class = crate::peers::connect_from("127.0.0.2", address("10.96.0.1:80"));
         assert_eq!(name_of(&mut { other_class }), "two");
         expect_reset(&mut connect("10.96.0.3:80"));
-        // Straight to the listener: no original destination leads to a frontend.
+        // A connection straight to the listener has no original destination that is a frontend.
         expect_reset(&mut connect("127.0.0.1:7001"));
         assert_eq!(engine.counters().engine.unrouted, 2);
         let mut change = Change::default();

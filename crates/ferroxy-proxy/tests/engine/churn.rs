@@ -59,13 +59,13 @@ fn round(engine: &Engine, dice: &mut Dice, tcp: &[SocketAddr], udp: &[SocketAddr
     }
     let applied = engine.apply(change);
     assert!(applied.failures.is_empty(), "{:?}", applied.failures);
-    // A client comes, and may be cut.
+    // A client connects, and may be cut.
     for (_, address) in applied.bound {
         drop(TcpStream::connect(address));
     }
 }
 
-/// Connects and asks until told to end. Every connection must be served.
+/// Connects and exchanges data until `is_over` is set. Every connection must be served.
 fn ask_tcp(address: SocketAddr, is_over: &AtomicBool, served: &AtomicUsize) {
     while !is_over.load(Relaxed) {
         let mut stream = patient(TcpStream::connect(address).unwrap());

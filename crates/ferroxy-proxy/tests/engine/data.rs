@@ -1,4 +1,4 @@
-//! Bytes: all of them, in order, in both directions, whoever closes first and however.
+//! Bytes: all of them, in order, in both directions, whichever side closes first and however.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -179,7 +179,7 @@ fn a_slow_reader_gets_everything_and_memory_stays_bounded() {
         received += client.read(&mut buffer).unwrap();
         thread::sleep(Duration::from_millis(1));
     }
-    // What the engine has taken in and not passed on is in one pipe or buffer; the kernel's sockets hold the rest.
+    // Bytes that the engine has read and not passed on are in one pipe or buffer; the kernel's sockets hold the rest.
     assert!(proxy.counters().bytes_out < 39_000_000, "{:?}", proxy.counters());
     while received < 40_000_000 {
         received += client.read(&mut buffer).unwrap();
@@ -233,7 +233,7 @@ fn a_vanished_server_is_noticed_at_the_next_byte() {
     let proxy = Proxy::tcp(Pool::of([server.address]));
     let mut client = proxy.connect();
     assert_eq!(client.read(&mut [0; 8]).unwrap(), 0, "its end is passed on");
-    // The first may still be taken in; the server's host answers it with a reset.
+    // The first write may still succeed; the server's host answers it with a reset.
     let failed = (0..10_000).find_map(|_| {
         thread::sleep(Duration::from_millis(1));
         client.write_all(b"anyone?").err()

@@ -26,7 +26,7 @@ fn ask(socket: &UdpSocket, question: &[u8]) -> Vec<u8> {
     let mut buffer = vec![0; 65_536];
     let begun = std::time::Instant::now();
     while begun.elapsed() < PATIENCE {
-        // An error tells that an earlier one was refused.
+        // An error means that an earlier datagram was refused.
         let _ = socket.send(question);
         if let Ok(length) = socket.recv(&mut buffer) {
             return buffer[..length].to_vec();
@@ -72,7 +72,7 @@ fn bursts_keep_the_borders_of_datagrams() {
         let mut missing: HashSet<Vec<u8>> = sent.into_iter().collect();
         while !missing.is_empty() {
             let Ok(length) = socket.recv(&mut buffer) else {
-                // Lost on the way; the next round is another chance to see a wrong one.
+                // A datagram was lost. The next round may still show a wrong one.
                 break;
             };
             if buffer[0] == round {
@@ -170,7 +170,7 @@ fn spoofed_sources_are_bounded_in_total() {
         let socket =
             client_from(&format!("127.0.{}.{}:0", 10 + source / 200, 1 + source % 200), proxy.address);
         drop(socket.send(b"spoofed"));
-        // Those that make room are closed after the batch of datagrams in which they had to.
+        // Evicted sessions are closed after the batch of datagrams that evicted them.
         assert!(proxy.engine.counters().engine.sessions <= 64 + 32);
     }
     assert_eq!(ask(&client(proxy.address), b"hello"), b"hello");

@@ -61,7 +61,7 @@ fn accepting_pauses_and_recovers_when_the_process_has_no_descriptor_left() {
     if run_in_child("descriptors::accepting_pauses_and_recovers_when_the_process_has_no_descriptor_left") {
         return;
     }
-    // Not limited by the engine's own budget: the kernel says no.
+    // The engine's own budget does not limit it, only the kernel does.
     let unlimited = Settings { connections: Some(100_000), ..settings() };
     let server = Server::start(|mut stream| {
         let mut buffer = [0; 64];
@@ -96,7 +96,7 @@ fn the_engines_own_budget_leaves_descriptors_to_others() {
     let mut waiting: Vec<_> = (0..12).map(|_| proxy.connect()).collect();
     proxy.wait_until_all("it is full", |it| it.engine.full > 0);
     assert!(proxy.engine.counters().engine.active <= 6, "one more than asked for at each of two threads");
-    // Those who wait are served when others leave, in their turn.
+    // Waiting clients are served in their turn when others leave.
     while let Some(mut first) = waiting.first().map(|it| it.try_clone().unwrap()) {
         assert_eq!(ask(&mut first, b"hello").unwrap(), b"hello");
         waiting.remove(0);

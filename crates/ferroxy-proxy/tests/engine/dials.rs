@@ -33,10 +33,10 @@ fn a_refused_dial_goes_to_the_next_endpoint_and_ejects_the_first() {
 #[test]
 fn a_black_hole_delays_only_those_who_dial_it() {
     let (server, hole) = (Server::echo(), BlackHole::new());
-    // Nobody who dials the hole gets on during this test.
+    // A client whose dial goes to the black hole is not served during this test.
     let timeouts = Timeouts { connect: PATIENCE, connect_budget: PATIENCE, ..Timeouts::default() };
     let pool = Pool { timeouts, ..Pool::of([server.address, hole.address]) };
-    // One thread: whatever blocks it blocks everybody.
+    // One thread: a call that blocks it would block all clients.
     let one_thread = Settings { threads: Some(1), ..settings() };
     let proxy = Proxy::start(one_thread, Frontend::tcp(localhost()).to(crate::peers::POOL), pool);
     let (told, answered) = mpsc::channel();

@@ -71,7 +71,7 @@ fn in_child(count: usize) {
     let endpoint = TcpListener::bind(localhost()).unwrap();
     let proxy = Proxy::tcp(Pool::of([endpoint.local_addr().unwrap()]));
     let mut pairs = Vec::with_capacity(count);
-    // What every process needs once is no memory of a connection.
+    // Memory that a process needs once does not count as memory of a connection.
     pairs.extend(connect(&proxy, &endpoint, 64.min(count)));
     let before = resident_bytes();
     while pairs.len() < count {

@@ -72,7 +72,7 @@ pub fn settings() -> Settings {
     Settings { threads: Some(2), ..Settings::default() }
 }
 
-/// Nothing that a test waits for takes forever.
+/// Sets timeouts, so that no test waits forever.
 pub fn patient(stream: TcpStream) -> TcpStream {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.set_write_timeout(Some(PATIENCE)).unwrap();
@@ -115,7 +115,7 @@ impl Server {
         })
     }
 
-    /// Says who it is, then echoes.
+    /// Sends its name, then echoes.
     pub fn named(name: &'static str) -> Server {
         Server::start(move |mut stream| {
             let mut buffer = [0; 1024];
@@ -194,7 +194,7 @@ impl BlackHole {
         listener.listen(0).unwrap();
         let address = listener.local_addr().unwrap().as_socket().unwrap();
         let mut queued = Vec::new();
-        // The queue takes one more than it was told; more are for certainty.
+        // The queue takes one connection more than its backlog; the others are for certainty.
         for _ in 0..4 {
             let client = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
             client.set_nonblocking(true).unwrap();
@@ -205,7 +205,7 @@ impl BlackHole {
     }
 }
 
-/// An address without a listener. (Bound, so that nobody else gets it, but not listening.)
+/// An address without a listener. (Bound, so that no other socket gets it, but not listening.)
 pub struct Closed {
     pub address: SocketAddr,
     _socket: Socket,
@@ -217,7 +217,7 @@ impl Closed {
         socket.bind(&localhost().into()).unwrap();
         let address = socket.local_addr().unwrap().as_socket().unwrap();
         if kind == Type::DGRAM {
-            // Connected to somewhere else, it takes no datagram of ours, and the kernel says so.
+            // Connected to another address, the socket takes no datagram of ours, and the kernel reports that.
             socket.connect(&"127.0.0.1:9".parse::<SocketAddr>().unwrap().into()).unwrap();
         }
         Closed { address, _socket: socket }
@@ -244,7 +244,7 @@ pub fn ask(stream: &mut TcpStream, question: &[u8]) -> io::Result<Vec<u8>> {
     Ok(answer)
 }
 
-/// What a [`Server::named`] says.
+/// The name that a [`Server::named`] sends.
 pub fn name_of(stream: &mut TcpStream) -> String {
     let mut buffer = [0; 64];
     let length = stream.read(&mut buffer).unwrap();

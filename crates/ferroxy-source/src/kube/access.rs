@@ -32,7 +32,7 @@ const ASK_EVERY: Duration = Duration::from_secs(5);
 #[cfg(target_os = "linux")]
 const UNANSWERED: Duration = Duration::from_secs(20);
 
-/// Where a pod has its service account, and what names the API server to it.
+/// Where a pod has its service account, and the environment variables that name the API server.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 const HOST: &str = "KUBERNETES_SERVICE_HOST";
 const PORT: &str = "KUBERNETES_SERVICE_PORT";
@@ -87,8 +87,9 @@ impl Access {
         Ok(access)
     }
 
-    /// With the rights of a person, found as kubectl finds them: this file, those that `KUBECONFIG` names, `~/.kube/config`, or the
-    /// service account of the pod. Files are read once: a command does not run for long.
+    /// The access of a person, found as kubectl finds it: this file, the files that `KUBECONFIG` names,
+    /// `~/.kube/config`, or the service account of the pod. Files are read once, because a command does not run for
+    /// long.
     pub(super) fn of_person(
         kubeconfig: Option<&Path>,
         context: Option<&str>,
@@ -242,7 +243,7 @@ fn in_cluster(environment: impl Fn(&str) -> Option<OsString>) -> Result<Config, 
     service_account_in(&folder, &text(HOST), &text(PORT))
 }
 
-/// The client looks for it in one place only: for another place we build a kubeconfig.
+/// The client library looks for the service account in one place only: for another place we build a kubeconfig.
 fn service_account_in(folder: &Path, host: &str, port: &str) -> Result<Config, OpenError> {
     let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
     let path = |name: &str| folder.join(name).display().to_string();
@@ -263,7 +264,7 @@ fn service_account_in(folder: &Path, host: &str, port: &str) -> Result<Config, O
     Ok(config)
 }
 
-/// Files that a kubeconfig names, where a HostProcess container sees them.
+/// Rewrites the files that a kubeconfig names to the paths where a HostProcess container sees them.
 fn locate_credentials(kubeconfig: &mut Kubeconfig) {
     let clusters = kubeconfig.clusters.iter_mut().filter_map(|it| it.cluster.as_mut());
     let authorities = clusters.filter_map(|it| it.certificate_authority.as_mut());
@@ -287,7 +288,7 @@ fn from_kubeconfig(path: &Path, master: Option<&str>) -> Result<(Config, BTreeSe
     resolved(path, kubeconfig, master)
 }
 
-/// What the current context means.
+/// The configuration of the current context, and the files it was read from.
 fn resolved(
     path: &Path,
     mut kubeconfig: Kubeconfig,
@@ -357,7 +358,7 @@ fn server_url(text: &str, tls: bool) -> Result<Uri, OpenError> {
     }
 }
 
-/// What is wrong with a kubeconfig, with the names of its fields.
+/// The problem of a kubeconfig, with the names of its fields.
 fn field(error: &KubeconfigError) -> String {
     match error {
         KubeconfigError::CurrentContextNotSet => "current-context is missing".to_owned(),

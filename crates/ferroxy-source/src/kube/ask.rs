@@ -1,4 +1,4 @@
-//! What the rules in `list_watch.rs` tell `follow.rs` to do: what to send, when, and whether to read on.
+//! The decisions of `list_watch.rs` that `follow.rs` executes: what to send, when, and whether to read on.
 
 use std::time::Instant;
 

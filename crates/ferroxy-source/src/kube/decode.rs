@@ -1,5 +1,5 @@
-//! What the API server sends, decoded: events of a watch, pages of a list, errors. The same in every encoding.
-//! `list_watch.rs` decides what follows from them.
+//! Decodes the answers of the API server: events of a watch, pages of a list, errors. The result is the same for every
+//! encoding. `list_watch.rs` decides what to do with it.
 
 mod json;
 mod protobuf;
@@ -82,7 +82,7 @@ impl fmt::Display for Status {
     }
 }
 
-/// Where a list stands after a page.
+/// The position of a list after a page.
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct PageEnd {
@@ -91,7 +91,7 @@ pub(super) struct PageEnd {
     pub(super) r#continue: String,
 }
 
-/// An answer that does not have the form it should have. Not one bad object, which is [`Content::Unusable`].
+/// A malformed answer. A single malformed object is [`Content::Unusable`] instead.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Unreadable {
     #[error(transparent)]

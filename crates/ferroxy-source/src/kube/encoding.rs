@@ -7,7 +7,7 @@ use super::Options;
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 const JSON: &str = "application/json";
 
-/// So many answers in a row that cannot be read, and JSON is requested instead.
+/// After this many unreadable answers in a row, JSON is requested instead.
 const UNREADABLE: u32 = 3;
 
 /// The encoding of an answer.
@@ -19,14 +19,14 @@ pub(super) enum Encoding {
 }
 
 impl Encoding {
-    /// As the server says. Everything else is read as JSON, whatever was requested: some servers say nothing, and the
-    /// error page of a proxy is neither.
+    /// The encoding that the server states. Everything but protobuf is read as JSON, whatever was requested: some
+    /// servers state nothing, and the error page of a proxy is neither.
     pub(super) fn of(headers: &HeaderMap) -> Encoding {
         let content_type = headers.get(CONTENT_TYPE).and_then(|it| it.to_str().ok()).unwrap_or_default();
         if media_type(content_type) == PROTOBUF { Encoding::Protobuf } else { Encoding::Json }
     }
 
-    /// What an event of a watch is called.
+    /// The name for an event of a watch.
     pub(super) fn unit(self) -> &'static str {
         match self {
             Encoding::Json => "line",
@@ -35,7 +35,7 @@ impl Encoding {
     }
 }
 
-/// What requests accept: as configured, until the server turns out not to be able to.
+/// The encodings that requests accept: as configured, until the server turns out not to support them.
 #[derive(Debug, Clone)]
 pub(super) struct Accept {
     configured: HeaderValue,
@@ -45,8 +45,8 @@ pub(super) struct Accept {
 }
 
 impl Accept {
-    /// As kube-proxy reads its configuration: `acceptContentTypes` if there are any, else `contentType` and whatever the
-    /// server has. What we cannot read is left out; if nothing is left, both encodings are requested.
+    /// As kube-proxy reads its configuration: `acceptContentTypes` if there are any, else `contentType` and JSON. Types
+    /// that we cannot read are left out; if none is left, both encodings are requested.
     pub(super) fn new(options: &Options) -> Accept {
         let Options { accept_content_types, content_type, .. } = options;
         let wanted = match accept_content_types.trim() {
@@ -55,7 +55,7 @@ impl Accept {
         };
         let configured = Some(readable(&wanted)).filter(|it| !it.is_empty());
         let configured = configured.unwrap_or_else(|| format!("{PROTOBUF}, {JSON}"));
-        // It consists of what was checked above; if a parameter cannot be a header, JSON is always right.
+        // The types were checked above. If a parameter is not valid in a header, JSON is always right.
         let configured = HeaderValue::from_str(&configured).unwrap_or(HeaderValue::from_static(JSON));
         Accept { configured, json_only: false, unreadable: 0 }
     }
@@ -65,7 +65,7 @@ impl Accept {
         if self.json_only { HeaderValue::from_static(JSON) } else { self.configured.clone() }
     }
 
-    /// The server refuses what was requested: JSON is next. False if that was requested.
+    /// The server refuses the requested encodings: JSON is next. False if only JSON was requested.
     pub(super) fn refused(&mut self) -> bool {
         let changes = !self.json_only && self.configured != JSON;
         self.json_only = true;
@@ -85,13 +85,13 @@ impl Accept {
         self.unreadable = 0;
     }
 
-    /// It is another server.
+    /// Starts over for another server.
     pub(super) fn reset(&mut self) {
         (self.json_only, self.unreadable) = (false, 0);
     }
 }
 
-/// Those of the listed media types that we can read, with their parameters and in their order, each once.
+/// The listed media types that we can read, with their parameters and in their order, each once.
 fn readable(types: &str) -> String {
     let mut kept: Vec<(&str, &str)> = Vec::new();
     for entry in types.split(',').map(str::trim) {
@@ -112,7 +112,7 @@ fn readable(types: &str) -> String {
     written.collect::<Vec<_>>().join(", ")
 }
 
-/// Without parameters. `application/json;charset=utf-8`
+/// The type without parameters such as `;charset=utf-8`.
 fn media_type(text: &str) -> &str {
     text.split(';').next().unwrap_or_default().trim()
 }

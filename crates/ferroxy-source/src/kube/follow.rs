@@ -37,7 +37,7 @@ const WATCH_HEAD_LIMIT: Duration = Duration::from_secs(10);
 const LIST_HEAD_LIMIT: Duration = Duration::from_secs(20);
 /// Longest pause within a list, or within an event.
 const LIST_SILENCE: Duration = Duration::from_secs(15);
-/// Servers send a bookmark about every minute. A watch that is silent for so long is reopened at its version, which
+/// Servers send a bookmark about every minute. A watch that is silent for this long is reopened at its version, which
 /// costs next to nothing: a proxy in between may have lost it and still keep the connection open.
 const WATCH_SILENCE: Duration = Duration::from_secs(180);
 /// The server ends a watch after 5 to 10 minutes, as for kube-proxy, so that watches spread over API servers.
@@ -92,7 +92,7 @@ struct Follower {
 enum Next {
     Bytes(Bytes),
     End,
-    /// No data for so long.
+    /// No data for this long.
     Silence(Duration),
     Broken(String),
 }
@@ -163,8 +163,8 @@ impl Follower {
         self.machine.refused(status, retry_after, Instant::now(), &mut self.out);
     }
 
-    /// Reports a list that will not be answered. A refused watch is no denial, nor is a streaming list, which needs the
-    /// permission to watch: pages are tried next.
+    /// Reports a list that the server refuses for good. A refused watch is no denial. Nor is a refused streaming list,
+    /// because it also needs the permission to watch: pages are requested next.
     fn deny(&self, status: &decode::Status) {
         let is_final = match status.code {
             401 => true,
@@ -188,7 +188,7 @@ impl Follower {
                 }
                 Next::Bytes(bytes) => page.extend_from_slice(&bytes),
                 Next::End => {
-                    // A large page takes long: its end is the last sign of life, and not its beginning.
+                    // A large page takes long: its end counts as the last activity, not its beginning.
                     self.mark_activity();
                     break;
                 }
@@ -224,7 +224,7 @@ impl Follower {
                     self.cut_off = true;
                     return self.machine.broken("stopped answering".to_owned(), Instant::now());
                 }
-                // A list would start from the beginning; its connection still works.
+                // A list would have to start over, and its connection still works.
                 Err(Why::Renewal) if !self.machine.is_watching() => {}
                 Err(Why::Renewal | Why::Move) => return self.machine.moved(),
             }

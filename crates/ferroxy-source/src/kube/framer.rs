@@ -1,5 +1,5 @@
 //! Splits the bytes of a response into the events of a watch: lines of JSON, or frames of protobuf behind their length.
-//! Knows nothing of their contents.
+//! It does not read their contents.
 
 use super::encoding::Encoding;
 
@@ -12,8 +12,8 @@ const KEEP: usize = 1 << 20;
 /// A frame begins with its length in four bytes, the largest first.
 const LENGTH: usize = 4;
 
-/// Cuts a stream into events, which may be spread over any number of chunks. The buffer holds what has arrived of an event, and
-/// no more: a length that is announced reserves nothing.
+/// Cuts a stream into events, which may be spread over any number of chunks. The buffer holds only bytes that have
+/// arrived: an announced length reserves nothing.
 #[derive(Debug, Default)]
 pub(super) struct Framer {
     encoding: Encoding,

@@ -11,7 +11,7 @@ use super::source::HeldBack;
 use super::{Denial, Update};
 use crate::object::Kind;
 
-/// How often it is asked whether there is room again.
+/// How often to check whether there is room again.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
 pub(super) struct Hub {
@@ -21,10 +21,10 @@ pub(super) struct Hub {
 
 struct State {
     on_update: Box<dyn FnMut(Update)>,
-    /// What has to be complete before [`Update::Listed`].
+    /// The kinds that have to be complete before [`Update::Listed`].
     missing: BTreeSet<Kind>,
     listed: bool,
-    /// `None`: the credentials.
+    /// By kind; `None` for the credentials.
     troubles: BTreeMap<Option<Kind>, Vec<Diagnostic>>,
 }
 
@@ -45,8 +45,8 @@ impl Hub {
         }
     }
 
-    /// Waits until whoever gets the updates has room for more. The rest of this thread goes on: connections are kept
-    /// alive, and the server is probed.
+    /// Waits until the receiver of the updates has room for more. Other tasks of this thread go on: connections are
+    /// kept alive, and the server is probed.
     pub(super) async fn room(&self) {
         while self.held_back.is_full() {
             sleep(LOOK_AGAIN).await;

@@ -1,5 +1,6 @@
-//! What the lists and watches of one kind report, and what is wrong with the objects. Neither the objects nor their names are
-//! kept, except the names of a list that is repeated: whoever keeps the objects knows which of them it does not contain.
+//! Reports the changes in the lists and watches of one kind, and the problems of its objects. Neither the objects nor
+//! their names are kept, except the names of a list that is repeated: the receiver of the events keeps the objects, and
+//! knows which of them the list does not contain.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -20,7 +21,7 @@ pub(super) struct Inventory {
     list: List,
     /// An object was reported.
     has_reported: bool,
-    /// Of so many objects; the others with trouble are only counted.
+    /// The Diagnostics of at most [`MOST_TROUBLED`] objects; further objects with problems are only counted.
     troubles: BTreeMap<Box<str>, Vec<Diagnostic>>,
     beyond: HashSet<Box<str>>,
     /// Why the last object without an identity cannot be used.
@@ -30,11 +31,11 @@ pub(super) struct Inventory {
 /// The list that is being received.
 #[derive(Debug)]
 enum List {
-    /// There is none: changes are reported.
+    /// No list is being received: changes are reported.
     Complete,
-    /// Nothing was reported before it, so nothing can be gone.
+    /// Nothing was reported before this list, so no object can be gone.
     First,
-    /// The names that it has had so far.
+    /// The names in the list so far.
     Again(BTreeSet<Box<str>>),
 }
 
@@ -91,7 +92,7 @@ impl Inventory {
         }
     }
 
-    /// What is wrong with objects, named or not, that this server sent.
+    /// The problems of objects, named or not, that this server sent.
     pub(super) fn troubles(&self, server: &Subject) -> impl Iterator<Item = Diagnostic> {
         let unusable = self.unusable.map(|why| Diagnostic {
             object: server.clone(),
@@ -110,13 +111,13 @@ impl Inventory {
         unusable.into_iter().chain(self.troubles.values().flatten().cloned()).chain(beyond)
     }
 
-    /// Nothing is wrong with the object, any more.
+    /// The object has no problem any more.
     fn settle(&mut self, name: &str) {
         self.troubles.remove(name);
         self.beyond.remove(name);
     }
 
-    /// It is none of ours, or not any more. What is gone is unknown until a list is complete.
+    /// The object is not one of ours, or not any more. During a list, removals are unknown until it is complete.
     fn forget(&mut self, key: Key, out: &mut Outlet) {
         self.settle(&key.subject().name);
         if matches!(self.list, List::Complete) {
@@ -124,7 +125,7 @@ impl Inventory {
         }
     }
 
-    /// An object that exists and is too long to be used. An earlier, shorter version of it counts no longer.
+    /// An object that exists and is too long to be used. An earlier, shorter version of it is removed.
     fn ignore(&mut self, key: Key, out: &mut Outlet) {
         let name: Box<str> = key.subject().name.into();
         let field = if key.kind == Kind::Slice { "endpoints" } else { "spec" };
@@ -175,7 +176,8 @@ mod tests {
         }
     }
 
-    /// Its shorter version is gone, also if it comes with a list, and the Diagnostic names it until it is deleted.
+    /// The shorter version is removed, also if the long one comes with a list. The Diagnostic names the object until it
+    /// is deleted.
     #[test]
     fn an_object_with_too_many_entries_is_named() {
         let key = Key::new(Kind::Slice, "default", "s1");

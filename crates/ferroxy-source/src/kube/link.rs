@@ -1,7 +1,7 @@
 //! The connection to the API server: the client in use, and when all requests must switch to another one.
 //!
 //! Every request uses a [`Lease`]: a client that may be withdrawn. It is withdrawn by
-//! `credentials.rs` (they have changed) and `probe.rs` (the connections are dead).
+//! `credentials.rs` (the credentials have changed) and `probe.rs` (the connections are dead).
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -37,7 +37,7 @@ pub(super) enum Why {
     Renewal,
     /// The old connections are dead.
     Death,
-    /// It is another server: resource versions of the old one mean nothing there.
+    /// The server is another one: resource versions of the old one mean nothing there.
     Move,
 }
 

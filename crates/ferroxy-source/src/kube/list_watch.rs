@@ -23,15 +23,15 @@ use super::outlet::Outlet;
 use crate::object::Kind;
 
 const PAGE: u32 = 500;
-/// So many errors at the same version cause a new list.
+/// This many errors at the same version cause a new list.
 const STUCK: u32 = 3;
-/// After so many interrupted streaming lists, pages are requested instead.
+/// After this many interrupted streaming lists, pages are requested instead.
 const UNFINISHED: u32 = 2;
-/// The server has no such kind. It may have it after an upgrade.
+/// How long a kind that the server does not have is not requested. The server may have it after an upgrade.
 const ABSENT_FOR: Duration = Duration::from_secs(180);
 /// `Retry-After` is respected up to this.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(60);
-/// A watch that lasts so long counts as working, even if it is silent.
+/// A watch that lasts this long counts as working, even if it is silent.
 const WELL: Duration = Duration::from_secs(10);
 /// A watch that ends sooner than this, without data, has failed.
 const TOO_SHORT: Duration = Duration::from_secs(1);
@@ -52,7 +52,7 @@ pub(super) struct ListWatch {
     inventory: Inventory,
     /// When the current response started.
     answered: Option<Instant>,
-    /// Of the current response.
+    /// The encoding of the current response.
     encoding: Encoding,
     /// Whether that response brought data.
     has_data: bool,
@@ -258,7 +258,7 @@ impl ListWatch {
         match status.code {
             406 | 415 if self.accept.refused() => self.wait = None,
             // 422: the feature is off. 400, 405, 501: the server, or a proxy before it, is too old to support it.
-            // 403: allowed to list, but not to watch; if it is neither, requesting a page shows it.
+            // 403: listing may be permitted without watching; if neither is, the request for a page shows it.
             400 | 403 | 405 | 422 | 501 if streaming_list => {
                 self.streaming = false;
                 self.wait = None;

@@ -5,7 +5,7 @@
 //!                                                            │ framer ─▶ list_watch (the rules; pure), inventory ─▶ outlet
 //! ```
 //!
-//! Objects are decoded into events and not kept; only their names are remembered.
+//! Objects are decoded into events; neither the objects nor their names are kept (exceptions: `inventory.rs`).
 //! While the server is unreachable no object counts as gone; afterwards the watches continue at their versions.
 
 mod access;
@@ -86,7 +86,7 @@ pub struct Denial {
     pub code: u16,
     /// As `kubectl auth can-i list` takes it: `endpointslices.discovery.k8s.io`.
     pub resource: String,
-    /// What the server says about it, in one line: usually with the name of the user. May be empty.
+    /// The message of the server, in one line: usually with the name of the user. May be empty.
     pub message: String,
 }
 

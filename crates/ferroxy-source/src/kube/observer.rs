@@ -14,7 +14,7 @@ use tokio::time::{sleep, timeout};
 use super::link::{Lease, Link, usable};
 
 const LIMIT: Duration = Duration::from_secs(10);
-/// Pause before a server that did not report its version is asked again.
+/// Pause before the version is requested again from a server that did not report it.
 const PAUSE: Duration = Duration::from_secs(60);
 const LARGEST_ANSWER: usize = 64 * 1024;
 

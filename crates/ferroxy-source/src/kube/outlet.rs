@@ -2,9 +2,9 @@
 
 use ferroxy_core::Event;
 
-/// A batch is sent when it has so many events,
+/// A batch is sent when it has this many events,
 const EVENTS: usize = 1_000;
-/// or so many endpoints: decoded they take about 400 bytes each.
+/// or this many endpoints: decoded they take about 400 bytes each.
 const ENDPOINTS: usize = 10_000;
 
 pub(super) struct Outlet {

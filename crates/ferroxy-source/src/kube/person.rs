@@ -1,5 +1,5 @@
-//! Single requests with the rights of the person who runs a command: pods, nodes, a Secret, and ports of pods through the API server. The
-//! agent has no part in it.
+//! Single requests with the rights of the person who runs a command: pods, nodes, a Secret, and ports of pods through
+//! the API server. The agent does not use it.
 
 mod objects;
 
@@ -47,7 +47,7 @@ pub struct Target {
     pub largest: usize,
 }
 
-/// Why there is no answer. Each is one line.
+/// Why there is no answer. Each message is one line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AskError {
     #[error("the API server {server} does not answer: {reason}")]
@@ -59,10 +59,10 @@ pub enum AskError {
     Denied { permission: &'static str, namespace: String, message: String },
     #[error("{message}")]
     NotFound { message: String },
-    /// The API server reaches no agent there.
+    /// The API server cannot reach an agent at the target.
     #[error("{message}")]
     Unreachable { message: String },
-    /// The agent's own words.
+    /// The message of the agent.
     #[error("{message}")]
     Agent { code: u16, message: String },
     #[error("{0}")]
@@ -74,7 +74,7 @@ fn place(namespace: &str) -> String {
 }
 
 impl Person {
-    /// Runs an exec plugin, if the kubeconfig names one; the API server is not asked for anything yet.
+    /// Runs an exec plugin, if the kubeconfig names one; no request is sent to the API server yet.
     pub fn open(
         kubeconfig: Option<&Path>,
         context: Option<&str>,
@@ -117,7 +117,7 @@ impl Person {
         judged(code, value, "get pods/proxy", namespace)
     }
 
-    /// The code of an answer, and what it says.
+    /// The status code and the body of an answer.
     async fn get(&self, path: &str, token: Option<&str>, largest: usize) -> Result<(u16, Value), AskError> {
         let no_server = |reason: String| AskError::NoServer { server: self.server.clone(), reason };
         let mut request = Request::get(path).header(ACCEPT, "application/json");
@@ -147,7 +147,7 @@ fn cut_short(error: &(dyn std::error::Error + Send + Sync + 'static), largest: u
     AskError::Unreachable { message: with_causes(error) }
 }
 
-/// Tells answers of an agent from those of the API server, which are of version `v1`.
+/// Distinguishes answers of an agent from those of the API server, whose `apiVersion` is `v1`.
 fn judged(code: u16, value: Value, permission: &'static str, namespace: &str) -> Result<Value, AskError> {
     if code == 200 {
         return Ok(value);

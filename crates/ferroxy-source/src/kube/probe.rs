@@ -16,9 +16,9 @@ use super::access::failure;
 use super::link::{Lease, Link, Why};
 
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// After so much silence the server is probed,
+/// After this much silence the server is probed,
 const QUIET: Duration = Duration::from_secs(10);
-/// and has so long to answer.
+/// and must answer within this time.
 const LIMIT: Duration = Duration::from_secs(10);
 
 pub(super) async fn probe(link: Rc<Link>) {

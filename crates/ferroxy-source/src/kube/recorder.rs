@@ -18,12 +18,12 @@ use crate::occurrence::{Occurrence, Regarding};
 use crate::wire::time::write_micros;
 
 const QUEUE: usize = 64;
-/// An event is not repeated for so long.
+/// An event is not repeated within this time.
 const SILENCE: Duration = Duration::from_secs(600);
 const ATTEMPTS: u32 = 4;
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LIMIT: Duration = Duration::from_secs(10);
-/// The API accepts no longer note.
+/// The API rejects longer notes.
 const LONGEST_NOTE: usize = 1024;
 const LONGEST_INSTANCE: usize = 128;
 const LONGEST_NAME: usize = 253;

@@ -40,7 +40,7 @@ pub struct KubeSource {
     held_back: HeldBack,
 }
 
-/// Says whether whoever gets the updates has enough of them for now: then no more are read.
+/// Returns whether the receiver of the updates has enough of them for now: then no more are read.
 #[derive(Default)]
 pub(super) struct HeldBack(Option<Box<dyn Fn() -> bool + Send>>);
 
@@ -111,7 +111,7 @@ impl KubeSource {
         KubeSource { observer, ..self }
     }
 
-    /// Reads no further while this is true. It is asked often.
+    /// Reads no further while `is_full` returns true. It is called often.
     pub fn held_back_while(self, is_full: impl Fn() -> bool + Send + 'static) -> KubeSource {
         KubeSource { held_back: HeldBack(Some(Box::new(is_full))), ..self }
     }
@@ -179,7 +179,7 @@ impl KubeSource {
 }
 
 /// The thread that reads from the network programs nothing, and an exec plugin of the kubeconfig, which is a child of
-/// it, must not get what the agent keeps for its own tools.
+/// it, must not get the privileges that the agent keeps for its own tools.
 fn give_up_privileges() {
     if let Err(error) = privileges::give_up_in_this_thread() {
         warn!("cannot give up privileges for the connection to the API server: {error}");

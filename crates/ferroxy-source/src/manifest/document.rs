@@ -1,4 +1,4 @@
-//! Text to documents, and documents to values. Knows YAML and JSON, and nothing of Kubernetes.
+//! Text to documents, and documents to values. Knows YAML and JSON, but not Kubernetes.
 
 use std::marker::PhantomData;
 
@@ -36,10 +36,10 @@ pub(super) fn yaml(text: &str) -> impl Iterator<Item = Document<'_>> {
     numbered.map(|(number, chunk)| Document { number, format: Format::Yaml, chunk })
 }
 
-/// The documents of a JSON text; there may be several, one after the other. Where one ends is known only by reading
-/// it: what follows a broken one is lost, and the error, with the number it would have had, is the last to come.
+/// The documents of a JSON text; there may be several, one after the other. The end of a document is found only by
+/// parsing it: text after a broken document is lost. Its error, with the number of the broken document, comes last.
 pub(super) fn json(text: &str) -> impl Iterator<Item = Result<Document<'_>, (usize, Unreadable)>> {
-    // Every value but the first of a container has a comma before it: this many values there are at most.
+    // Every value but the first of a container has a comma before it: this is an upper bound on the number of values.
     let nodes = text.bytes().filter(|byte| b",[{".contains(byte)).count();
     let refused = (nodes > MAX_NODES)
         .then(|| Unreadable { at: None, reason: format!("holds more than {MAX_NODES} values") });
@@ -106,9 +106,9 @@ fn json_chunks(text: &str) -> impl Iterator<Item = Result<Chunk<'_>, Unreadable>
 /// A stretch of text that holds one document.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Chunk<'a> {
-    /// How many lines of the text come before it,
+    /// How many lines of the text come before it.
     lines_before: usize,
-    /// and how much of the line it begins in.
+    /// How much of its first line comes before it.
     columns_before: usize,
     text: &'a str,
 }
@@ -265,7 +265,8 @@ mod tests {
 
     #[test]
     fn places_in_json_are_places_in_the_whole_text() {
-        // Passed over, this number is no error: it is found when the second document is parsed by itself.
+        // While the document is skipped, this number is no error: it is found when the second document is parsed by
+        // itself.
         for (text, at) in [("{} [1e999]", (1, 9)), ("{}\n{}\n[1e999]", (3, 6)), ("{} {\n} [\n1e999]", (3, 5))]
         {
             let error = json_contents(text).pop().unwrap().unwrap_err();

@@ -1,5 +1,5 @@
-//! One manifest file: what was last read from it, as names and digests. Which of two objects with one name counts is
-//! decided in `source.rs`.
+//! One manifest file: the objects that were last read from it, as names and digests. `source.rs` decides which of two
+//! objects with one name counts.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -15,7 +15,7 @@ use super::read::{self, Reading};
 use super::tree::{Stamp, Tree};
 use crate::object::{Key, Object};
 
-/// What was last read from one file.
+/// The objects and problems that were last read from one file.
 #[derive(Debug)]
 pub(super) struct ReadFile {
     pub(super) stamp: Stamp,
@@ -23,8 +23,8 @@ pub(super) struct ReadFile {
     pub(super) diagnostics: Vec<Diagnostic>,
 }
 
-/// An object in a file. Its contents have been handed on and are not kept: to tell whether they change, a digest of
-/// them is enough, and a large cluster takes a tenth of the memory.
+/// An object in a file. Its contents have been passed on and are not kept: a digest is enough to detect changes, and a
+/// large cluster takes a tenth of the memory.
 #[derive(Debug, Clone)]
 pub(super) struct Held {
     pub(super) key: Arc<Key>,

@@ -1,4 +1,4 @@
-//! A large list, read item by item, so that only one item is in memory at a time. Knows nothing of the items.
+//! A large list, read item by item, so that only one item is in memory at a time. Does not interpret the items.
 
 use std::fmt;
 
@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use crate::wire::field::{Field, Shape, mappings};
 
-/// What a document says about itself. It may say so after its items (`kubectl get` does), so this is read by itself,
-/// before them.
+/// The fields of a document besides its items. They may come after the items (as `kubectl get` writes them), so they
+/// are read in a pass of their own, before the items.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Outline {

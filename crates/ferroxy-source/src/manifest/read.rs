@@ -12,15 +12,15 @@ use crate::wire::field::{Field, Note, Notes};
 use crate::wire::room::MOST_ENTRIES;
 use crate::wire::{self, Decoded};
 
-/// Reads a manifest. The name is where it came from: diagnostics show it, and `.json` at its end makes it JSON.
-/// Objects come in the order of the text, two of the same name both.
+/// Reads a manifest. `name` is its origin: diagnostics show it, and `.json` at its end makes it JSON.
+/// Objects come in the order of the text; of two with the same name, both.
 pub fn read_str(name: &str, text: &str) -> (Vec<Object>, Vec<Diagnostic>) {
     let mut objects = Vec::new();
     let reading = read(name, text, &mut |object| objects.push(object));
     (objects, reading.diagnostics)
 }
 
-/// What is wrong with a text.
+/// The problems of a text.
 #[derive(Debug, Default)]
 pub(super) struct Reading {
     pub(super) diagnostics: Vec<Diagnostic>,
@@ -76,7 +76,7 @@ struct Reader<'a> {
     full: bool,
 }
 
-/// A value that should be an object, and what the list around it said about its kind.
+/// A value that should be an object, with the kind that the list around it states.
 struct Item<'a> {
     value: &'a Value,
     /// `document 2`, `document 2, items[7]`
@@ -204,7 +204,7 @@ impl Reader<'_> {
     }
 }
 
-/// One of our kinds, but without a version, or of an unknown one.
+/// One of our kinds, but without a version, or of an unknown version.
 fn is_another_version(api_version: &str, kind: &str) -> bool {
     let groups = match api_version.split_once('/') {
         Some((group, _)) => vec![group],

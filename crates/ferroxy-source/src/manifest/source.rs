@@ -23,7 +23,7 @@ pub struct ManifestSource {
     in_force: BTreeMap<Arc<Key>, u64>,
     diagnostics: Vec<Diagnostic>,
     directories: BTreeSet<PathBuf>,
-    /// What could not be looked at last time. `None`: nothing could, or this is the first time.
+    /// The paths that could not be examined at the last look. `None`: the root could not.
     troubles: Option<Vec<Trouble>>,
     last_look: LastLook,
 }
@@ -104,7 +104,7 @@ impl ManifestSource {
         self.last_look.clone()
     }
 
-    /// Looks again, and reads the files that may have changed. `None`: nothing did, and nothing is newly wrong.
+    /// Looks again, and reads the files that may have changed. `None`: neither objects nor diagnostics changed.
     pub fn refresh(&mut self) -> Option<Batch> {
         let before = self.diagnostics.clone();
         let batch = match tree::find(&self.path) {
@@ -171,7 +171,7 @@ impl ManifestSource {
     }
 }
 
-/// Reads what may have changed, keeps what has not, and drops what is no longer there. `true`: some of it did.
+/// Reads files that may have changed, keeps unchanged ones, and drops removed ones. `true`: there may be changes.
 fn next_files(
     mut before: BTreeMap<PathBuf, ReadFile>,
     tree: &Tree,
@@ -198,7 +198,7 @@ fn next_files(
     (files, changed || missing > 0)
 }
 
-/// Objects that were read just now and are not the ones in force, by their digest.
+/// Objects that were read just now and differ from those in force, by their digest.
 type Fresh = HashMap<u64, Object>;
 
 /// All files put together, in path order: of two objects with one name, the first counts.

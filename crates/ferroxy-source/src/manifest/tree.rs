@@ -33,7 +33,7 @@ pub(super) struct Tree {
 pub(super) struct Trouble {
     pub(super) path: PathBuf,
     pub(super) reason: String,
-    /// What is under it may still exist, as far as we know.
+    /// Files under it may still exist, as far as we know.
     pub(super) may_exist: bool,
 }
 
@@ -114,7 +114,7 @@ impl Walk {
         }
     }
 
-    /// Removed since the directory was read, or a dangling link. Only the second is reported.
+    /// The entry was removed since the directory was read, or is a dangling link. Only the link is reported.
     fn nothing(&mut self, path: &Path) {
         if is_manifest(path) && fs::symlink_metadata(path).is_ok() {
             self.trouble(path, "is a dangling link".to_owned(), false);
@@ -159,7 +159,7 @@ fn is_manifest(path: &Path) -> bool {
 impl Stamp {
     fn of(path: &Path, metadata: &Metadata, now: SystemTime) -> Stamp {
         let modified = metadata.modified().ok();
-        // Copying tools set the modification time back; nothing sets the change time back.
+        // Copying tools set the modification time back, but not the change time.
         let changed = files::changed(metadata);
         let youngest = modified.map_or(changed, |modified| modified.max(changed));
         let settled = youngest + SETTLED_AFTER < now;

@@ -105,7 +105,7 @@ fn read_hints(message: &[u8], endpoint: &mut SliceEndpoint, room: &mut Room) -> 
     Ok(())
 }
 
-/// Of a `ForZone` or a `ForNode`.
+/// The name in a `ForZone` or a `ForNode`.
 fn name(message: &[u8]) -> Result<String, Malformed> {
     let mut name = String::new();
     for field in fields(message) {

@@ -3,15 +3,15 @@
 use super::metadata::Metadata;
 use super::reader::{Malformed, Value, fields, int32, whole};
 
-/// Every body begins with it.
+/// The first bytes of every protobuf body.
 const MAGIC: &[u8] = b"k8s\0";
 
-/// Whether these bytes say that they are protobuf.
+/// Whether the body is marked as protobuf.
 pub(crate) fn has_magic(body: &[u8]) -> bool {
     body.starts_with(MAGIC)
 }
 
-/// A `runtime.Unknown`: a message, and what it is.
+/// A `runtime.Unknown`: a message with its kind.
 #[derive(Debug, Default)]
 pub(crate) struct Envelope<'a> {
     /// `Service`, `ServiceList`, `Status`
@@ -27,7 +27,7 @@ impl<'a> Envelope<'a> {
             match field? {
                 (1, Value::Bytes(it)) => envelope.kind = kind(it)?,
                 (2, Value::Bytes(it)) => envelope.message = it,
-                // Content encoding and content type: empty for protobuf as it is.
+                // Content encoding and content type: empty for plain protobuf.
                 (3 | 4, Value::Bytes(it)) if !it.is_empty() => return Err(Malformed::Encoding),
                 _ => {}
             }
@@ -35,7 +35,7 @@ impl<'a> Envelope<'a> {
         Ok(envelope)
     }
 
-    /// The message, if it is of this kind. Field numbers mean something else in others.
+    /// The message, if it is of this kind. In other kinds, field numbers have other meanings.
     pub(crate) fn expect(self, kind: &str) -> Result<&'a [u8], Malformed> {
         if self.kind == kind.as_bytes() { Ok(self.message) } else { Err(Malformed::Kind) }
     }
@@ -121,7 +121,7 @@ fn list_meta(message: &[u8]) -> Result<ListMeta, Malformed> {
     Ok(meta)
 }
 
-/// What a bookmark says: an object of the watched kind that has only metadata.
+/// The content of a bookmark: an object of the watched kind that has only metadata.
 #[derive(Debug)]
 pub(crate) struct Bookmark {
     pub(crate) version: Option<String>,

@@ -74,7 +74,7 @@ impl<'a> Metadata<'a> {
         time::nanoseconds(&text(self.annotation(LAST_CHANGE)?), LAST_CHANGE_FIELD, notes)
     }
 
-    /// The annotations of ours, with their values.
+    /// Our annotations, with their values.
     pub(super) fn our_annotations(&self) -> Vec<(String, String)> {
         let ours = self.entries(ANNOTATIONS).filter(|(key, _)| {
             str::from_utf8(key).is_ok_and(is_kept_annotation) && key.len() <= foreign::LONGEST

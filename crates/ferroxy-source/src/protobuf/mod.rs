@@ -69,8 +69,8 @@ fn metadata_of(message: &[u8]) -> Result<Metadata<'_>, Malformed> {
     Ok(metadata)
 }
 
-/// The events of the objects in a body: a list, or one object. What cannot be used is left out. For tests and for measuring
-/// decoding alone; `kube/` decides what happens with answers.
+/// The events of the objects in a body: a list, or one object. Unusable objects are left out. For tests and for
+/// measuring decoding alone; `kube/` decides what happens with answers.
 pub fn events_of_body(kind: Kind, body: &[u8]) -> Result<Vec<Event>, Malformed> {
     let envelope = Envelope::open(body)?;
     let mut events = Vec::new();

@@ -38,7 +38,7 @@ fn read_spec(message: &[u8], node: &mut Node, room: &mut Room) -> Result<(), Mal
     Ok(())
 }
 
-/// The key.
+/// The key of a taint.
 fn taint(message: &[u8]) -> Result<String, Malformed> {
     let mut key = String::new();
     for field in fields(message) {

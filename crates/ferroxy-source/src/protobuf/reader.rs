@@ -1,4 +1,5 @@
-//! Protobuf's wire format: the fields of a message, one after the other, borrowed from its bytes. Knows no message.
+//! Protobuf's wire format: the fields of a message, one after the other, borrowed from its bytes. Independent of the
+//! type of message.
 //!
 //! Nothing is allocated for a length that a message announces: a length must fit into the bytes that are there.
 
@@ -53,7 +54,7 @@ pub(crate) fn text(bytes: &[u8]) -> String {
 }
 
 /// Text of the API server itself, as it is: a resource version or a continue token that was cut would be another one.
-/// As in Go's JSON, what is not UTF-8 is replaced.
+/// As in Go's JSON, invalid UTF-8 is replaced.
 pub(crate) fn whole(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }

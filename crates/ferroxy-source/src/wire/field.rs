@@ -19,7 +19,7 @@ pub(crate) enum Field<T> {
     Wrong(&'static str),
 }
 
-/// The fields of one object that had the wrong type: so many are kept, and the rest is counted.
+/// The fields of one object that had the wrong type: a limited number is kept, and the rest is counted.
 #[derive(Debug, Default)]
 pub(crate) struct Notes(pub(crate) Vec<Note>, usize);
 
@@ -105,7 +105,7 @@ pub(crate) trait Shape: Sized {
 
 impl Shape for String {
     const WANTED: &'static str = "text";
-    /// What is longer than any valid value is cut, whatever it is: it stays invalid, and costs no more than others.
+    /// Text longer than any valid value is cut, whatever it is: it stays invalid, and costs no more than other text.
     fn from_text(text: &str) -> Option<String> {
         Some(foreign::cut(text).to_owned())
     }

@@ -26,7 +26,7 @@ pub(super) struct Metadata {
 #[derive(Debug, Default)]
 struct Annotations {
     last_change: Field<String>,
-    /// Those that [`is_kept_annotation`] names.
+    /// The annotations that [`is_kept_annotation`] names.
     ours: Vec<(String, Field<String>)>,
 }
 
@@ -34,7 +34,7 @@ pub(crate) const LAST_CHANGE: &str = "endpoints.kubernetes.io/last-change-trigge
 pub(crate) const LAST_CHANGE_FIELD: &str =
     "metadata.annotations[endpoints.kubernetes.io/last-change-trigger-time]";
 
-/// Tenants write annotations: so many of ours are read.
+/// Tenants write annotations, so only this many of ours are read.
 pub(crate) const MOST: usize = 16;
 
 impl<'de> Deserialize<'de> for Annotations {
@@ -114,7 +114,7 @@ impl Identity {
         })
     }
 
-    /// The annotations of ours, with their values.
+    /// Our annotations, with their values.
     pub(super) fn annotations(&mut self, notes: &mut Notes) -> Vec<(String, String)> {
         let annotations =
             std::mem::take(&mut self.annotations).take(format_args!("metadata.annotations"), notes);

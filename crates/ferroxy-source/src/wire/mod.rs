@@ -42,7 +42,7 @@ pub(crate) fn known_kind(api_version: &str, kind: &str) -> Option<Kind> {
     read.then_some(known)
 }
 
-/// The same, whatever the version.
+/// As [`known_kind`], whatever the version.
 pub(crate) fn kind_in_group(group: &str, kind: &str) -> Option<Kind> {
     match (group, kind) {
         ("", "Node") => Some(Kind::Node),
@@ -62,7 +62,7 @@ pub(crate) fn decode<'de, D: Deserializer<'de>>(
     decode_versioned(kind, from, notes).map(|(decoded, _)| decoded)
 }
 
-/// The same, and the object's `resourceVersion`.
+/// As [`decode`], with the object's `resourceVersion`.
 pub(crate) fn decode_versioned<'de, D: Deserializer<'de>>(
     kind: Kind,
     from: D,

@@ -4,8 +4,8 @@
 
 use std::cell::Cell;
 
-/// The API allows 1,000 endpoints with 100 addresses each. An empty entry takes two bytes of a message, and a hundred times
-/// as many of memory.
+/// The API allows 1,000 endpoints with 100 addresses each. An empty entry takes two bytes of a message, but a hundred
+/// times as much memory.
 pub(crate) const MOST_ENTRIES: usize = 200_000;
 
 thread_local! {

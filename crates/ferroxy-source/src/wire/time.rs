@@ -11,7 +11,7 @@ use super::field::Notes;
 /// The beginning of the year 0, in seconds since 1970.
 const YEAR_0: i64 = -62_167_219_200;
 
-/// What is finer than a nanosecond is cut off.
+/// Digits beyond nanoseconds are cut off.
 const MOST_DIGITS: usize = 9;
 
 /// Reads a timestamp, without its fraction. One that cannot be read is noted.

@@ -1,4 +1,4 @@
-//! An API server in a few lines: answers what a test has written down for a resource, in order, and otherwise behaves
+//! An API server in a few lines: gives the answers that a test has set for a resource, in order, and otherwise behaves
 //! like an empty cluster. Plain HTTP, one thread for each connection.
 
 use std::collections::{HashMap, VecDeque};
@@ -42,7 +42,7 @@ pub fn page(names: &[&str], version: u32, token: &str) -> Answer {
 
 pub enum Answer {
     Whole(u16, String),
-    /// These lines, and then what the test says.
+    /// These lines, and then those that the test sends with [`Server::say`].
     Stream(Vec<String>),
     /// Nothing, not even a head.
     Silence,
@@ -76,7 +76,7 @@ struct State {
     answers: HashMap<String, VecDeque<Answer>>,
     streams: HashMap<String, Sender<Say>>,
     asked: Vec<Asked>,
-    /// If set, what comes with another token is answered 401.
+    /// If set, requests with another token are answered 401.
     token: Option<String>,
     frozen: bool,
 }
@@ -112,7 +112,7 @@ impl Server {
         self.state.lock().unwrap().frozen = frozen;
     }
 
-    /// To whoever watches this resource now. Waits for a watch.
+    /// Sends to the client that watches this resource now. Waits for a watch.
     pub fn say(&self, resource: &str, say: Say) {
         let stream = self.wait_for(&format!("a watch of {resource}"), |state| state.streams.remove(resource));
         let goes_on = matches!(say, Say::Line(_));
@@ -122,13 +122,13 @@ impl Server {
         }
     }
 
-    /// What was asked for about this resource, so far.
+    /// The requests about this resource so far.
     pub fn asked(&self, resource: &str) -> Vec<Asked> {
         let state = self.state.lock().unwrap();
         state.asked.iter().filter(|it| resource_of(&it.target) == resource).cloned().collect()
     }
 
-    /// Waits until so many requests about a resource have come, and gives the last of them.
+    /// Waits until `count` requests about a resource have come, and returns the last of them.
     pub fn wait_for_request(&self, resource: &str, count: usize) -> Asked {
         self.wait_for(&format!("request {count} about {resource}"), |state| {
             let mut about = state.asked.iter().filter(|it| resource_of(&it.target) == resource);

@@ -1,5 +1,6 @@
-//! The API's protobuf form, written from JSON as the original writes it: fields in the order of their numbers, every field
-//! that is not a pointer. What has the wrong type in JSON has none in protobuf: it is written as absent.
+//! The API's protobuf form, written from JSON as a real API server writes it: fields in the order of their numbers, and
+//! every field that is not a pointer. A value of the wrong type in JSON has no form in protobuf: it is written as
+//! absent.
 
 mod schema;
 
@@ -9,7 +10,7 @@ use serde_json::Value;
 use super::kind::Kind;
 use schema::{Field, Message, Type, Written};
 
-/// Every body begins with it.
+/// The first bytes of every body.
 const MAGIC: &[u8] = b"k8s\0";
 
 /// An object as it is in a list: the message alone.
@@ -52,7 +53,7 @@ pub fn frame(event: &str, body: &[u8]) -> Vec<u8> {
     let mut watch_event = Vec::new();
     put_bytes(&mut watch_event, 1, event.as_bytes());
     put_bytes(&mut watch_event, 2, &raw);
-    // Tests send nothing that is longer.
+    // Tests send no longer events.
     let length = u32::try_from(watch_event.len()).unwrap_or(u32::MAX);
     [&length.to_be_bytes(), watch_event.as_slice()].concat()
 }
@@ -106,7 +107,7 @@ fn put(to: &mut Vec<u8>, field: &Field, value: &Value) {
     }
 }
 
-/// Empty for what is no time, as for the zero time.
+/// Empty for a value that is not a time, as for the zero time.
 fn time(value: &Value) -> Vec<u8> {
     let time: Option<Timestamp> = value.as_str().and_then(|text| text.parse().ok());
     let mut message = Vec::new();
@@ -169,7 +170,7 @@ mod tests {
         serde_json::from_slice(&recorded(name)).unwrap()
     }
 
-    /// The original's own bytes, from its own JSON.
+    /// The JSON of a real API server gives the bytes of the same server.
     #[test]
     fn lists_are_as_the_original_writes_them() {
         for kind in [Kind::Service, Kind::EndpointSlice, Kind::Node, Kind::ServiceCidr] {

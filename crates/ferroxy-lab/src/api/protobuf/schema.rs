@@ -97,7 +97,7 @@ pub(super) fn of_kind(kind: Kind) -> Message {
     }
 }
 
-/// What else they have is not needed in this encoding: clients read them in JSON.
+/// Their other fields are not needed in this encoding: clients read these kinds in JSON.
 const METADATA_ONLY: Message = &[message(1, "metadata", OBJECT_META)];
 
 const OBJECT_META: Message = &[

@@ -1,4 +1,4 @@
-//! A list of values with stable keys. A key that was used before never finds a later value.
+//! A list of values with stable keys. The key of a removed value never finds a later value.
 
 #[derive(Debug)]
 pub struct Slab<T> {

@@ -18,11 +18,11 @@ use super::tasks::Handle;
 use super::watch::{READ, WRITE, Watch};
 use crate::system;
 
-/// What a listening task shares with the thread that hands its socket over.
+/// The socket that a listening task shares with the thread that hands it over.
 pub type RawTcpListener = std::net::TcpListener;
 pub type RawUdpSocket = std::net::UdpSocket;
 
-/// A listening socket. Its task keeps it.
+/// A listening socket, owned by its task.
 #[derive(Debug)]
 pub struct TcpListener {
     socket: Arc<RawTcpListener>,
@@ -30,7 +30,7 @@ pub struct TcpListener {
 }
 
 impl TcpListener {
-    /// For a task of any thread.
+    /// A task of any thread may use it.
     pub fn new(socket: RawTcpListener, _: &Handle) -> io::Result<TcpListener> {
         Ok(TcpListener { socket: Arc::new(socket), watch: Watch::untried() })
     }
@@ -44,7 +44,7 @@ impl TcpListener {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let (socket, peer) = acceptfrom_with(&self.socket, flags)?;
             let peer = peer.and_then(|it| SocketAddr::try_from(it).ok());
-            // The client has gone.
+            // Without a peer address, the client has already disconnected.
             let peer = peer.ok_or(io::ErrorKind::ConnectionAborted)?;
             Ok((TcpStream { socket, watch: Watch::untried() }, peer))
         };
@@ -64,7 +64,7 @@ pub struct TcpStream {
     watch: Watch,
 }
 
-/// Connects to an address, with a mark and without delays.
+/// Connects to an address, with the mark if there is one, and with TCP_NODELAY.
 pub async fn connect(address: SocketAddr, mark: Option<u32>) -> io::Result<TcpStream> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
@@ -86,7 +86,8 @@ pub async fn connect(address: SocketAddr, mark: Option<u32>) -> io::Result<TcpSt
 }
 
 impl TcpStream {
-    /// For a task of another thread. No task has waited for it yet, so that it is registered nowhere.
+    /// Moves the stream to a task of another thread. No task has waited for it yet, so that no registration has to be
+    /// moved.
     pub fn move_to(self, _: &Handle) -> io::Result<TcpStream> {
         Ok(self)
     }
@@ -112,7 +113,7 @@ impl TcpStream {
         Poll::Ready(Ok(length))
     }
 
-    /// Calls `read` until it does something else than to block.
+    /// Calls `read` until its result is not `WouldBlock`.
     pub fn poll_read_io<T>(
         &self,
         context: &Context<'_>,
@@ -129,7 +130,7 @@ impl TcpStream {
         self.watch.poll_io(context, &self.socket, WRITE, write)
     }
 
-    /// Tells the peer that nothing more is sent.
+    /// Closes the write direction (FIN).
     pub fn shutdown(&mut self) -> io::Result<()> {
         match shutdown(&self.socket, Shutdown::Write) {
             // The peer has reset the connection, which reading reports.
@@ -149,7 +150,7 @@ impl AsFd for TcpStream {
     }
 }
 
-/// A socket for datagrams. Its task keeps it; others may send through the raw one.
+/// A UDP socket, owned by its task. Other tasks may send through the raw socket.
 #[derive(Debug)]
 pub struct UdpSocket {
     socket: Arc<RawUdpSocket>,
@@ -157,7 +158,7 @@ pub struct UdpSocket {
 }
 
 impl UdpSocket {
-    /// For a task of any thread.
+    /// A task of any thread may use it.
     pub fn new(socket: RawUdpSocket, _: &Handle) -> io::Result<UdpSocket> {
         Ok(UdpSocket { socket: Arc::new(socket), watch: Watch::unready() })
     }
@@ -170,7 +171,8 @@ impl UdpSocket {
         self.watch.poll_ready(context, &self.socket, READ)
     }
 
-    /// Calls `read`, which returns whether there may be more: if not, the socket is readable when the kernel reports it.
+    /// Calls `read`, which returns whether more datagrams may be waiting. If not, the socket counts as readable only
+    /// when the kernel reports it again.
     pub fn read(&self, read: impl FnOnce(&RawUdpSocket) -> io::Result<bool>) -> io::Result<()> {
         let result = read(&self.socket);
         let is_empty = match &result {
@@ -186,7 +188,8 @@ impl UdpSocket {
 
 impl Drop for UdpSocket {
     fn drop(&mut self) {
-        // Closing it is enough, unless others have it: answers of sessions and successors.
+        // Closing the socket also ends its registration, unless sessions (for answers) or a successor still have it
+        // open.
         if Arc::strong_count(&self.socket) > 1 {
             self.watch.leave(&self.socket);
         }

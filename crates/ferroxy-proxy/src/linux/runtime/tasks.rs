@@ -17,7 +17,7 @@ use super::{timers, watch};
 
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// A key that no slab gives.
+/// A key that no slab returns.
 const NOWHERE: u64 = u64::MAX;
 
 thread_local! {
@@ -25,7 +25,8 @@ thread_local! {
     static OWN: Cell<u64> = const { Cell::new(0) };
     /// Tasks to run.
     static WOKEN: RefCell<Vec<Arc<Task>>> = const { RefCell::new(Vec::new()) };
-    /// Tasks that have been run and not ended: wakers alone would not let them be found when the thread ends.
+    /// Tasks that have run and not ended. Otherwise only wakers would refer to them, and they could not be dropped when
+    /// the thread ends.
     static ALL: RefCell<Slab<Arc<Task>>> = const { RefCell::new(Slab::new()) };
 }
 
@@ -37,7 +38,7 @@ pub struct Remote {
     woken: Mutex<Option<Vec<Arc<Task>>>>,
     is_asleep: AtomicBool,
     is_stopping: AtomicBool,
-    /// Ends the sleep.
+    /// An eventfd: a write to it ends the sleep.
     alarm: OwnedFd,
 }
 
@@ -66,13 +67,13 @@ impl Remote {
 
     fn wake(&self) {
         if self.is_asleep.swap(false, Ordering::SeqCst) {
-            // It can only fail if the counter is full, and then the thread has been woken.
+            // The write can only fail if the counter is full; then the thread has been woken.
             let _ = rustix::io::write(&self.alarm, &1u64.to_ne_bytes());
         }
     }
 
-    /// Whether the thread may sleep. If another thread pushes a task after this look at the list, it has to take the lock
-    /// after us, so that it sees the flag and writes to the alarm.
+    /// Whether the thread may sleep. If another thread pushes a task after this check, it takes the lock after us, so
+    /// that it sees the flag and writes to the alarm.
     fn prepare_to_sleep(&self) -> bool {
         self.is_asleep.store(true, Ordering::SeqCst);
         lock(&self.woken).as_ref().is_none_or(Vec::is_empty) && !self.is_stopping.load(Ordering::SeqCst)
@@ -122,7 +123,7 @@ struct Task {
     work: Mutex<Option<Work>>,
     is_woken: AtomicBool,
     is_aborted: AtomicBool,
-    /// In the list of all tasks.
+    /// The key in the list of all tasks.
     key: AtomicU64,
     remote: Arc<Remote>,
 }
@@ -143,7 +144,7 @@ impl Wake for Task {
 
 impl Task {
     fn enqueue(self: Arc<Task>) {
-        // A thread that ends has no tasks any more.
+        // While the thread ends, its lists are gone, and so are its tasks.
         if OWN.try_with(Cell::get) == Ok(self.remote.id) {
             let _ = WOKEN.try_with(|woken| woken.borrow_mut().push(self));
         } else {
@@ -152,7 +153,7 @@ impl Task {
     }
 
     fn run(self: Arc<Task>) {
-        // A wake from here on asks for another run.
+        // A wake from here on enqueues the task again.
         self.is_woken.store(false, Ordering::Release);
         let mut work = lock(&self.work);
         let Some(future) = work.as_mut() else { return };
@@ -165,7 +166,7 @@ impl Task {
             let ended = work.take();
             drop(work);
             ALL.with_borrow_mut(|all| all.remove(key));
-            // It may wake or abort tasks, also this one.
+            // Dropping it may wake or abort tasks, also this one.
             drop(ended);
         } else if key == NOWHERE {
             let key = ALL.with_borrow_mut(|all| all.insert(self.clone()));
@@ -185,7 +186,7 @@ pub fn run(remote: &Remote) {
     OWN.set(remote.id);
     let mut round = Vec::new();
     while !remote.is_stopping.load(Ordering::SeqCst) {
-        // Tasks that are woken meanwhile have their turn after sockets had theirs.
+        // Tasks that are woken during this round run in the next one, after sockets had their turn.
         WOKEN.with_borrow_mut(|woken| std::mem::swap(woken, &mut round));
         round.drain(..).for_each(Task::run);
         let may_sleep = WOKEN.with_borrow(Vec::is_empty) && remote.prepare_to_sleep();
@@ -198,7 +199,7 @@ pub fn run(remote: &Remote) {
             WOKEN.with_borrow_mut(|woken| woken.append(others));
         }
     }
-    // What they hold may wake and abort others: nothing of ours is borrowed while they are dropped.
+    // Dropping a task may wake and abort others, so that no list may be borrowed meanwhile.
     for task in ALL.with_borrow_mut(Slab::take_all) {
         let work = lock(&task.work).take();
         drop(work);

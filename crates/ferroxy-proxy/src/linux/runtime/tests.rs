@@ -18,7 +18,7 @@ fn thread() -> Thread {
     Thread::start("test".into()).unwrap()
 }
 
-/// Runs it on the thread, and returns its result.
+/// Runs `work` on the thread, and returns its result.
 fn on<T: Send + 'static>(thread: &Thread, work: impl Future<Output = T> + Send + 'static) -> T {
     let (done, result) = mpsc::channel();
     thread.handle().spawn(async move { done.send(work.await).unwrap() });

@@ -13,7 +13,7 @@ use crate::clock::{self, Nanos, nanos};
 
 pub const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
-/// When, and a number that makes it unique.
+/// The moment of the timer, and a number that makes the key unique.
 type Key = (Nanos, u64);
 
 thread_local! {
@@ -21,12 +21,12 @@ thread_local! {
     static NUMBER: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Waits for so long, or a millisecond longer.
+/// Waits for `duration`, or a millisecond longer.
 pub fn sleep(duration: Duration) -> Sleep {
     Sleep { at: clock::now().saturating_add(nanos(duration)), key: None }
 }
 
-/// The result, or `None` if it takes longer than this.
+/// The result of `work`, or `None` if it takes longer than `limit`.
 pub async fn timeout<T>(limit: Duration, work: impl Future<Output = T>) -> Option<T> {
     let (mut work, mut end) = (pin!(work), pin!(sleep(limit)));
     poll_fn(|context| match work.as_mut().poll(context) {

@@ -1,4 +1,5 @@
-//! Waiting for sockets: what epoll has reported about each, edge by edge, and the task that waits for it.
+//! Waiting for sockets: the readiness that epoll has reported for each (edge-triggered), and the task that waits for
+//! it.
 
 use std::cell::RefCell;
 use std::io;
@@ -19,12 +20,12 @@ pub const WRITE: u8 = 2;
 /// The peer has closed or urgent data has arrived: a short read does not mean that the socket is empty, and there may be
 /// no further report.
 const READ_ALL: u8 = 4;
-/// An error waits, or the connection is closed.
+/// An error is pending, or the connection is closed.
 const FAILED: u8 = 8;
 
-/// Events of one call.
+/// The most events that one call returns.
 const EVENTS: usize = 256;
-/// The key of the alarm; no slab gives it.
+/// The key of the alarm; no slab returns it.
 const ALARM: u64 = u64::MAX;
 
 thread_local! {
@@ -34,12 +35,12 @@ thread_local! {
 /// Opens an epoll instance. Other threads end its sleep with the alarm.
 pub fn open(remote: &Remote) -> io::Result<OwnedFd> {
     let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-    // With edges, it never has to be read.
+    // Edge-triggered, so that the alarm never has to be read.
     epoll::add(&epoll, remote.alarm(), data(ALARM), EventFlags::IN | EventFlags::ET)?;
     Ok(epoll)
 }
 
-/// Makes it the one of this thread.
+/// Makes `epoll` the instance of this thread.
 pub fn enter(epoll: OwnedFd) {
     REACTOR.set(Some(Reactor { epoll, sources: Slab::new(), events: Vec::with_capacity(EVENTS) }));
 }
@@ -54,7 +55,7 @@ struct Reactor {
 impl Reactor {
     fn wait(&mut self, timeout: Option<Timespec>) {
         self.events.clear();
-        // Interrupted by a signal: as if nothing had happened.
+        // If a signal interrupts the call, there are no events.
         let _ = epoll::wait(&self.epoll, spare_capacity(&mut self.events), timeout.as_ref());
         for event in &self.events {
             // A socket may have been closed after the kernel reported it.
@@ -67,7 +68,7 @@ impl Reactor {
 
 /// Waits for sockets and the alarm, and wakes the tasks that wait for them.
 pub fn wait(timeout: Option<Timespec>) {
-    // Waking only puts tasks on a list: nothing here is used meanwhile.
+    // A wake only puts a task on a list: it does not use the reactor, which is borrowed meanwhile.
     REACTOR.with_borrow_mut(|reactor| {
         if let Some(reactor) = reactor {
             reactor.wait(timeout);
@@ -75,11 +76,11 @@ pub fn wait(timeout: Option<Timespec>) {
     });
 }
 
-/// What is known about a socket. It is used by one task at a time, on one thread.
+/// The known state of a socket. It is used by one task at a time, on one thread.
 #[derive(Debug)]
 struct Source {
     ready: AtomicU8,
-    /// What the task waits for.
+    /// The readiness that the task waits for.
     wanted: AtomicU8,
     waker: Mutex<Option<Waker>>,
 }
@@ -121,12 +122,12 @@ impl Source {
     }
 }
 
-/// A socket's registration, made by the first task that has to wait. It must be dropped on the same thread, and before a
-/// socket that others have as well is closed: see [`Watch::leave`].
+/// A socket's registration, made by the first task that has to wait. It must be dropped on the same thread. If the
+/// socket has other owners, call [`Watch::leave`] before it is closed.
 #[derive(Debug)]
 pub struct Watch {
     registered: OnceLock<Registered>,
-    /// Before it is registered: the socket has to be tried.
+    /// The readiness that is assumed before the registration.
     assumed: AtomicU8,
 }
 
@@ -134,23 +135,23 @@ pub struct Watch {
 struct Registered {
     key: u64,
     source: Arc<Source>,
-    /// Whether the kernel reports room for writing. Most sockets never lack it, and a report at the start would only wake
-    /// the thread.
+    /// Whether the registration includes room for writing. Most sockets never lack it, and a report at the start would
+    /// only wake the thread.
     writes: AtomicU8,
 }
 
 impl Watch {
-    /// Of a socket that has to be tried before it is waited for.
+    /// For a socket whose operations are tried before a task waits for it.
     pub fn untried() -> Watch {
         Watch { registered: OnceLock::new(), assumed: AtomicU8::new(READ | WRITE) }
     }
 
-    /// Of a socket that is known to be neither readable nor writable yet.
+    /// For a socket that is known to be neither readable nor writable yet.
     pub fn unready() -> Watch {
         Watch { registered: OnceLock::new(), assumed: AtomicU8::new(0) }
     }
 
-    /// Waits until the socket is ready for one of these.
+    /// Waits until the socket is ready for one of `bits`.
     pub fn poll_ready(&self, context: &Context<'_>, socket: &impl AsFd, bits: u8) -> Poll<io::Result<()>> {
         if self.is_ready(bits) {
             return Poll::Ready(Ok(()));
@@ -163,7 +164,7 @@ impl Watch {
         Poll::Pending
     }
 
-    /// Calls `operate` until it does something else than to block.
+    /// Calls `operate` until its result is not `WouldBlock`.
     pub fn poll_io<T>(
         &self,
         context: &Context<'_>,
@@ -192,7 +193,7 @@ impl Watch {
         self.ready().fetch_and(!(bits | also), Relaxed);
     }
 
-    /// A short read has emptied the socket, unless more has to be expected.
+    /// A short read has emptied the socket, unless `READ_ALL` is set.
     pub fn clear_after_short_read(&self) {
         if self.ready().load(Relaxed) & READ_ALL == 0 {
             self.clear(READ);
@@ -203,7 +204,8 @@ impl Watch {
         self.ready().load(Relaxed) & FAILED != 0
     }
 
-    /// Ends the registration of a socket that others have as well, possibly another process: closing it here would not.
+    /// Ends the registration of a socket that another owner, possibly another process, has open as well: closing the
+    /// socket here would not end it.
     pub fn leave(&self, socket: &impl AsFd) {
         if self.registered.get().is_some() {
             let _ = REACTOR.try_with(|reactor| match &*reactor.borrow() {
@@ -246,7 +248,7 @@ impl Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         if let Some(Registered { key, .. }) = self.registered.get() {
-            // The kernel forgets a socket when it is closed. A thread that ends has no list any more.
+            // The kernel forgets a socket when it is closed. A thread that ends has no reactor any more.
             let _source =
                 REACTOR.try_with(|reactor| Some(reactor.borrow_mut().as_mut()?.sources.remove(*key)));
         }

@@ -1,5 +1,5 @@
-//! The kubeconfig of a person, found as kubectl finds it: one file that is named must exist; of those in `KUBECONFIG`, and of
-//! `~/.kube/config`, what does not exist is passed over.
+//! The kubeconfig of a person, found as kubectl finds it: a file that a flag names must exist; files in `KUBECONFIG`,
+//! and `~/.kube/config`, are skipped if they do not exist.
 
 use std::ffi::OsString;
 use std::io::ErrorKind;
@@ -11,13 +11,13 @@ use super::{OpenError, field};
 
 #[derive(Debug)]
 pub(super) enum Found {
-    /// Where it is (the first of several files, which are one then), and what it says.
+    /// The path (of the first file, if several are merged) and the content.
     Kubeconfig(PathBuf, Box<Kubeconfig>),
-    /// There is none of these.
+    /// None of the files exists.
     Nothing { looked_for: String },
 }
 
-/// `given`: by a flag, which counts alone.
+/// `given` is named by a flag; it is then the only file.
 pub(super) fn find(
     given: Option<&Path>,
     environment: impl Fn(&str) -> Option<OsString>,
@@ -47,7 +47,7 @@ pub(super) fn find(
     })
 }
 
-/// The files to look for, the first one first.
+/// The files to look for, in the order of precedence.
 fn candidates(environment: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
     let listed = environment("KUBECONFIG").unwrap_or_default();
     let named: Vec<PathBuf> =
@@ -55,12 +55,12 @@ fn candidates(environment: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
     if !named.is_empty() {
         return named;
     }
-    // Without a home the name stays as people write it, for the message that it does not exist.
+    // Without a home directory the path begins with `~`, for the message that it does not exist.
     let home = environment("HOME").or_else(|| environment("USERPROFILE")).filter(|home| !home.is_empty());
     vec![home.map_or("~".into(), PathBuf::from).join(".kube").join("config")]
 }
 
-/// The error, and whether it is that there is no such file.
+/// An error also returns whether the reason is that the file does not exist.
 fn read(path: &Path) -> Result<Kubeconfig, (bool, OpenError)> {
     Kubeconfig::read_from(path).map_err(|error| {
         let is_missing =
@@ -69,9 +69,9 @@ fn read(path: &Path) -> Result<Kubeconfig, (bool, OpenError)> {
     })
 }
 
-/// What the earlier file says counts.
+/// Values of the earlier file take precedence.
 fn merged(mut before: Kubeconfig, next: Kubeconfig, path: &Path) -> Result<Kubeconfig, OpenError> {
-    // Empty text says nothing: tools that make a file without contexts write it.
+    // An empty current-context counts as absent: tools that make a file without contexts write it.
     before.current_context = before.current_context.filter(|context| !context.is_empty());
     let wrong =
         |error: KubeconfigError| OpenError::Kubeconfig { path: path.to_owned(), reason: field(&error) };
@@ -91,7 +91,7 @@ clusters: [{name: CONTEXT, cluster: {server: 'https://CONTEXT:6443'}}]
 users: [{name: CONTEXT, user: {token: t}}]
 ";
 
-    /// What is found with this `KUBECONFIG`, in a home without any.
+    /// The result with this `KUBECONFIG`, in a home without a kubeconfig.
     fn found(folder: &Path, list: &[&str]) -> Result<Found, String> {
         let list = std::env::join_paths(list.iter().map(|name| match *name {
             "" => PathBuf::new(),

@@ -140,7 +140,7 @@ fn files_of_certificates_are_followed_and_data_goes_before_them() {
     assert_eq!(files, ["/k"].map(PathBuf::from).into());
 }
 
-/// As the library that reads an answer says it.
+/// An error in the form of the library that reads an answer.
 #[derive(Debug, thiserror::Error)]
 #[error("ServiceError: error reading a body from connection")]
 struct Unread(#[source] Eof);

@@ -162,7 +162,7 @@ fn tokens_versions_and_errors_of_the_server_are_kept_whole() {
         panic!()
     };
     assert_eq!(bookmark.version.as_deref(), Some(&*long));
-    // What a message means may depend on its end; Display cuts it.
+    // The end of a message may be significant, so that it is kept whole; Display cuts it.
     let error = status(500, &encode::body("v1", "Status", &encode::status(&json!({"message": long}))));
     assert_eq!(error.message, long);
     assert!(error.to_string().len() < 300);
@@ -178,7 +178,7 @@ fn lists_in_an_object_are_bounded() {
     assert!(matches!(item.content, Content::TooLong(key) if key.name == "a"));
 }
 
-/// In lists of lists and in labels, too. The next object has its own room.
+/// The bound includes lists of lists and labels. The next object has a bound of its own.
 #[test]
 fn lists_in_an_object_are_bounded_in_json() {
     let object = |metadata: String, endpoints: String| {
@@ -378,7 +378,7 @@ fn object() -> impl Strategy<Value = (usize, Value)> {
 }
 
 proptest! {
-    /// Also when fields come that we do not know.
+    /// Also with unknown fields.
     #[test]
     fn random_objects_decode_alike(
         (index, object) in object(),
@@ -393,7 +393,7 @@ proptest! {
         prop_assert_eq!(format!("{:?}", protobuf), format!("{:?}", json));
     }
 
-    /// What is cut off or changed in one byte decodes to something, or is refused.
+    /// A truncated frame is refused. A frame with one changed byte is decoded to something, or refused.
     #[test]
     fn broken_frames_do_no_harm((index, object) in object(), at in any::<prop::sample::Index>(), byte in any::<u8>()) {
         let (kind, of) = KINDS[index];

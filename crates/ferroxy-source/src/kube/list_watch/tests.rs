@@ -350,7 +350,7 @@ fn removals_are_reported_when_the_new_list_is_complete_and_not_before() {
         assert_eq!(bench.troubles(), Vec::<String>::new());
         bench.answered();
         bench.added("b", 1);
-        // The list breaks off; one object that it had reported is gone when it is tried again.
+        // The list breaks off; one object that it had reported is gone when the list is repeated.
         bench.added("new", 150);
         bench.machine.broken("connection reset".to_owned(), bench.now);
         assert_eq!(bench.events(), ["+b", "+new"]);
@@ -412,7 +412,7 @@ fn a_watch_that_ends_in_good_order_is_asked_for_again_at_once() {
     bench.now += Duration::from_secs(300);
     bench.machine.ended(bench.now);
     assert_eq!((bench.machine.ask(), bench.machine.wait()), (watch("100"), None));
-    // A server that ends every watch at once must not be asked in a circle.
+    // A server that ends every watch at once must not get requests in a tight loop.
     bench.answered();
     bench.machine.ended(bench.now);
     assert!(bench.wait_seconds() > 0.0);

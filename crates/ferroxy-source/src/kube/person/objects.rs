@@ -16,7 +16,7 @@ const MOST_PARTS: usize = 200;
 
 const LARGEST_SECRET: usize = 4 << 20;
 
-/// What is read of a pod.
+/// The fields of a pod that are read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AgentPod {
     pub name: String,
@@ -185,7 +185,7 @@ fn read<T: DeserializeOwned>(value: Value) -> Result<T, AskError> {
     serde_json::from_value(value).map_err(foreign)
 }
 
-/// As a value of a query.
+/// Percent-encodes a value of a query.
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for byte in text.bytes() {

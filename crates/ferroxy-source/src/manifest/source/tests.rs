@@ -36,7 +36,7 @@ impl Bench {
         Some((described(&batch.events), self.shown(&batch.diagnostics)))
     }
 
-    /// As if nobody had touched the files for a while: what has not changed since is not read.
+    /// As if the files were old: files that have not changed since are not read again.
     fn trust_stamps(&mut self) {
         self.source.files.values_mut().for_each(|file| file.stamp.settled = true);
     }
