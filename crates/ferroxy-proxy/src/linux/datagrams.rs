@@ -13,7 +13,7 @@ const LARGEST: usize = 65_536;
 const MESSAGES: usize = 32;
 /// Enough for the size of segments, and for the arrival address of IPv4 or IPv6.
 const CONTROL: usize = 128;
-/// The most segments that one sendmsg may carry (UDP_MAX_SEGMENTS of kernels before 6.2).
+/// The most segments that one sendmsg may carry (UDP_MAX_SEGMENTS of kernels before 6.9).
 const SEGMENTS: usize = 64;
 /// Larger segments could exceed an MTU on the way, and the kernel does not fragment segments.
 const SEGMENT: usize = 1400;
