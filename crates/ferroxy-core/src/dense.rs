@@ -1,19 +1,20 @@
 //! An ordered map that takes little memory when keys arrive in order, as they do in a list.
 //!
-//! The nodes of a `BTreeMap` stay half empty then. So it is rebuilt whenever it has grown by a quarter, and what comes next takes the
-//! place of the nodes that this frees. Rebuilt only at the end, it would leave holes between all else that is kept.
+//! Keys that arrive in order leave the nodes of a `BTreeMap` half empty. So the map is rebuilt whenever it has grown by
+//! a quarter, and later allocations reuse the freed nodes. A single rebuild at the end would leave the freed nodes as
+//! holes between other live allocations.
 
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 
-/// Has the methods of a `BTreeMap`. Only [`Dense::insert`] watches its growth.
+/// Has the methods of a `BTreeMap`. Only [`Dense::insert`] rebuilds the map when it has grown.
 #[derive(Debug)]
 pub(crate) struct Dense<K, V> {
     map: BTreeMap<K, V>,
     rebuild_at: usize,
 }
 
-/// A smaller map is not worth it.
+/// A smaller map is not worth rebuilding.
 const FEW: usize = 1000;
 
 impl<K: Ord, V> Dense<K, V> {

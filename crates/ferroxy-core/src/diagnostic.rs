@@ -1,4 +1,4 @@
-//! What is wrong with an object, which field says so, and what it means for traffic.
+//! A Diagnostic: an object, the field that is wrong, the reason, and the effect on traffic.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -27,7 +27,7 @@ pub enum ObjectKind {
     ServiceCidr,
 }
 
-/// Why there is a diagnostic. Code branches on this and on [`ObjectKind`], never on the texts.
+/// The category of a Diagnostic. Code branches on this and on [`ObjectKind`], never on the texts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Cause {
     /// A field is missing or has a value that cannot be used.
@@ -36,12 +36,12 @@ pub enum Cause {
     Endpoint,
     /// Another field or another object already owns what this one claims.
     Conflict,
-    /// Probes fail that cannot all be right.
+    /// So many endpoints fail their probes that the verdicts are ignored.
     Probes,
-    /// The source cannot read everything: objects may exist that it does not report. What the kernel has must not be
-    /// removed on the ground that the source does not show it.
+    /// The source cannot read everything: objects may exist that it does not report. So kernel state must not be
+    /// removed only because the source does not report the objects for it.
     SourceIncomplete,
-    /// The source reported everything once, and does not see changes at the moment.
+    /// The source reported everything once, but currently receives no changes.
     SourceStale,
 }
 
@@ -85,7 +85,7 @@ impl fmt::Display for Object {
     }
 }
 
-/// One thing that cannot be used as it is written. Never stops anything else.
+/// One value that cannot be used as it is written. It never stops the processing of anything else.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Diagnostic {
     pub object: Object,
@@ -105,13 +105,13 @@ impl fmt::Display for Diagnostic {
     }
 }
 
-/// The first Diagnostics, in their order, and the number of all others. Others cost nothing, not even a copy: tenants decide how
-/// many there are.
+/// Keeps the first Diagnostics in sort order, and counts all others. The others are not even copied, because tenants
+/// decide how many there are.
 #[derive(Debug)]
 pub(crate) struct Limited {
     most: usize,
     first: BTreeSet<Diagnostic>,
-    /// One that is added twice, and is not among the first, counts twice.
+    /// A Diagnostic that is added twice, and is not among the first, counts twice.
     left_out: usize,
 }
 
@@ -130,7 +130,7 @@ impl Limited {
         }
     }
 
-    /// Sorted. The others are counted in one Diagnostic about `object`.
+    /// Sorted. One more Diagnostic, about `object`, has the number of those left out.
     pub(crate) fn finish(self, object: impl FnOnce() -> Object) -> Vec<Diagnostic> {
         let mut all: Vec<Diagnostic> = self.first.into_iter().collect();
         if self.left_out > 0 {

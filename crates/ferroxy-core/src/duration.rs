@@ -35,7 +35,7 @@ pub fn parse(text: &str) -> Result<i64, String> {
     i64::try_from(if negative { -total } else { total }).map_err(|_| wrong())
 }
 
-/// One number with its unit, and what follows.
+/// Reads one number with its unit. Returns it in nanoseconds, and the rest of the text.
 fn part(text: &str) -> Option<(i128, &str)> {
     let number_end = text.find(|c: char| !c.is_ascii_digit() && c != '.')?;
     let (number, rest) = text.split_at(number_end);
@@ -50,7 +50,7 @@ fn part(text: &str) -> Option<(i128, &str)> {
     Some((whole.checked_mul(*scale)?.checked_add(fraction_of(fraction, *scale)?)?, after))
 }
 
-/// Digits after the point, in the unit; those too small to matter are cut off.
+/// The digits after the point, in nanoseconds. Digits that are too small to matter are cut off.
 fn fraction_of(digits: &str, scale: i128) -> Option<i128> {
     if !digits.bytes().all(|digit| digit.is_ascii_digit()) {
         return None;

@@ -35,8 +35,8 @@ pub enum Event {
     },
     /// All current addresses of this host, including loopback.
     HostAddresses(Vec<IpAddr>),
-    /// A list of all objects of a kind is complete, and has these: `namespace/name`, or the bare name of a cluster-wide kind.
-    /// All others are gone.
+    /// The source has listed all objects of this kind. `names` has their `namespace/name`, or the bare name of a
+    /// cluster-wide kind. Objects of the kind that are not in `names` no longer exist.
     Listed {
         kind: ObjectKind,
         names: BTreeSet<Box<str>>,
@@ -47,10 +47,10 @@ pub enum Event {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Verdict {
-    /// The Service that asks for the probes.
+    /// The Service that requests the probes.
     pub service: ServiceName,
     pub target: Target,
-    /// The verdict is about this life of the endpoint; `None`: about whoever is there now.
+    /// The life of the endpoint that the verdict is about; `None`: its current life.
     pub life: Option<Life>,
     /// `None`: it is up.
     pub down: Option<Down>,
@@ -64,7 +64,7 @@ pub struct Service {
     pub created: Option<i64>,
     /// The value of the label `service.kubernetes.io/service-proxy-name`, if present.
     pub proxy_name: Option<String>,
-    /// The annotations whose keys begin with `ferroxy.io/`, a few at most.
+    /// The annotations for which [`is_kept_annotation`](crate::policy::is_kept_annotation) is true, a few at most.
     pub annotations: Vec<(String, String)>,
     /// `ClusterIP`, `NodePort`, `LoadBalancer` or `ExternalName`; empty means `ClusterIP`.
     pub kind: String,

@@ -25,9 +25,10 @@ pub struct Explanation {
     pub ports: Vec<PortExplanation>,
     /// Problems, most important first.
     pub findings: Vec<Finding>,
-    /// Effects that may surprise and are as the objects ask for: no problems. They say what to do to change them.
+    /// Effects that may surprise but follow from the objects as written: no problems. Each says how to change the
+    /// effect.
     pub notes: Vec<Finding>,
-    /// The same Diagnostics that logs and events carry, but for those that a finding tells in other words.
+    /// The Diagnostics that logs and Events have, too, except those that a finding already describes.
     pub diagnostics: Vec<Diagnostic>,
 }
 
@@ -35,7 +36,7 @@ pub struct Explanation {
 pub enum Standing {
     Ours,
     NotOurs(NotOurs),
-    /// The Service does not exist; these may be meant.
+    /// The Service does not exist; the user may mean one of these.
     Unknown {
         elsewhere: Vec<ServiceName>,
         similar: Vec<ServiceName>,
@@ -79,7 +80,7 @@ pub struct EndpointExplanation {
     pub used_for_local: bool,
     /// Why it gets no traffic at all; `None` when it gets some.
     pub reason: Option<String>,
-    /// It fails its probes; it may be used all the same.
+    /// Set if the endpoint fails its probes; it may be used nevertheless.
     pub down: Option<Down>,
 }
 
@@ -109,7 +110,7 @@ pub struct Brief {
     pub problem: Option<String>,
 }
 
-/// Does not look at single endpoints.
+/// Like [`explain`], but does not look at single endpoints.
 pub fn brief(facts: &Facts, name: &ServiceName) -> Brief {
     let Explanation { standing, probe, findings, diagnostics, .. } = assess(facts, name, false);
     let problems = findings.len() + diagnostics.len();
@@ -142,7 +143,7 @@ fn assess(facts: &Facts, name: &ServiceName, with_ports: bool) -> Explanation {
     if let Err(not_ours) = ownership::check(service) {
         let found = vec![findings::of_not_ours(name, &not_ours)];
         match not_ours {
-            // Its owner expects it to work.
+            // The owner of the Service expects it to work.
             NotOurs::NoClusterIp => explanation.findings = found,
             NotOurs::OtherProxy(_) | NotOurs::ExternalName | NotOurs::Headless => explanation.notes = found,
         }

@@ -74,7 +74,7 @@ pub struct Counts {
     pub endpoints: usize,
 }
 
-/// Changing.
+/// Updates.
 impl Facts {
     pub fn new(policy: Policy) -> Facts {
         Facts {
@@ -148,14 +148,14 @@ impl Facts {
         Touched::all()
     }
 
-    /// Takes as little memory as possible. For when many objects have arrived.
+    /// Frees unused memory. Meant for when many objects have arrived.
     pub fn shrink(&mut self) {
         self.services.rebuild();
         self.slices.shrink();
         self.claims.shrink();
     }
 
-    /// The same name, in the memory that other objects have it in already.
+    /// The same name, sharing the allocation of an equal name that is already stored.
     fn known(&self, name: ServiceName) -> ServiceName {
         let of_service = self.services.get_key_value(&name).map(|(known, _)| known);
         of_service.or_else(|| self.slices.known(&name)).cloned().unwrap_or(name)
@@ -253,7 +253,7 @@ impl Facts {
     }
 }
 
-/// Asking.
+/// Queries.
 impl Facts {
     pub fn policy(&self) -> &Policy {
         &self.policy
@@ -281,7 +281,8 @@ impl Facts {
         self.slices.of(service).take(MOST_SLICES)
     }
 
-    /// Whether a Service has more frontends and endpoints than this, about. It looks at no more than so many slices.
+    /// Whether a Service has more frontends and endpoints than about `most`. Stops reading slices once the answer is
+    /// known.
     pub fn is_larger_than(&self, name: &ServiceName, most: usize) -> bool {
         let frontends = |service: Service| {
             let addresses = service.external_ips.len() + service.load_balancer_ips.len();
@@ -417,10 +418,10 @@ mod tests {
         };
         let touched = facts.apply(external("old", "10.96.0.1", 1, &["192.0.2.1"]));
         assert!(touched.handed_over.is_empty(), "no Service had any of it");
-        // A newer Service gets nothing, and an endpoint moves nothing.
+        // A newer Service gets no frontend, and a new endpoint moves no frontend.
         assert!(facts.apply(external("new", "10.96.0.2", 2, &["192.0.2.1"])).handed_over.is_empty());
         assert!(facts.apply(Event::Slice(slice("old-1", "old", "10.244.1.5"))).handed_over.is_empty());
-        // One that gets nothing now only needs another Diagnostic.
+        // The Service `newest` gets no frontend now, either: it only needs another Diagnostic.
         facts.apply(external("newest", "10.96.0.3", 3, &["192.0.2.1"]));
         let touched = facts.apply(external("old", "10.96.0.1", 1, &[]));
         assert_eq!(names(&touched), ["new", "newest", "old"]);
@@ -428,7 +429,8 @@ mod tests {
         assert_eq!(handed_over, ["new", "old"]);
     }
 
-    /// An external IP that is an address of this node: the node port of another Service had that port of it.
+    /// The external IP is an address of this node: until it is claimed, the node port of another Service owns its port
+    /// there.
     #[test]
     fn a_node_port_is_handed_over_to_an_external_ip_of_the_node() {
         let mut facts = Facts::new(Policy::default());
@@ -578,7 +580,7 @@ mod tests {
         assert!(facts.apply(node("kb", "z2", "")).is_empty());
         assert_eq!(facts.apply(node("ka", "z1", "")), Touched::all());
         assert_eq!(facts.apply(node("ka", "z1", "cold")), Touched { node: true, ..Touched::default() });
-        // What Services read of it stays as it was.
+        // The fields of the Node that Services use stay as they were.
         let gone = facts.apply(Event::NodeGone { name: "ka".into() });
         assert_eq!(gone, Touched { node: true, ..Touched::default() });
         assert_eq!(facts.zone(), Some("z1"));

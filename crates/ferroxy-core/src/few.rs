@@ -1,4 +1,4 @@
-//! One value or more. Nearly always one, which then takes no memory of its own.
+//! One or more values. Nearly always there is only one, which then needs no allocation of its own.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 #[derive(Debug, PartialEq)]
 pub(crate) enum Few<T> {
     One(T),
-    /// A box, because it is as small as a value. There are at least two.
+    /// At least two values. Boxed, so that the enum is no larger than a single value.
     #[allow(clippy::box_collection, reason = "a list makes all that have one value larger")]
     Many(Box<Vec<T>>),
 }
@@ -28,7 +28,7 @@ impl<T> Few<T> {
         *self = Few::Many(values);
     }
 
-    /// Takes one out, unless there is no other.
+    /// Removes the value at this place, unless it is the only one.
     fn remove(&mut self, place: usize) -> Option<T> {
         let Few::Many(values) = self else { return None };
         let removed = (place < values.len()).then(|| values.remove(place));
@@ -48,7 +48,7 @@ impl<T> Few<T> {
     }
 }
 
-/// Takes one value of a key out of a map, and the key with its last one.
+/// Removes one value of a key from a map, and the key together with its last value.
 pub(crate) fn remove<K, Q, T>(map: &mut BTreeMap<K, Few<T>>, key: &Q, place: usize) -> Option<T>
 where
     K: Ord + Borrow<Q>,
@@ -80,7 +80,7 @@ mod tests {
         assert_eq!((remove(&mut map, &1, 0), map.is_empty()), (Some('c'), true));
     }
 
-    /// The reason for all this.
+    /// The reason for [`Few`].
     #[test]
     fn one_value_takes_no_more_memory_than_it_does_alone() {
         assert_eq!(size_of::<Few<Box<[u8]>>>(), size_of::<Box<[u8]>>());

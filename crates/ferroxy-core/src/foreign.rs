@@ -1,28 +1,28 @@
-//! Text that others wrote: what is kept of it, and how it is printed. Tenants write names, zones, annotations and much more; none of it
-//! may cost much memory, end a line, or move the cursor of a terminal.
+//! Untrusted text from API objects: how much of it is stored, and how it is printed. Tenants write names, zones,
+//! annotations and much more; none of it may cost much memory, end a line, or move the cursor of a terminal.
 
 use std::borrow::Cow;
 
-/// The most bytes that are kept of a text. The longest valid value is the name of an object, 253 characters.
+/// The most bytes of a text that are stored. The longest valid value is the name of an object, 253 characters.
 pub const LONGEST: usize = 256;
 
-/// As much as is kept.
+/// The beginning of a text, as much of it as is stored.
 pub fn cut(text: &str) -> &str {
     &text[..text.floor_char_boundary(LONGEST)]
 }
 
-/// As it is kept: cut, and safe to print. So no output has to remember to escape it.
+/// The form in which text is stored: cut, and safe to print. So no output has to remember to escape it.
 pub fn kept(text: &str) -> Box<str> {
     printable(cut(text)).into()
 }
 
-/// The same of a text that nobody else needs. Nearly always it stays as it is, and so does its memory.
+/// Like [`kept`], but consumes the text. Nearly always the text is unchanged and keeps its allocation.
 pub fn kept_whole(text: String) -> Box<str> {
     if text.len() <= LONGEST && is_plain(&text) { text.into() } else { kept(&text) }
 }
 
-/// Without characters that do not print as themselves: control characters (those of C1 too), line breaks, and those that change the
-/// direction of the text. They are written as in Rust: `\u{1b}`. Doing so twice changes nothing.
+/// Escapes characters that do not print as themselves: control characters (also of C1), line breaks, and characters
+/// that change the direction of the text. They are written as in Rust: `\u{1b}`. Escaping twice changes nothing.
 pub fn printable(text: &str) -> Cow<'_, str> {
     match is_plain(text) || text.chars().all(prints_as_itself) {
         true => Cow::Borrowed(text),
@@ -38,7 +38,7 @@ pub fn quoted(text: &str) -> String {
     format!("`{shown}{more}`")
 }
 
-/// Nearly all text is ASCII, of which this is much faster to tell.
+/// A fast check for the usual case: nearly all text is ASCII.
 fn is_plain(text: &str) -> bool {
     text.bytes().all(|byte| matches!(byte, b' '..=b'~'))
 }

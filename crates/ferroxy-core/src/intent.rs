@@ -19,16 +19,17 @@ pub struct Intent {
     pub services: BTreeMap<ServiceName, Arc<ServiceIntent>>,
 }
 
-/// What is true for all Services: the parameters of the constant program.
+/// The part of the Intent that applies to all Services: the parameters of the constant program.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct NodeIntent {
-    /// Traffic to cluster IPs is masqueraded whoever sends it.
+    /// All traffic to cluster IPs is masqueraded, whatever its source.
     pub masquerade_all: bool,
     /// Connections, packets and bytes are counted for each Service and endpoint.
     pub count_traffic: bool,
     /// The family of the node's first address, for dataplanes that have only one.
     pub primary_family: Option<Family>,
-    /// The addresses that the host has on interfaces, except for loopback and link-local ones. Empty unless the policy asks.
+    /// The addresses that the host has on interfaces, except for loopback and link-local ones. Empty unless the policy
+    /// has `know_host_addresses`.
     pub host_addresses: BTreeSet<IpAddr>,
     pub v4: FamilyIntent,
     pub v6: FamilyIntent,
@@ -45,7 +46,7 @@ pub struct FamilyIntent {
     pub node_ports_on_loopback: bool,
     /// A proxy serves node ports on the loopback address (127.0.0.1 or ::1). No packet rule concerns it.
     pub listen_on_loopback: bool,
-    /// Addresses inside that no Service has are dropped. Sorted, without overlaps.
+    /// Packets to addresses in these CIDRs that no Service has are dropped. Sorted, without overlaps.
     pub service_cidrs: Vec<IpNet>,
     /// The one address that a proxy's own listeners use, if `bindAddress` names one of this family.
     pub bind_address: Option<IpAddr>,
@@ -86,21 +87,21 @@ impl Default for NodePortAddresses {
 #[derive(Debug, Clone, PartialEq)]
 pub struct ServiceIntent {
     pub name: ServiceName,
-    /// The cluster IPs, whatever ports they have: their unused ports are rejected.
+    /// The cluster IPs on which the Service has a frontend. Packets to their unused ports are rejected.
     pub cluster_ips: Vec<IpAddr>,
     /// One for each (port, family), in the order of the Service's ports, IPv4 first.
     pub ports: Vec<PortIntent>,
     pub health_check: Option<HealthCheck>,
-    /// What the Service asks of the dataplane by annotations: those that the mode reads, with valid values.
+    /// The annotations for the dataplane: those that the mode reads, with valid values.
     pub annotations: Vec<(&'static str, Arc<str>)>,
     pub left_out: LeftOut,
 }
 
-/// What a Service has beyond the limits, and does not get.
+/// How many frontends and endpoints of a Service are not served because of the limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LeftOut {
     pub frontends: u64,
-    /// Of each port.
+    /// The sum over all ports. An EndpointSlice that is not read because of a limit counts as one.
     pub endpoints: u64,
 }
 
@@ -127,13 +128,14 @@ pub struct PortIntent {
     pub protocol: Protocol,
     /// ClientIP affinity: seconds after a client's last new connection until it may be sent elsewhere.
     pub affinity: Option<u32>,
-    /// Who serves traffic under the policy `Cluster` (topology hints applied). Sorted, no duplicates.
+    /// The endpoints that serve traffic under the policy `Cluster` (topology hints applied). Sorted, no duplicates.
     pub cluster: Vec<Endpoint>,
-    /// Who serves traffic under the policy `Local`. Empty when no policy of the Service is `Local`. Sorted.
+    /// The endpoints that serve traffic under the policy `Local`. Empty when no policy of the Service is `Local`.
+    /// Sorted.
     pub local: Vec<Endpoint>,
-    /// How many endpoints its slices list, able to serve or not.
+    /// The number of distinct endpoints in its slices, able to serve or not, up to the limit.
     pub size: u32,
-    /// By kind; those of one kind in the order of the object.
+    /// Sorted by kind; frontends of one kind are in the order of the object.
     pub frontends: Vec<Frontend>,
 }
 
@@ -145,7 +147,7 @@ pub struct Endpoint {
     pub is_local: bool,
 }
 
-/// An address and port clients use. The protocol is its port's.
+/// An address and port that clients use. The protocol is that of the [`PortIntent`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Frontend {
     pub kind: FrontendKind,
@@ -153,7 +155,7 @@ pub struct Frontend {
     pub address: Option<IpAddr>,
     pub port: u16,
     pub route: Route,
-    /// `loadBalancerSourceRanges`: when set, packets from elsewhere are dropped, endpoints or not. In the
+    /// `loadBalancerSourceRanges`: when set, packets from other sources are dropped, even without endpoints. In the
     /// order of the object; the Service's own addresses, where they are allowed in, come last.
     pub allowed_sources: Option<Vec<IpNet>>,
 }
@@ -182,7 +184,8 @@ impl FrontendKind {
 pub enum Route {
     /// No endpoint anywhere: refused at once.
     Reject,
-    /// Policy `Local`, no endpoint here, but some elsewhere: silence, so that the client's balancer notices.
+    /// Policy `Local`, with endpoints on other nodes only: dropped silently, so that the client's load balancer
+    /// notices.
     Drop,
     /// A cluster IP: to `cluster`. Masqueraded if `masquerade_all`, or if a detector says "not from a pod".
     Cluster,
@@ -190,8 +193,8 @@ pub enum Route {
     Local,
     /// An external frontend: to `cluster`, always masqueraded.
     ExternalCluster,
-    /// An external frontend with `externalTrafficPolicy: Local`. Pods (if a detector knows them): to `cluster`,
-    /// as they are. This node itself: to `cluster`, masqueraded. All others: to `local` with their source
-    /// address kept, or dropped while `local` is empty. `cluster` is never empty here.
+    /// An external frontend with `externalTrafficPolicy: Local`. Packets from pods (if a detector recognises them): to
+    /// `cluster`, not masqueraded. From this node itself: to `cluster`, masqueraded. From all others: to `local` with
+    /// their source address kept, or dropped while `local` is empty. `cluster` is never empty here.
     ExternalLocal,
 }

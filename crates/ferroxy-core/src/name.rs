@@ -113,7 +113,7 @@ impl ServiceName {
     }
 }
 
-/// Sorts as its text.
+/// Valid, because a name compares, sorts and hashes as its text.
 impl Borrow<str> for ServiceName {
     fn borrow(&self) -> &str {
         &self.0

@@ -232,7 +232,7 @@ mod tests {
         Verdict::Endpoints(list.iter().map(|text| (text.parse().unwrap(), masquerade)).collect())
     }
 
-    /// One cell of the matrix that the original's tests check: who gets it, masqueraded or not.
+    /// One cell of the matrix that the original's tests check: which endpoints get the packet, masqueraded or not.
     fn cell(intent: &Intent, from: From, to: &[&str], expected: (&[&str], bool)) {
         for to in to {
             assert_eq!(oracle(intent, &packet(from, to)), endpoints(expected.0, expected.1), "{to}");

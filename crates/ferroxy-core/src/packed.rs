@@ -1,6 +1,7 @@
-//! Values as bytes: one small allocation for an object that is kept for long and looked at rarely.
+//! Values as bytes: one small allocation for an object that is stored for long and read rarely.
 //!
-//! Nothing but this process reads what it wrote, so there is no version and no error: beyond the end everything is zero or empty.
+//! Only the process that wrote the bytes reads them. So the format has no version, and reading has no errors: past the
+//! end, every value is zero or empty.
 
 use std::net::IpAddr;
 
@@ -13,7 +14,7 @@ pub(crate) struct Packer {
 }
 
 impl Default for Packer {
-    /// With room for what most objects are.
+    /// Allocates enough for most objects.
     fn default() -> Packer {
         Packer { bytes: Vec::with_capacity(64) }
     }
@@ -50,7 +51,7 @@ impl Packer {
         self.bytes.extend_from_slice(text.as_bytes());
     }
 
-    /// Only what follows the part that it has in common with another text, which the reader must know.
+    /// Writes the length of the prefix that the text shares with `other`, and the rest. The reader must know `other`.
     pub(crate) fn text_like(&mut self, other: &str, text: &str) {
         let same = text.bytes().zip(other.bytes()).take_while(|(one, other)| one == other);
         let mut shared = same.count();
@@ -141,7 +142,7 @@ impl<'b> Unpacker<'b> {
         std::str::from_utf8(self.take(length)).unwrap_or_default()
     }
 
-    /// In two parts: that of the other text, and the rest.
+    /// Returns two parts: the prefix shared with `other`, and the rest.
     pub(crate) fn text_like<'o>(&mut self, other: &'o str) -> (&'o str, &'b str) {
         let shared = self.length();
         (other.get(..shared).unwrap_or_default(), self.text())

@@ -53,16 +53,18 @@ impl Default for Policy {
     }
 }
 
-/// How much of a node one Service may take, or a namespace, or all. The defaults are far beyond what Services have, and far below what hurts a node.
+/// Limits for one Service, for one namespace, and for the node. The defaults are far above what real Services have, and
+/// far below what harms a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Frontends of a Service: its ports times its addresses.
     pub frontends: usize,
     /// Endpoints of a port of a Service.
     pub endpoints: usize,
-    /// Of all frontends of a Service together: the endpoints and source ranges of each.
+    /// The sum over all frontends of a Service. Each frontend counts as one, plus its endpoints and its source ranges.
     pub entries: usize,
-    /// So many frontends of each Service are served whatever its namespace and the node have. They do not count below.
+    /// This many frontends of each Service are served, however many its namespace and the node have. They do not count
+    /// towards the limits below.
     pub always: usize,
     /// Frontends of a namespace.
     pub namespace_frontends: usize,
@@ -96,13 +98,12 @@ impl Limits {
     }
 }
 
-/// An annotation of Services that a mode reads. Core checks its value with the mode's own function, and knows nothing else
-/// of it.
+/// An annotation of Services that a mode reads. Core only checks its value, with the mode's own function.
 #[derive(Debug, Clone, Copy)]
 pub struct Annotation {
-    /// One that [`is_kept_annotation`] knows.
+    /// [`is_kept_annotation`] must be true for it.
     pub key: &'static str,
-    /// Why a value is not valid.
+    /// Returns the reason why a value is not valid.
     pub check: fn(&str) -> Result<(), String>,
     /// The effect of a value that is not valid.
     pub otherwise: &'static str,
@@ -113,10 +114,10 @@ pub fn is_kept_annotation(key: &str) -> bool {
     key.starts_with("ferroxy.io/") || key == PRESERVE_DESTINATION
 }
 
-/// kube-proxy's, on Windows: packets to a load-balancer IP keep it as their destination.
+/// An annotation that kube-proxy reads on Windows: packets to a load-balancer IP keep this IP as their destination.
 pub const PRESERVE_DESTINATION: &str = "preserve-destination";
 
-/// A key has one meaning.
+/// The key alone identifies an annotation.
 impl PartialEq for Annotation {
     fn eq(&self, other: &Annotation) -> bool {
         self.key == other.key

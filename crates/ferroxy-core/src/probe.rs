@@ -1,5 +1,6 @@
-//! Active health checks of endpoints: what a Service asks for by annotation, what is probed, and what comes of it. Types
-//! only: the annotations are read in `facts/probe.rs`, the rule is `resolve/probes.rs`, and `ferroxy-probe` sends the probes.
+//! Active health checks of endpoints: the probe that a Service requests by annotation, its targets and its results.
+//! Types only: the annotations are read in `facts/probe.rs`, the rule is `resolve/probes.rs`, and `ferroxy-probe` sends
+//! the probes.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -9,20 +10,20 @@ use std::time::Duration;
 use crate::duration;
 use crate::name::Protocol;
 
-/// The annotation that asks for probes.
+/// The annotation that requests probes.
 pub const ANNOTATION: &str = "ferroxy.io/probe";
 
-/// What a Service asks for.
+/// The probe that a Service requests for its endpoints.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Probe {
     pub check: Check,
-    /// Instead of the port of each endpoint.
+    /// The port to probe instead of the port of each endpoint.
     pub port: Option<u16>,
     pub interval: Duration,
     pub timeout: Duration,
-    /// So many failures in a row: down.
+    /// After this many failures in a row, an endpoint is down.
     pub failures: u32,
-    /// So many successes in a row: up again.
+    /// After this many successes in a row, it is up again.
     pub successes: u32,
 }
 
@@ -34,7 +35,7 @@ pub enum Check {
     Http { path: Arc<str> },
 }
 
-/// What is probed for an endpoint.
+/// The address and protocol that a probe of an endpoint uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Target {
     pub address: SocketAddr,
@@ -42,8 +43,8 @@ pub struct Target {
     pub protocol: Protocol,
 }
 
-/// One period in which an endpoint is ready. When it leaves, turns unready or becomes another pod, the next one begins, and
-/// what was found out in the last one does not count.
+/// One period in which an endpoint is ready. It ends when the endpoint is removed, turns unready or becomes another
+/// pod. Results from one life do not count in the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Life(pub u64);
 
@@ -64,13 +65,13 @@ pub enum Fault {
     Unreachable,
     /// Closed before there was an answer.
     Closed,
-    /// The answer has another status than 200 to 399.
+    /// The HTTP status is not in the range 200 to 399.
     Status(u16),
     NotHttp,
 }
 
 impl Probe {
-    /// What to probe for an endpoint of a Service port; `None` if there is no way.
+    /// The target for an endpoint of a Service port; `None` if the check cannot be done over the protocol of the port.
     pub fn target(&self, ip: IpAddr, port: u16, protocol: Protocol) -> Option<Target> {
         if let Some(named) = self.port {
             return Some(Target { address: SocketAddr::new(ip, named), protocol: Protocol::Tcp });
@@ -131,7 +132,7 @@ impl fmt::Display for Fault {
 }
 
 impl Fault {
-    /// As it is printed.
+    /// Reads the text that `Display` prints.
     pub fn parse(text: &str) -> Option<Fault> {
         const FIXED: [Fault; 6] = [
             Fault::Refused,

@@ -1,4 +1,4 @@
-//! Facts become an Intent: combines the Kubernetes rules, which have a file each below.
+//! Turns Facts into an Intent: combines the Kubernetes rules, each of which has a file below.
 //!
 //! ```text
 //! ownership ─▶ cluster_ips ─▶ frontends ─▶ conflicts ──────────────┐
@@ -57,14 +57,15 @@ pub struct Resolution {
     pub intent: Option<ServiceIntent>,
     /// The Diagnostics of the Service and its slices, up to a limit. Sorted.
     pub diagnostics: Vec<Diagnostic>,
-    /// `None`: the Service asks for no probes.
+    /// `None`: the Service requests no probes, or this node sends none.
     pub probing: Option<Probing>,
 }
 
 /// The most Diagnostics of a Service and its slices; further ones are only counted.
 const MOST_PER_SERVICE: usize = 50;
 
-/// A Service can have a hundred thousand addresses: not even so many are counted one by one.
+/// The most Diagnostics of one rule for a Service; further ones are not even counted. A Service can have a hundred
+/// thousand addresses.
 pub(crate) const MOST_OF_A_RULE: usize = 1_000;
 
 pub fn service(facts: &Facts, name: &ServiceName) -> Resolution {
@@ -134,7 +135,7 @@ fn missing_node(facts: &Facts) -> Option<Diagnostic> {
     })
 }
 
-/// Everything, from scratch. The Diagnostics are sorted.
+/// Resolves everything from scratch. The Diagnostics are sorted.
 pub fn all(facts: &Facts) -> (Intent, Vec<Diagnostic>) {
     let (node, of_node) = node(facts);
     let mut intent = Intent { node, ..Intent::default() };
@@ -171,7 +172,7 @@ pub(crate) fn wanted_frontends(service: &Service, policy: &Policy) -> usize {
     if ownership::check(service).is_ok() { frontends::count(service, policy) } else { 0 }
 }
 
-/// The frontends that a Service claims, at most so many, before conflicts are settled.
+/// The claims of a Service for at most `most` frontends, before conflicts are settled.
 pub(crate) fn claims(service: &Service, policy: &Policy, most: usize) -> Claimed {
     if ownership::check(service).is_err() {
         return Claimed::default();
@@ -228,7 +229,8 @@ fn ours(
     (intent, probing)
 }
 
-/// A Service without any port on an address does not own the address: its unused ports are then not rejected.
+/// The cluster IPs on which the Service has a frontend. It does not own the others, so their unused ports are not
+/// rejected.
 fn live_cluster_ips(service: &Service, ports: &[PortIntent]) -> Vec<IpAddr> {
     let is_at =
         |frontend: &Frontend, ip| frontend.kind == FrontendKind::ClusterIp && frontend.address == Some(ip);

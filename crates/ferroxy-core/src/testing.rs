@@ -27,8 +27,8 @@ use crate::policy::{Annotation, DetectLocal, Limits, NodePortAddress, Policy};
 use crate::probe::{self, Down, Fault, Target};
 use crate::resolve;
 
-/// For the laws of a test file: how many random cases, and the file in the repository that keeps the seeds of counterexamples.
-/// They are tried again first, every time.
+/// For the laws of a test file: how many random cases, and the file in the repository that keeps the seeds of
+/// counterexamples. Every run tries these seeds first.
 pub fn config(cases: u32, counterexamples: &'static str) -> ProptestConfig {
     let kept = FileFailurePersistence::Direct(counterexamples);
     ProptestConfig { cases, failure_persistence: Some(Box::new(kept)), ..ProptestConfig::default() }
@@ -37,7 +37,7 @@ pub fn config(cases: u32, counterexamples: &'static str) -> ProptestConfig {
 /// This node.
 pub const NODE: &str = "ka";
 
-/// What `Event::HostAddresses` says, when a cluster has one.
+/// The addresses in `Event::HostAddresses`, if a cluster has this event.
 pub const HOST_ADDRESSES: [&str; 8] = [
     "127.0.0.1",
     "::1",
@@ -70,7 +70,7 @@ impl Cluster {
     }
 }
 
-/// Clusters of a few Services with their slices, about this node, often with something wrong or contested.
+/// Clusters of a few Services with their slices, as this node sees them, often with something wrong or contested.
 pub fn clusters() -> impl Strategy<Value = Cluster> {
     let aims = option::weighted(0.8, any::<Index>());
     let event = prop_oneof![4 => events().prop_map(|event| vec![event]), 2 => served()];
@@ -97,7 +97,7 @@ fn served() -> impl Strategy<Value = Vec<Event>> {
     })
 }
 
-/// Most verdicts become those about an endpoint that is probed by then: two random draws hardly ever name the same one.
+/// Redirects most verdicts to an endpoint that is probed by then: two random draws hardly ever name the same one.
 fn aimed(policy: &Policy, history: Vec<(Vec<Event>, Option<Index>)>) -> Vec<Event> {
     let mut facts = Facts::new(policy.clone());
     let mut events = Vec::new();
@@ -107,7 +107,7 @@ fn aimed(policy: &Policy, history: Vec<(Vec<Event>, Option<Index>)>) -> Vec<Even
         if let (Event::Verdict(verdict), Some(aim)) = (&mut event, aim) {
             let probed: Vec<_> = targets(&facts).collect();
             if !probed.is_empty() {
-                // Not the same one for all verdicts that come together.
+                // Consecutive verdicts get different endpoints.
                 let place = (aim.index(probed.len()) + events.len()) % probed.len();
                 (verdict.service, verdict.target) = probed[place].clone();
             }
@@ -176,11 +176,11 @@ pub fn policies() -> impl Strategy<Value = Policy> {
     )
 }
 
-/// So little that clusters exceed it.
+/// Limits so low that clusters exceed them.
 const FEW: Limits =
     Limits { frontends: 3, endpoints: 2, entries: 8, always: 1, namespace_frontends: 3, node_frontends: 4 };
 
-/// One that some modes read: the scheduler of ipvs mode.
+/// An annotation that some modes read: the scheduler of ipvs mode.
 static ANNOTATIONS: [Annotation; 1] = [Annotation {
     key: "ferroxy.io/scheduler",
     check: |value| if value.contains(' ') { Err("is not a scheduler".to_owned()) } else { Ok(()) },
@@ -316,7 +316,7 @@ fn endpoints(family: u8) -> impl Strategy<Value = event::SliceEndpoint> {
         })
 }
 
-/// Of probes, about any pod. [`clusters`] aim most of them at those that are probed.
+/// Verdicts about any pod. [`clusters`] redirects most of them to endpoints that are probed.
 fn verdicts() -> impl Strategy<Value = event::Verdict> {
     let pod = (select(PODS.to_vec()), weighted(0.6), select(vec![80, 8080, 9999]), weighted(0.8));
     let down = option::weighted(0.7, select(vec![Fault::Refused, Fault::Status(503)]));

@@ -1,4 +1,4 @@
-//! What holds for every cluster, checked on random ones.
+//! Laws that hold for every cluster, checked on random ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -12,12 +12,12 @@ use ferroxy_core::{
 };
 use proptest::prelude::*;
 
-/// Every Service's resolution, also of those without an Intent.
+/// The resolution of every Service, including those without an Intent.
 fn resolutions(facts: &Facts) -> BTreeMap<ServiceName, Resolution> {
     facts.service_names().map(|name| (name.clone(), resolve::service(facts, name))).collect()
 }
 
-/// What an event is about: events about different things are independent.
+/// The subject of an event: events about different subjects are independent.
 fn subject(event: &Event) -> String {
     match event {
         Event::Service(event::Service { namespace, name, .. }) | Event::ServiceGone { namespace, name } => {
@@ -40,7 +40,7 @@ fn is_verdict(event: &Event) -> bool {
     matches!(event, Event::Verdict(_))
 }
 
-/// The rule of probes once more, in its plainest words: who is left of a pool.
+/// The rule of probes once more, as plain as possible: the endpoints that stay in a pool.
 fn without_failing(facts: &Facts, name: &ServiceName, port: &PortIntent, pool: &[Endpoint]) -> Vec<Endpoint> {
     let probe = facts.service(name).and_then(|service| service.probe.clone());
     let Some(probe) = probe.filter(|_| facts.policy().probes) else { return pool.to_vec() };
@@ -69,7 +69,7 @@ fn contested(mut event: Event) -> Event {
     event
 }
 
-/// Committed, with the fix of what it shows.
+/// The seeds of counterexamples. The file is committed, together with the fix.
 const COUNTEREXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/proptest-regressions/laws.txt");
 
 proptest! {
@@ -126,8 +126,8 @@ proptest! {
 
     #[test]
     fn independent_events_commute(cluster in clusters(), seed in any::<u64>()) {
-        // Only the last word about each thing, so that all that is left is independent.
-        // A verdict is about an endpoint that is there.
+        // Keeps only the last event about each subject, so that the remaining events are independent. Verdicts are left
+        // out: they depend on the endpoint that they are about.
         let objects = cluster.events.iter().filter(|event| !is_verdict(event));
         let last: BTreeMap<String, Event> = objects.map(|event| (subject(event), event.clone())).collect();
         let ordered: Vec<Event> = last.into_values().collect();
@@ -156,7 +156,8 @@ proptest! {
         prop_assert_eq!(judged, expected);
     }
 
-    /// Whoever is probed is ready and used, or would be used if it were up; and whoever is down is still probed.
+    /// Every probed endpoint is ready and used, or would be used if it were up. An endpoint that is down is still
+    /// probed.
     #[test]
     fn only_what_is_used_is_probed(cluster in clusters()) {
         let facts = cluster.facts();
@@ -265,7 +266,7 @@ proptest! {
     }
 }
 
-/// What the documentation of the types promises.
+/// Checks what the documentation of the types promises.
 fn check_port(port: &PortIntent) -> Result<(), TestCaseError> {
     prop_assert!(!port.frontends.is_empty());
     for endpoints in [&port.cluster, &port.local] {
@@ -287,7 +288,7 @@ fn check_port(port: &PortIntent) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// The generator must reach what the laws are about, or they prove nothing.
+/// The generator must reach the cases that the laws are about, or the laws prove nothing.
 #[test]
 fn random_clusters_have_variety() {
     use proptest::strategy::ValueTree;

@@ -87,7 +87,7 @@ fn memory() {
     diagnostics_beyond_the_limit_are_not_collected();
 }
 
-/// How many bytes this takes meanwhile.
+/// Also returns how many bytes `work` needs at its peak.
 fn peak_of<T>(work: impl FnOnce() -> T) -> (T, isize) {
     let before = LIVE.load(Ordering::Relaxed);
     PEAK.store(before, Ordering::Relaxed);

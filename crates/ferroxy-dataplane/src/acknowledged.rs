@@ -1,4 +1,4 @@
-//! What a dataplane has in force: the Intents that the kernel, or whatever it programs, has acknowledged.
+//! The Intents that a dataplane has in force: those that the kernel, or whatever it programs, has acknowledged.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -40,7 +40,7 @@ impl Acknowledged {
         self.services.iter().map(|(name, packed)| (name, Arc::new(packed.unpack(name))))
     }
 
-    /// Those that follow this one, in the order of their names; all of them for `None`.
+    /// The Services that follow this name, in the order of their names; all of them for `None`.
     pub fn services_after(
         &self,
         after: Option<&ServiceName>,
@@ -50,7 +50,7 @@ impl Acknowledged {
         services.map(|(name, packed)| (name, Arc::new(packed.unpack(name))))
     }
 
-    /// In their order.
+    /// Sorted.
     pub fn names(&self) -> impl DoubleEndedIterator<Item = &ServiceName> {
         self.services.keys()
     }
@@ -61,7 +61,7 @@ impl Acknowledged {
         self.services.range::<ServiceName, _>((from, Bound::Unbounded)).map(|(name, _)| name)
     }
 
-    /// Takes as little memory as possible. For when many Services have been entered.
+    /// Frees unused memory. Meant for when many Services have been entered.
     pub fn shrink(&mut self) {
         // Keys that arrive in order leave the nodes of such a map half empty.
         self.services = std::mem::take(&mut self.services).into_iter().collect();

@@ -1,4 +1,4 @@
-//! The trait that every dataplane implements. Whatever only some can do is a capability.
+//! The trait that every dataplane implements. Abilities that only some dataplanes have are capabilities.
 
 use std::fmt::Debug;
 
@@ -13,8 +13,8 @@ use crate::failure::Failure;
 use crate::outcome::{Change, ChoiceOfEndpoints, Outcome, Preview};
 use crate::settings::Settings;
 
-/// Keeps what it programs at what it was last given. It has no queue and no clock of its own: the agent decides when to
-/// try, and when to try again.
+/// Keeps the programmed state equal to the Intents that it was last given. It has no queue and no clock of its own: the
+/// agent decides when to try, and when to retry.
 pub trait Dataplane: Debug + Send {
     /// Checks that this host can do what the dataplane needs. Changes nothing.
     fn probe(&mut self, _: &NodeIntent) -> Result<(), Failure> {
@@ -24,7 +24,7 @@ pub trait Dataplane: Debug + Send {
     /// New settings. They take effect with the next `start` or `change_node`.
     fn configure(&mut self, _: &Settings) {}
 
-    /// Brings whatever is in force to this Intent, by the difference only.
+    /// Changes the state in force to this Intent. Applies only the difference.
     fn start(&mut self, intent: &Intent) -> Result<Outcome, Failure>;
 
     /// Changes some Services. Refused ones are named; all others are in force.
@@ -38,7 +38,7 @@ pub trait Dataplane: Debug + Send {
         Ok(self.acknowledged().node() == node)
     }
 
-    /// What is in force.
+    /// The Intents in force.
     fn acknowledged(&self) -> &Acknowledged;
 
     /// What `start` would do now.
@@ -47,18 +47,18 @@ pub trait Dataplane: Debug + Send {
     /// Removes everything that this mode programs: a diff to nothing. Returns what was removed, in words.
     fn cleanup(&mut self) -> Result<Vec<String>, Failure>;
 
-    /// What a Service asks for and this dataplane cannot do.
+    /// Diagnostics for what a Service requests and this dataplane cannot do.
     fn shortcomings(&self, _: &ServiceIntent) -> Vec<Diagnostic> {
         Vec::new()
     }
 
-    /// How endpoints are chosen for clients on this node, if their sockets may just as well be connected to endpoints
-    /// directly, past this dataplane. `None`: they may not.
+    /// How endpoints are chosen for clients on this node, if their sockets may be connected to endpoints directly,
+    /// bypassing this dataplane. `None`: they may not.
     fn choice_of_endpoints(&self) -> Option<ChoiceOfEndpoints> {
         None
     }
 
-    // Capabilities: `None` is "does not apply to this dataplane". The answer does not change while it runs.
+    // Capabilities: `None` means "does not apply to this dataplane". The answer does not change while it runs.
 
     fn persists(&mut self) -> Option<&mut dyn Persists> {
         None
@@ -100,7 +100,7 @@ pub trait Dataplane: Debug + Send {
         None
     }
 
-    // Those that run beside the dataplane, on threads of their own, are handed out.
+    // Capabilities that run on threads of their own, beside the dataplane, are returned as owned values.
 
     fn counts_traffic(&self) -> Option<Box<dyn CountsTraffic>> {
         None

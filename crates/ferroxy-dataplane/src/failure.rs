@@ -15,7 +15,7 @@ pub struct Failure {
 pub enum FailureKind {
     /// Try again later.
     Other,
-    /// What is in force is not what the dataplane believes: verify, then try again.
+    /// The state in force differs from what the dataplane recorded: verify, then try again.
     Drift,
     /// The process lacks a privilege.
     NotPermitted,
@@ -54,5 +54,5 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Its causes are in its text already.
+/// Without `source`: the text already contains the causes.
 impl Error for Failure {}

@@ -33,7 +33,7 @@ pub struct Mode {
     pub needs: &'static str,
     /// Devices that carry addresses of Services: those are not addresses of the host.
     pub devices: &'static [&'static str],
-    /// Its objects have the names that the original gives its own, so nobody can tell whose they are.
+    /// Its objects have the same names as those of the original, so the owner of an object cannot be determined.
     pub shares_names: bool,
     /// It can count the traffic of Services ([`Dataplane::counts_traffic`]).
     pub counts_traffic: bool,
@@ -41,13 +41,13 @@ pub struct Mode {
     pub metrics: &'static [Metric],
     /// Enters the mode's settings into the policy that resolves the Intent.
     pub shape: fn(&Settings, &mut Policy),
-    /// A cheap look at the host, for choosing a default: why this mode cannot run here.
+    /// A cheap check of the host, for choosing a default. The error says why this mode cannot run here.
     pub available: fn() -> Result<(), String>,
     pub open: fn(&Opening<'_>) -> Result<Box<dyn Dataplane>, Failure>,
     pub render: fn(&Rendering<'_>) -> Box<dyn Ruleset>,
 }
 
-/// A mode is its name: a list of modes has each name once.
+/// Modes are compared by name: a list of modes has each name once.
 impl PartialEq for Mode {
     fn eq(&self, other: &Mode) -> bool {
         self.name == other.name
@@ -111,10 +111,10 @@ pub enum Lifetime {
 /// What `minSyncPeriod` limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Pace {
-    /// A change costs what it changes: each Service has a rate of its own.
+    /// The cost of a change is the size of the change: the period applies to each Service separately.
     #[default]
     EachService,
-    /// A change has a fixed cost, however small it is: changes wait for each other and go together.
+    /// A change has a fixed cost, however small it is: changes are collected and applied together.
     Whole,
 }
 
@@ -151,7 +151,8 @@ pub enum Counted {
     FullSyncFailures,
     PartialSyncFailures,
     TidyFailures,
-    /// Gauges by family and group of [`CountsRules`](crate::CountsRules); the label's name for the group.
+    /// Gauges by family and group of [`CountsRules`](crate::CountsRules). `label` is the name of the label for the
+    /// group.
     Rules {
         label: &'static str,
     },

@@ -1,4 +1,4 @@
-//! What goes into a dataplane and what comes out of it: changes, outcomes, repairs, previews.
+//! The inputs and results of a dataplane: changes, outcomes, repairs, previews.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ pub struct Outcome {
     pub operations: usize,
     /// The Services that were refused. All others are in force.
     pub refused: Vec<Refusal>,
-    /// A refusal means that what is in force is not what the dataplane believes: verify.
+    /// A refusal shows that the state in force differs from what the dataplane recorded: verify.
     pub drift: bool,
 }
 
@@ -35,10 +35,10 @@ impl Outcome {
     }
 }
 
-/// What an attempt took.
+/// The cost of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Receipt {
-    /// How often something was committed, where changes are committed together.
+    /// The number of commits, where changes are committed together.
     pub commits: usize,
     pub messages: usize,
     pub bytes: usize,
@@ -75,10 +75,10 @@ pub struct Preview {
 /// How a dataplane chooses an endpoint, always at random.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ChoiceOfEndpoints {
-    /// As the Intent says: with policy `Local`, clients on this node reach others than those outside.
+    /// As the Intent says: with policy `Local`, clients on this node reach other endpoints than external clients.
     #[default]
     ByClient,
-    /// A frontend has one list, whoever connects.
+    /// A frontend has one list of endpoints for all clients.
     ByFrontend,
 }
 

@@ -1,7 +1,7 @@
 //! Assigns endpoints to slots: those that stay keep their slot, so that a small change stays small.
 //!
-//! In sorted order, one departure would move half of the endpoints. Here new endpoints take the free slots, and the last
-//! endpoints move into the rest.
+//! If slots were in sorted order, one removed endpoint would move half of the endpoints. Here new endpoints take the
+//! free slots, and the last endpoints move into the remaining free slots.
 
 use std::collections::HashMap;
 
@@ -33,14 +33,14 @@ pub fn onto_previous(previous: &ServiceIntent, mut wanted: ServiceIntent) -> Ser
     wanted
 }
 
-/// Up to so many ports are searched one by one: that is cheaper than a map of them.
+/// Up to this many ports are searched one by one: that is cheaper than building a map.
 const FEW: usize = 64;
 
 /// The ports of a Service, found by name. A Service can have thousands.
 #[derive(Debug)]
 pub struct Ports<'s> {
     ports: &'s [PortIntent],
-    /// Of many ports.
+    /// Empty if there are few ports.
     places: HashMap<(&'s str, Family, Protocol), &'s PortIntent>,
 }
 
@@ -48,13 +48,13 @@ impl<'s> Ports<'s> {
     pub fn of(service: &'s ServiceIntent) -> Ports<'s> {
         let ports = &*service.ports;
         let many = if ports.len() > FEW { ports } else { &[] };
-        // Of two ports with one name, the first counts.
+        // If two ports have the same name, the first one is found.
         let places =
             many.iter().rev().map(|port| ((&*port.name, port.family, port.protocol), port)).collect();
         Ports { ports, places }
     }
 
-    /// The port of this name.
+    /// The port with the same name, family and protocol.
     pub fn same(&self, port: &PortIntent) -> Option<&'s PortIntent> {
         if self.places.is_empty() {
             let is_same = |it: &&PortIntent| {

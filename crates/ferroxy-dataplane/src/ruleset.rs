@@ -23,8 +23,9 @@ pub trait Ruleset: Display + Debug {
         None
     }
 
-    /// What this mode adds to a Service that other modes do not have: a name and a value each. `shortcomings`: what the dataplane
-    /// of this host says of it, if it was asked; a ruleset alone can only assume.
+    /// The properties that a Service has only in this mode: a name and a value each. `shortcomings`: the result of
+    /// [`Dataplane::shortcomings`](crate::Dataplane::shortcomings) on this host, if it was queried; a ruleset alone can
+    /// only assume.
     fn traits_of(
         &self,
         _: &ServiceIntent,

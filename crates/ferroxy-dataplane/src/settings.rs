@@ -16,7 +16,8 @@ pub struct Field {
     pub flag: Option<Flag>,
     /// A running agent applies a change; otherwise it needs a restart.
     pub is_live: bool,
-    /// The file of today's kube-proxy has it. Others are written only with a value that is not their default.
+    /// The configuration file of the current kube-proxy has it. Other fields are written only if their value is not the
+    /// default.
     pub is_of_the_original: bool,
 }
 
@@ -46,7 +47,7 @@ pub struct Flag {
     /// Without the dashes: `masquerade-all`.
     pub name: &'static str,
     pub help: &'static str,
-    /// What stands for the value in `--help`: `NAME`.
+    /// The placeholder for the value in `--help`: `NAME`.
     pub value_name: &'static str,
 }
 
@@ -66,7 +67,7 @@ pub enum Kind {
     },
     Duration {
         default: Duration,
-        /// Where the configuration file has another default than the flag.
+        /// The default in the configuration file, if it is not the default of the flag.
         default_in_file: Option<Duration>,
         zero: Zero,
     },
@@ -81,7 +82,8 @@ pub enum Kind {
     Ports,
 }
 
-/// `a-b`, `a` or `a+n`, ends included. `None` for what leaves the choice to the program: nothing, `0` and `0-0`.
+/// `a-b`, `a` or `a+n`, ends included. `None` for values that leave the choice to the program: an empty text, `0` and
+/// `0-0`.
 pub fn ports(text: &str) -> Result<Option<RangeInclusive<u16>>, String> {
     let port = |text: &str| {
         text.trim().parse::<u16>().map_err(|_| "is not a range of ports (`a-b`, `a`, `a+n`)".to_owned())
@@ -125,7 +127,7 @@ pub enum Value {
 }
 
 impl Kind {
-    /// The value where nothing is configured, by flags.
+    /// The value if nothing is configured: the default of the flag.
     pub fn default(&self) -> Value {
         match *self {
             Kind::Truth { default } => Value::Truth(default),
@@ -139,7 +141,8 @@ impl Kind {
     }
 }
 
-/// Checked values of a mode's fields. A field that has no value here, or one of another type, has its default.
+/// Checked values of a mode's fields. A field that has no value here has its default. If the type does not match, the
+/// typed functions return false, zero or an empty value.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Settings {
     values: BTreeMap<&'static str, Value>,

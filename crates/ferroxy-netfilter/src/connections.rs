@@ -26,7 +26,7 @@ impl SweepsConnections for Conntrack {
     }
 }
 
-/// One socket lists while the other deletes: however many connections there are, only one chunk of them is in memory.
+/// One socket lists while the other deletes, so only one chunk of connections is in memory, however many there are.
 fn sweep(
     selection: &[Selection],
     judge: &mut dyn FnMut(&[Connection]) -> Vec<bool>,
@@ -55,7 +55,7 @@ fn sweep(
     failed.map_or(Ok(()), Err)
 }
 
-/// Says how many were deleted.
+/// Deletes the stale connections of a chunk. Returns how many were deleted.
 fn remove_stale(
     chunk: &[(Entry, Connection)],
     remover: &mut conntrack::Connection,
@@ -80,8 +80,8 @@ fn connection(entry: &Entry) -> Option<Connection> {
     })
 }
 
-/// What the kernel is asked for. IPVS sets no status: its connections are listed only where untranslated ones are, too.
-/// (It ends those to an endpoint that left by itself: `net.ipv4.vs.expire_nodest_conn`.)
+/// The filter that the kernel applies. IPVS sets no status, so its connections are listed only where untranslated ones
+/// are, too. (IPVS itself ends connections to a removed endpoint: `net.ipv4.vs.expire_nodest_conn`.)
 fn filter(selection: &Selection) -> Filter {
     let family = match selection.family {
         Family::V4 => conntrack::Family::V4,

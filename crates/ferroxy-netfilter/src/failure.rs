@@ -4,10 +4,10 @@ use ferroxy_dataplane::{Failure, FailureKind};
 use ferroxy_netlink::error::Error;
 use rustix::io::Errno;
 
-/// What the privilege to program nf_tables, IPVS and connection tracking takes, for people.
+/// How to get the privilege to program nf_tables, IPVS and connection tracking, for people.
 pub const PERMISSION_HINT: &str = "run as root, or with CAP_NET_ADMIN";
 
-/// The Failure for an error that says nothing about what is in force. Of a missing privilege it says how to get it.
+/// The Failure for an error that does not indicate drift. For a missing privilege, it says how to get the privilege.
 pub fn of(error: Error) -> Failure {
     if is_not_permitted(&error) {
         Failure::new(FailureKind::NotPermitted, format!("{error}; {PERMISSION_HINT}"))
@@ -21,7 +21,8 @@ pub fn is_not_permitted(error: &Error) -> bool {
     error.errno == Errno::PERM
 }
 
-/// The error says that the kernel does not have what the dataplane believes it has: an object is missing, already there, or in use.
+/// Whether the error shows that the kernel differs from what the dataplane recorded: an object is missing, already
+/// there, or in use.
 pub fn suggests_drift(error: &Error) -> bool {
     matches!(error.errno, Errno::NOENT | Errno::EXIST | Errno::BUSY)
 }

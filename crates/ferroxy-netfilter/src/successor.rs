@@ -1,6 +1,7 @@
-//! Whether kube-proxy serves Services in this kernel, in whatever mode: for a way back to it without a gap. Reads only.
+//! Detects whether kube-proxy, in any mode, serves Services in this kernel: for a rollback to it without a gap. Reads
+//! only.
 //!
-//! It commits the rules of a family so that one sign shows that all of them are there:
+//! kube-proxy commits the rules of a family so that one object shows that all of them are there:
 //!
 //! ```text
 //! nftables       one transaction: cluster IPs in the set `cluster-ips`
@@ -26,7 +27,7 @@ pub fn serves(connection: &mut Connection, family: Family) -> Result<bool, Error
         || by_iptables_legacy(family)?)
 }
 
-/// Whether a set of a table has an element; not if there is no such set.
+/// Whether a set of a table has an element; false if there is no such set.
 pub fn has_elements(
     connection: &mut Connection,
     family: Family,
@@ -55,7 +56,7 @@ fn by_iptables_nft(connection: &mut Connection, family: Family) -> Result<bool, 
     Ok(rules.iter().any(|observed| observed.rule.exprs.iter().any(jumps)))
 }
 
-/// Its table is one value, which the kernel replaces as a whole.
+/// A legacy table is one value, which the kernel replaces as a whole.
 fn by_iptables_legacy(family: Family) -> Result<bool, Error> {
     let family = match family {
         Family::V4 => xtables::Family::Ip,
@@ -63,7 +64,7 @@ fn by_iptables_legacy(family: Family) -> Result<bool, Error> {
     };
     match xtables::tables(family) {
         Ok(tables) if tables.iter().any(|table| table == NAT) => {}
-        // Only root may read the list. Who may not see these tables cannot wait for them.
+        // Only root may read the list. A process that may not see these tables cannot wait for them.
         Ok(_) | Err(Error { errno: Errno::ACCESS, .. }) => return Ok(false),
         Err(error) => return Err(error),
     }

@@ -64,7 +64,7 @@ fn has_comment_of_kube_proxy(table: &nl::Table) -> bool {
     table.comment.as_deref() == Some("rules for kube-proxy")
 }
 
-/// Where the kernel or the tool cannot store a comment, the base chains that translate addresses tell.
+/// If the kernel or the tool cannot store a comment, the base chains that translate addresses identify the table.
 #[cfg(any(test, target_os = "linux"))]
 fn has_chains_of_kube_proxy(chains: &[nl::Chain]) -> bool {
     let has = |name: &str| chains.iter().any(|chain| chain.name == name && chain.hook.is_some());

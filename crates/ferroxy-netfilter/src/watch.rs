@@ -11,7 +11,7 @@ use tracing::warn;
 
 use crate::failure;
 
-/// After an error of the socket, so that a broken one does not occupy a core.
+/// The pause after an error of the socket, so that a broken socket does not occupy a core.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Controls a running watch.

@@ -1,5 +1,5 @@
-//! Against the real kernel, each test in a network namespace of its own: connections are swept, notifications arrive, leftovers go.
-//! Needs root.
+//! Tests against the real kernel, each in a network namespace of its own: connections are swept, notifications arrive,
+//! leftovers are removed. Needs root.
 
 #![cfg(target_os = "linux")]
 #![allow(
@@ -26,7 +26,7 @@ use ferroxy_netfilter::watch::watch;
 use ferroxy_netlink::nftables::Notice;
 use rustix::fs::{FlockOperation, flock};
 
-/// For a test that hangs.
+/// Ends a test that hangs.
 const FOREVER: Duration = Duration::from_secs(600);
 
 fn namespace(name: &str) -> Option<Namespace> {
@@ -111,7 +111,7 @@ fn notices_are_reported_in_order_until_the_receiver_is_gone() {
             seen_sender.send(notice.clone()).unwrap();
             matches!(notice, Notice::Changed { table, .. } if table == "mine").then_some("mine changed")
         };
-        // It answers that the receiver is gone: the watch ends, and with it its ends of the channels.
+        // The callback answers that the receiver is gone: the watch ends, and drops its ends of the channels.
         let _watch = watch(report, Box::new(move |reason| sender.send(reason).is_err())).unwrap();
         nft("add table ip other");
         nft("add table ip mine");
@@ -185,7 +185,7 @@ fn legacy_leftovers_stay_while_another_program_holds_the_lock() {
         assert_eq!(left, Leftovers { failed: vec![why.to_owned()], ..Leftovers::default() });
         assert!(iptables("-t nat -S").contains("KUBE-SERVICES"));
 
-        // A test in another process may hold the lock for a while: the next attempt removes them.
+        // A test in another process may hold the lock for a while: then the next attempt removes the chains.
         let deadline = Instant::now() + PATIENCE;
         let left = loop {
             let left = leftovers::remove(None, Established::End);

@@ -1,4 +1,4 @@
-//! What a Service asks of the proxy, by annotations: how endpoints are chosen and how connections are treated.
+//! The annotations by which a Service configures the proxy: how endpoints are chosen and how connections are treated.
 
 use std::time::Duration;
 
@@ -69,15 +69,15 @@ type Range = (Duration, Duration);
 const CONNECT_RANGE: Range = (Duration::from_millis(10), Duration::from_secs(60));
 const IDLE_RANGE: Range = (Duration::from_secs(1), Duration::from_secs(7 * 86_400));
 const SLOW_START_RANGE: Range = (Duration::from_secs(1), Duration::from_secs(3_600));
-/// A held connection is memory on this node.
+/// Short, because a held connection takes memory on this node.
 const HOLD_RANGE: Range = (Duration::from_millis(100), Duration::from_secs(30));
 
-/// How long connections wait for an endpoint, if the Service asks for it.
+/// How long connections wait for an endpoint, if the Service requests it.
 pub fn hold(service: &ServiceIntent) -> Option<Duration> {
     duration(service.annotation(HOLD)?, HOLD_RANGE).ok()
 }
 
-/// A pool without endpoints, treated as the Service asks.
+/// A pool without endpoints, configured by the annotations of the Service.
 pub fn pool(service: &ServiceIntent) -> Pool {
     let mut pool = Pool::default();
     let text = |key| service.annotation(key);

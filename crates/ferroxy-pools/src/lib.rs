@@ -1,5 +1,6 @@
-//! What the dataplanes with a proxy share: the pool of a Service port (`pool.rs`), as annotations ask for it (`balancing.rs`), its
-//! text, settings, and what the engine counts. How clients reach the proxy is not here: that is what these dataplanes differ in.
+//! What the dataplanes with a proxy share: the pool of a Service port (`pool.rs`), its configuration by annotations
+//! (`balancing.rs`), its text, settings, and counters. How clients reach the proxy is not here, because it differs
+//! between these dataplanes.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! The counters of an engine, for readers that are made before it runs; and its end.
+//! The counters of an engine, for readers that are created before the engine runs; and how to stop the engine.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -25,7 +25,7 @@ impl Meter {
         self.engine.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Nothing while no engine runs.
+    /// All zero while no engine runs.
     pub fn counters(&self) -> Counters {
         let engine = self.engine().upgrade();
         engine.map(|engine| engine.counters()).unwrap_or_default()
@@ -46,7 +46,8 @@ impl CountsPackets for Meter {
     }
 }
 
-/// Stops the engine ([`Engine::stop`]), and returns how many connections were cut. A reader may have it for a moment.
+/// Stops the engine ([`Engine::stop`]), and returns how many connections were cut. Waits while a reader uses the
+/// engine.
 pub fn stop(mut engine: Arc<Engine>, grace: Duration) -> usize {
     loop {
         match Arc::try_unwrap(engine) {

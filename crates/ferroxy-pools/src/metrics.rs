@@ -1,4 +1,4 @@
-//! The metrics of modes with a proxy: what it counts, summed up over Services.
+//! The metrics of modes with a proxy: the counters of the proxy, summed up over Services.
 
 use ferroxy_dataplane::{Counted, Metric};
 use ferroxy_proxy::{Counters, PoolCounters};

@@ -1,4 +1,5 @@
-//! The pool of a Service port: those who serve under the policy `Cluster`, or those on this node; and the names of sockets.
+//! The pool of a Service port: its endpoints under the policy `Cluster`, or those on this node; and the keys of pools
+//! and sockets.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -16,11 +17,11 @@ pub fn pool_key(service: &ServiceIntent, port: &PortIntent, class: Class) -> Key
     let (name, protocol) = (service.name.port(&port.name), port.protocol);
     let number = port.frontends.first().map_or(0, |frontend| frontend.port);
     let local = if class == LOCAL { "/local" } else { "" };
-    // A Service may have the same unnamed port over two protocols; its number tells ports without a name apart.
+    // Ports of a Service may have no name: number and protocol distinguish them.
     format!("{name}#{number}/{protocol}/{}{local}", port.family).into()
 }
 
-/// `udp_idle`: ends UDP sessions; `None` leaves it to the engine.
+/// `udp_idle`: the idle time that ends UDP sessions; `None` leaves it to the engine.
 pub fn pool(service: &ServiceIntent, port: &PortIntent, class: Class, udp_idle: Option<Duration>) -> Pool {
     let endpoints = if class == LOCAL { &port.local } else { &port.cluster };
     let mut pool = balancing::pool(service);
@@ -46,7 +47,7 @@ pub fn unspecified(family: Family) -> IpAddr {
     }
 }
 
-/// `None`: no proxy speaks it.
+/// `None`: the proxy does not support the protocol.
 pub fn proxied(protocol: Protocol) -> Option<proxy::Protocol> {
     match protocol {
         Protocol::Tcp => Some(proxy::Protocol::Tcp),

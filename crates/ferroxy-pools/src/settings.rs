@@ -16,7 +16,7 @@ pub static PORT_RANGE: Field = Field {
     is_of_the_original: true,
 };
 
-/// The original's 250 ms are too short for a DNS server that asks another one.
+/// The original's 250 ms are too short for a DNS server that queries another one.
 pub static UDP_IDLE_TIMEOUT: Field = Field {
     name: "udpIdleTimeout",
     kind: Kind::Duration { default: Duration::ZERO, default_in_file: None, zero: Zero::Allowed },

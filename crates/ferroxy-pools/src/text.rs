@@ -2,7 +2,7 @@
 
 use ferroxy_proxy::{Arrival, Frontend, Pool, Protocol};
 
-/// What differs from the engine's defaults is shown.
+/// Shows only what differs from the engine's defaults.
 pub fn pool_text(key: &str, pool: &Pool) -> String {
     let usual = Pool::default();
     let endpoints: Vec<String> = pool.endpoints.iter().map(ToString::to_string).collect();

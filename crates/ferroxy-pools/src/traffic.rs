@@ -1,5 +1,6 @@
-//! Traffic of Services and endpoints, as the proxy counts it. A pool serves all frontends of a Service port, so what it counts
-//! is reported for the first of them. SCTP does not meet the proxy, and a proxy sees no TCP packets: both are zero.
+//! Traffic of Services and endpoints, as the proxy counts it. A pool serves all frontends of a Service port, so its
+//! counters are reported for the first frontend. SCTP bypasses the proxy, and a proxy sees no TCP packets: both are
+//! zero.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -13,14 +14,14 @@ use ferroxy_proxy::{EndpointCounters, Key};
 use crate::meter::Meter;
 use crate::pool::{CLUSTER, LOCAL, pool_key, unspecified};
 
-/// Reads on a thread of the metrics server, while the dataplane changes what the pools are for.
+/// The metrics server reads on its own thread, while the dataplane changes which pools serve which frontends.
 #[derive(Debug, Clone)]
 pub struct Reader {
     meter: Meter,
     pools: Arc<Mutex<Pools>>,
 }
 
-/// What the pools are for, while traffic is counted.
+/// The frontends and Services of the pools. Empty while traffic is not counted.
 #[derive(Debug, Default)]
 struct Pools {
     frontends: BTreeMap<Key, (Protocol, SocketAddr)>,
@@ -32,7 +33,7 @@ impl Reader {
         Reader { meter: meter.clone(), pools: Arc::default() }
     }
 
-    /// These Services change: each as it is served, or `None`.
+    /// Updates these Services: each as it is served now, or `None` if it is not.
     pub fn follow<'s>(&self, changes: impl IntoIterator<Item = (&'s ServiceName, Option<ServiceIntent>)>) {
         let mut pools = self.pools();
         for (name, service) in changes {
@@ -40,7 +41,7 @@ impl Reader {
         }
     }
 
-    /// All that are served. None while nothing is counted.
+    /// Replaces all Services by these: all that are served, or none while nothing is counted.
     pub fn follow_all<'s>(&self, services: impl IntoIterator<Item = (&'s ServiceName, ServiceIntent)>) {
         let mut pools = Pools::default();
         for (name, service) in services {
@@ -94,7 +95,7 @@ impl CountsTraffic for Reader {
         Ok(flows)
     }
 
-    /// Pools are counted anyway.
+    /// No limit, because the proxy counts for all pools anyway.
     fn limit(&self) -> u64 {
         u64::MAX
     }

@@ -19,7 +19,7 @@ pub async fn dial(target: Target, probe: &Probe) -> Outcome {
         (_, Check::Http { path }) => {
             let mut status = None;
             let asked = timeout(limit, http(to, path, &mut status)).await.unwrap_or(TIMED_OUT);
-            // A body that is long in coming does not matter any more.
+            // Once the status is known, a slow body does not matter.
             status.map(|status| Ok(judge(status))).unwrap_or(asked)
         }
     };
@@ -58,7 +58,7 @@ async fn http(to: SocketAddr, path: &str, status: &mut Option<u16>) -> io::Resul
             Answer::Incomplete => {}
         }
     }
-    // Without a status by now.
+    // The caller ignores this result if there is a status.
     Ok(Outcome::Failed(if length == MOST_READ { Fault::NotHttp } else { Fault::Closed }))
 }
 
@@ -69,7 +69,8 @@ fn judge(status: u16) -> Outcome {
     }
 }
 
-/// An answer, whatever it is, or the report that nothing listens on the port. Returns only then.
+/// Returns when an answer arrives, whatever it is, or the error that nothing listens on the port. Has no timeout
+/// of its own.
 async fn udp(to: SocketAddr) -> io::Result<Outcome> {
     let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let socket = UdpSocket::bind((any, 0)).await?;
@@ -79,7 +80,7 @@ async fn udp(to: SocketAddr) -> io::Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// `None`: not now.
+/// `None`: the socket is not ready (EWOULDBLOCK).
 fn again(done: io::Result<usize>) -> io::Result<Option<usize>> {
     match done {
         Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
@@ -87,7 +88,7 @@ fn again(done: io::Result<usize>) -> io::Result<Option<usize>> {
     }
 }
 
-/// Only what the network or the endpoint says speaks against the endpoint.
+/// Only errors from the network or the endpoint count as failures of the endpoint. Local errors do not.
 fn outcome_of(error: &io::Error) -> Outcome {
     let fault = match error.kind() {
         ErrorKind::ConnectionRefused => Fault::Refused,

@@ -2,10 +2,10 @@
 
 use std::net::SocketAddr;
 
-/// As much is read of an answer: its status, and what fits of the rest, so that small answers are read to their end.
+/// The most bytes that are read of an answer: more than its status needs, so that small answers are read to their end.
 pub(crate) const MOST_READ: usize = 4096;
 
-/// What has been read of an answer says so far.
+/// The state of an answer after the bytes read so far.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     Incomplete,

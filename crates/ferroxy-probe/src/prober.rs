@@ -1,4 +1,4 @@
-//! The thread that probes. It runs while there is something to probe; nobody ever waits for it.
+//! The thread that sends probes. It runs while there is something to probe; no other thread waits for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -20,19 +20,19 @@ use crate::Outcome;
 use crate::dial::dial;
 use crate::schedule::{Attempt, Figures, Scheduler};
 
-/// What the thread calls. None of them may block.
+/// Callbacks of the thread. None of them may block.
 pub struct Hooks {
-    /// Before anything else.
+    /// Called on the new thread, before anything else.
     pub begin: Box<dyn Fn() + Send + Sync>,
-    /// A verdict changed. False: the agent has ended.
+    /// A verdict changed. Returns false if the agent has ended.
     pub deliver: Box<dyn Fn(Verdict) -> bool + Send + Sync>,
-    /// A probe of this endpoint passed, whatever the verdict was and is.
+    /// A probe of this endpoint passed, whether or not the verdict changes.
     pub passed: Box<dyn Fn(SocketAddr) + Send + Sync>,
-    /// A Service is known to have no traffic on this node.
+    /// Whether a Service is known to have no traffic on this node.
     pub is_idle: Box<dyn Fn(&ServiceName) -> bool + Send + Sync>,
 }
 
-/// The agent's end.
+/// The agent's interface to the thread.
 #[derive(Debug)]
 pub struct Prober {
     hooks: Arc<Hooks>,
@@ -41,11 +41,11 @@ pub struct Prober {
     figures: Arc<Mutex<Figures>>,
 }
 
-/// What to probe from now on: of each Service the newest.
+/// The inputs of the thread: what to probe from now on (only the newest request of each Service), and ended probes.
 #[derive(Debug, Default)]
 struct Mailbox {
     state: Mutex<State>,
-    /// There is something in it, or a probe has ended.
+    /// Notified when the state has changed.
     news: Notify,
 }
 
@@ -57,13 +57,13 @@ struct State {
 }
 
 impl Prober {
-    /// Nothing runs yet.
+    /// Does not start the thread yet.
     pub fn new(hooks: Hooks) -> Prober {
         let figures = Arc::default();
         Prober { hooks: Arc::new(hooks), asking: BTreeSet::new(), running: None, figures }
     }
 
-    /// What to probe for a Service from now on.
+    /// Sets what to probe for a Service from now on.
     pub fn set(&mut self, service: &ServiceName, wanted: Option<Probing>) {
         let wanted = wanted.filter(|probing| !probing.targets.is_empty());
         match &wanted {
@@ -79,7 +79,7 @@ impl Prober {
         }
     }
 
-    /// What happened since the first probe, and what there is now.
+    /// The counts of events since the first probe, and the current numbers of endpoints.
     pub fn figures(&self) -> impl Fn() -> Figures + Send + Sync + use<> {
         let figures = Arc::clone(&self.figures);
         move || *lock(&figures)
@@ -129,7 +129,7 @@ fn start(hooks: &Arc<Hooks>, figures: &Arc<Mutex<Figures>>) -> io::Result<Arc<Ma
     Ok(mailbox)
 }
 
-/// What the thread has.
+/// The state of the thread.
 struct Probes {
     scheduler: Scheduler,
     mailbox: Arc<Mailbox>,
@@ -146,7 +146,7 @@ impl Probes {
             self.show_figures();
             let news = self.mailbox.news.notified();
             match self.scheduler.next() {
-                // Whether it is time or there is news, there is something to do.
+                // After the timeout and after a notification alike, there is something to do.
                 Some(at) => drop(timeout_at(at.into(), news).await),
                 None => news.await,
             }
@@ -155,17 +155,17 @@ impl Probes {
 
     fn show_figures(&mut self) {
         let state = self.mailbox.state();
-        // When it is over, there may be another thread already.
+        // After `stop`, another thread may already write the figures.
         if !state.is_over {
             lock(&self.figures).add(self.scheduler.figures());
         }
     }
 
-    /// False when it is over.
+    /// Processes the inputs. Returns false when the thread must end.
     fn take_news(&mut self) -> bool {
         let State { wanted, ended, is_over } = std::mem::take(&mut *self.mailbox.state());
         let now = Instant::now();
-        // Before anything changes: an endpoint that leaves now needs no verdict, but it does no harm either.
+        // Ended probes come first: a verdict about an endpoint that is removed now is useless, but harmless.
         for (id, outcome) in ended {
             if let (Outcome::Passed, Some(target)) = (outcome, self.scheduler.target(id)) {
                 (self.hooks.passed)(target.address);
@@ -195,7 +195,7 @@ impl Mailbox {
     }
 }
 
-/// Whoever panicked with it has left it whole: every change is one assignment or insertion.
+/// A poisoned lock is safe to use: every change is one assignment or insertion, so a panic leaves the value whole.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

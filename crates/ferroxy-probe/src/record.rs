@@ -1,11 +1,11 @@
-//! What probes said about one endpoint so far. A verdict changes only after several results in a row, so that an endpoint that
-//! flaps does not cost a change of rules each time.
+//! The results of the probes of one endpoint so far. A verdict changes only after several results in a row, so that a
+//! flapping endpoint does not cost a change of rules each time.
 
 use ferroxy_core::probe::{Fault, Probe};
 
 use crate::Outcome;
 
-/// Unknown counts as up.
+/// An endpoint without results counts as up.
 #[derive(Debug, Default)]
 pub(crate) struct Record {
     is_down: bool,
@@ -20,11 +20,12 @@ pub(crate) enum Turn {
 }
 
 impl Record {
-    /// One more result. Returns the verdict if it changes.
+    /// Adds one result. Returns the verdict if it changes.
     pub(crate) fn add(&mut self, outcome: Outcome, probe: &Probe) -> Option<Turn> {
         let (turn, needed) = match (self.is_down, outcome) {
             (false, Outcome::Failed(fault)) => (Turn::Down(fault), probe.failures),
-            // Silence is no proof. But whoever was known to be down by an answer is not known to be any more.
+            // Silence proves nothing. But an endpoint goes down only by an explicit error, and silence is the absence
+            // of this error.
             (true, Outcome::Passed | Outcome::Silent) => (Turn::Up, probe.successes),
             (false, Outcome::Passed) | (true, Outcome::Failed(_)) => {
                 self.doubts = 0;
@@ -40,7 +41,7 @@ impl Record {
         Some(turn)
     }
 
-    /// The next result may be the one that changes the verdict.
+    /// Whether the next result may change the verdict.
     pub(crate) fn is_in_doubt(&self) -> bool {
         self.doubts > 0
     }

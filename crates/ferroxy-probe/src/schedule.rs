@@ -1,8 +1,9 @@
-//! When each endpoint is probed. Time and chance come in as arguments; nothing is sent here.
+//! Decides when each endpoint is probed. The time and the random seed are arguments; nothing is sent here.
 //!
-//! The first probe comes at a random moment of the interval, and each further one with a jitter: nodes that start together do not
-//! probe together. All Services of a node share its limits; namespaces take turns, so that nobody's endpoints that do not
-//! answer delay the probes of others. What does not fit is late, and counted.
+//! The first probe of an endpoint starts at a random moment of the interval, and each further one with a jitter: nodes
+//! that start together do not probe together. All Services of a node share its limits. Namespaces take turns, so that
+//! endpoints that do not answer do not delay the probes of other namespaces. Probes beyond the limits start late, and
+//! are counted.
 
 mod lines;
 #[cfg(test)]
@@ -21,43 +22,43 @@ use crate::Outcome;
 use crate::record::{Record, Turn};
 use lines::Lines;
 
-/// The most endpoints that a node probes, and of one namespace.
+/// The most endpoints that a node probes, in total and of one namespace.
 const MOST: usize = 10_000;
 const MOST_OF_NAMESPACE: usize = 5_000;
 
-/// Between two probes while the next result may change the verdict.
+/// The time between two probes while the next result may change the verdict.
 const IN_DOUBT: Duration = Duration::from_secs(1);
 
-/// Between two probes while a Service has no traffic on this node.
+/// The time between two probes while a Service has no traffic on this node.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// A probe is late if it starts so long after its time.
+/// A probe is late if it starts more than this after its due time.
 const LATE: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub struct Scheduler {
     services: BTreeMap<ServiceName, Group>,
-    /// The Services with endpoints that found no room.
+    /// The Services with endpoints that are left out because of the limits.
     crowded: BTreeSet<ServiceName>,
     entries: HashMap<u64, Entry>,
-    /// By the time of the next probe.
+    /// The endpoints that are not due yet, sorted by the time of the next probe.
     sleeping: BTreeSet<(Instant, u64)>,
     lines: Lines,
     last_id: u64,
-    /// When it wants to be called at the latest, as of the last call.
+    /// The latest time for the next call, as computed by the last call.
     promised: Option<Instant>,
-    /// The last time that it was called too late.
+    /// The last period in which it was not called in time.
     gap: Option<Gap>,
     random: Random,
     figures: Figures,
 }
 
-/// What happened, and what there is now.
+/// Counters of events, and the current numbers of endpoints.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Figures {
     pub passed: u64,
     pub failed: u64,
-    /// Neither: UDP without an answer, or this node could not send it.
+    /// Neither passed nor failed: UDP without an answer, or this node could not send the probe.
     pub unknown: u64,
     pub late: u64,
     /// Results that did not count, because this node was asleep.
@@ -79,7 +80,7 @@ pub struct Attempt {
 struct Group {
     probe: Arc<Probe>,
     probed: BTreeMap<Target, (Life, u64)>,
-    /// No room for them.
+    /// The endpoints that are not probed because of the limits.
     left_out: BTreeMap<Target, Life>,
 }
 
@@ -91,13 +92,13 @@ struct Entry {
     probe: Arc<Probe>,
     record: Record,
     due: Instant,
-    /// While its probe is under way: since when.
+    /// When the probe under way started; `None` while there is none.
     started: Option<Instant>,
-    /// The probe under way started in time.
+    /// Whether the result of the probe under way counts: false if this node was asleep for too long before its start.
     counts: bool,
 }
 
-/// A time in which the process did not run: a suspended machine, or one with too much to do.
+/// A period in which the process did not run: the machine was suspended or overloaded.
 #[derive(Debug, Clone, Copy)]
 struct Gap {
     began: Instant,
@@ -120,14 +121,14 @@ impl Scheduler {
         }
     }
 
-    /// What happened since the last call, and what there is now.
+    /// The counts of events since the last call, and the current numbers of endpoints.
     pub fn figures(&mut self) -> Figures {
         let left_out = |name| self.services.get(name).map_or(0, |group| group.left_out.len());
         let left_out = self.crowded.iter().map(left_out).sum();
         Figures { endpoints: self.entries.len(), left_out, ..std::mem::take(&mut self.figures) }
     }
 
-    /// What to probe for a Service from now on. Endpoints whose life goes on keep what is known of them.
+    /// Sets what to probe for a Service from now on. Endpoints whose life continues keep their record.
     pub fn replace(&mut self, service: &ServiceName, wanted: Option<Probing>, now: Instant) {
         self.notice(now);
         let old = self.services.remove(service);
@@ -195,7 +196,7 @@ impl Scheduler {
             Outcome::Silent | Outcome::NotSent => self.figures.unknown += 1,
         }
         let jitter = self.random.between(0.8, 1.2);
-        // It may have been forgotten meanwhile.
+        // The endpoint may have been removed while its probe was under way.
         let turned = self.entries.get_mut(&id).and_then(|entry| {
             let began = entry.started.take().unwrap_or(now);
             let counts = entry.counts && asleep <= entry.probe.interval;
@@ -214,17 +215,18 @@ impl Scheduler {
         turned
     }
 
-    /// The endpoint of a probe; `None` if it has left meanwhile.
+    /// The endpoint of a probe; `None` if it has been removed meanwhile.
     pub fn target(&self, id: u64) -> Option<Target> {
         self.entries.get(&id).map(|entry| entry.target)
     }
 
-    /// When to call `start` at the latest: something is due, or a probe should have ended. `None`: not before something changes.
+    /// When to call `start` at the latest: a probe is due, or one should have ended. `None`: not before something
+    /// changes.
     pub fn next(&self) -> Option<Instant> {
         self.promised
     }
 
-    /// Takes endpoints that had no room, as far as there is some.
+    /// Admits endpoints that were left out, as far as the limits allow.
     fn admit(&mut self, now: Instant) {
         let mut still_crowded = BTreeSet::new();
         for service in std::mem::take(&mut self.crowded) {
@@ -258,7 +260,7 @@ impl Scheduler {
         self.crowded = still_crowded;
     }
 
-    /// A probe under way keeps its place until it has ended.
+    /// Removes an endpoint. A probe under way counts towards the limits until it has ended.
     fn forget(&mut self, id: u64) {
         if let Some(entry) = self.entries.remove(&id) {
             self.sleeping.remove(&(entry.due, id));
@@ -266,7 +268,7 @@ impl Scheduler {
         }
     }
 
-    /// Remembers that this call comes too late, if it does.
+    /// Records a gap if this call comes too late.
     fn notice(&mut self, now: Instant) {
         if let Some(began) = self.promised.take()
             && now.saturating_duration_since(began) > LATE
@@ -284,14 +286,14 @@ impl Scheduler {
         self.promised = due.map(|at| at.max(now));
     }
 
-    /// How long this node slept, of the time since then.
+    /// How much of the time since then this node was asleep.
     fn asleep_since(&self, since: Instant) -> Duration {
         self.gap.map(|gap| gap.ended.saturating_duration_since(gap.began.max(since))).unwrap_or_default()
     }
 }
 
 impl Figures {
-    /// Adds what happened; what there is now replaces what there was.
+    /// Adds the counts of events, and replaces the current numbers.
     pub(crate) fn add(&mut self, other: Figures) {
         *self = Figures {
             passed: self.passed + other.passed,

@@ -1,4 +1,4 @@
-//! Probes of real sockets on the loopback interface: what each kind of peer makes of them.
+//! Probes of real sockets on the loopback interface: the outcome for each kind of peer.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "the functions that tests share are tests too")]
 
@@ -13,9 +13,9 @@ use ferroxy_probe::Outcome;
 use ferroxy_probe::dial::dial;
 use tokio::net::TcpSocket;
 
-/// Long enough for whatever must come, on any machine.
+/// Long enough for every event that must happen, on any machine.
 const PATIENT: Duration = Duration::from_secs(1800);
-/// For what never comes.
+/// For events that never happen.
 const BRIEF: Duration = Duration::from_millis(200);
 
 fn probe(address: SocketAddr, protocol: Protocol, check: Check, timeout: Duration) -> Outcome {
@@ -52,7 +52,7 @@ fn read_request(stream: &mut TcpStream) -> String {
     String::from_utf8(request).unwrap()
 }
 
-/// What comes of an HTTP probe that is answered so.
+/// The outcome of an HTTP probe that gets this answer.
 fn answered(answer: &'static [u8]) -> Outcome {
     let (address, server) = serve(move |mut stream| {
         read_request(&mut stream);
@@ -117,7 +117,7 @@ fn an_endless_answer_is_not_read_to_its_end() {
         sent
     });
     assert_eq!(http(address, PATIENT), Outcome::Passed);
-    // It ends because the probe has closed the connection; the kernel has taken what fits into its buffers.
+    // The server ends because the probe has closed the connection. Until then, the kernel buffers a part of the answer.
     server.join().unwrap();
 }
 

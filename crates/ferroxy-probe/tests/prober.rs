@@ -1,4 +1,5 @@
-//! The thread that probes: it runs while a Service asks for it, and not before or after. One test, because it counts threads.
+//! The thread that sends probes: it runs while a Service requests probes, and not before or after. One test, because it
+//! counts threads.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "the functions that tests share are tests too")]
 
@@ -23,7 +24,7 @@ fn wanted(address: SocketAddr) -> (Target, Option<Probing>) {
     (target, Some(Probing { probe: Arc::new(probe), targets: [(target, Life(1))].into(), ignored: 0 }))
 }
 
-/// Threads of this process with the prober's name, where that can be found out.
+/// The number of threads of this process with the prober's name; `None` where the system does not show threads.
 fn threads() -> Option<usize> {
     let tasks = std::fs::read_dir("/proc/self/task").ok()?;
     let name = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm"));

@@ -1,5 +1,5 @@
-//! Problems of a Service: what is wrong, the effect on traffic, and what to do next. And notes: effects that are as the objects ask for, so
-//! there is nothing to repair.
+//! Problems of a Service: what is wrong, the effect on traffic, and what to do next. Also notes: effects that follow
+//! from the objects as written, so there is nothing to repair.
 
 use std::collections::BTreeSet;
 
@@ -82,11 +82,11 @@ pub(super) fn of_service(
     each_once(findings)
 }
 
-/// What is by design:
+/// Effects that are by design:
 /// - externalTrafficPolicy Local means that a node without an endpoint serves no client: load balancers send no traffic there.
 /// - Hints that cannot be used are ignored by rule: all endpoints serve.
-/// - A load balancer is assigned by its controller, and may have only a host name, which no node programs. It works, or does not, without
-///   anything that is to be done here.
+/// - A controller assigns the load-balancer IP. The status may have only a host name, which nodes do not program.
+///   Whether it works does not depend on this node.
 /// - ipMode Proxy says that nodes have nothing to do.
 pub(super) fn notes(facts: &Facts, service: &Service, ports: &[ResolvedPort<'_>]) -> Vec<Finding> {
     let mut notes = Vec::new();

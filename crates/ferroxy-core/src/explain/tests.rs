@@ -70,7 +70,7 @@ fn assert_finds(explanation: &Explanation, words: &str) {
     assert!(problems.iter().any(|problem| problem.contains(words)), "no {words:?} in {problems:#?}");
 }
 
-/// It is a note, and no problem.
+/// Checks that the words are in a note and not in a problem.
 fn assert_notes(explanation: &Explanation, words: &str) {
     let notes: Vec<_> = explanation.notes.iter().map(|note| &note.problem).collect();
     assert!(notes.iter().any(|note| note.contains(words)), "no {words:?} in {notes:#?}");
@@ -296,7 +296,7 @@ fn load_balancers_without_or_with_foreign_addresses_are_reported() {
     );
 }
 
-/// What reaches the terminal of a user who asks why a Service does not work.
+/// Checks all texts that `explain` gives to the terminal of a user.
 #[test]
 fn what_tenants_write_reaches_no_terminal_as_it_is() {
     let hostile = "x\u{1b}]0;title\u{7}\n\u{9b}31m\u{202e}".to_owned();

@@ -1,9 +1,9 @@
 //! Which Services claim which frontend. Updated event by event, so that conflicts are detected and resolved without
 //! iterating over all Services.
 //!
-//! Tenants choose the keys of these maps, as of nearly every map of this project. Trees have no collisions, and take less memory
-//! than tables here. Other maps are the standard library's, whose hash has a random key in each process: nobody can choose a hundred
-//! thousand addresses that collide.
+//! Tenants choose the keys of these maps, as they do for nearly every map of this project. Trees have no collisions,
+//! and here they take less memory than hash tables. Other maps are the standard library's, whose hash has a random key
+//! in each process: no tenant can choose a hundred thousand addresses that collide.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -13,7 +13,7 @@ use crate::dense::Dense;
 use crate::few::{self, Few};
 use crate::name::{Family, Protocol, ServiceName};
 
-/// What only one Service can have.
+/// What only one Service can own: a frontend, a whole address, or a health-check node port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Claim {
     Address {
@@ -21,8 +21,8 @@ pub enum Claim {
         port: u16,
         protocol: Protocol,
     },
-    /// An address with all its ports. Every Service with a frontend on it holds this claim, and only a Service that has it
-    /// as its cluster IP can own it.
+    /// An address with all its ports. Every Service with a frontend on the address holds this claim, but only a Service
+    /// that has it as its cluster IP can own it.
     WholeAddress {
         address: IpAddr,
     },
@@ -36,9 +36,9 @@ pub enum Claim {
     },
 }
 
-/// Why a Service has a claim; the first in this order is the strongest. What the API server allocates is stronger than
-/// what a controller reports, and that is stronger than what anybody may write. So age decides only among equals, and claiming an
-/// address early is worth nothing.
+/// Why a Service has a claim, strongest first. A value that the API server allocates is stronger than one that a
+/// controller reports, which is stronger than one that any user may write. So age decides only among equals, and
+/// claiming an address early is worth nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rank {
     /// A cluster IP, a node port, a health-check node port.
@@ -47,7 +47,7 @@ pub(crate) enum Rank {
     ExternalIp,
 }
 
-/// The claims of one Service, sorted. One that it has for two reasons has the stronger rank.
+/// The claims of one Service, sorted. A claim that it has for two reasons has the stronger rank.
 #[derive(Debug, Default)]
 pub(crate) struct Claimed(Vec<(Claim, Rank)>);
 
@@ -61,7 +61,7 @@ impl FromIterator<(Claim, Rank)> for Claimed {
 }
 
 impl Claimed {
-    /// Those that the other one does not have with the same rank.
+    /// The claims that `other` does not have with the same rank.
     fn without(&self, other: &Claimed) -> Claimed {
         let mut others = other.0.iter().peekable();
         let is_new = |claim: &&(Claim, Rank)| {
@@ -74,13 +74,13 @@ impl Claimed {
 
 #[derive(Debug, Default)]
 pub(crate) struct Claims {
-    /// By the number of the claim.
+    /// Keyed by [`Claim::number`].
     numbered: Dense<u64, Holders>,
     /// The claims that are too long to have a number: those on IPv6 addresses.
     others: Dense<Claim, Holders>,
 }
 
-/// Sorted: the first one has the strongest claim.
+/// Sorted: the first holder has the strongest claim.
 type Holders = Few<Holder>;
 
 /// Sorts by rank, then oldest first, then by name.
@@ -90,12 +90,13 @@ struct Holder {
     name: ServiceName,
 }
 
-/// Rank and age in one word, as every claim of every Service has it.
+/// Rank and age, packed into one word because every claim of every Service stores them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Strength(u64);
 
 impl Strength {
-    /// Half of the numbers that are left for the age; more than seconds can count.
+    /// Added to the creation time, so that times before 1970 sort correctly: half of the range that the rank leaves,
+    /// more than seconds can reach.
     const EPOCH: i64 = 1 << 61;
 
     /// A Service of unknown age counts as oldest.
@@ -110,7 +111,7 @@ impl Strength {
 }
 
 impl Claim {
-    /// Two claims have the same one only if they are equal.
+    /// Unique: two claims have the same number only if they are equal.
     fn number(&self) -> Option<u64> {
         let parts = |kind: u64, high: u64, port: u16, protocol: u8| {
             Some(kind << 56 | high << 24 | u64::from(port) << 8 | u64::from(protocol))
@@ -146,14 +147,15 @@ impl Claims {
         holders.map_or(&[], Few::as_slice)
     }
 
-    /// Takes as little memory as possible. For when many Services have arrived.
+    /// Frees unused memory. Meant for when many Services have arrived.
     pub(super) fn shrink(&mut self) {
         self.numbered.rebuild();
         self.others.rebuild();
     }
 
-    /// One Service was replaced. Adds every Service that gains or loses a frontend because of it, or whose Diagnostics name a
-    /// former owner. `node_addresses` are those where node ports may answer. Returns who lost a frontend and who got it.
+    /// Updates the claims after one Service was replaced. Adds to `touched` every Service that gains or loses a
+    /// frontend because of it, or whose Diagnostics name a former owner. `node_addresses` are those where node ports
+    /// may answer. Returns the Services that lost a frontend and those that got it.
     pub(super) fn replace(
         &mut self,
         old: Option<(&Service, Claimed)>,
@@ -161,7 +163,7 @@ impl Claims {
         node_addresses: impl Fn() -> BTreeSet<IpAddr>,
         touched: &mut BTreeSet<ServiceName>,
     ) -> BTreeSet<ServiceName> {
-        // What stays is left alone: one small change of a Service with thousands of addresses costs little.
+        // Unchanged claims are skipped, so a small change of a Service with thousands of addresses costs little.
         let (gone, come) = difference(old.as_ref(), new.as_ref());
         let mut concerned: Vec<Claim> = gone.0.iter().chain(&come.0).map(|(claim, _)| *claim).collect();
         concerned.sort_unstable();
@@ -183,7 +185,7 @@ impl Claims {
             }
             touched.extend(self.holders(*claim).cloned());
             self.touch_neighbours(claim, &node_addresses, touched);
-            // The other holders only get another Diagnostic, however many they are.
+            // The other holders only get another Diagnostic, so they are not handed over.
             if let Some(before) = before {
                 handed_over.extend(after);
                 handed_over.extend(self.owners_at_the_node(claim, &node_addresses));
@@ -245,7 +247,7 @@ impl Claims {
     }
 }
 
-/// A node port is stronger than an external IP that is an address of this node: what the two contend for.
+/// The claims that compete with a node port: external IPs that are addresses of this node. The node port is stronger.
 fn at_the_node(claim: &Claim, node_addresses: impl Fn() -> BTreeSet<IpAddr>) -> Vec<Claim> {
     let Claim::NodePort { family, port, protocol } = *claim else { return Vec::new() };
     let of_family = node_addresses().into_iter().filter(|ip| Family::of(*ip) == family);
@@ -269,7 +271,8 @@ fn withdraw<K: Ord>(map: &mut Dense<K, Holders>, key: &K, name: &ServiceName) {
     }
 }
 
-/// The claims that one Service gives up, and those that it gets. Its age is a part of every claim.
+/// The claims that one Service gives up, and those that it gets. If its age changes, it replaces all claims, because
+/// the age is a part of each.
 fn difference(old: Option<&(&Service, Claimed)>, new: Option<&(&Service, Claimed)>) -> (Claimed, Claimed) {
     let none = Claimed::default();
     let of = |side: Option<&(&Service, Claimed)>| side.map(|(service, _)| service.created);

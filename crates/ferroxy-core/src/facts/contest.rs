@@ -1,5 +1,5 @@
-//! Which frontends Services contend for, as Services come, change and go: keeps claims and shares in step. Who wins is decided by
-//! `claims.rs` and `shares.rs`.
+//! Updates claims and shares when Services are added, changed and removed. `claims.rs` and `shares.rs` decide which
+//! Service gets a frontend.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ impl Facts {
         self.shares.of(&self.policy.limits, &service.name, Wish::of(service, &self.policy))
     }
 
-    /// One Service was replaced.
+    /// Updates claims and shares after one Service was replaced.
     pub(super) fn contest(
         &mut self,
         name: &ServiceName,
@@ -37,7 +37,7 @@ impl Facts {
         touched
     }
 
-    /// All over again, because of a new policy.
+    /// Computes all claims and shares again, because of a new policy.
     pub(super) fn contest_again(&mut self) {
         (self.claims, self.shares) = (Claims::default(), Shares::default());
         for (name, service) in self.services.iter() {
@@ -61,7 +61,7 @@ impl Facts {
         new: Option<(&Service, Claimed)>,
         touched: &mut Touched,
     ) {
-        // Not inside the call, which borrows the claims.
+        // Moved out, because `node_addresses` borrows `self` during the call.
         let mut claims = std::mem::take(&mut self.claims);
         let node_addresses = || resolve::known_addresses(self);
         touched.handed_over.extend(claims.replace(old, new, node_addresses, &mut touched.services));

@@ -1,4 +1,4 @@
-//! Which objects there are: their names, and what is gone when a complete list does not contain it.
+//! Which objects exist: checks their names, and removes objects that a complete list does not contain.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::diagnostic::{Cause, Diagnostic, Object, ObjectKind};
 pub(super) const LONGEST_NAME: usize = 253;
 
 impl Facts {
-    /// Of this kind only the objects with these names exist.
+    /// Removes all objects of this kind except those with these names.
     pub(super) fn keep_only(&mut self, kind: ObjectKind, names: &BTreeSet<Box<str>>) -> Touched {
         let mut touched = Touched::default();
         let is_gone = |name: &str| !names.contains(name);

@@ -71,7 +71,7 @@ impl<T: Hash + Eq> Interner<T> {
             self.free.push(id);
         }
         if self.ids.is_empty() {
-            // Nobody has a number any more. Empty lists and tables keep their room.
+            // No number is in use any more. This frees the capacity that empty vectors and maps keep.
             *self = Interner::default();
         }
     }

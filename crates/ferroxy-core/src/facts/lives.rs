@@ -1,7 +1,9 @@
-//! The endpoints that probes may judge, and the verdicts: who is down. Only Services that ask for probes have any.
+//! The endpoints that probes may judge, and the verdicts: which of them are down. Only Services that request probes
+//! have any.
 //!
-//! A verdict belongs to one [`Life`] of an endpoint. It ends with it: an endpoint that leaves and returns, turns unready and
-//! ready again, or becomes another pod starts without one, and a verdict about its former life is too late.
+//! A verdict belongs to one [`Life`] of an endpoint and ends with it: an endpoint that leaves and returns, turns
+//! unready and ready again, or becomes another pod starts without a verdict. A verdict about its former life is
+//! ignored.
 
 use std::collections::BTreeMap;
 
@@ -10,21 +12,21 @@ use crate::event;
 use crate::name::ServiceName;
 use crate::probe::{Down, Life, Probe, Target};
 
-/// The most endpoints of a Service that are probed. The others stay in use, whatever becomes of them.
+/// The most endpoints of a Service that are probed. Further endpoints are not probed and stay in use.
 pub(crate) const MOST_PROBED: usize = 1_000;
 
 #[derive(Debug, Default)]
 pub(super) struct Lives {
     of_services: BTreeMap<ServiceName, Probed>,
-    /// How many there have been.
+    /// The number of the latest life.
     last: u64,
 }
 
-/// The endpoints of one Service.
+/// The probed endpoints of one Service.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Probed {
     endpoints: BTreeMap<Target, Watched>,
-    /// There are more than [`MOST_PROBED`].
+    /// The Service has more endpoints to probe than [`MOST_PROBED`].
     pub has_more: bool,
 }
 
@@ -36,7 +38,7 @@ struct Watched {
 }
 
 impl Lives {
-    /// These are the endpoints now. Whoever stays keeps its life.
+    /// Sets the current endpoints of a Service. An endpoint that stays with the same pod keeps its life.
     fn replace(&mut self, service: &ServiceName, found: Found) {
         let mut before = self.of_services.remove(service).unwrap_or_default();
         let mut endpoints = BTreeMap::new();
@@ -51,13 +53,13 @@ impl Lives {
         self.of_services.insert(service.clone(), Probed { endpoints, has_more: found.has_more });
     }
 
-    /// Whether this changes anything.
+    /// Stores a verdict about a current life. Returns whether this changes anything.
     pub(super) fn judge(&mut self, verdict: &event::Verdict) -> bool {
         let probed = self.of_services.get_mut(&verdict.service);
         let watched = probed.and_then(|probed| probed.endpoints.get_mut(&verdict.target));
         let is_meant = |watched: &&mut Watched| verdict.life.is_none_or(|life| life == watched.life);
         let Some(watched) = watched.filter(is_meant) else { return false };
-        // Since when, and why first, does not change while it lasts.
+        // While the endpoint stays down, the time and the first reason stay as they are.
         let is_change = watched.down.is_some() != verdict.down.is_some();
         if is_change {
             watched.down = verdict.down;
@@ -75,7 +77,7 @@ impl Probed {
         self.endpoints.get(target)?.down.as_ref()
     }
 
-    /// Those that are down, each with the name of its pod; empty if unknown.
+    /// The endpoints that are down, each with the name of its pod (empty if unknown).
     pub fn all_down(&self) -> impl Iterator<Item = (&Target, &str, &Down)> {
         self.endpoints
             .iter()
@@ -89,28 +91,28 @@ impl Probed {
 }
 
 impl Facts {
-    /// The endpoints of a Service that probes may judge; `None` if it asks for no probes.
+    /// The endpoints of a Service that probes may judge; `None` if it requests no probes.
     pub fn probed(&self, name: &ServiceName) -> Option<&Probed> {
         self.lives.of_services.get(name)
     }
 
-    /// The Services that ask for probes.
+    /// The Services that request probes.
     pub fn probed_services(&self) -> impl Iterator<Item = &ServiceName> {
         self.lives.of_services.keys()
     }
 
-    /// A Service changed, which asked for this before.
+    /// To be called when a Service has changed. `before` is the probe that it requested until then.
     pub(super) fn follow_probe(&mut self, name: &ServiceName, before: Option<&Probe>) {
         if self.services.get(name).and_then(|service| service.probe()) != before {
-            // Verdicts were about another question.
+            // The verdicts are results of another probe.
             self.lives.of_services.remove(name);
         }
         self.follow_endpoints(name);
     }
 
-    /// The endpoints of a Service may have changed.
+    /// To be called when the endpoints of a Service may have changed.
     pub(super) fn follow_endpoints(&mut self, name: &ServiceName) {
-        // Not inside the call, which borrows the slices.
+        // Moved out, because the call below borrows the slices.
         let mut lives = std::mem::take(&mut self.lives);
         let asking = self.services.get(name).filter(|service| service.probe().is_some());
         let service = asking.map(|service| service.unpack(name));
@@ -122,7 +124,7 @@ impl Facts {
     }
 }
 
-/// What slices list.
+/// The endpoints to probe, as the slices list them.
 #[derive(Debug, Default)]
 struct Found {
     pods: BTreeMap<Target, String>,
@@ -130,7 +132,7 @@ struct Found {
 }
 
 impl Found {
-    /// Ready endpoints that do not terminate.
+    /// Collects the ready endpoints that are not terminating.
     fn of<'f>(service: &Service, probe: &Probe, slices: impl Iterator<Item = Slice<'f>>) -> Found {
         let mut found = Found::default();
         for slice in slices {

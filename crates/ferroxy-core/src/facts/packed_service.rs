@@ -1,4 +1,5 @@
-//! A Service in as little memory as possible: all of them are kept, and one is looked at only when something about it changes.
+//! A Service in as little memory as possible: all Services are stored, and each is read only when something about it
+//! changes.
 
 use std::sync::Arc;
 
@@ -8,14 +9,14 @@ use crate::name::{Family, Protocol, ServiceName};
 use crate::packed::{Packer, Unpacker};
 use crate::probe::Probe;
 
-/// Without the name, which whoever keeps it knows.
+/// Does not contain the name of the Service: [`PackedService::unpack`] takes it from the caller.
 #[derive(Debug, PartialEq)]
 pub(super) struct PackedService {
     bytes: Box<[u8]>,
     rare: Option<Box<Rare>>,
 }
 
-/// What hardly any Service has.
+/// Fields that hardly any Service has.
 #[derive(Debug, PartialEq)]
 struct Rare {
     probe: Option<Arc<Probe>>,

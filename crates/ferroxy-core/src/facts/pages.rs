@@ -1,4 +1,4 @@
-//! Facts, a part at a time: for readers who want all objects and must not take long.
+//! Reads Facts in parts: for callers that need all objects and must not take long at a time.
 
 use std::ops::Bound;
 
@@ -16,7 +16,7 @@ impl Facts {
         self.services.range::<ServiceName, _>((from, Bound::Unbounded)).map(|(name, _)| name)
     }
 
-    /// How many endpoints the slices of a Service list. It looks at no more than so many slices as are used.
+    /// How many endpoints the slices of a Service list. Slices beyond the limit are not counted.
     pub fn listed_endpoints(&self, name: &ServiceName) -> usize {
         self.slices_of(name).map(|slice| slice.len()).sum()
     }

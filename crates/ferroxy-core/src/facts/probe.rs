@@ -1,10 +1,10 @@
-//! The annotations that ask for probes, read. A wrong value never switches anything off but itself.
+//! Reads the annotations that request probes. An invalid value disables nothing but itself.
 //!
 //! ```text
 //! ferroxy.io/probe: tcp | tcp:PORT | http:/PATH | http:/PATH:PORT
 //! ```
-//! What follows the last colon is a port if it consists of digits: `/v1/pods:batch` and `/a:80/b` are paths as they are, and
-//! a path that ends in a colon and digits is written with `%3A`.
+//! The text after the last colon is a port if it consists of digits. So `/v1/pods:batch` and `/a:80/b` are paths as
+//! they are, and a path that ends in a colon and digits is written with `%3A`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ const FAILURES: &str = "ferroxy.io/probe-failure-threshold";
 const SUCCESSES: &str = "ferroxy.io/probe-success-threshold";
 const DETAILS: [&str; 4] = [INTERVAL, TIMEOUT, FAILURES, SUCCESSES];
 
-/// Longer paths are refused: the text of an annotation is cut soon after.
+/// Longer paths are refused, because the text of an annotation is cut at a length that is not much larger.
 const LONGEST_PATH: usize = 200;
 
 const INTERVALS: Range = Range { least: 1_000, most: 300_000, default: 5_000 };
@@ -38,7 +38,7 @@ const MOST_IN_A_ROW: u32 = 10;
 const DEFAULT_FAILURES: u32 = 3;
 const DEFAULT_SUCCESSES: u32 = 2;
 
-/// What a Service with these annotations and ports asks for.
+/// The probe that a Service with these annotations and ports requests.
 pub(super) fn read(
     annotations: &[(String, String)],
     ports: &[ServicePort],
@@ -98,7 +98,7 @@ fn check(text: &str) -> Result<(Check, Option<u16>), String> {
     if path.len() > LONGEST_PATH {
         return Err(format!("the path is longer than {LONGEST_PATH} characters"));
     }
-    // As it is sent: a space would end it, a fragment is no part of it.
+    // The path is sent as it is: a space would end it, and a fragment is not part of a request.
     if !path.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#') {
         return Err(format!("the path {} has characters that must be percent-encoded", quoted(path)));
     }

@@ -19,7 +19,7 @@ pub struct Service {
     pub name: ServiceName,
     pub created: Option<i64>,
     pub proxy_name: Option<Box<str>>,
-    /// Those of ours, by key; not checked.
+    /// Keys and values of the annotations that the source keeps; values are not checked.
     pub annotations: Box<[(Box<str>, Box<str>)]>,
     pub kind: ServiceKind,
     pub headless: bool,
@@ -36,7 +36,7 @@ pub struct Service {
     pub health_check_node_port: Option<u16>,
     /// `None`: not restricted. Empty: restricted, but no entry is valid.
     pub source_ranges: Option<Box<[IpNet]>>,
-    /// How its endpoints are to be probed, if it asks for that.
+    /// How its endpoints are to be probed, if the Service requests it.
     pub probe: Option<Arc<Probe>>,
 }
 
@@ -77,7 +77,7 @@ pub struct LoadBalancerIp {
 const LONGEST_PORT_NAME: usize = 63;
 
 impl Service {
-    /// With what is wrong with its fields.
+    /// Also returns what is wrong with its fields.
     pub(super) fn read(name: ServiceName, object: event::Service) -> (Service, Box<[Diagnostic]>) {
         let mut notes = Notes::about(Object::service(&name));
         let headless = object.cluster_ip == "None" || object.cluster_ips.iter().any(|ip| ip == "None");
@@ -119,7 +119,7 @@ impl Service {
     }
 }
 
-/// What they mean, the mode knows.
+/// Values are not interpreted here: the mode defines their meaning.
 fn read_annotations(written: &[(String, String)]) -> Box<[(Box<str>, Box<str>)]> {
     written.iter().map(|(key, value)| (foreign::kept(key), foreign::kept(value))).collect()
 }
@@ -205,7 +205,7 @@ fn read_port(index: usize, port: event::ServicePort, notes: &mut Notes) -> Optio
     })
 }
 
-/// A port whose zero means "none".
+/// Reads a port field in which zero means "none".
 fn read_optional_port(number: i64, field: &str, effect: &str, notes: &mut Notes) -> Option<u16> {
     if number == 0 { None } else { notes.keep(field::port(number), field, effect) }
 }

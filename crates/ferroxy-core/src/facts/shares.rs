@@ -1,13 +1,15 @@
-//! How many frontends each Service may have where a namespace, or all of them, want more than there is room for. The limits of a single
-//! Service are not here but in `resolve/limits.rs`.
+//! How many frontends each Service may have when a namespace, or all namespaces together, want more than their limit.
+//! The limits of a single Service are not here but in `resolve/limits.rs`.
 //!
-//! Every Service has its first few frontends whatever others have ([`Limits::always`]). What it wants beyond is its *surplus*, and the
-//! surplus of a namespace is limited: the oldest Services come first. The surplus of the node is limited, too: namespaces get equal
-//! rooms, and what one does not need goes to the others, so a namespace with little loses nothing because of one with much.
+//! Every Service has its first few frontends, whatever other Services have ([`Limits::always`]). What it wants beyond
+//! them is its *surplus*. The surplus of a namespace is limited: the oldest Services come first. The surplus of the
+//! node is limited, too: all namespaces get equal room, and room that one namespace does not need goes to the others.
+//! So a small namespace loses nothing because of a large one.
 //!
-//! The result depends only on which Services exist, not on the order of events: it is the same after a restart. A change costs as
-//! much as the number of Services whose share it changes: the position in a namespace up to which Services fit is kept and moved.
-//! While the node is over its limit, a change also looks at the namespaces that get less than they want.
+//! The result depends only on which Services exist, not on the order of events: it is the same after a restart. The
+//! cost of a change is the number of Services whose share it changes, because the position in a namespace up to which
+//! Services fit is stored and moved. While the node is over its limit, a change also visits the namespaces that get
+//! less than they want.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -20,13 +22,13 @@ use crate::resolve;
 
 #[derive(Debug, Default)]
 pub(crate) struct Shares {
-    /// Those with a surplus.
+    /// The namespaces with a surplus.
     namespaces: BTreeMap<Arc<str>, Namespace>,
-    /// What each wants, at most the limit of a namespace.
+    /// The surplus that each namespace wants, at most the limit of a namespace.
     wants: BTreeSet<(usize, Arc<str>)>,
-    /// Of all `wants`.
+    /// The sum of `wants`.
     total: usize,
-    /// The namespaces that get less because the node is over its limit.
+    /// The namespaces that get less because the node is over its limit, with the room of each.
     cut: BTreeMap<Arc<str>, usize>,
 }
 
@@ -35,26 +37,26 @@ type Key = (Option<i64>, ServiceName);
 
 #[derive(Debug, Default)]
 struct Namespace {
-    /// With the surplus of each.
+    /// The Services with a surplus, and how large it is.
     services: BTreeMap<Key, usize>,
     total: usize,
     edge: Edge,
-    /// As it was when shares were last compared.
+    /// The edge when shares were last compared.
     compared: Edge,
 }
 
-/// Up to where Services fit.
+/// The position in a namespace up to which Services fit.
 #[derive(Debug, Clone, Default)]
 struct Edge {
-    /// For all of the namespace.
+    /// The surplus that the whole namespace may have.
     room: usize,
-    /// The first Service of which not everything fits.
+    /// The first Service that does not fit completely; `None` if all fit.
     first_out: Option<Key>,
-    /// The surplus of those before it.
+    /// The sum of the surplus of the Services before `first_out`.
     before: usize,
 }
 
-/// The number of frontends that a Service may have has changed because of another Service.
+/// A Service that may have more or fewer frontends because of a change of another Service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Moved {
     pub(super) name: ServiceName,
@@ -91,7 +93,7 @@ impl Shares {
         limits.always + namespace.map_or(0, |namespace| namespace.edge.share(&key, surplus))
     }
 
-    /// One Service was replaced. Returns the others whose share has changed.
+    /// Updates the shares after one Service was replaced. Returns the other Services whose share has changed.
     pub(super) fn replace(
         &mut self,
         limits: &Limits,
@@ -134,7 +136,7 @@ impl Shares {
         moved
     }
 
-    /// The namespaces that want most, and the room of each, so that all fit.
+    /// The namespaces that want most, with the room of each, chosen so that all namespaces fit.
     fn to_cut(&self, most: usize) -> BTreeMap<Arc<str>, usize> {
         if self.total <= most {
             return BTreeMap::new();
@@ -161,7 +163,7 @@ impl Namespace {
         self.total.min(limits.namespace_frontends)
     }
 
-    /// The edge is right after `settle`.
+    /// The edge may be wrong until `settle` corrects it.
     fn remove(&mut self, key: Option<Key>) {
         let Some(key) = key else { return };
         let Some(surplus) = self.services.remove(&key) else { return };
@@ -182,7 +184,8 @@ impl Namespace {
         self.services.insert(key, surplus);
     }
 
-    /// Moves the edge to where it belongs. Adds whose share changes by that, but for one whose change is known.
+    /// Moves the edge to its correct position. Adds to `moved` the Services whose share changes by that, except
+    /// `known`.
     fn settle(&mut self, room: usize, always: usize, known: &ServiceName, moved: &mut Vec<Moved>) {
         let mut crossed: BTreeSet<Key> = self.compared.first_out.iter().cloned().collect();
         self.edge.room = room;
@@ -225,7 +228,7 @@ impl Namespace {
 }
 
 impl Edge {
-    /// Whether all of a Service fits.
+    /// Whether the whole surplus of a Service fits.
     fn is_inside(&self, key: &Key) -> bool {
         self.first_out.as_ref().is_none_or(|first_out| key < first_out)
     }
@@ -254,7 +257,7 @@ mod tests {
         node_frontends: 25,
     };
 
-    /// What a test knows, and the shares that follow it.
+    /// The wishes that a test has set, and the shares that result from them.
     #[derive(Default)]
     struct Followed {
         shares: Shares,
@@ -286,7 +289,7 @@ mod tests {
             self.wishes.iter().map(of).collect()
         }
 
-        /// Exactly those that changed were reported.
+        /// Checks that exactly the changed shares were reported.
         fn told_all(&self, changed: &ServiceName, before: &BTreeMap<ServiceName, usize>, moved: &[Moved]) {
             let after = self.all();
             let differs = |(name, before): (&ServiceName, &usize)| {
@@ -310,7 +313,7 @@ mod tests {
         followed.set("a/young", Some((3, 8)));
         followed.set("a/old", Some((1, 8)));
         assert_eq!(followed.set("a/middle", Some((2, 8))), [("a/young".to_owned(), 6, 2)]);
-        // Of ten in all, old and middle take six and four.
+        // The surplus of the namespace is limited to ten: the Service `old` takes six of them, and `middle` four.
         assert_eq!(["a/old", "a/middle", "a/young"].map(|name| followed.of(name)), [8, 6, 2]);
         followed.set("a/small", Some((9, 2)));
         assert_eq!(followed.of("a/small"), 2, "it wants no more than every Service has");

@@ -1,5 +1,5 @@
-//! An EndpointSlice as `facts` stores it: one small allocation. Endpoints take most of the memory: nine bytes for an IPv4
-//! endpoint, plus what distinguishes the name of its pod from the one before.
+//! An EndpointSlice as `facts` stores it: one small allocation. Endpoints take most of the memory: nine bytes for an
+//! IPv4 endpoint, plus the part of its pod's name that differs from the previous name.
 
 mod read;
 
@@ -22,24 +22,25 @@ pub(super) use read::read;
 pub struct Slice<'f> {
     pub(super) service: &'f ServiceName,
     pub(super) packed: &'f PackedSlice,
-    /// Has what slices share.
+    /// All slices, which contain the places and the lists of ports that slices share.
     pub(super) all: &'f Slices,
 }
 
-/// Without the name of the Service, which whoever keeps it knows. In this order:
+/// Does not contain the name of the Service: the functions that need it take it from the caller. In this order:
 ///
 /// - the number of endpoints, and two flags: four bytes
 /// - for each endpoint its address, its conditions and its place, all of the same size
 /// - the number of its list of ports, and how many ports are beyond the limit
-/// - its name, as it differs from that of the Service
-/// - the name of each pod, as it differs from the one before. These are only shown to people, so a lookup may be slow.
+/// - the name of the slice, as the difference from the name of the Service
+/// - the name of each pod, as the difference from the previous one. These are only shown to people, so a lookup may be
+///   slow.
 #[derive(Debug, PartialEq)]
 pub(super) struct PackedSlice(Box<[u8]>);
 
-/// The flags.
+/// Flags in the first four bytes.
 const IS_V6: u32 = 1;
 const HAS_FAULTS: u32 = 2;
-/// How many bits they take.
+/// The number of bits that the flags take.
 const FLAGS: u32 = 2;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -89,7 +90,7 @@ impl Conditions {
     }
 }
 
-/// What is packed.
+/// The contents of a [`PackedSlice`].
 #[derive(Debug)]
 pub(super) struct Contents<'c> {
     pub(super) name: &'c str,
@@ -134,7 +135,7 @@ impl PackedSlice {
         PackedSlice(out.finish())
     }
 
-    /// How its name compares to this one.
+    /// Compares the name of the slice with this name.
     pub(super) fn compare_name(&self, service: &ServiceName, name: &str) -> Ordering {
         let (same, rest) = self.texts().text_like(service.as_str());
         same.bytes().chain(rest.bytes()).cmp(name.bytes())

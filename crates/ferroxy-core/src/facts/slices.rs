@@ -1,4 +1,4 @@
-//! All EndpointSlices: those of each Service, and where one is that is known by its own name only.
+//! All EndpointSlices: stored by Service, and found by their own name.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,22 +12,22 @@ use crate::name::ServiceName;
 
 #[derive(Debug, Default)]
 pub(super) struct Slices {
-    /// Those of each Service, even if the Service does not exist. Sorted by name; most Services have one.
+    /// The slices of each Service, even if the Service does not exist. Sorted by name; most Services have one slice.
     of_services: Dense<ServiceName, Few<PackedSlice>>,
-    /// The slices that are not named after their Service, and the Service; `None`: it belongs to none, and nothing more is kept
-    /// of it. All others are found by the beginning of their name: they need no map.
+    /// The slices that are not named after their Service, with that Service. `None`: the slice belongs to no Service,
+    /// and its contents are not stored. All other slices are found by the beginning of their name, so they need no map.
     others: BTreeMap<Box<str>, Option<ServiceName>>,
-    /// What is wrong with the fields of a slice. Hardly any has something.
+    /// What is wrong with the fields of a slice. Hardly any slice has an entry.
     faults: BTreeMap<Box<str>, Box<[Diagnostic]>>,
     places: Interner<Place>,
-    /// Many Services have the same.
+    /// Many Services have the same list.
     lists_of_ports: Interner<Box<[SlicePort]>>,
 }
 
 /// A slice as it was read.
 #[derive(Debug)]
 pub(super) struct NewSlice {
-    /// With the Service that it belongs to.
+    /// The slice and the Service that it belongs to; `None` if it belongs to none.
     pub(super) kept: Option<(ServiceName, PackedSlice)>,
     faults: Box<[Diagnostic]>,
 }
@@ -35,13 +35,13 @@ pub(super) struct NewSlice {
 /// Where a slice is.
 struct Found {
     service: ServiceName,
-    /// Among the slices of the Service.
+    /// The index among the slices of the Service.
     place: usize,
 }
 
-/// Changing.
+/// Updates.
 impl Slices {
-    /// What is read must be given to [`Slices::replace`].
+    /// The result must be passed to [`Slices::replace`], because it holds interned values.
     pub(super) fn read(&mut self, name: &str, object: event::EndpointSlice) -> NewSlice {
         let (kept, faults) = slice::read(name, object, &mut self.places, &mut self.lists_of_ports);
         NewSlice { kept, faults }
@@ -96,28 +96,28 @@ impl Slices {
         }
     }
 
-    /// Gives back what a slice shares with others.
+    /// Releases the interned values of a slice.
     fn release(&mut self, packed: Option<&PackedSlice>) {
         let Some(packed) = packed else { return };
         (0..packed.len()).filter_map(|index| packed.place(index)).for_each(|id| self.places.release(id));
         self.lists_of_ports.release(packed.ports().0);
     }
 
-    /// Takes as little memory as possible. For when many slices have arrived.
+    /// Frees unused memory. Meant for when many slices have arrived.
     pub(super) fn shrink(&mut self) {
         self.of_services.rebuild();
     }
 }
 
-/// Asking.
+/// Queries.
 impl Slices {
-    /// Those of a Service, sorted by name.
+    /// The slices of a Service, sorted by name.
     pub(super) fn of(&self, service: &ServiceName) -> impl Iterator<Item = Slice<'_>> {
         let known = self.of_services.get_key_value(service).into_iter();
         known.flat_map(|(service, slices)| self.open(service, slices))
     }
 
-    /// All that belong to a Service, which may not exist, in the order of the Services.
+    /// All slices that belong to a Service, in the order of the Services. The Service may not exist.
     pub(super) fn all(&self) -> impl Iterator<Item = (&ServiceName, Slice<'_>)> {
         let each = |(service, slices)| self.open(service, slices).map(move |slice| (service, slice));
         self.of_services.iter().flat_map(each)
@@ -140,13 +140,13 @@ impl Slices {
         self.of_services.values().map(|slices| slices.as_slice().len()).sum::<usize>() + homeless
     }
 
-    /// Of all slices, the names.
+    /// The names of all slices.
     pub(super) fn names(&self) -> impl Iterator<Item = String> {
         let homeless = self.others.iter().filter(|(_, service)| service.is_none());
         self.all().map(|(_, slice)| slice.name()).chain(homeless.map(|(name, _)| name.to_string()))
     }
 
-    /// The name of a Service that has slices, in the memory that it has here.
+    /// The stored copy of the name, if the Service has slices.
     pub(super) fn known(&self, service: &ServiceName) -> Option<&ServiceName> {
         self.of_services.get_key_value(service).map(|(known, _)| known)
     }
@@ -163,7 +163,7 @@ impl Slices {
         self.faults.get(name).map_or(&[], |found| found)
     }
 
-    /// What is wrong with slices of no Service, or of one that is not among these.
+    /// What is wrong with slices that belong to no Service, or to an unknown one.
     pub(super) fn other_faults(
         &self,
         is_known: impl Fn(&ServiceName) -> bool,
@@ -179,7 +179,7 @@ impl Slices {
         };
         match self.others.get(name) {
             Some(service) => at(service.as_ref()?),
-            // The longest name first: slices of `web-1` are more than those of `web`.
+            // The longest prefix first: `web-1-x` is more likely a slice of `web-1` than of `web`.
             None => name.rmatch_indices('-').find_map(|(end, _)| {
                 let (service, _) = self.of_services.get_key_value(name.get(..end)?)?;
                 at(service)
@@ -213,7 +213,7 @@ impl Slices {
     }
 }
 
-/// As the slice controller names them: `web-x7k2p`.
+/// Whether the slice has a name as the slice controller generates it: `web-x7k2p`.
 fn is_named_after(name: &str, service: &ServiceName) -> bool {
     name.strip_prefix(service.as_str()).is_some_and(|rest| rest.starts_with('-'))
 }

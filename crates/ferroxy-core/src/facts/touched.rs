@@ -9,7 +9,7 @@ use crate::name::ServiceName;
 pub struct Touched {
     /// Resolve these again.
     pub services: BTreeSet<ServiceName>,
-    /// Those of `services` that lost a frontend, or may get it: resolve them together.
+    /// The members of `services` that lost a frontend, or may get it: they must be resolved together.
     pub handed_over: BTreeSet<ServiceName>,
     /// Resolve every Service again.
     pub everything: bool,

@@ -1,5 +1,5 @@
-//! The Intent of a Service in as little memory as possible: what is in force is kept for every Service of the cluster, and
-//! looked at only when that Service changes.
+//! The Intent of a Service in as little memory as possible: the acknowledged Intent of every Service of the cluster is
+//! stored, and read only when that Service changes.
 
 use std::sync::Arc;
 
@@ -7,11 +7,11 @@ use super::{Endpoint, Frontend, FrontendKind, HealthCheck, LeftOut, PortIntent, 
 use crate::name::{Family, Protocol, ServiceName};
 use crate::packed::{Packer, Unpacker};
 
-/// Without the name, which whoever keeps it knows.
+/// Does not contain the name of the Service: [`PackedIntent::unpack`] takes it from the caller.
 #[derive(Debug, Clone)]
 pub struct PackedIntent {
     bytes: Box<[u8]>,
-    /// Hardly any Service has some.
+    /// Hardly any Service has annotations.
     annotations: Option<Box<Annotations>>,
 }
 
@@ -22,7 +22,7 @@ const KINDS: [FrontendKind; 4] =
 const ROUTES: [Route; 6] =
     [Route::Reject, Route::Drop, Route::Cluster, Route::Local, Route::ExternalCluster, Route::ExternalLocal];
 
-/// Bits of an endpoint.
+/// Flags of a packed endpoint.
 const IS_V6: u8 = 1;
 const IS_LOCAL: u8 = 2;
 
@@ -116,7 +116,7 @@ fn unpack_frontend(from: &mut Unpacker<'_>) -> Frontend {
     }
 }
 
-/// The value with this index, which is its number.
+/// The value with this index. The index of a value is its discriminant.
 fn pick<T: Copy>(values: &[T], index: u8) -> T {
     values.get(usize::from(index)).copied().unwrap_or(values[0])
 }

@@ -1,9 +1,9 @@
 //! The oracle of ipvs mode: what virtual servers and the rules around them do to a packet, including differences from
 //! [`super::oracle`].
 //!
-//! A virtual server has one list of endpoints for all clients, so with policy `Local` pods also reach endpoints of this
-//! node only, while there are any. A virtual server without endpoints rejects at once. Unused ports of a Service address
-//! are rejected in every hook; unused addresses are not handled. Several decisions depend on the port alone.
+//! A virtual server has one list of endpoints for all clients. So with policy `Local`, pods also reach only endpoints
+//! of this node, while there are any. A virtual server without endpoints rejects at once. Unused ports of a Service
+//! address are rejected in every hook; unused addresses are not handled. Several decisions depend on the port alone.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -44,7 +44,7 @@ fn served(intent: &Intent, packet: &Packet, (port, frontend): Found<'_>) -> Verd
     if endpoints.is_empty() {
         return Verdict::Reject;
     }
-    // The host is rejected only if it sends from exactly this address.
+    // A packet of the host is dropped only if it comes from exactly this address.
     if from_host && frontend.address == Some(packet.source) && !allows(port, frontend, packet.source) {
         return Verdict::Drop;
     }
@@ -61,7 +61,7 @@ fn is_kept_out(intent: &Intent, packet: &Packet, port: &PortIntent, frontend: &F
     (none_local && !from_pod(intent, packet)) || !allows(port, frontend, packet.source)
 }
 
-/// Load-balancer IPs among the source ranges allow the node, each for its own address only.
+/// A load-balancer IP among the source ranges admits the node, but only to this load-balancer IP.
 fn allows(port: &PortIntent, frontend: &Frontend, source: IpAddr) -> bool {
     let Some(allowed) = &frontend.allowed_sources else { return true };
     let of_balancer = |range: &ipnet::IpNet| {
@@ -75,7 +75,7 @@ fn allows(port: &PortIntent, frontend: &Frontend, source: IpAddr) -> bool {
         .any(|range| range.contains(&source) && (!of_balancer(range) || frontend.address == Some(source)))
 }
 
-/// Whether it is masqueraded, as far as that is known before an endpoint is selected.
+/// Whether the packet is masqueraded, as far as that is known before an endpoint is selected.
 fn is_marked(intent: &Intent, packet: &Packet) -> bool {
     if packet.source.is_loopback() {
         return false;
@@ -127,7 +127,8 @@ fn is_marked_for_cluster_ip<'i>(
     }
 }
 
-/// By the port alone, on all addresses of the host, including those of Services. (SCTP: on node addresses.)
+/// Decided by the port alone, on all addresses of the host, including those of Services. (SCTP: only on node
+/// addresses.)
 fn is_marked_for_node_port(intent: &Intent, packet: &Packet) -> bool {
     let is_sctp = packet.protocol == crate::name::Protocol::Sctp;
     let node_port = find(intent, packet, |frontend| frontend.address.is_none());

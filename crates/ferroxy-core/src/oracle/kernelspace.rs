@@ -1,11 +1,11 @@
-//! What happens to a packet on Windows, in kernelspace mode: load balancers of HNS translate, and can do nothing else.
+//! The oracle of kernelspace mode (Windows): load balancers of HNS translate packets, and can do nothing else.
 //!
-//! - Nothing is refused or dropped, and source ranges are not looked at: what no load balancer serves passes.
-//! - A load balancer sends to one port: the endpoints of the port that most have are used.
-//! - External frontends with policy Local use endpoints of this node for everybody, if HNS has direct server return (DSR),
-//!   and those of the cluster otherwise.
-//! - Pods in the host's network on this node are no endpoints of HNS.
-//! - On an overlay, pods of other nodes to which no route leads are no endpoints. Other hosts need no route, and addresses of
+//! - Nothing is rejected or dropped, and source ranges are ignored: a packet that no load balancer serves passes.
+//! - A load balancer sends to one target port: only the endpoints with the most frequent port are used.
+//! - External frontends with policy Local use the endpoints of this node for all clients if HNS has direct server
+//!   return (DSR), and those of the cluster otherwise.
+//! - Host-network pods of this node are not endpoints of HNS.
+//! - On an overlay, pods of other nodes without a route are not endpoints. Other hosts need no route, and addresses in
 //!   this node's own range are pods of this node.
 //! - Load balancers without DSR replace the client's address.
 //! - The node itself does not reach its node ports.
@@ -21,18 +21,18 @@ use crate::name::Protocol;
 use crate::packet::{Origin, Packet, Verdict};
 use crate::policy::PRESERVE_DESTINATION;
 
-/// What of the host decides.
+/// The properties of the host that affect the verdict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Host<'a> {
     /// HNS has direct server return.
     pub has_dsr: bool,
-    /// It is configured for cluster IPs.
+    /// DSR is configured for cluster IPs.
     pub enable_dsr: bool,
     /// The most endpoints that a load balancer can have.
     pub most_endpoints: usize,
-    /// Of an overlay: ranges of pods, and the nodes that they are behind.
+    /// Only on an overlay: the pod ranges of other nodes, each with its node.
     pub routes: Option<&'a [(IpNet, IpAddr)]>,
-    /// Of an overlay: the ranges of pods of this node.
+    /// Only on an overlay: the pod ranges of this node.
     pub own: &'a [IpNet],
 }
 
@@ -92,7 +92,7 @@ fn pool(port: &PortIntent, frontend: &Frontend, preserves: bool, host: Host<'_>)
     }
 }
 
-/// If two ports have as many endpoints, the one of the last endpoint.
+/// The endpoints with the most frequent port. If two ports are equally frequent, the greater last endpoint decides.
 fn of_largest_port(pool: &[Endpoint], most: usize) -> Vec<SocketAddr> {
     let mut by_port: BTreeMap<u16, Vec<SocketAddr>> = BTreeMap::new();
     for endpoint in pool {

@@ -1,9 +1,9 @@
 //! The oracle of userspace mode: [`super::oracle`], and what a proxy must do differently.
 //!
 //! The proxy connects to endpoints itself, so they see an address of this node, as if every connection was masqueraded.
-//! (SCTP is translated by the kernel, as in the other modes.) Node ports are sockets of this host: where they answer on all
-//! addresses, they answer on loopback addresses, too, and only this host can be the client there. Nothing refuses or drops
-//! on loopback addresses: where nothing listens, the host itself refuses.
+//! (SCTP is translated by the kernel, as in the other modes.) Node ports are sockets of this host: where they answer on
+//! all addresses, they answer on loopback addresses, too, and only this host can be the client there. On loopback
+//! addresses, no rule rejects or drops: if nothing listens, the host itself refuses.
 
 use super::{family, oracle};
 use crate::intent::{Intent, NodePortAddresses};

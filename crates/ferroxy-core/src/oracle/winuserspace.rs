@@ -3,9 +3,9 @@
 //! - Every address of a TCP or UDP port is an address of this host. There the host refuses ports without a listener, and node
 //!   ports that answer on all addresses answer there, too, as they do on loopback addresses.
 //! - The proxy connects to endpoints itself, so they see an address of this node, as if every connection was masqueraded.
-//! - A client is known by its source: this host by its addresses (at the address of a Service also by that address, which
-//!   its own connections come from), pods by their range. Interfaces tell nothing.
-//! - A socket cannot be silent to a TCP client: what would be dropped is reset.
+//! - Clients are classified by their source address: this host by its addresses (at the address of a Service also by
+//!   that address, which its own connections come from), pods by their range. Interfaces do not count.
+//! - A socket cannot drop a TCP connection silently: instead, the connection is reset.
 //! - SCTP is not served.
 
 use super::{enter, find};

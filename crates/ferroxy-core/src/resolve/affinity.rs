@@ -1,4 +1,4 @@
-//! Rule: session affinity. A client keeps its endpoint until it has made no connection for this time.
+//! Rule: session affinity. A client keeps its endpoint until it has made no new connection for the timeout.
 
 use crate::facts::Service;
 

@@ -1,4 +1,4 @@
-//! Rule: annotations of Services that the mode reads. What they mean, the mode knows.
+//! Rule: annotations of Services that the mode reads. The mode defines what they mean.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use crate::facts::Service;
 use crate::facts::field::quoted;
 use crate::policy::Policy;
 
-/// The valid ones, in the order of the mode's list. A mode ignores the annotations of other modes.
+/// The valid annotations, in the order of the mode's list. A mode ignores the annotations of other modes.
 pub(crate) fn chosen(
     service: &Service,
     policy: &Policy,

@@ -11,9 +11,9 @@ use crate::name::Family;
 pub(crate) struct Candidates<'f> {
     /// Sorted by `ip:port` as text, as in kube-proxy; each `ip:port` once.
     pub(crate) usable: Vec<Candidate<'f>>,
-    /// Listed twice; the other one is in `usable`.
+    /// Further entries with an address and port that `usable` already contains.
     pub(crate) duplicates: Vec<Candidate<'f>>,
-    /// How many are left out because there are too many, see `limits.rs`.
+    /// How many endpoints are left out because there are too many, see `limits.rs`.
     pub(crate) beyond: usize,
 }
 
@@ -51,7 +51,8 @@ pub(crate) fn find<'f>(
     let mut all: Vec<Candidate<'f>> = if found.beyond == 0 {
         each().collect()
     } else {
-        // The others only if there is room for them. Both are found one by one: all of them may be very many.
+        // Unready endpoints only if there is room for them. Nothing beyond the limit is collected: all entries may be
+        // very many.
         let is_ready = |candidate: &Candidate<'f>| candidate.conditions.ready();
         each().filter(is_ready).chain(each().filter(|it| !is_ready(it))).take(limit).collect()
     };
@@ -83,10 +84,12 @@ fn endpoints<'f>(facts: &'f Facts, slice: Slice<'f>, port: u16) -> impl Iterator
     })
 }
 
-/// Sorts as the text of an address does, and takes no memory for IPv4: every change of a Service sorts all its endpoints.
+/// Sorts as the text of an address does, but without an allocation for IPv4: every change of a Service sorts all its
+/// endpoints.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum AsText {
-    /// Four bits for each of at most 21 characters, the first one uppermost, in the order of ASCII: nothing, `.`, the digits, `:`.
+    /// Four bits for each of at most 21 characters, the first one in the highest bits. The codes are in the order of
+    /// ASCII: no character, `.`, the digits, `:`.
     V4(u128),
     /// After IPv4, because the text begins with a bracket.
     V6(String),

@@ -16,7 +16,7 @@ pub(crate) fn of(service: &Service, family: Family) -> Option<IpAddr> {
     service.cluster_ips[index_of(service, family)?]
 }
 
-/// The index of that cluster IP in `spec.clusterIPs`.
+/// The index of the family's cluster IP in `spec.clusterIPs`.
 pub(crate) fn index_of(service: &Service, family: Family) -> Option<usize> {
     // Objects from before dual-stack have no `ipFamilies`: there the family of the address is used.
     let named = |index: usize| {

@@ -111,7 +111,7 @@ impl Settled<'_> {
         lost.chain(shadowing)
     }
 
-    /// Those about frontends that belong to other Services.
+    /// The Diagnostics about frontends that belong to other Services.
     pub(crate) fn lost_diagnostics(&self, service: &Service) -> impl Iterator<Item = Diagnostic> {
         self.lost.iter().map(move |lost| {
             conflict(service, lost.wanted.field.path(), lost.reason(service), lost.effect(service))
@@ -295,7 +295,7 @@ mod tests {
         let thief = || on_port(service("thief", Some(1), "10.96.0.2", 0), 30080);
         for thief in [external(thief(), "172.18.0.2"), balanced(thief(), "172.18.0.2")] {
             let mut facts = facts(&[thief, service("web", Some(2), "10.96.0.1", 30080)]);
-            // Elsewhere in the network it is an address like any other.
+            // Until it is known as an address of this host, it is an address like any other.
             assert_eq!(outcome(&facts, "thief").0, ["10.96.0.2:30080", "172.18.0.2:30080"]);
             facts.apply(host("172.18.0.2"));
             let (frontends, says) = outcome(&facts, "thief");

@@ -63,8 +63,8 @@ impl Wanted {
     }
 }
 
-/// The strongest first, at most so many; no more are enumerated. If a Service claims a frontend twice, the first claim is
-/// used: a load-balancer IP keeps its source ranges if it is also an external IP.
+/// The frontends that the Service claims, the strongest first. No more than `most` are enumerated. If a Service claims
+/// a frontend twice, the first claim is used: a load-balancer IP keeps its source ranges if it is also an external IP.
 pub(crate) fn wanted(service: &Service, policy: &Policy, most: usize) -> Vec<Wanted> {
     let ports = || service.ports.iter().enumerate();
     let at_cluster_ip = ports().flat_map(|(port, spec)| {
@@ -130,7 +130,7 @@ pub(crate) fn stranded(service: &Service, policy: &Policy) -> impl Iterator<Item
     external.chain(balanced).filter(without_cluster_ip).map(words)
 }
 
-/// Addresses that a cluster IP may get at any time. They work until then.
+/// Load-balancer and external IPs that a Service may get as its cluster IP at any time. They are served until then.
 pub(crate) fn provisional(facts: &Facts, service: &Service) -> impl Iterator<Item = Diagnostic> {
     let words = move |(kind, field, ip): (FrontendKind, Field, IpAddr)| {
         let cidr = facts.service_cidrs().flat_map(|object| &object.cidrs).find(|cidr| cidr.contains(&ip))?;

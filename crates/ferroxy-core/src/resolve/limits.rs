@@ -1,4 +1,5 @@
-//! Rule: how much of a node one Service may take, and its namespace. What is beyond the limits is left out, said, and counted.
+//! Rule: limits for one Service and for its namespace. Frontends and endpoints beyond a limit are left out, reported
+//! and counted.
 //!
 //! Tenants write Services and slices: a small object with thousands of ports and addresses makes millions of frontends, and
 //! each has all endpoints. So nothing beyond a limit is even enumerated.
@@ -74,10 +75,10 @@ pub(crate) fn left_out(
     ports: &[ResolvedPort<'_>],
 ) -> LeftOut {
     let beyond = frontends::count(service, facts.policy()).saturating_sub(facts.most_frontends(service));
-    // Of ports that a slice lists beyond its limit.
+    // Endpoints count once for each port that their slice lists beyond the limit of ports.
     let unread =
         facts.slices_of(&service.name).map(|slice| u64::from(slice.ports_beyond()) * slice.len() as u64);
-    // They are not read, so the number of their endpoints is unknown.
+    // Slices beyond the limit are not read, so the number of their endpoints is unknown: each slice counts as one.
     let slices = facts.count_slices_of(&service.name).saturating_sub(MOST_SLICES) as u64;
     let beyond_ports = ports.iter().map(|port| port.candidates.beyond as u64);
     LeftOut {
@@ -206,7 +207,7 @@ mod tests {
         assert_eq!(says, [expected]);
     }
 
-    /// As many frontends as their namespace has room for, and none of another Service's.
+    /// The younger Service gets only the frontends for which its namespace has room. The older one loses none.
     #[test]
     fn a_namespace_with_too_many_frontends_is_said() {
         let limits = Limits { always: 10, namespace_frontends: 25, ..Limits::default() };
@@ -220,7 +221,7 @@ mod tests {
         };
         let younger = event::Service { created: Some(2), ..service(10, 2) };
         let (intent, says) = resolved(limits, [Event::Service(younger), Event::Service(older)]);
-        // The older one has 10 at its cluster IP, and 20 of the 25.
+        // Of the 30 frontends of the older Service, 10 are always served, and the others take 20 of the 25.
         assert_eq!(kinds(&intent), [10, 5, 0]);
         assert_eq!(intent.left_out.frontends, 25);
         let expected = "namespace default has more than 25 frontends, or all namespaces together more than 1000000, \
@@ -228,7 +229,7 @@ mod tests {
         assert!(says.iter().any(|says| says == expected), "{says:?}");
     }
 
-    /// 5,000 ports and 5,000 addresses: 25 million frontends, which nobody may build.
+    /// 5,000 ports and 5,000 addresses: 25 million frontends, which must never be built.
     #[test]
     fn a_huge_service_is_cut_before_it_is_built() {
         let (intent, says) = resolved(Limits::default(), [Event::Service(service(5_000, 5_000))]);
@@ -272,7 +273,7 @@ mod tests {
         assert_eq!(kinds(&intent), [10, 4, 0]);
     }
 
-    /// The Diagnostic is that of the slice.
+    /// The Diagnostic about this belongs to the slice.
     #[test]
     fn endpoints_of_ports_beyond_the_limit_of_a_slice_are_counted() {
         let ports = MOST_PORTS as i64;

@@ -60,8 +60,8 @@ pub(crate) fn on_localhost(facts: &Facts, family: Family) -> bool {
         && (ranges.is_empty() || ranges.iter().any(includes_loopback))
 }
 
-/// Whether a proxy serves node ports on the loopback address: if configured, and a range names it. Not if it is merely
-/// among all addresses: there the original leaves it out in nftables mode.
+/// Whether a proxy serves node ports on the loopback address: if configured, and a range of loopback addresses contains
+/// it. A range of all addresses is not enough: the original leaves loopback out there in nftables mode.
 pub(crate) fn listens_on_localhost(facts: &Facts, family: Family) -> bool {
     let localhost: IpAddr = match family {
         Family::V4 => Ipv4Addr::LOCALHOST.into(),

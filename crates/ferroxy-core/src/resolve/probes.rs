@@ -1,7 +1,8 @@
-//! Rule: an endpoint that fails its probes gets no new connections. Readiness decides who may be used; probes only subtract.
+//! Rule: an endpoint that fails its probes gets no new connections. Readiness decides which endpoints may be used;
+//! probes only remove some of them.
 //!
-//! They never take the last endpoint, nor more than half of a pool: if most fail at once it is the probe that is wrong (its
-//! path, a NetworkPolicy, TLS), and then all of the pool stay in use.
+//! Probes never remove the last endpoint, nor more than half of a pool. If more than half fail at once, the probe
+//! itself is wrong (its path, a NetworkPolicy, TLS), and the whole pool stays in use.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -21,11 +22,11 @@ pub struct Probing {
     pub probe: Arc<Probe>,
     /// The ready endpoints that this node uses, or would use if they were up.
     pub targets: BTreeMap<Target, Life>,
-    /// Ports, in each family, where verdicts are ignored because too many fail.
+    /// The number of ports, counted for each family, whose verdicts are ignored because too many endpoints fail.
     pub ignored: usize,
 }
 
-/// Who is down, in the pools of one Service port.
+/// Looks up which endpoints of one Service port are down.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Judge<'f> {
     probe: &'f Probe,
@@ -34,7 +35,7 @@ pub(crate) struct Judge<'f> {
 }
 
 impl<'f> Judge<'f> {
-    /// `None` if the Service asks for no probes, or this node sends none.
+    /// `None` if the Service requests no probes, or this node sends none.
     pub(crate) fn new(facts: &'f Facts, service: &'f Service, protocol: Protocol) -> Option<Judge<'f>> {
         let probe = service.probe.as_deref().filter(|_| facts.policy().probes)?;
         Some(Judge { probe, probed: facts.probed(&service.name)?, protocol })
@@ -50,17 +51,17 @@ impl<'f> Judge<'f> {
     }
 }
 
-/// What verdicts do to a port's pools.
+/// The effect of verdicts on the pools of a port.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Judged {
     /// The endpoints to probe.
     pub(crate) targets: BTreeMap<Target, Life>,
-    /// More than half of the pool fail: they stay.
+    /// More than half of the pool fail their probes, so the whole pool stays in use.
     pub(crate) cluster_ignored: bool,
     pub(crate) local_ignored: bool,
 }
 
-/// Takes those that are down out of the pools.
+/// Removes the endpoints that are down from the pools.
 pub(crate) fn subtract(selection: &mut Selection, judge: Judge<'_>) -> Judged {
     let used = selection.cluster.iter().chain(&selection.local);
     Judged {
@@ -70,7 +71,7 @@ pub(crate) fn subtract(selection: &mut Selection, judge: Judge<'_>) -> Judged {
     }
 }
 
-/// False if too many would be taken.
+/// Removes the endpoints that are down. Returns false, and changes nothing, if these are more than half of the pool.
 fn take_out(pool: &mut Vec<Endpoint>, judge: Judge<'_>) -> bool {
     let down = pool.iter().filter(|endpoint| judge.down(endpoint).is_some()).count();
     let is_sound = 2 * down <= pool.len();
@@ -80,7 +81,8 @@ fn take_out(pool: &mut Vec<Endpoint>, judge: Judge<'_>) -> bool {
     is_sound
 }
 
-/// An endpoint that is down, and that no pool of the port has, keeps no connections that its client cannot notice to be dead.
+/// Whether an endpoint is down and in no pool of the port. It then keeps no connections whose clients cannot notice
+/// that it is dead.
 pub(crate) fn is_out(facts: &Facts, service: &ServiceName, port: &PortIntent, at: SocketAddr) -> bool {
     let has = |pool: &[Endpoint]| pool.iter().any(|it| (it.ip, it.port) == (at.ip(), at.port()));
     let service = facts.service(service);
@@ -230,7 +232,7 @@ mod tests {
             }));
         }
 
-        /// Whether that changes anything.
+        /// Applies a verdict. Returns whether it changes anything.
         fn judge(&mut self, target: &str, life: Option<Life>, is_down: bool) -> bool {
             let down = is_down.then_some(Down { since: 1_700_000_000, fault: Fault::Refused });
             let target = Target::parse(target).unwrap();

@@ -14,7 +14,7 @@ use crate::policy::Policy;
 pub(crate) struct Uses {
     pub(crate) cluster: bool,
     pub(crate) local: bool,
-    /// Topology hints narrow the cluster-wide one.
+    /// Topology hints narrow the cluster-wide selection.
     pub(crate) hints: bool,
 }
 

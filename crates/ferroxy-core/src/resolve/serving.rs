@@ -1,5 +1,6 @@
-//! Rule: which endpoints keep their established connections: all that serve, on any node. Readiness, termination, policies
-//! and hints only affect new connections. One that failed its probes does not answer: it keeps none.
+//! Rule: which endpoints keep their established connections: all that serve, on any node. Readiness, termination,
+//! policies and hints only affect new connections. An endpoint that failed its probes does not answer, so it keeps
+//! none.
 
 use std::net::SocketAddr;
 
@@ -8,8 +9,8 @@ use crate::facts::{Conditions, Facts, Slice};
 use crate::intent::PortIntent;
 use crate::name::ServiceName;
 
-/// Sorted, each once, and not more than a port may have endpoints: the same as `candidates.rs` finds, as far as they serve, and
-/// perhaps some more.
+/// Sorted, without duplicates, at most as many as a port may have: all serving endpoints that `candidates.rs` finds,
+/// and perhaps some more.
 pub fn serving(facts: &Facts, service: &ServiceName, port: &PortIntent) -> Vec<SocketAddr> {
     let each = || {
         let slices = facts.slices_of(service).filter(|slice| slice.family() == port.family);
@@ -85,7 +86,7 @@ mod tests {
         serving
     }
 
-    /// The same with these limits; and the endpoints that get new connections from anywhere.
+    /// The same with these limits. Also returns the endpoints that get new connections under the policy Cluster.
     fn within(limits: Limits, slices: Vec<Event>) -> (Vec<String>, Vec<String>) {
         let mut facts = Facts::new(Policy { limits, ..Policy::default() });
         let udp =
@@ -145,7 +146,7 @@ mod tests {
         assert_eq!(holders(slices), ["10.0.0.1:53"]);
     }
 
-    /// An endpoint that gets connections and is not among these would lose them at once.
+    /// An endpoint that gets new connections but is missing in `serving` would lose them at once.
     #[test]
     fn of_too_many_those_that_get_connections_count() {
         let slices = |ready: bool| {

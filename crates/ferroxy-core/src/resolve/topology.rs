@@ -43,10 +43,10 @@ pub(crate) fn allows(
     }
 }
 
-/// What happens in a mode that does not use hints.
+/// The effect on traffic in a mode that does not use hints.
 pub const HINTS_WITHOUT_EFFECT: &str = "traffic goes to endpoints of all nodes and zones";
 
-/// Hints that would choose endpoints, in a mode that does not use them.
+/// A Diagnostic about hints that would choose endpoints, in a mode that does not use them.
 pub(crate) fn without_effect(
     facts: &Facts,
     service: &Service,

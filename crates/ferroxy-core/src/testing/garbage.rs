@@ -20,7 +20,7 @@ pub fn garbage() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// Words that mean something in some field, so that garbage gets past the first check now and then, and noise.
+/// Noise, and words that mean something in some field, so that garbage sometimes gets past the first check.
 fn texts() -> impl Strategy<Value = String> {
     const WORDS: [&str; 40] = [
         "",

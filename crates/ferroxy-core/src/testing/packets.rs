@@ -1,4 +1,5 @@
-//! Packets worth asking about: at every frontend, just beside it, from everybody who is treated differently.
+//! Packets worth testing: to every frontend, and to addresses and ports next to it, from all kinds of senders that are
+//! treated differently.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -16,8 +17,8 @@ pub fn packets_for(intent: &Intent) -> impl Strategy<Value = Packet> + use<> {
     select(interesting_packets(intent))
 }
 
-/// Every packet that can tell two Intents apart, or nearly: all destinations × all kinds of senders of a family.
-/// Never empty, always in the same order.
+/// Nearly every packet that can distinguish two Intents: all destinations × all kinds of senders of a family. Never
+/// empty, always in the same order.
 pub fn interesting_packets(intent: &Intent) -> Vec<Packet> {
     let senders = senders(intent);
     let mut packets = Vec::new();
@@ -51,8 +52,8 @@ fn is_host_address(intent: &Intent, address: IpAddr) -> bool {
     answers_node_ports || addresses(&HOST_ADDRESSES).any(|own| own == address)
 }
 
-/// Strangers, the node by its different addresses, pods here and elsewhere, and every endpoint (which may reach
-/// itself).
+/// External clients, the node with its different addresses, pods on this node and elsewhere, and every endpoint (which
+/// may connect to itself).
 fn senders(intent: &Intent) -> Vec<(IpAddr, Origin)> {
     let interface = |name: &str| Origin::Interface(name.to_owned());
     let strangers =
@@ -80,8 +81,8 @@ fn senders(intent: &Intent) -> Vec<(IpAddr, Origin)> {
     senders
 }
 
-/// Every frontend; the same address with another port or protocol; node ports on all host addresses, on another
-/// node and on loopback; addresses of the Service ranges that nobody has; and a place that is nobody's business.
+/// Every frontend; the same address with another port or protocol; node ports on all host addresses, on another node
+/// and on loopback; unused addresses in the ranges of Services; and addresses that no Service concerns.
 fn destinations(intent: &Intent) -> BTreeSet<(IpAddr, u16, Protocol)> {
     let mut all = BTreeSet::new();
     let places: Vec<IpAddr> =

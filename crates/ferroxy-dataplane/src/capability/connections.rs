@@ -1,4 +1,4 @@
-//! Stale connections: the host may go on translating a connection as it began, after its endpoint has left.
+//! Stale connections: the host may continue to translate a connection as it began, after its endpoint was removed.
 
 use std::fmt::Debug;
 use std::net::SocketAddr;
@@ -10,7 +10,8 @@ use crate::failure::Failure;
 /// The host's table of translated connections. Runs on the sweeper's thread.
 pub trait SweepsConnections: Debug + Send {
     /// Lists the selected connections and deletes those that `judge` calls stale. Connections come in chunks; `judge`
-    /// fills in one answer for each. What was deleted before a failure is in `deleted`.
+    /// fills in one answer for each. `deleted` is called with the number of deleted connections, also if a later step
+    /// fails.
     fn sweep(
         &mut self,
         selection: &[Selection],

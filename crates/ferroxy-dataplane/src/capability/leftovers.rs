@@ -4,16 +4,16 @@ use ferroxy_core::Family;
 
 use crate::failure::Failure;
 
-/// A dataplane that knows what others of its kind leave behind.
+/// A dataplane that knows what kube-proxy and Ferroxy in other modes leave behind.
 pub trait TakesOver {
-    /// Removes it, except for what this dataplane uses itself while it is in force. One thing that cannot be removed does
-    /// not keep the others.
+    /// Removes the leftovers, except for objects that this dataplane uses itself while it is in force. If one object
+    /// cannot be removed, the others are removed nevertheless.
     fn remove_leftovers(&mut self, in_force: InForce, established: Established) -> Leftovers;
 
-    /// The families whose Services only this dataplane serves: kube-proxy does not, or not yet. Where it serves, this dataplane's
-    /// state can go, and no connection fails.
+    /// The families whose Services only this dataplane serves, because kube-proxy does not serve them, or not yet. In
+    /// all other families, the state of this dataplane can be removed without failing a connection.
     ///
-    /// None where both use objects of the same names: kube-proxy changes what is there.
+    /// Empty if both use objects of the same names: then kube-proxy changes the existing objects.
     fn not_replaced(&mut self) -> Result<Vec<Family>, Failure> {
         Ok(Vec::new())
     }
@@ -23,29 +23,29 @@ pub trait TakesOver {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InForce {
     Yes,
-    /// Cleanup: everything goes.
+    /// Cleanup: everything is removed.
     No,
 }
 
-/// What becomes of connections that go through what was left.
+/// What happens to connections that use leftovers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Established {
-    /// What they need stays.
+    /// The objects that they need stay.
     GoOn,
     End,
 }
 
-/// What was found and what became of it; each text names some objects.
+/// The leftovers that were found, and what was done with them; each text names some objects.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Leftovers {
-    /// Of kube-proxy.
+    /// Removed objects of kube-proxy.
     pub removed: Vec<String>,
-    /// Of Ferroxy in another mode.
+    /// Removed objects of Ferroxy in another mode.
     pub own: Vec<String>,
-    /// What stays because another program uses it.
+    /// Objects that stay because another program uses them.
     pub kept: Vec<String>,
-    /// What could not be removed, and why.
+    /// Objects that could not be removed, and why.
     pub failed: Vec<String>,
-    /// How many connections still use what stays for them.
+    /// How many connections still use objects that stay for them.
     pub connections: u64,
 }

@@ -22,39 +22,39 @@ use crate::outcome::{Outcome, Programmed, Repair};
 
 /// The state outlives the process: a start may find what an earlier run, or another process, left.
 pub trait Persists {
-    /// Nothing of ours is in force yet, and nothing that ours replaces.
+    /// Whether nothing is in force yet: neither our state nor state that ours replaces.
     fn is_cold(&mut self) -> Result<bool, Failure>;
 
-    /// `start` will be called soon: what takes long and depends on no Intent can begin now, in the background.
+    /// `start` will be called soon: slow work that depends on no Intent can begin now, in the background.
     fn look_ahead(&mut self) {}
 
-    /// While this is on, `start` and `verify` remove nothing that they do not know: not all of the cluster can be read.
+    /// While this is on, `start` and `verify` remove no unknown state, because not all of the cluster can be read.
     fn keep_unknown(&mut self, keep: bool);
 
-    /// How much of a Service of this Intent is in force, whoever programmed it.
+    /// How much of a Service of this Intent is in force, whichever process programmed it.
     fn programmed(&mut self, intent: &Intent, service: &Arc<ServiceIntent>) -> Result<Programmed, Failure>;
 }
 
-/// Others can change the state: it can be compared with what it must be.
+/// Other programs can change the state, so it can be compared with the desired state.
 pub trait Verifies {
-    /// A cheap look at what others did since the last one.
+    /// A cheap check for changes by other programs since the last check.
     fn changed_by_others(&mut self) -> Result<Changed, Failure>;
 
     /// Compares everything, and repairs what differs.
     fn verify(&mut self) -> Result<Repair, Failure>;
 }
 
-/// What a cheap look finds.
+/// The result of the cheap check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Changed {
     Nothing,
-    /// State that is certainly not ours. It may belong to a kube-proxy that still runs.
+    /// Only state that is certainly not ours. It may belong to a kube-proxy that still runs.
     Elsewhere,
-    /// Perhaps ours: verify.
+    /// Perhaps our state: verify.
     Ours,
 }
 
-/// Notices at once when others change the state.
+/// Notices at once when other programs change the state.
 pub trait Watches {
     /// Calls back from a thread of its own, until the process ends. The text says what was noticed.
     fn watch(&mut self, notify: Notify) -> Result<(), Failure>;
@@ -63,23 +63,23 @@ pub trait Watches {
 /// `false`: the receiver is gone, stop watching.
 pub type Notify = Box<dyn Fn(&'static str) -> bool + Send>;
 
-/// Changes leave something unused behind, which is removed later.
+/// Changes leave unused objects behind, which are removed later.
 pub trait Tidies {
     fn tidy(&mut self) -> Result<Outcome, Failure>;
 }
 
-/// Endpoints that leave keep their connections for a while.
+/// Removed endpoints keep their connections for a while.
 pub trait Drains {
     /// Removes the endpoints whose last connection has ended, or whose time is over.
     fn drain(&mut self) -> Result<Outcome, Failure>;
 
-    /// When to look next; `None` when nothing drains.
+    /// How long to wait before the next `drain`; `None` when nothing drains.
     fn next_look(&self) -> Option<Duration>;
 }
 
-/// What serves clients ends with the process: a successor takes over listening sockets, and connections finish.
+/// Listeners and connections end with the process: a successor takes over listening sockets, and connections finish.
 pub trait HandsOver {
-    /// A successor serves new clients now.
+    /// Whether a successor serves new clients now.
     fn is_superseded(&self) -> bool;
 
     /// Serves no new clients, lets connections finish for at most `grace`, and returns how many were cut.
@@ -92,7 +92,7 @@ pub trait Ejects: Debug + Send + Sync {
     fn pardon(&self, endpoint: SocketAddr);
 }
 
-/// Services are rules, and rules can be counted.
+/// Services are programmed as rules, which can be counted.
 pub trait CountsRules {
     fn rule_counts(&self) -> Vec<RuleCount>;
 }
@@ -107,7 +107,7 @@ pub struct RuleCount {
     pub last: u64,
 }
 
-/// What it programs can be refused, object by object, and is counted.
+/// The objects that it programs can be refused one by one, and refusals are counted.
 pub trait CountsRefusals {
     fn refusals(&self) -> Vec<RefusalCount>;
 }
@@ -122,7 +122,7 @@ pub struct RefusalCount {
     pub count: u64,
 }
 
-/// A call may take minutes: it can show meanwhile that it makes progress.
+/// A call may take minutes, and can show that it makes progress.
 pub trait SignsOfLife {
     /// `alive` is called about once a second while a call makes progress.
     fn show_life(&mut self, alive: Box<dyn Fn() + Send>);

@@ -1,15 +1,15 @@
-//! Connections of local clients that are made past the dataplane: whether they really are, and how many.
+//! Connections of local clients that bypass the dataplane: whether they are translated at the socket, and how many.
 
 use std::fmt::Debug;
 
-/// Reads what is known about it. Runs on threads of the node's HTTP services.
+/// Reads the state of the translation. Runs on threads of the node's HTTP services.
 pub trait TranslatesSockets: Debug + Send {
     fn read(&mut self) -> SocketReport;
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SocketReport {
-    /// `host` and `pods`, as far as they are asked for.
+    /// `host` and `pods`, as far as translation is requested for them.
     pub clients: Vec<ClientReport>,
     /// Elements in force.
     pub frontends: u64,

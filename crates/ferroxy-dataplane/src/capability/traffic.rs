@@ -17,11 +17,11 @@ pub trait CountsTraffic: Debug + Send {
     fn limit(&self) -> u64;
 }
 
-/// Where clients connected to, and who served them.
+/// The frontend that clients connected to, and the endpoint that served them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Flow {
     pub protocol: Protocol,
-    /// As the client wrote it. For a node port, one of this host's addresses.
+    /// The address that the client used. For a node port, one of this host's addresses.
     pub frontend: SocketAddr,
     pub endpoint: SocketAddr,
 }

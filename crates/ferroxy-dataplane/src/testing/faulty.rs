@@ -31,7 +31,7 @@ pub struct Faults {
 impl Faults {
     pub const NONE: Faults = Faults { seed: 0, refuse: 0, fail: 0, forget: 0, lose: 0 };
 
-    /// What scenarios run with unless they say otherwise.
+    /// The default faults of scenarios.
     pub fn usual(seed: u64) -> Faults {
         Faults { seed, refuse: 20, fail: 15, forget: 10, lose: 30 }
     }
@@ -76,7 +76,7 @@ impl Faulty {
         Faulty { inner, faults, dice: Dice::new(faults.seed), injected: Arc::default() }
     }
 
-    /// The faults so far; counted on while the dataplane is used.
+    /// The faults so far. Counting continues while the dataplane is used.
     pub fn injected(&self) -> Arc<Injected> {
         Arc::clone(&self.injected)
     }
@@ -249,7 +249,7 @@ impl Dice {
 mod tests {
     use super::*;
 
-    /// A method with a default is easily forgotten here, and then hides what the dataplane below can do.
+    /// A method with a default is easily forgotten here. This wrapper then hides what the dataplane below can do.
     #[test]
     fn every_method_of_the_contract_is_forwarded() {
         let methods = |text: &'static str| text.lines().filter_map(|it| it.strip_prefix("    fn "));

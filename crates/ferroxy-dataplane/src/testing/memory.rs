@@ -1,5 +1,5 @@
-//! A dataplane whose kernel is a map in memory. Tests look into that map, change it behind the dataplane's back, and keep it
-//! over a restart. It writes down what it is asked to do.
+//! A dataplane whose kernel is a map in memory. Tests look into that map, change it behind the dataplane's back, and
+//! keep it over a restart. A journal has all calls.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,7 +13,7 @@ use crate::{
     Repair,
 };
 
-/// What outlives the process. Clones share it.
+/// The state that outlives the process. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct Kernel {
     contents: Arc<Mutex<Contents>>,
@@ -28,7 +28,7 @@ struct Contents {
     script: Script,
 }
 
-/// What goes wrong, as the test says.
+/// The faults that the test requests.
 #[derive(Debug, Default)]
 struct Script {
     failures: usize,
@@ -50,25 +50,25 @@ impl Kernel {
         self.contents.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Something is in force already: a start is not a cold one.
+    /// A kernel in which something is in force already: a start is not a cold one.
     pub fn warm() -> Kernel {
         let kernel = Kernel::default();
         kernel.contents().node = Some(NodeIntent::default());
         kernel
     }
 
-    /// What is in force now, whoever programmed it.
+    /// The Intent in force now, whichever program changed it last.
     pub fn intent(&self) -> Intent {
         let contents = self.contents();
         Intent { node: contents.node.clone().unwrap_or_default(), services: contents.services.clone() }
     }
 
-    /// What the dataplane was asked to do since the last call, one line each.
+    /// The calls of the dataplane since the last `take_journal`, one line each.
     pub fn take_journal(&self) -> Vec<String> {
         std::mem::take(&mut self.contents().journal)
     }
 
-    /// So many of the next attempts fail as a whole.
+    /// This many of the next attempts fail as a whole.
     pub fn fail_next(&self, attempts: usize) {
         self.contents().script.failures = attempts;
     }
@@ -83,7 +83,7 @@ impl Kernel {
         self.contents().script.unrepairable = what.map(str::to_owned);
     }
 
-    /// So many looks until nothing drains any more.
+    /// After this many calls of `drain`, nothing drains any more.
     pub fn drain_for(&self, looks: usize) {
         self.contents().script.draining = looks;
     }
@@ -92,12 +92,12 @@ impl Kernel {
         self.contents().script.tidying_finds_drift = true;
     }
 
-    /// This is what it cannot do, for any Service.
+    /// The dataplane reports this shortcoming for every Service.
     pub fn fall_short(&self, reason: &str) {
         self.contents().script.shortcoming = Some(reason.to_owned());
     }
 
-    /// Another program removes a Service; whoever watches is notified.
+    /// Another program removes a Service, and the watch is notified.
     pub fn tamper(&self, service: &ServiceName) {
         let mut contents = self.contents();
         contents.services.remove(service);

@@ -1,4 +1,4 @@
-//! A mode that exists only in tests, with a setting and a flag of its own: it shows what adding a dataplane takes.
+//! A mode that exists only in tests, with a setting and a flag of its own. It shows what adding a dataplane requires.
 
 use std::fmt;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Removes kube-proxy's chains from the tables of `iptables-legacy`. Such a table can only be replaced as a whole; the new one
-//! has the rules of others with their counters.
+//! Removes kube-proxy's chains from the tables of `iptables-legacy`. Such a table can only be replaced as a whole; the
+//! new one keeps the rules of other programs, with their counters.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -21,7 +21,7 @@ use super::xtables_lock::{self, Lock, State};
 const ATTEMPTS: usize = 5;
 
 pub(super) fn remove(spared: Spared, report: &mut Leftovers) {
-    // One for all tables: if another program holds it, the wait is the same for six tables as for one.
+    // One lock for all tables: if another program holds it, the wait is the same for six tables as for one.
     let mut lock = Lock::new(Path::new(xtables_lock::PATH), xtables_lock::PATIENCE);
     for (family, word) in [(Family::Ip, "ip"), (Family::Ip6, "ip6")] {
         match xtables::tables(family) {

@@ -1,5 +1,5 @@
-//! Removes kube-proxy's chains from the tables of `iptables-nft`, which are nftables tables of well-known names. Its rules have
-//! matches that ferroxy-netlink cannot decode; only their jump targets matter here.
+//! Removes kube-proxy's chains from the tables of `iptables-nft`, which are nftables tables of well-known names.
+//! kube-proxy's rules have matches that ferroxy-netlink cannot decode; only their jump targets matter here.
 
 use ferroxy_dataplane::capability::leftovers::Leftovers;
 use ferroxy_netlink::error::Error;
@@ -91,7 +91,7 @@ struct Steps<'a> {
 
 impl Steps<'_> {
     fn add(&mut self, operation: impl FnOnce(&mut Batch)) -> Result<(), CommitError> {
-        /// No operation here takes more bytes.
+        /// The most bytes that one operation here takes.
         const LARGEST: usize = 512;
         operation(&mut self.batch);
         if self.batch.bytes() + LARGEST > self.connection.max_batch_bytes() { self.commit() } else { Ok(()) }

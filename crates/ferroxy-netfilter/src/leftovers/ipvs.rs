@@ -1,18 +1,19 @@
-//! Removes what kube-proxy's ipvs mode left besides its chains: virtual servers, the device that carries their addresses, and
-//! the sets that its rules match against. Virtual servers, sets and devices of others stay.
+//! Removes what kube-proxy's ipvs mode left besides its chains: virtual servers, the device that carries their
+//! addresses, and the sets that its rules match against. Virtual servers, sets and devices of other programs stay.
 //!
-//! Established connections depend on IPVS: only IPVS knows how to translate them. New connections are ours as soon as our rules
-//! are in force, because those see packets first (PREROUTING and OUTPUT, before the LOCAL_IN of IPVS). So virtual servers with
-//! connections stay until these end, together with what they need:
+//! Established connections depend on IPVS: only IPVS knows how to translate them. New connections are translated by our
+//! rules as soon as these are in force, because they see packets before IPVS (PREROUTING and OUTPUT come before the
+//! LOCAL_IN of IPVS). So virtual servers with connections stay until the connections end, together with what they need:
 //!
 //! ```text
 //! the address on kube-ipvs0    delivers packets to LOCAL_IN, where IPVS takes them
 //! the chain KUBE-IPVS-FILTER   protects the host's own programs at that address (`names::Spared`)
 //! the sets                     that chain matches against them; and they show, also after a restart, which servers are kube-proxy's
 //! ```
-//! Its other chains are not needed: they decided at the first packet of a connection whether to masquerade it, and connection
-//! tracking remembers that. A virtual server that stays has weight 0 for all destinations, so that packets which our rules do not
-//! translate (to a deleted Service, to a node port on another address) find no endpoint there.
+//! kube-proxy's other chains are not needed: they decided at the first packet of a connection whether to masquerade it,
+//! and connection tracking remembers that. A virtual server that stays has weight 0 for all destinations, so that
+//! packets which our rules do not translate (to a deleted Service, to a node port on another address) find no endpoint
+//! there.
 
 mod evidence;
 mod server;
@@ -36,7 +37,7 @@ use super::{Own, failed};
 use evidence::Evidence;
 use server::{Server, partition};
 
-/// What kube-proxy left, and which of it can go.
+/// The objects that kube-proxy left, and which of them can be removed.
 #[derive(Debug, Default)]
 pub(super) struct VirtualServers {
     /// Names.
@@ -71,12 +72,12 @@ impl VirtualServers {
         Ok(VirtualServers { sets, has_device: device.is_some(), addresses, going, staying })
     }
 
-    /// Whether some must stay for established connections.
+    /// Whether some virtual servers must stay for established connections.
     pub(super) fn are_needed(&self) -> bool {
         !self.staying.is_empty()
     }
 
-    /// Call it after the chains are removed: their rules use the sets.
+    /// To be called after the chains are removed: their rules use the sets.
     pub(super) fn remove(self, report: &mut Leftovers) {
         report.connections = self.staying.iter().map(Server::connections).sum();
         if let Err(error) = self.try_remove(report) {
@@ -84,8 +85,8 @@ impl VirtualServers {
         }
     }
 
-    /// In this order, and each step only if the one before succeeded: a later attempt recognises the virtual servers by the
-    /// device and the sets.
+    /// The order matters, and each step runs only if the previous one succeeded: a later attempt recognises the virtual
+    /// servers by the device and the sets.
     fn try_remove(&self, report: &mut Leftovers) -> Result<(), Error> {
         refuse_new_connections(&self.staying)?;
         remove_servers(&self.going, report)?;
@@ -151,7 +152,7 @@ fn find_servers(evidence: &Evidence) -> Result<Vec<Server>, Error> {
     its.into_iter().map(count).collect()
 }
 
-/// Sets weight 0: established connections go on, and there are no new ones.
+/// Sets weight 0: established connections continue, and IPVS accepts no new ones.
 fn refuse_new_connections(servers: &[Server]) -> Result<(), Error> {
     let mut changes = Vec::new();
     for server in servers {
@@ -183,9 +184,9 @@ fn conclude(count: usize, mut refused: Vec<Refused>, gone: Errno) -> Result<usiz
     refused.into_iter().next().map_or(Ok(count), |first| Err(first.error))
 }
 
-/// Deletes the connection tracking entries of removed virtual servers. While an entry exists, no nat rule sees the packets of its
-/// connection, and they get lost. Without it their next packet starts a new connection with our rules: UDP goes on with that,
-/// and a TCP endpoint answers with a reset, which is better than silence.
+/// Deletes the connection tracking entries of removed virtual servers. While an entry exists, no nat rule sees the
+/// packets of its connection, and they are lost. Without the entry, the next packet starts a new connection with our
+/// rules: UDP continues with it, and a TCP endpoint answers with a reset, which is better than silence.
 fn forget_connections<'s>(ended: impl Iterator<Item = &'s Server>) -> Result<(), Error> {
     let mut places: BTreeMap<(bool, u8), BTreeSet<(IpAddr, u16)>> = BTreeMap::new();
     for server in ended.filter(|server| server.remembered() > 0) {
@@ -209,7 +210,7 @@ fn forget_connections<'s>(ended: impl Iterator<Item = &'s Server>) -> Result<(),
             }
         });
         match listed {
-            // Without ctnetlink they time out.
+            // Without ctnetlink, the entries stay until they time out.
             Err(error) if conntrack::is_missing(&error) => return Ok(()),
             other => other?,
         }

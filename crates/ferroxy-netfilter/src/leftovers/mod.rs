@@ -1,16 +1,16 @@
-//! Taking over: removes what kube-proxy left in this kernel, in whatever mode it ran, and what Ferroxy left in another mode.
-//! (iptables chains have the same names in both; the nftables tables differ.) When to look, and for how long connections may
-//! go on, is the agent's decision.
+//! Taking over: removes what kube-proxy left in this kernel, in whatever mode it ran, and what Ferroxy left in another
+//! mode. (iptables chains have the same names in both; the nftables tables differ.) The agent decides when to look for
+//! leftovers, and how long connections may continue.
 //!
 //! ```text
-//! nftables.rs         kube-proxy's nftables tables that come back after ours replaced them; our own table, in another mode
+//! nftables.rs         kube-proxy's nftables tables that were recreated after ours replaced them; our own table, in another mode
 //! iptables_nft.rs     kube-proxy's chains of the nft variant of iptables, over netlink
 //! iptables_legacy.rs  the same of the legacy variant, through socket options, holding its lock (xtables_lock.rs)
 //! ipvs.rs             kube-proxy's virtual servers, after the chains, with their device and the sets that chains match against;
 //!                     what established connections need stays until they end
 //! ```
-//! `names.rs` knows the names that kube-proxy uses, `removal.rs` decides which chains can go. Rules of others stay, even in the
-//! same chains.
+//! `names.rs` has the names that kube-proxy uses, `removal.rs` decides which chains can be removed. Rules of other
+//! programs stay, even in the same chains.
 
 mod iptables_legacy;
 mod iptables_nft;
@@ -37,8 +37,8 @@ pub enum Own {
     Portals,
 }
 
-/// Removes what was left, except for the objects of the mode in force. With no mode in force, everything goes. An object that
-/// cannot be removed does not keep the others.
+/// Removes what was left, except for the objects of the mode in force. With no mode in force, everything is removed. If
+/// one object cannot be removed, the others are removed nevertheless.
 pub fn remove(in_force: Option<Own>, established: Established) -> Leftovers {
     let mut report = Leftovers::default();
     nftables::remove(in_force, &mut report);

@@ -29,7 +29,7 @@ const CHAINS: [(&str, &str, &[Own]); 23] = [
     ("filter", "KUBE-IPVS-FILTER", &[Ipvs]),
     ("filter", "KUBE-IPVS-OUT-FILTER", &[Ipvs]),
     ("mangle", "KUBE-PROXY-CANARY", &[Iptables]),
-    // Of its former userspace mode, and of ours.
+    // Chains of kube-proxy's former userspace mode, and of ours.
     ("nat", "KUBE-PORTALS-CONTAINER", &[Portals]),
     ("nat", "KUBE-PORTALS-HOST", &[Portals]),
     ("nat", "KUBE-NODEPORT-CONTAINER", &[Portals]),
@@ -43,7 +43,7 @@ const PREFIXES: [&str; 6] = ["KUBE-SVC-", "KUBE-SVL-", "KUBE-SEP-", "KUBE-FW-", 
 /// The device of ipvs mode that carries the addresses of Services.
 pub(super) const DEVICE: &str = "kube-ipvs0";
 
-/// The sets of ipvs mode: what follows `KUBE-`, or `KUBE-6-` for IPv6.
+/// The sets of ipvs mode, without the prefix `KUBE-`, or `KUBE-6-` for IPv6.
 const SETS: [&str; 17] = [
     "LOOP-BACK",
     "CLUSTER-IP",
@@ -64,7 +64,7 @@ const SETS: [&str; 17] = [
     "IPVS-IPS",
 ];
 
-/// Additional sets of Ferroxy's ipvs mode. The last exists only while one set replaces another.
+/// Additional sets of Ferroxy's ipvs mode. The last one exists only while one set replaces another.
 const OWN_SETS: [&str; 3] = ["NONE-LOCAL", "DROPPED", "REPLACEMENT"];
 
 /// The chain of ipvs mode that rejects packets to addresses of [`DEVICE`] at ports without a virtual server, so that they do
@@ -74,16 +74,16 @@ const GUARD: (&str, &str) = ("filter", "KUBE-IPVS-FILTER");
 /// Objects with kube-proxy's names that stay.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Spared {
-    /// What this mode creates itself.
+    /// The objects that this mode creates itself.
     pub(super) in_force: Option<Own>,
-    /// The chain that guards the addresses of [`DEVICE`], while it has any.
+    /// The chain that guards the addresses of [`DEVICE`], while some of them stay.
     pub(super) guard: bool,
 }
 
 /// The longest name that a set can have. kube-proxy truncates the two that are longer.
 const LONGEST_SET_NAME: usize = 31;
 
-/// Whether a chain is kube-proxy's and nobody needs it.
+/// Whether a chain is kube-proxy's and unused: no mode in force creates it, and it is not the guard that is spared.
 pub(super) fn is_leftover(table: &str, chain: &str, spared: Spared) -> bool {
     if spared.guard && (table, chain) == GUARD {
         return false;

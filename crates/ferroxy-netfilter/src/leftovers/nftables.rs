@@ -1,5 +1,6 @@
-//! nftables tables that nobody needs any more: kube-proxy's, and Ferroxy's own where another mode is in force.
-//! (Usually kube-proxy's table goes in the transaction that creates ours. Here it goes when it came back, and for `cleanup`.)
+//! Removes unused nftables tables: kube-proxy's, and Ferroxy's own if another mode is in force. (Usually the
+//! transaction that creates our table deletes kube-proxy's. This code deletes it if it was recreated, and for
+//! `cleanup`.)
 
 use ferroxy_core::Family;
 use ferroxy_dataplane::capability::leftovers::Leftovers;

@@ -7,18 +7,18 @@ use super::names::{BUILT_IN, Spared, is_leftover};
 /// A rule that jumps to a chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Jump {
-    /// What identifies it in its table.
+    /// Identifies the rule in its table.
     pub(super) rule: u64,
     pub(super) to: String,
 }
 
 #[derive(Debug, PartialEq, Eq, Default)]
 pub(super) struct Removal {
-    /// With all their rules.
+    /// Chains to remove, with all their rules.
     pub(super) chains: BTreeSet<String>,
-    /// Single rules, of chains that stay.
+    /// Single rules to remove from chains that stay.
     pub(super) rules: Vec<(String, u64)>,
-    /// Chains that stay because a chain of others jumps to them; with one such chain for each.
+    /// Chains that stay because another chain that stays jumps to them, each with one such chain.
     pub(super) kept: BTreeMap<String, String>,
 }
 
@@ -28,11 +28,11 @@ impl Removal {
     }
 }
 
-/// Removes the chains that kube-proxy left, and the rules of built-in chains that jump to them. A chain to which a chain of
-/// others jumps (port mappers of CNI use KUBE-MARK-MASQ) stays, with all chains that it needs.
+/// Removes the chains that kube-proxy left, and the rules of built-in chains that jump to them. If a chain of another
+/// program jumps to a chain (port mappers of CNI use KUBE-MARK-MASQ), the chain stays, with all chains that it needs.
 ///
-/// `chains` are all chains of the table. `jumps_of` is called only for chains of others, and for those of kube-proxy that stay:
-/// kube-proxy may have tens of thousands of chains, and reading the rules of all would take long.
+/// `chains` are all chains of the table. `jumps_of` is called only for chains of other programs, and for chains of
+/// kube-proxy that stay: kube-proxy may have tens of thousands of chains, and reading the rules of all would take long.
 pub(super) fn plan<E>(
     table: &str,
     chains: &[String],

@@ -31,10 +31,10 @@ enum Taken {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum State<'a> {
     Held,
-    /// Another program may be replacing the same table: no.
+    /// No: another program may be replacing the same table.
     Busy(&'a str),
-    /// This process cannot see the lock file, as in a container without it (only iptables and ipvs mode need it): yes. The kernel
-    /// refuses a replacement if the number of rules has changed since they were read.
+    /// Yes: this process cannot open the lock file, as in a container without it (only iptables and ipvs mode need it).
+    /// The kernel refuses a replacement if the number of rules has changed since they were read.
     Absent(&'a str),
 }
 

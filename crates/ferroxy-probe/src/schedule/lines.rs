@@ -1,15 +1,15 @@
-//! Who probes next, when more is due than the limits of a node allow. Namespaces take turns; within one, whoever waits longest
-//! is next.
+//! Decides which endpoint is probed next when more probes are due than the limits of a node allow. Namespaces take
+//! turns; within a namespace, the endpoint that has waited longest is next.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Probes of a node in a second, and at the same time.
+/// The most probes of a node in a second, and at the same time.
 const MOST_A_SECOND: usize = 500;
 const MOST_AT_ONCE: usize = 64;
 
-/// Of one namespace at the same time: endpoints that do not answer take their whole timeout.
+/// The most probes of one namespace at the same time: endpoints that do not answer take their whole timeout.
 const MOST_OF_NAMESPACE: usize = 32;
 
 #[derive(Debug, Default)]
@@ -58,7 +58,7 @@ impl Lines {
         self.forget_if_empty(namespace);
     }
 
-    /// It is due.
+    /// The endpoint is due.
     pub(super) fn wait(&mut self, namespace: &str, due: Instant, id: u64) {
         if let Some(line) = self.namespaces.get_mut(namespace) {
             line.waiting.insert((due, id));
@@ -66,7 +66,7 @@ impl Lines {
         self.take_turn(namespace);
     }
 
-    /// The next to start now, if the limits allow one.
+    /// The next probe to start now, if the limits allow one.
     pub(super) fn start_next(&mut self, now: Instant) -> Option<u64> {
         self.forget_starts(now);
         while self.running.len() < MOST_AT_ONCE && self.recent.len() < MOST_A_SECOND {
@@ -98,7 +98,7 @@ impl Lines {
         self.running.keys()
     }
 
-    /// When `start_next` may have one, if nothing ends before.
+    /// When `start_next` may return a probe, if none ends before.
     pub(super) fn next_start(&self, now: Instant) -> Option<Instant> {
         if self.turns.is_empty() || self.running.len() >= MOST_AT_ONCE {
             return None;

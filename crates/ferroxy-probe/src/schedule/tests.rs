@@ -1,4 +1,4 @@
-//! The scheduler with a clock of the test's own: no second of it takes a second.
+//! Tests of the scheduler with a simulated clock: no test waits for real time to pass.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -19,7 +19,7 @@ struct Bench {
     most_at_once: usize,
     /// When each probe began, in order.
     sent: Vec<(f64, Target)>,
-    /// When each verdict came, about whom, and whether it is "down".
+    /// When each verdict came, its target, and whether it is "down".
     verdicts: Vec<(f64, Target, bool)>,
     is_idle: bool,
     figures: Figures,
@@ -64,7 +64,7 @@ impl Bench {
         }
     }
 
-    /// The Service `default/web` with so many endpoints and an interval of five seconds.
+    /// The Service `default/web` with this many endpoints and an interval of five seconds.
     fn with(endpoints: usize) -> Bench {
         let mut bench = Bench::new();
         bench.set(&web(), probing(5, 0..endpoints, 1));
@@ -79,7 +79,7 @@ impl Bench {
         self.now.duration_since(self.began).as_secs_f64()
     }
 
-    /// Lets time pass, and calls the scheduler when it wants to be called.
+    /// Advances the clock, and calls the scheduler at the times that it requests.
     fn run(&mut self, seconds: f64, answers: Answers<'_>) {
         let end = self.now + Duration::from_secs_f64(seconds);
         loop {
@@ -240,13 +240,13 @@ fn a_service_without_traffic_is_probed_once_a_minute() {
 fn what_is_late_because_the_node_slept_does_not_count() {
     let mut bench = Bench::with(50);
     bench.run(20.0, &at_once);
-    // One under way when the machine stops, as late as possible.
+    // Probes that take five seconds are under way when the machine stops.
     bench.run(5.0, &|_, _| (FAILED, 5.0));
     let under_way = bench.running.len();
     assert!(under_way > 0);
     let failed_before = bench.figures.uncounted;
     bench.now += Duration::from_secs(3600);
-    // Right after it goes on nothing answers for a moment.
+    // For a moment after the machine resumes, nothing answers.
     let woken = bench.clock();
     bench.run(3.0, &|_, at| (if at < woken + 0.5 { FAILED } else { Outcome::Passed }, 0.0));
     assert!(bench.figures.uncounted >= failed_before + 50, "{:?}", bench.figures);
@@ -267,7 +267,7 @@ fn probes_that_a_sleep_cut_short_do_not_count_even_if_nothing_else_is_due() {
 
 #[test]
 fn what_is_late_because_of_the_limits_counts() {
-    // So many that time out need longer than the interval to have a turn.
+    // With this many endpoints that time out, it takes longer than the interval until each has a turn.
     let mut bench = Bench::with(600);
     bench.run(240.0, &|_, _| (FAILED, 1.0));
     let down = bench.verdicts.iter().filter(|(_, _, is_down)| *is_down).count();

@@ -12,13 +12,13 @@ use crate::facts::interner::Interner;
 use crate::foreign;
 use crate::name::{Family, ServiceName};
 
-/// The most ports of a slice: as many as the API accepts. More in a list are not read.
+/// The most ports of a slice: as many as the API accepts. Further ports are not read.
 pub(crate) const MOST_PORTS: usize = 20_000;
 
 /// Longest port name that the API accepts.
 const LONGEST_PORT_NAME: usize = 63;
 
-/// The Service with the slice, if the slice belongs to one; and what is wrong with its fields.
+/// Returns the Service and the packed slice, if the slice belongs to a Service; and what is wrong with its fields.
 pub(in crate::facts) fn read(
     name: &str,
     object: event::EndpointSlice,
@@ -120,7 +120,7 @@ fn read_endpoints(
     kept
 }
 
-/// Only the first address is used: by the API, all addresses are the same endpoint.
+/// Only the first address is used: according to the API, all addresses of an entry are the same endpoint.
 fn read_address(i: usize, addresses: &[String], family: Family, notes: &mut Notes) -> Option<IpAddr> {
     let effect = "the endpoint is skipped";
     let Some(first) = addresses.first() else {

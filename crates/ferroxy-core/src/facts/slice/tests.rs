@@ -156,7 +156,8 @@ fn absent_conditions_mean_ready() {
     assert!(!leaving.ready() && leaving.serving() && leaving.terminating());
 }
 
-/// The first three are named after a Service: not always the one that they belong to, and not always one that exists.
+/// The first three slices are named after a Service, but not always after their own, and not always after one that
+/// exists.
 #[test]
 fn a_slice_is_found_by_its_name_whatever_it_is_called() {
     let names =
@@ -174,7 +175,7 @@ fn a_slice_is_found_by_its_name_whatever_it_is_called() {
         assert_eq!((slices.count_of(&web()), slices.count()), (7, 8));
         let of_web: Vec<String> = slices.of(&web()).map(|slice| slice.name()).collect();
         assert!(of_web.is_sorted(), "{of_web:?}");
-        // From one Service to the other, and away.
+        // Moves each slice to another Service, then removes it.
         for name in &names {
             let concerned = put(&mut slices, name, of_service(service, &["10.0.0.2"]));
             assert!(concerned.contains(&"default/web".to_owned()), "{name}");
@@ -198,7 +199,7 @@ fn what_is_wrong_with_a_slice_goes_with_it() {
     let others = |slices: &Slices, known: &str| slices.other_faults(|it| it.name() == known).count();
     assert_eq!((others(&slices, "web"), others(&slices, "api")), (1, 2));
     assert!(put(&mut slices, "default/none", broken()).is_empty());
-    // The fault alone is a change, too.
+    // A changed fault alone counts as a change, too.
     assert_eq!(put(&mut slices, "default/web-1", of_service("web", &[])), ["default/web"]);
     assert_eq!((others(&slices, "api"), only(&slices).diagnostics().len()), (1, 0));
     slices.replace("default/none", None);

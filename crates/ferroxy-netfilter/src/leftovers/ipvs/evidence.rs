@@ -1,4 +1,5 @@
-//! Which virtual servers are kube-proxy's. The kernel does not store who created one, so addresses and sets must tell.
+//! Which virtual servers are kube-proxy's. The kernel does not store the creator of a virtual server, so addresses and
+//! sets identify it.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -48,7 +49,7 @@ impl Evidence {
                 Member::IpPort(ipset::Address { ip, protocol, port }) => {
                     self.in_sets.insert((ip, protocol, port));
                 }
-                // Endpoints and clients, not servers; and the addresses of the device again.
+                // These are endpoints and clients, not servers, or repeat the addresses of the device.
                 Member::Ip(_) | Member::IpPortIp(..) | Member::IpPortNet(..) => {}
             }
         }

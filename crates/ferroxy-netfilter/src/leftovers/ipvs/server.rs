@@ -13,8 +13,8 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// The connections that break without it. UDP has none: a client that keeps its socket starts again with our rules, once
-    /// connection tracking has forgotten it.
+    /// The connections that break without this server. UDP has none: a client that keeps its socket starts again with
+    /// our rules, once the connection tracking entry is deleted.
     pub(super) fn connections(&self) -> u64 {
         if self.is_udp() { 0 } else { self.remembered() }
     }
@@ -28,14 +28,15 @@ impl Server {
         i32::from(self.address.protocol) == libc::IPPROTO_UDP
     }
 
-    /// It still accepts new connections.
+    /// Whether it still accepts new connections.
     pub(super) fn is_open(&self) -> bool {
         self.destinations.iter().any(|found| found.destination.weight > 0)
     }
 }
 
-/// Those that stay, and those that go. An address of the device stays or goes as a whole: while it stays, packets to a port
-/// without a virtual server would reach the host's own programs.
+/// Splits the servers into those that stay and those that are removed. An address of the device stays or is removed
+/// with all its servers: while it stays, packets to a port without a virtual server would reach the host's own
+/// programs.
 pub(super) fn partition(servers: Vec<Server>, on_device: &BTreeSet<IpAddr>) -> (Vec<Server>, Vec<Server>) {
     let busy = servers.iter().filter(|server| server.connections() > 0).map(|server| server.address.ip);
     let held: BTreeSet<IpAddr> = busy.filter(|ip| on_device.contains(ip)).collect();
