@@ -1,4 +1,4 @@
-//! Writes a program top-down: jumps name a label, whose place may come later.
+//! Writes a program from top to bottom. Jumps refer to a label, which may be placed later.
 
 use std::error::Error;
 use std::fmt;
@@ -32,7 +32,7 @@ impl Assembler {
         Label(self.places.len() - 1)
     }
 
-    /// The next instruction is where the label leads.
+    /// Places the label at the next instruction.
     pub fn place(&mut self, label: Label) -> &mut Assembler {
         self.places[label.0] = Some(self.written.len());
         self
@@ -109,7 +109,7 @@ impl Assembler {
         self
     }
 
-    /// The program, with its jumps as distances.
+    /// The program, with the labels of its jumps resolved to distances.
     pub fn finish(&self) -> Result<Code, Unresolved> {
         let mut slots = vec![0];
         for (instruction, _) in &self.written {

@@ -8,13 +8,13 @@ use crate::instruction::{Arithmetic, Comparison, Instruction, KernelFunction, Op
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Code(pub Vec<Instruction>);
 
-/// Bytes that are no instruction of ours, by the position of the slot.
+/// The bytes at this slot are not an instruction that we use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Undecodable {
     pub slot: usize,
 }
 
-// Classes, and what is combined with them.
+// Classes of instructions, and the bits that are combined with them.
 const LOAD_IMMEDIATE: u8 = 0x18;
 const LOAD: u8 = 0x61;
 const STORE_CONSTANT: u8 = 0x62;
@@ -25,7 +25,7 @@ const ARITHMETIC: u8 = 0x07;
 const FROM_REGISTER: u8 = 0x08;
 const CALL: u8 = 0x85;
 const EXIT: u8 = 0x95;
-/// The second register of a 64-bit constant says that it is the descriptor of a map.
+/// As the source register of a 64-bit constant, it means that the constant is the descriptor of a map.
 const MAP: u8 = 1;
 
 const SIZES: [(Size, u8); 4] =
@@ -59,12 +59,12 @@ struct Slot {
 }
 
 impl Code {
-    /// How many slots the kernel counts.
+    /// The length of the program in slots, as the kernel counts it.
     pub fn slots(&self) -> usize {
         self.0.iter().map(Instruction::slots).sum()
     }
 
-    /// For the kernel, in the byte order of this machine. `map` is the descriptor of each map.
+    /// Encodes the program for the kernel, in the byte order of this machine. `map` returns the descriptor of a map.
     pub fn encode(&self, map: impl Fn(u32) -> i32) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.slots() * 8);
         for instruction in &self.0 {
@@ -75,7 +75,7 @@ impl Code {
         bytes
     }
 
-    /// The reverse; `map` is the position of the map with a descriptor.
+    /// Decodes a program. `map` returns the position of the map with a descriptor.
     pub fn decode(bytes: &[u8], map: impl Fn(i32) -> u32) -> Result<Code, Undecodable> {
         let mut code = Vec::new();
         let (mut chunks, mut at) = (bytes.chunks_exact(8), 0);
@@ -166,7 +166,7 @@ impl Slot {
         Some(Slot { code, to, from, offset, value })
     }
 
-    /// Of one slot.
+    /// Decodes an instruction that has one slot.
     fn instruction(self) -> Option<Instruction> {
         let Slot { code, offset, value, .. } = self;
         let (to, from) = (register(self.to)?, register(self.from)?);

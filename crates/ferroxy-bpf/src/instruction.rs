@@ -93,7 +93,7 @@ impl Register {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operand {
     Register(Register),
-    /// Extended by its sign to 64 bits.
+    /// Sign-extended to 64 bits.
     Constant(i32),
 }
 
@@ -109,7 +109,7 @@ impl From<i32> for Operand {
     }
 }
 
-/// All of 64 bits; numbers have no sign.
+/// Operations on unsigned numbers of 64 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arithmetic {
     Move,
@@ -162,7 +162,7 @@ pub enum KernelFunction {
     MonotonicTime = 5,
     SocketStorageGet = 107,
     SocketStorageDelete = 108,
-    /// Since Linux 5.7 in programs of socket addresses.
+    /// Available to programs for socket addresses since Linux 5.7.
     NamespaceCookie = 122,
 }
 
@@ -178,7 +178,7 @@ impl KernelFunction {
     ];
 }
 
-/// As `bpftool prog dump xlated` writes it, nearly.
+/// Similar to the output of `bpftool prog dump xlated`.
 impl fmt::Display for Instruction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,4 +1,4 @@
-//! BPF without a toolchain: programs are Rust values, loaded by our own bpf(2) calls. Knows nothing of Kubernetes.
+//! BPF without a toolchain: programs are Rust values, loaded by our own bpf(2) calls. Contains no Kubernetes logic.
 //!
 //! ```text
 //! Assembler ──▶ Code ──encode──▶ kernel (maps, programs, links, pins: Linux only)

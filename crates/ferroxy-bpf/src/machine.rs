@@ -1,5 +1,5 @@
-//! Executes a program as the kernel does, over maps that are values. What the kernel's verifier refuses is a [`Fault`] here,
-//! if it is executed.
+//! Executes a program as the kernel does, over maps that are values. An instruction that the kernel's verifier refuses is a
+//! [`Fault`] here, if it is executed.
 
 use std::error::Error;
 use std::fmt;
@@ -7,7 +7,7 @@ use std::fmt;
 use crate::code::Code;
 use crate::instruction::{Arithmetic, Comparison, Instruction, KernelFunction, Operand, Register, Size};
 
-/// What a program can reach through functions of the kernel.
+/// The maps, clocks and cookies that a program can reach through functions of the kernel.
 pub trait World {
     /// The sizes of a map's keys and values.
     fn sizes(&self, map: u32) -> (usize, usize);
@@ -19,7 +19,7 @@ pub trait World {
 
     fn delete(&mut self, map: u32, key: &[u8]);
 
-    /// Data of the socket; `create` makes an empty one where there is none.
+    /// Data of the socket; `create` makes empty data if there is none.
     fn storage(&mut self, map: u32, create: bool) -> Option<Vec<u8>>;
 
     fn monotonic_time(&mut self) -> u64;
@@ -31,22 +31,22 @@ pub trait World {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Context {
     pub memory: Vec<u8>,
-    /// Where in the memory the address of the socket is, and what is at that address.
+    /// The offset of the socket's address in `memory`, and the memory at that address.
     pub socket_at: usize,
     pub socket: Vec<u8>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// Outside of what an address leads to, or no address at all.
+    /// An access outside of the memory that an address leads to, or through a register that is no address.
     Memory { slot: usize },
     /// A register or a byte of the stack is read before it was written.
     Uninitialised { slot: usize },
-    /// Arithmetic with addresses that has no meaning, or memory that must not be written.
+    /// Invalid arithmetic or comparison of addresses, or a write to read-only memory.
     Refused { slot: usize },
-    /// A jump into nowhere, or no exit at the end.
+    /// A jump to a slot without an instruction, or a missing exit.
     Lost { slot: usize },
-    /// No program of ours takes that many.
+    /// More steps than any program of ours takes.
     Endless,
 }
 
@@ -85,7 +85,7 @@ struct Machine<'a> {
     registers: [Word; 11],
     stack: [Option<u8>; STACK],
     found: Vec<Found>,
-    /// Of the current instruction.
+    /// The slot of the current instruction.
     slot: usize,
 }
 
@@ -193,7 +193,7 @@ impl<'a> Machine<'a> {
                 Arithmetic::And => left & right,
                 Arithmetic::ShiftLeft => left << (right & 63),
                 Arithmetic::ShiftRight => left >> (right & 63),
-                // The kernel's rule: the remainder by zero is the number itself.
+                // As in the kernel, the remainder of a division by zero is the number itself.
                 Arithmetic::Modulo => left.checked_rem(right).unwrap_or(left),
             }),
             (Word::Address(region, at), Word::Number(right)) if operation == Arithmetic::Add => {
@@ -206,7 +206,7 @@ impl<'a> Machine<'a> {
     }
 
     fn compare(&self, comparison: Comparison, left: Register, right: Operand) -> Result<bool, Fault> {
-        // Addresses are compared with zero only: "was it found?".
+        // Addresses are only compared with zero: "was the element found?".
         let (left, right) = match (self.word(left)?, self.operand(right)?) {
             (Word::Number(left), Word::Number(right)) => (left, right),
             (Word::Address(..), Word::Number(0)) => (1, 0),
@@ -267,7 +267,7 @@ impl<'a> Machine<'a> {
             Region::Value(index) => {
                 let found = self.found.get_mut(index).ok_or(fault)?;
                 found.value.get_mut(range).ok_or(fault)?.copy_from_slice(&bytes);
-                // The storage of a socket belongs to the map alone: its key is empty.
+                // The storage of a socket has no key: pass an empty one.
                 self.world.update(found.map, found.key.as_deref().unwrap_or_default(), &found.value);
             }
         }
@@ -310,7 +310,7 @@ impl<'a> Machine<'a> {
             }
         };
         self.put(Register::R0, result);
-        // The kernel promises nothing about them after a call.
+        // A call clobbers these registers.
         for register in [Register::R1, Register::R2, Register::R3, Register::R4, Register::R5] {
             self.put(register, Word::Nothing);
         }

@@ -1,4 +1,4 @@
-//! Two States to a Plan that turns one into the other.
+//! Compares two States: the Plan that turns one into the other.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -32,7 +32,7 @@ fn who_serves(seen: &State) -> Before {
     }
 }
 
-/// `wanted`, and everything else of ours in `seen`: turning `seen` into this removes no Service.
+/// Adds all other objects of `seen` to `wanted`, so that turning `seen` into the result removes no Service.
 pub fn keeping_the_unknown(seen: &State, mut wanted: State) -> State {
     for (address, server) in &seen.servers {
         wanted.servers.entry(*address).or_insert_with(|| server.clone());
@@ -89,7 +89,7 @@ fn guards(seen: &State, wanted: &State, ops: &mut Vec<Op>) {
     ops.extend(present.difference(&wanted.guarded).map(|guard| Op::Unguard(*guard)));
 }
 
-/// Rewriting or removing the chain of the guards removes them.
+/// True if the chain of the guards is rewritten or removed, which removes the guards.
 fn guards_are_lost(family: Family, seen: &State, wanted: &State) -> bool {
     let chain = |state: &State| state.rules.table(family, TableName::Filter)?.chains.get(OUT_FILTER).cloned();
     chain(seen) != chain(wanted)
@@ -124,7 +124,7 @@ fn change_server(address: Address, seen: &VirtualServer, wanted: &VirtualServer,
     ops.extend(gone.filter_map(|(endpoint, weight)| leave(address, *endpoint, *weight)));
 }
 
-/// Only TCP connections have an end; a UDP client would stay at a pod that no longer exists.
+/// Drains TCP endpoints only: UDP has no end of a connection, so a client would stay at a pod that no longer exists.
 fn leave(address: Address, endpoint: SocketAddr, weight: u32) -> Option<Op> {
     match address.protocol {
         Protocol::Tcp if weight == 0 => None,

@@ -16,7 +16,7 @@ use crate::state::DEVICE;
 
 #[derive(Debug)]
 pub struct Doors {
-    /// One for each family.
+    /// One door for each family.
     pub rules: Vec<Door>,
     pub limits: Limits,
     pub bystander: Bystander,
@@ -47,7 +47,7 @@ pub enum Error {
     #[error(transparent)]
     Tool(#[from] tool::Error),
 
-    /// An operation that belongs to no Service, with the reason of the kernel.
+    /// An operation that belongs to no Service was refused, with the kernel's reason.
     #[error("{0}")]
     Refused(String),
 
@@ -69,7 +69,7 @@ impl Error {
     }
 }
 
-/// Drift is never suggested: after an error the next attempt reads the kernel anyway.
+/// No error becomes [`FailureKind::Drift`], because after any error the next attempt reads the kernel.
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         match error {
@@ -87,7 +87,7 @@ impl From<Error> for Failure {
 }
 
 impl Doors {
-    /// Loads the modules where the kernel has them as such.
+    /// Makes the kernel load its modules, if they are not built in.
     pub fn open(families: &[Family], settings: &Settings) -> Result<Doors, Error> {
         Ok(Doors {
             rules: families
@@ -113,7 +113,7 @@ impl Doors {
         self.rules.iter().map(|door| door.family).collect()
     }
 
-    /// Tells the rules which sets there are: they refer to them by numbers.
+    /// Passes the numbers of all sets to the doors of the rules: rules refer to sets by number.
     pub fn look_up_sets(&mut self) -> Result<(), Error> {
         if self.rules.iter().any(Door::is_builtin) {
             let sets: Sets = self.sets.numbers()?.into_iter().collect();

@@ -16,7 +16,7 @@ pub const LIMIT: Duration = Duration::from_secs(15 * 60);
 #[derive(Debug)]
 pub struct Drains {
     limit: Duration,
-    /// Since when, by the clock of `due`.
+    /// When draining started, by the clock of `due`.
     since: BTreeMap<(Address, SocketAddr), Duration>,
 }
 
@@ -33,7 +33,7 @@ impl Drains {
         self.since.len()
     }
 
-    /// The virtual servers whose connections must be counted before asking what is [`due`](Drains::due).
+    /// The virtual servers whose connections must be counted before calling [`due`](Drains::due).
     pub fn servers(&self) -> impl Iterator<Item = Address> {
         let mut last = None;
         self.since
@@ -45,7 +45,7 @@ impl Drains {
     /// Notes an operation that was applied.
     pub fn note(&mut self, op: &Op, now: Duration) {
         match op {
-            // One that an earlier run left draining starts again: the kernel does not know since when it drains.
+            // For an endpoint that an earlier run left draining, the time starts again: the kernel does not store when draining started.
             Op::Drain(address, endpoint) => drop(self.since.entry((*address, *endpoint)).or_insert(now)),
             Op::Revive(address, endpoint) | Op::RemoveEndpoint(address, endpoint) => {
                 self.since.remove(&(*address, *endpoint));
@@ -55,7 +55,7 @@ impl Drains {
         }
     }
 
-    /// What to remove now. `connections` is how many an endpoint has; `None` if it no longer exists.
+    /// The endpoints to remove now. `connections` returns an endpoint's number of connections; `None` if it no longer exists.
     pub fn due(&mut self, now: Duration, connections: impl Fn(&Address, &SocketAddr) -> Option<u32>) -> Plan {
         let mut due = Vec::new();
         self.since.retain(|(address, endpoint), since| match connections(address, endpoint) {
@@ -64,7 +64,7 @@ impl Drains {
                 if count == 0 || now.saturating_sub(*since) >= self.limit {
                     due.push(Op::RemoveEndpoint(*address, *endpoint));
                 }
-                // Forgotten once it was removed.
+                // `note` forgets the endpoint after it was removed.
                 true
             }
         });

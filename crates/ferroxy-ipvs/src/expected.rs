@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::plan::{Op, Plan};
 
-/// The addresses of our device if nobody else changed it.
+/// The addresses of our device, unless another program has changed them.
 #[derive(Debug, Clone, Default)]
 pub struct Expected(Arc<Mutex<BTreeSet<IpAddr>>>);
 
@@ -19,7 +19,7 @@ impl Expected {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = addresses;
     }
 
-    /// To be called before the Plan is applied: notifications come while it is.
+    /// Call it before applying the Plan, because notifications arrive while the Plan is applied.
     pub(crate) fn follow(&self, plan: &Plan) {
         let mut addresses = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for op in plan.ops() {

@@ -1,7 +1,7 @@
 //! Sends a packet through a State as the kernel does: hook by hook, rule by rule, with the virtual servers between.
 //!
-//! It reads the text of the rules and the members of the sets: the result is what they say, not what they were meant to
-//! say. It knows the matches and targets of our rules; a rule with any other match or target has no effect.
+//! It reads the text of the rules and the members of the sets, so it finds rules that do not do what was intended. It
+//! knows the matches and targets of our rules; a rule with any other match or target has no effect.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -20,7 +20,7 @@ pub fn interpret(state: &State, packet: &Packet) -> Verdict {
     trace(state, packet).verdict
 }
 
-/// The same, with the rules and virtual servers that had an effect, for the first of the possible endpoints.
+/// Like [`interpret`], with the rules and virtual servers that had an effect, for the first of the possible endpoints.
 pub fn trace(state: &State, packet: &Packet) -> Trace {
     if Family::of(packet.source) != Family::of(packet.destination) {
         return Trace { verdict: Verdict::Pass, steps: Vec::new() };
@@ -35,7 +35,7 @@ pub fn trace(state: &State, packet: &Packet) -> Trace {
     let Some(server) = state.servers.get(&start).filter(|_| first.to.is_some()) else {
         return Trace { verdict: Verdict::Pass, steps };
     };
-    // Each endpoint that the scheduler can pick is a run of its own.
+    // One run for each endpoint that the scheduler can pick.
     let count = server.endpoints.values().filter(|weight| **weight > 0).count();
     let mut endpoints = std::collections::BTreeMap::new();
     for choice in 0..count {
@@ -98,7 +98,7 @@ impl<'a> Run<'a> {
             self.hook(Nat, "PREROUTING");
         }
         if self.to.is_none() && self.is_local() {
-            // A packet of the host to itself that no virtual server took comes in again.
+            // A packet of the host to itself that no virtual server took passes INPUT after OUTPUT.
             self.hook(Filter, "INPUT");
             if !from_host {
                 self.balance(choice);
@@ -150,7 +150,7 @@ impl<'a> Run<'a> {
     }
 
     fn chain(&mut self, table: &'a Table, name: &str, rules: &'a Rules, depth: u8) -> Flow {
-        // The kernel refuses loops when a rule is added; this is for States that never were in a kernel.
+        // The kernel refuses loops when a rule is added. This limit is for States that were never in a kernel.
         const DEEPEST: u8 = 16;
         if depth > DEEPEST {
             return Flow::End(Verdict::Drop);
@@ -174,7 +174,7 @@ impl<'a> Run<'a> {
     /// Whether one condition holds; `None` for an option that our rules do not use.
     fn holds(&self, option: &str, words: &mut dyn Iterator<Item = &str>) -> Option<bool> {
         if option == "--physdev-is-in" {
-            // Whether it came in on a bridge port, as packets of pods do.
+            // True if the packet came in on a bridge port, as packets of pods do.
             return Some(matches!(&self.packet.origin, Origin::Interface(name) if name.starts_with("cbr")));
         }
         let value = words.next()?;
@@ -191,7 +191,7 @@ impl<'a> Run<'a> {
                 let (mark, mask) = mark_and_mask(value)?;
                 self.mark & mask == mark
             }
-            // The virtual server that took the packet, which was at its first destination.
+            // The address of the virtual server that took the packet: the packet's original destination.
             "--vaddr" => self.to.is_some() && value.parse() == Ok(self.packet.destination),
             "--vport" => self.to.is_some() && value.parse() == Ok(self.packet.port),
             "--vproto" => self.to.is_some() && value.parse() == Ok(self.packet.protocol.number()),
@@ -261,7 +261,7 @@ mod tests {
     use super::*;
     use crate::state::{Treatment, VirtualServer, WEIGHT};
 
-    /// The effect of each step to a virtual server with these endpoints, and whether the step is sticky.
+    /// The effect of each step with a virtual server with these endpoints, and whether the step is sticky.
     fn steps(persistence: Option<u32>, weights: &[u32]) -> Vec<(String, bool)> {
         let address = Address { ip: [10, 96, 0, 80].into(), protocol: Protocol::Tcp, port: 80 };
         let endpoint = |(number, weight): (usize, &u32)| {

@@ -1,8 +1,8 @@
-//! What the kernel has acknowledged, Service by Service, and the Plan for a change of some of them.
+//! The Services that the kernel has acknowledged, and the Plan for a change of some of them.
 //!
-//! Pure. The cost of a Plan is the size of the change: the changed Services are rendered twice (before and after; of
-//! large ones only what changes, `unchanged.rs`) and compared; no other Service is rendered. Several Services can have the same member or address, so uses are counted. A
-//! change is entered after the kernel accepted it.
+//! Pure. The cost of a Plan is the size of the change: only the changed Services are rendered, twice (before and after; of
+//! large Services only the changed frontends, see `unchanged.rs`), and compared. Several Services can have the same member or
+//! address, so uses are counted. A change is entered after the kernel has accepted it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
@@ -29,7 +29,7 @@ pub struct Ledger {
     few: usize,
 }
 
-/// What to enter after a Plan was applied.
+/// The changes to enter after a Plan was applied.
 #[derive(Debug, Default)]
 pub struct Settlement {
     services: Vec<Change>,
@@ -39,7 +39,7 @@ pub struct Settlement {
 }
 
 impl Settlement {
-    /// How many virtual servers with their endpoints were rendered for the Plan, before and after: what the Plan cost.
+    /// The cost of the Plan: how many virtual servers and endpoints were rendered for it, before and after.
     pub fn rendered(&self) -> usize {
         let servers = self.before.iter().chain(&self.after).flat_map(|fragment| fragment.servers.values());
         servers.map(|server| 1 + server.endpoints.len()).sum()
@@ -77,7 +77,7 @@ impl Ledger {
         self.acknowledged.service(name)
     }
 
-    /// What the kernel must have. Renders everything: for starts, verification and people.
+    /// The State that the kernel must have. Renders everything: for starts, verification and output.
     pub fn state(&self) -> State {
         render(&self.intent(self.node()), &self.parameters, &self.families)
     }
@@ -87,8 +87,8 @@ impl Ledger {
         diff(&State::default(), &empty(self.surroundings()))
     }
 
-    /// The Plan for another node and other parameters. All virtual servers depend on them: this renders everything, unless
-    /// nothing that they depend on differs.
+    /// The Plan for another node and other parameters. Renders everything, because all virtual servers depend on them, unless
+    /// the relevant fields are the same.
     pub fn plan_node(&self, node: &NodeIntent, parameters: &Parameters) -> Plan {
         let same = |family: &Family| {
             let (old, new) = (self.node().family(*family), node.family(*family));
@@ -121,12 +121,12 @@ impl Ledger {
         settlement.before.iter().for_each(|fragment| outside.take_away(fragment));
         let involved = || settlement.before.iter().chain(&settlement.after);
         if involved().any(|fragment| outside.shares_server(fragment)) {
-            // Which Service wins a shared address depends on all of them. Rare: everything is compared.
+            // All Services at a shared address decide which one wins. This is rare: compare everything.
             return (diff(&self.state(), &self.state_after(changes)), settlement);
         }
         let partial = |fragments: &[Fragment]| {
             let mut state = State { device: Some(Default::default()), ..State::default() };
-            // All sets that either side knows: otherwise a set would be created or destroyed.
+            // Both States get all involved sets: otherwise the Plan would create or destroy a set.
             let names = involved().flat_map(|fragment| &fragment.members).map(|(name, _)| *name);
             state.sets.extend(names.map(|name| (name, Default::default())));
             add(&mut state, fragments.iter().map(|fragment| outside.without_shared(fragment)));
@@ -135,7 +135,7 @@ impl Ledger {
         (diff(&partial(&settlement.before), &partial(&settlement.after)), settlement)
     }
 
-    /// What to enter when these changes were applied, however they were planned.
+    /// The settlement to enter when these changes were applied, however they were planned.
     pub fn settlement(&self, changes: &[Change]) -> Settlement {
         let changes: BTreeMap<&ServiceName, Option<&Arc<ServiceIntent>>> =
             changes.iter().map(|(name, wanted)| (name, wanted.as_ref())).collect();
@@ -232,7 +232,7 @@ fn is_about(op: &Op, fragment: &Fragment) -> bool {
     }
 }
 
-/// How many Services have an object. For most objects it is one; no count is zero.
+/// How many Services have an object. Most objects have one Service; no count is zero.
 #[derive(Debug, Default, Clone)]
 struct Uses {
     servers: HashMap<Address, u32>,
@@ -270,10 +270,10 @@ fn servers(fragment: &Fragment) -> impl Iterator<Item = &Address> {
     fragment.servers.keys().chain(fragment.node_port_servers.keys())
 }
 
-/// What the unchanged Services have.
+/// The objects of the unchanged Services.
 struct Outside<'a> {
     all: &'a Uses,
-    /// What the changed Services had.
+    /// The objects that the changed Services had before.
     inside: Uses,
 }
 
@@ -290,7 +290,7 @@ impl<'a> Outside<'a> {
         servers(fragment).any(|key| others_have(&self.all.servers, &self.inside.servers, key))
     }
 
-    /// Objects that unchanged Services have, too, stay.
+    /// The fragment without objects that unchanged Services have, too: these objects stay.
     fn without_shared(&self, fragment: &Fragment) -> Fragment {
         let (all, inside) = (self.all, &self.inside);
         let mut own = fragment.clone();

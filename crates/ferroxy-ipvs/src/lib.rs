@@ -2,7 +2,7 @@
 //!
 //! Pure: [`render`] an Intent to a [`State`], [`diff`] two States to a [`Plan`], [`interpret`] a packet, the
 //! [`Ledger`](ledger::Ledger), which plans a change of some Services at the cost of those Services, and
-//! [`Drains`](drain::Drains), which knows when a draining endpoint can be removed. The rules do not depend on Services
+//! [`Drains`](drain::Drains), which decides when a draining endpoint is removed. The rules do not depend on Services
 //! (`program.rs`); a Service consists of virtual servers, members of sets (`set.rs`) and addresses of the device `kube-ipvs0`.
 //!
 //! Linux only: in `dataplane/`, `observe` reads the kernel and `apply` applies a Plan, over netlink and, for the rules,

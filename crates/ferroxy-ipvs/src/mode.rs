@@ -46,7 +46,7 @@ const METRICS: &[Metric] = &[
     metrics::SWEPT_CONNECTIONS,
 ];
 
-/// Whether the kernel has IPVS is found out by opening: asking loads modules.
+/// Always available: checking for IPVS loads modules, so only opening the mode checks.
 #[cfg(target_os = "linux")]
 fn available() -> Result<(), String> {
     Ok(())

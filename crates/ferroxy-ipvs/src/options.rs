@@ -12,7 +12,7 @@ use crate::settings::{EXCLUDE_CIDRS, SCHEDULER, STRICT_ARP, TCP_FIN_TIMEOUT, TCP
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
     pub masquerade_mark: u32,
-    /// The kernel's name of it: `rr`, `lc`, `mh`…
+    /// The kernel's name of the scheduler: `rr`, `lc`, `mh`…
     pub scheduler: Arc<str>,
     pub strict_arp: bool,
     pub timeouts: Timeouts,

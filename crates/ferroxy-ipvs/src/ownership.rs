@@ -1,4 +1,4 @@
-//! Which virtual servers are ours. Others are left alone.
+//! Recognises our virtual servers. Virtual servers of other programs are not touched.
 //!
 //! The kernel does not store who created a virtual server. Ours (and the original's) are recognised by their address: it is on
 //! our device, or it is an address of the host with a port in one of our sets.
@@ -11,7 +11,7 @@ use ferroxy_core::Protocol;
 use crate::set::{Member, Set};
 use crate::state::{Address, State};
 
-/// `seen` needs the device and the sets only.
+/// Of `seen`, only the device and the sets are used.
 pub fn is_ours(address: &Address, seen: &State, host_addresses: &BTreeSet<IpAddr>) -> bool {
     let on_device = seen.device.as_ref().is_some_and(|addresses| addresses.contains(&address.ip));
     on_device || (host_addresses.contains(&address.ip) && is_known_port(address, seen))

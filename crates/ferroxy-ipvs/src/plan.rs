@@ -23,17 +23,17 @@ pub enum Op {
     /// Keeps the node itself from using a load-balancer address.
     Guard(Address),
     AddServer(Address, Treatment),
-    /// One that is still draining is revived: the planner may not have read the kernel.
+    /// If the endpoint is still draining, it is revived: the planner may not have read the kernel.
     AddEndpoint(Address, SocketAddr),
     AddAddress(IpAddr),
     ChangeServer(Address, Treatment),
-    /// Sets the weight back to normal: the endpoint came back before its last connection ended.
+    /// Sets the weight back to normal: the endpoint was added again before its last connection ended.
     Revive(Address, SocketAddr),
     /// Sets the weight to 0: no new connections, established ones go on.
     Drain(Address, SocketAddr),
     RemoveEndpoint(Address, SocketAddr),
     RemoveAddress(IpAddr),
-    /// With its endpoints.
+    /// Removes a virtual server with its endpoints.
     RemoveServer(Address),
     Unguard(Address),
     RemoveMember(SetName, Member),
@@ -55,7 +55,7 @@ impl Plan {
         &self.ops
     }
 
-    /// What is removed, for people: `3 virtual servers`, `14 chains of ip nat`.
+    /// The removed objects as text: `3 virtual servers`, `14 chains of ip nat`.
     pub fn removals(&self) -> Vec<String> {
         let count = |is_counted: fn(&Op) -> bool, one: &str| {
             let count = self.ops.iter().filter(|op| is_counted(op)).count();
@@ -85,7 +85,7 @@ impl Plan {
 pub enum Before {
     /// This mode, or nothing.
     ThisMode,
-    /// The rules of iptables mode, in chains that both modes have: they stay until everything else exists.
+    /// The rules of iptables mode, in chains that both modes have. These rules stay until everything else exists.
     OtherRules,
 }
 
@@ -104,12 +104,12 @@ impl FromIterator<Op> for Plan {
 }
 
 impl Op {
-    /// Referenced objects are created first and removed last. A virtual server exists before its address is on the device,
-    /// and until after it: otherwise the host itself would answer. Rules that treat packets come before the objects that
-    /// attract packets.
+    /// Referenced objects are created first and removed last. A virtual server is created before its address is added to the
+    /// device, and removed after it: otherwise the host itself would answer. Rules that treat packets are written before the
+    /// objects that attract packets.
     fn rank(&self, before: Before) -> u8 {
         match self {
-            // No packet reaches the virtual servers while the other rules translate it: our rules can wait.
+            // While the rules of iptables mode translate packets, no packet reaches the virtual servers: our rules can be written last.
             Op::WriteRules(_) if before == Before::OtherRules => 8,
             Op::Guard(_) if before == Before::OtherRules => 9,
             Op::CreateSet(_) | Op::ReplaceSet(..) => 0,

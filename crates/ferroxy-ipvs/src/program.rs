@@ -1,4 +1,4 @@
-//! The rules around the virtual servers. They do not depend on Services: how a packet is treated is decided by members of sets.
+//! The rules around the virtual servers. They do not depend on Services: the members of sets decide how a packet is treated.
 //!
 //! ```text
 //! nat     PREROUTING, OUTPUT ─▶ KUBE-SERVICES ─┬─▶ KUBE-LOAD-BALANCER ─▶ KUBE-MARK-MASQ
@@ -14,8 +14,8 @@
 //! The kernel balances incoming packets after `filter INPUT`, and packets of the node itself between `nat OUTPUT` and `filter
 //! OUTPUT`.
 //!
-//! The original writes a rule only while its set has members. A rule without members matches nothing, so all rules always
-//! exist: adding or removing a Service changes no rule.
+//! The original writes a rule only while its set has members. A rule with an empty set matches nothing, so we always keep
+//! all rules: adding or removing a Service changes no rule.
 
 use ferroxy_core::intent::{LocalDetector, NodeIntent};
 use ferroxy_core::{Family, Protocol};
@@ -63,8 +63,8 @@ pub fn rules(node: &NodeIntent, mark: u32, families: &[Family]) -> RuleState {
     state
 }
 
-/// Keeps the node from using a load-balancer address. The node connects to a local address from that same address, and the
-/// kernel has already balanced the packet: only the virtual server is known, no longer the destination.
+/// Keeps the node from using a load-balancer address. The node connects to a local address from that same address. The kernel
+/// has already balanced the packet, so the rule matches the virtual server instead of the destination.
 pub fn guard(address: &Address) -> String {
     let Address { ip, protocol, port } = address;
     format!("-s {} -m ipvs --vproto {} --vaddr {ip} --vport {port} -j DROP", Host(*ip), protocol.number())
@@ -129,14 +129,14 @@ fn nat(node: &NodeIntent, mark: u32, family: Family, detector: Option<&LocalDete
 fn services(node: &NodeIntent, family: Family, detector: Option<&LocalDetector>) -> Rules {
     const EXTERNAL: &str = "Kubernetes service external ip + port for masquerade and filter purpose";
     const EXTERNAL_LOCAL: &str = "Kubernetes service external ip + port with externalTrafficPolicy=local";
-    // The two ways an external IP is reached: through this node, and on it.
+    // An external IP can be reached in two ways: through this node, and on this node.
     const THROUGH: &str = "-m physdev ! --physdev-is-in -m addrtype ! --src-type LOCAL -j ACCEPT";
     const ON: &str = "-m addrtype --dst-type LOCAL -j ACCEPT";
     let set = |set: Set, flags: &str| matches_set(set, family, flags);
     let external = set(Set::ExternalIp, "dst,dst");
     let external_local = set(Set::ExternalIpLocal, "dst,dst");
     let loopback = if family == Family::V4 { "127.0.0.0/8" } else { "::1/128" };
-    // Without a detector only the node can be recognised: it connects to a cluster IP from that same address.
+    // Without a detector only the node can be recognised: it connects to a cluster IP from that cluster IP.
     let (sender, flags) = match detector {
         _ if node.masquerade_all => (Sender::default(), "dst,dst"),
         Some(detector) => (Sender::is_not_pod(detector), "dst,dst"),
@@ -180,7 +180,7 @@ fn load_balancer(family: Family) -> Rules {
 fn node_ports(family: Family) -> Rules {
     let rule = |protocol: Protocol, words: &str, set: Set, target: &str| {
         let flags = if protocol == Protocol::Sctp { "dst,dst" } else { "dst" };
-        // Quoted as the tool prints it.
+        // Quoted as `iptables-save` prints it.
         let hash = if protocol == Protocol::Sctp { " with type \\'hash ip:port\\'" } else { "" };
         let name = protocol.lowercase().to_uppercase();
         let words = comment(&format!("Kubernetes nodeport {name} port {words}{hash}"));

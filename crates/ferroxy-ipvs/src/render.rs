@@ -1,4 +1,4 @@
-//! Intent to State: the virtual servers, set members and addresses of a Service.
+//! Renders an Intent to a State: the virtual servers, set members and addresses of each Service.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -16,29 +16,29 @@ use crate::set::{Member, Set, SetName};
 use crate::state::{Address, SetState, State, Treatment, VirtualServer, WEIGHT};
 use crate::unchanged::Unchanged;
 
-/// What the State depends on besides the Intent: the mode's settings, and the addresses of the host.
+/// The inputs of the State besides the Intent: the mode's settings, and the addresses of the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parameters {
     /// The bit of the packet mark that requests masquerading, as a mask.
     pub masquerade_mark: u32,
-    /// The kernel's name of it: `rr`, `lc`, `mh`…
+    /// The kernel's name of the scheduler: `rr`, `lc`, `mh`…
     pub scheduler: Arc<str>,
-    /// Of all devices but ours.
+    /// The addresses of all devices but ours.
     pub host_addresses: BTreeSet<IpAddr>,
 }
 
-/// Everything that one Service has in the kernel. Other Services may have some of it, too.
+/// All objects that one Service has in the kernel. Other Services may share some of them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Fragment {
     pub servers: BTreeMap<Address, VirtualServer>,
-    /// An external IP that is an address of this host takes precedence over a node port.
+    /// Virtual servers of node ports. An external IP that is an address of this host takes precedence over them.
     pub node_port_servers: BTreeMap<Address, VirtualServer>,
     pub addresses: BTreeSet<IpAddr>,
     pub members: BTreeSet<(SetName, Member)>,
     pub guarded: BTreeSet<Address>,
 }
 
-/// What a fragment depends on besides its Service.
+/// The inputs of a fragment besides its Service.
 #[derive(Debug, Clone, Copy)]
 pub struct Surroundings<'a> {
     pub node: &'a NodeIntent,
@@ -52,7 +52,7 @@ impl Default for Parameters {
     }
 }
 
-/// Everything.
+/// The whole State of an Intent.
 pub fn render(intent: &Intent, parameters: &Parameters, families: &[Family]) -> State {
     let surroundings = Surroundings { node: &intent.node, parameters, families };
     let mut state = empty(surroundings);
@@ -75,7 +75,7 @@ pub fn empty(surroundings: Surroundings<'_>) -> State {
     }
 }
 
-/// Puts fragments into a State. Of several virtual servers at one address the first wins.
+/// Adds fragments to a State. Of several virtual servers at one address the first one wins.
 pub fn add(state: &mut State, fragments: impl Iterator<Item = Fragment>) {
     let mut node_ports = Vec::new();
     for fragment in fragments {
@@ -98,7 +98,7 @@ pub fn fragment(service: &ServiceIntent, surroundings: Surroundings<'_>) -> Frag
     fragment_without(service, surroundings, &Unchanged::default())
 }
 
-/// All but some frontends.
+/// The fragment of a Service without its unchanged frontends.
 pub(crate) fn fragment_without(
     service: &ServiceIntent,
     surroundings: Surroundings<'_>,
@@ -151,7 +151,7 @@ impl Render<'_> {
             // The kernel refuses connections to a virtual server without endpoints, as the original does for `Drop`, too.
             Route::Reject | Route::Drop => &[],
             Route::Cluster | Route::ExternalCluster => &self.port.cluster,
-            // For pods and the node itself; traffic from outside is dropped before it gets here (`NoneLocal`).
+            // These endpoints are for pods and the node itself. Rules drop traffic from outside before (`NoneLocal`).
             Route::ExternalLocal if self.port.local.is_empty() => &self.port.cluster,
             Route::Local | Route::ExternalLocal => &self.port.local,
         };
@@ -169,8 +169,8 @@ impl Render<'_> {
         }
     }
 
-    /// A virtual server listens on one address, so a node port needs one for each. (A range can have addresses of Services in it
-    /// too, which are on our own device: node ports are for those of the host.)
+    /// A virtual server listens on one address, so a node port needs one for each address of the host. (A configured range can also
+    /// contain addresses of Services, which are on our own device and get no node ports.)
     fn node_port_ips(&self) -> impl Iterator<Item = IpAddr> {
         let Surroundings { node, parameters, .. } = self.surroundings;
         let answering = &node.family(self.port.family).node_port_addresses;
@@ -182,7 +182,7 @@ impl Render<'_> {
         parameters.host_addresses.iter().copied().filter(of_family).filter(answers)
     }
 
-    /// An external address that another device has needs no second home.
+    /// True if our device must have the address. An external address that another device has is not added to ours.
     fn is_bound(&self, frontend: &Frontend, ip: IpAddr) -> bool {
         match frontend.kind {
             FrontendKind::ClusterIp => true,
@@ -231,7 +231,7 @@ impl Render<'_> {
 
     fn restrict(&self, allowed: &[IpNet], at: Address, fragment: &mut Fragment) {
         fragment.members.insert((self.set(Set::LoadBalancerFirewall), Member::IpPort(at)));
-        // The load balancer's own addresses are there for the node, which speaks to one from that very address.
+        // The load balancer's own addresses in the list are for the node, which connects to such an address from that same address.
         let of_balancer = |range: &IpNet| {
             let mut frontends = self.port.frontends.iter();
             frontends.any(|it| {

@@ -24,11 +24,11 @@ impl Ruleset for State {
         interpret::trace(self, packet)
     }
 
-    /// The rules as iptables mode writes them, and the virtual servers, sets and addresses.
     fn choice_of_endpoints(&self) -> Option<ChoiceOfEndpoints> {
         Some(ChoiceOfEndpoints::ByFrontend)
     }
 
+    /// The rules as iptables mode writes them, and the virtual servers, sets and addresses.
     fn to_json(&self) -> Value {
         let servers = self.servers.iter().map(|(address, server)| {
             let endpoints = server.endpoints.iter();
@@ -57,7 +57,7 @@ impl Ruleset for State {
         self.device.as_ref().is_some_and(|device| device.contains(&ip))
     }
 
-    /// Which scheduler its virtual servers have, and who chose it.
+    /// The scheduler of its virtual servers, and whether an annotation or the configuration chose it.
     fn traits_of(&self, service: &ServiceIntent, _: Option<&[Diagnostic]>) -> Vec<(&'static str, String)> {
         let ports = service.ports.iter();
         let addresses = ports.flat_map(|port| {

@@ -20,7 +20,7 @@ pub enum Scheduler {
 }
 
 impl Scheduler {
-    /// The annotation of a Service that names one.
+    /// The annotation that chooses the scheduler of a Service.
     pub const ANNOTATION: &str = "ferroxy.io/scheduler";
 
     pub const ALL: [Scheduler; 13] = [

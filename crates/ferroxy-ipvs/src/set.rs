@@ -8,10 +8,10 @@ use ipnet::IpNet;
 
 use crate::state::Address;
 
-/// How many members a set can have. The original allows 65,536, which large clusters exceed; unused room costs nothing.
+/// The capacity of a set. The original's sets have 65,536, which large clusters exceed; unused capacity costs nothing.
 pub const CAPACITY: u32 = 1 << 20;
 
-/// What a set is for. One exists for each family.
+/// The purpose of a set. One set exists for each family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Set {
     /// Endpoints of this node that connect to themselves. They are masqueraded: otherwise the reply would bypass the node.
@@ -20,7 +20,7 @@ pub enum Set {
     ExternalIp,
     ExternalIpLocal,
     LoadBalancer,
-    /// Load-balancer IPs with source ranges, and from where they may be used.
+    /// Load-balancer IPs with source ranges. The next two sets have the sources that may use them.
     LoadBalancerFirewall,
     LoadBalancerSourceCidr,
     LoadBalancerSourceIp,
@@ -85,7 +85,7 @@ impl Set {
         Set::NoneLocal,
     ];
 
-    /// What follows `KUBE-` or `KUBE-6-`.
+    /// The part of the name after `KUBE-` or `KUBE-6-`.
     fn suffix(self) -> &'static str {
         match self {
             Set::LoopBack => "LOOP-BACK",
@@ -161,7 +161,7 @@ impl SetName {
 
 impl fmt::Display for SetName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The kernel has 32 bytes for a name, the last one is zero.
+        // The kernel has 32 bytes for a name, including the terminating zero.
         const LONGEST: usize = 31;
         let prefix = if self.family == Family::V4 { "KUBE-" } else { "KUBE-6-" };
         let suffix = self.set.suffix();

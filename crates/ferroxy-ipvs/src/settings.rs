@@ -9,7 +9,7 @@ use ferroxy_iptables::settings::{MASQUERADE_ALL, MASQUERADE_BIT, PROGRAM};
 
 use crate::scheduler::Scheduler;
 
-/// Enters what concerns the Intent into the policy.
+/// Copies the settings that affect the Intent into the policy.
 pub fn shape(values: &contract::Settings, policy: &mut Policy) {
     policy.masquerade_all = values.truth(&MASQUERADE_ALL);
     policy.annotations = &ANNOTATIONS;
@@ -75,7 +75,7 @@ pub static STRICT_ARP: Field = Field {
     is_of_the_original: true,
 };
 
-/// A timeout of the kernel; zero leaves it alone.
+/// A timeout of the kernel; zero leaves the kernel's value.
 const fn timeout(name: &'static str, flag: &'static str, help: &'static str) -> Field {
     Field {
         name,
@@ -100,7 +100,7 @@ pub static UDP_TIMEOUT: Field =
 
 pub static SYNC_PERIOD: Field = Field::sync_period("ipvs.syncPeriod", "ipvs-sync-period");
 
-/// The original's file and flags have different defaults for this one.
+/// The original's file and flags have different defaults for this setting.
 pub static MIN_SYNC_PERIOD: Field = Field {
     name: "ipvs.minSyncPeriod",
     kind: Kind::Duration {

@@ -35,7 +35,7 @@ pub struct Address {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VirtualServer {
     pub treatment: Treatment,
-    /// With their weights. Weight 0: no new connections.
+    /// The endpoints with their weights. Weight 0: no new connections.
     pub endpoints: BTreeMap<SocketAddr, u32>,
 }
 
@@ -43,7 +43,7 @@ pub struct VirtualServer {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Treatment {
     pub scheduler: Arc<str>,
-    /// The scheduler's own flags ([`HASHES_PORT`]), as in the kernel.
+    /// Flags of the scheduler ([`HASHES_PORT`]), as in the kernel.
     pub flags: u32,
     /// ClientIP affinity, in seconds.
     pub persistence: Option<u32>,

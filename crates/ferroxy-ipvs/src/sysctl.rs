@@ -10,7 +10,7 @@ use crate::doors::Error;
 const STRICT_ARP: [(&str, &str); 2] =
     [("net/ipv4/conf/all/arp_ignore", "1"), ("net/ipv4/conf/all/arp_announce", "2")];
 
-/// Writes values that differ. A read-only file system, as in many containers, is an error only then.
+/// Writes values that differ. So a read-only file system, as in many containers, is only an error if a value is wrong.
 pub fn set(strict_arp: bool) -> Result<(), Error> {
     let mut wanted = vec![
         // Rules must see balanced packets, too.
@@ -39,7 +39,7 @@ fn ensure(key: &str, value: &'static str) -> Result<(), Error> {
     }
 }
 
-/// From 4.1 until 5.9 a client that reuses a port waits for a second, unless connections are kept.
+/// From Linux 4.1 until 5.9, a client that reuses a port waits for a second, unless `conn_reuse_mode` is 0.
 fn reuses_badly(release: &str) -> bool {
     let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
     let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));

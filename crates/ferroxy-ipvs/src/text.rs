@@ -46,7 +46,7 @@ impl State {
         rules
     }
 
-    /// Takes the rules of the kernel, and separates the guards.
+    /// Sets the rules from those of the kernel, and separates the guards.
     pub fn set_rules(&mut self, mut rules: ferroxy_iptables::State) {
         self.guarded.clear();
         for family in Family::ALL {
@@ -59,7 +59,7 @@ impl State {
     }
 }
 
-/// As commands.
+/// Prints the operations as commands.
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.ops().iter().try_for_each(|op| writeln!(f, "{op}"))

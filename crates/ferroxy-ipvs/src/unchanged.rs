@@ -1,5 +1,5 @@
-//! What a change of a large Service leaves alone: such frontends are rendered neither before nor after. So a portion of a huge
-//! Service, or a change of one of its ports, costs the frontends that change and not all of them with all their endpoints.
+//! The frontends of a large Service that a change leaves alone. They are rendered neither before nor after the change. So a portion
+//! of a huge Service, or a change of one of its ports, costs the changed frontends, not all frontends with all their endpoints.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
@@ -10,18 +10,18 @@ use ferroxy_dataplane::place::Ports;
 
 use crate::scheduler::Scheduler;
 
-/// Up to so many frontends are rendered and compared: that is cheaper than finding out which of them change.
+/// Up to this many frontends are all rendered and compared: that is cheaper than finding out which of them change.
 pub const FEW: usize = 64;
 
 /// The frontends of a Service that are the same before and after a change. Empty if it has few.
 #[derive(Debug, Default)]
 pub struct Unchanged {
     places: HashSet<Place>,
-    /// The addresses of these: they stay on the device and in the sets of addresses, whatever else changes there.
+    /// The addresses of unchanged frontends. They stay on the device and in the sets of addresses, whatever else changes there.
     held: HashSet<IpAddr>,
 }
 
-/// What distinguishes the frontends of a Service.
+/// Identifies a frontend of a Service.
 type Place = (Family, Protocol, IpAddr, u16);
 
 fn place(port: &PortIntent, frontend: &Frontend) -> Option<Place> {
@@ -74,13 +74,13 @@ impl Unchanged {
     }
 }
 
-/// Everything that a frontend is rendered from, except for the frontend.
+/// Compares the inputs of a frontend's rendering, except for the frontend itself.
 fn same_endpoints(one: &PortIntent, other: &PortIntent) -> bool {
     one.affinity == other.affinity && one.cluster == other.cluster && one.local == other.local
 }
 
-/// Whether what a frontend is rendered to depends on no other frontend. The source ranges of load-balancer IPs depend on each other, and
-/// at an address of the host an external IP and a node port can meet. Tenants cannot have many of these.
+/// True if the rendering of this frontend depends on no other frontend. The source ranges of load-balancer IPs depend on each
+/// other, and an external IP and a node port can share an address of the host. Tenants cannot have many such frontends.
 fn is_alone(frontend: &Frontend, host_addresses: &BTreeSet<IpAddr>) -> bool {
     let has_no_other_at = |ip: IpAddr| !host_addresses.contains(&ip);
     match frontend.kind {
@@ -89,7 +89,7 @@ fn is_alone(frontend: &Frontend, host_addresses: &BTreeSet<IpAddr>) -> bool {
     }
 }
 
-/// Rules resolve such conflicts; an Intent that has one anyway is rendered as a whole.
+/// True if two frontends have the same place. `resolve` prevents such conflicts; a Service that has one is rendered as a whole.
 fn has_places_twice(service: &ServiceIntent) -> bool {
     let mut known = HashSet::new();
     let mut places =

@@ -1,4 +1,4 @@
-//! Notices changes that others make to the addresses of our device.
+//! Notices changes that other programs make to the addresses of our device.
 
 use std::thread;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use tracing::warn;
 use crate::expected::Expected;
 use crate::state::DEVICE;
 
-/// After an error of the socket, so that a broken one does not occupy a core.
+/// The pause after an error of the socket, so that a broken socket does not occupy a core.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Notifies from a thread of its own when the device has other addresses than expected.
@@ -42,7 +42,8 @@ fn follow(mut monitor: AddressMonitor, expected: &Expected, notify: &Notify) {
     }
 }
 
-/// A notice does not say who made the change (for IPv6 not even the port id does): a change to the expected is our own.
+/// A notice does not identify the program that made the change (for IPv6 not even the port id does): a change to the expected
+/// addresses is our own.
 fn is_foreign(notice: Option<Notice>, expected: &Expected) -> Result<bool, Error> {
     let moved = match notice {
         Some(Notice::Changed(moved)) => moved,

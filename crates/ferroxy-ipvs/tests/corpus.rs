@@ -1,8 +1,8 @@
 //! Ring 0 of conformance: for every recorded case the virtual servers, set members, addresses and rules are those of the
-//! original, and every recorded probe follows from them, but for what `conformance/ipvs-differences.json` lists. No
-//! privileges, no packets.
+//! original, and every recorded probe follows from them, except for the differences in
+//! `conformance/ipvs-differences.json`. No privileges, no packets.
 //!
-//! The recordings have IPv4 only: they were made before the original had got round to IPv6.
+//! The recordings have IPv4 only: they were made before the original had written anything for IPv6.
 
 #![allow(
     clippy::unwrap_used,
@@ -33,7 +33,7 @@ fn trials() -> Vec<Trial> {
     Trial::all(Mode::Ipvs).expect("the corpus is there")
 }
 
-/// Those whose rules were recorded in this mode, and what was recorded.
+/// The cases whose rules were recorded in this mode, with the recorded text.
 fn recorded() -> Vec<(Trial, String)> {
     let recorded = trials().into_iter().filter_map(|trial| {
         let text = fs::read_to_string(trial.case.folder.join("ipvs.rules")).ok()?;
@@ -59,7 +59,7 @@ fn servers_members_and_addresses_are_those_of_the_original() {
         let is_member = |line: &str| line.starts_with("add ") && !OURS.iter().any(|set| line.contains(set));
         let (ours, theirs) = (lines(&text, is_member), lines(&recorded, is_member));
         assert!(ours.is_subset(&theirs), "{}: {:?}", case.name, ours.difference(&theirs));
-        // The original keeps pods of this node in KUBE-LOOP-BACK that are sent no connection.
+        // The original's KUBE-LOOP-BACK also contains pods of this node that get no connections.
         let idle = |member: &&&str| {
             member.starts_with("add KUBE-LOOP-BACK ") && case.name.starts_with("terminating")
         };
@@ -76,7 +76,7 @@ fn servers_members_and_addresses_are_those_of_the_original() {
 fn sets_are_of_the_types_of_the_original() {
     for (Trial { case, intent, .. }, recorded) in recorded() {
         let text = render(&intent, &parameters(), &Family::ALL).to_string();
-        // Ours have more room.
+        // Our sets have more capacity.
         let text = text.replace("maxelem 1048576", "maxelem 65536");
         let is_set = |line: &str| line.starts_with("create ");
         let (ours, theirs) = (lines(&text, is_set), lines(&recorded, is_set));
@@ -84,7 +84,7 @@ fn sets_are_of_the_types_of_the_original() {
     }
 }
 
-/// The original's rules are among ours, in its order; and what else we have cannot match, for its set is empty.
+/// We have all rules of the original, in its order. Our additional rules cannot match, because their sets are empty or ours only.
 #[test]
 fn rules_are_those_of_the_original_and_idle_ones() {
     for (Trial { case, intent, .. }, recorded) in recorded() {
@@ -134,7 +134,7 @@ fn every_recorded_probe_follows_from_the_state() {
 }
 
 /// The recorded case with internal policy Local, after its endpoint on this node has left: the original's virtual server is
-/// empty, and refuses pods, the node and strangers alike.
+/// empty, and refuses pods, the node and external clients alike.
 #[test]
 fn without_an_endpoint_here_everybody_is_refused() {
     let mut trial = Trial::named("internal-local", Mode::Ipvs).unwrap();

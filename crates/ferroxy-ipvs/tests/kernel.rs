@@ -1,6 +1,6 @@
-//! The dataplane against a real kernel, in a network namespace of each test's own: what it has afterwards is what was wanted, to our
-//! eyes and to the official tools'. Needs root and a kernel with IPVS, which few machines that build have: asked for by name
-//! only, by `make test-vm`, in a virtual machine.
+//! The dataplane against a real kernel, in a network namespace of each test's own: the kernel has the wanted State, as read by us
+//! and by the official tools. Needs root and a kernel with IPVS, which few build machines have: only `make test-vm` runs these
+//! tests, in a virtual machine.
 
 #![allow(
     clippy::unwrap_used,
@@ -32,7 +32,7 @@ use ferroxy_netlink::route::{Address, Connection};
 use ferroxy_source::manifest::ManifestSource;
 use support::service;
 
-/// Cases that between them have every kind of set, server and rule.
+/// Cases that together have every kind of set, server and rule.
 const CASES: [&str; 7] = [
     "clusterip-affinity",
     "dual-stack",
@@ -114,7 +114,7 @@ fn the_kernel_has_what_was_wanted_and_a_restart_sends_nothing() {
         dataplane.probe(&NodeIntent::default()).unwrap();
         let mut before = State::default();
         for case in CASES {
-            // From each to the next: what differs is changed.
+            // From each case to the next, only the differences are changed.
             let intent = recorded_intent(case);
             let outcome = dataplane.start(&intent).unwrap();
             assert_eq!(outcome.refused, []);
@@ -154,7 +154,7 @@ fn the_kernel_has_what_was_wanted_and_a_restart_sends_nothing() {
     });
 }
 
-/// What our State prints is what the official tools print.
+/// Our State prints the same text as the official tools.
 #[test]
 #[ignore = "needs a kernel with IPVS: make test-vm"]
 fn the_tools_print_the_same() {
@@ -212,7 +212,7 @@ fn node_ports_answer_on_addresses_the_node_gets_later() {
         let mut dataplane = open();
         dataplane.start(&intent).unwrap();
         run("ip", &["address", "add", "192.0.2.7/24", "dev", "eth0"]);
-        // Another program's, on an address of Services.
+        // A virtual server of another program, on an address of a Service.
         run("ipvsadm", &["-A", "-t", "10.96.0.80:99", "-s", "rr"]);
         dataplane.verify().unwrap();
         let servers = run("ipvsadm", &["-Sn"]);
@@ -229,7 +229,8 @@ fn node_ports_answer_on_addresses_the_node_gets_later() {
     });
 }
 
-/// A connection outlives its endpoint's removal; no new one gets there; when it ends, or its time is over, the endpoint goes.
+/// A connection outlives its endpoint's removal, and the endpoint gets no new connections. When the connection has ended, or
+/// after the limit, the endpoint is removed.
 #[test]
 #[ignore = "needs a kernel with IPVS: make test-vm"]
 fn an_endpoint_drains() {
@@ -253,7 +254,7 @@ fn an_endpoint_drains() {
         assert_eq!(dataplane.change(vec![intent(2)]).unwrap().refused, []);
         let to: SocketAddr = "10.96.0.1:80".parse().unwrap();
         let connect = || TcpStream::connect_timeout(&to, ferroxy_lab::ANSWER).expect("an endpoint answers");
-        // Round robin: one each.
+        // Round robin: each endpoint gets one connection.
         let clients = [connect(), connect()];
         let [here, there] = &listeners;
         let servers = [here.accept().unwrap().0, there.accept().unwrap().0];
@@ -264,13 +265,13 @@ fn an_endpoint_drains() {
         let more = [connect(), connect(), connect()];
         assert!(there.accept().is_err(), "new ones go elsewhere");
         assert!(run("ipvsadm", &["-Sn"]).contains("-r 10.244.1.1:8080 -m -w 0"));
-        // It comes back, and leaves again.
+        // The endpoint is added and removed again.
         dataplane.change(vec![intent(2)]).unwrap();
         assert_eq!(dataplane.draining(), 0);
         assert!(run("ipvsadm", &["-Sn"]).contains("-r 10.244.1.1:8080 -m -w 1"));
         dataplane.change(vec![intent(1)]).unwrap();
         assert_eq!(dataplane.drain().unwrap().operations, 0);
-        // Another run of ours finds it on its way out.
+        // A restart finds the endpoint while it drains.
         drop(dataplane);
         let mut dataplane = open();
         let (name, service) = intent(1);
@@ -286,8 +287,8 @@ fn an_endpoint_drains() {
     });
 }
 
-/// What a single change costs is the same in a cluster of 50 Services and of 5,000, counted in operations and messages. Its time
-/// is printed, and not judged: emulation has none.
+/// A single change costs the same in a cluster of 50 Services and of 5,000, counted in operations and messages. Its time is
+/// printed, but not checked, because times mean nothing under emulation.
 #[test]
 #[ignore = "needs a kernel with IPVS: make test-vm"]
 fn a_change_is_a_handful_of_messages_whatever_the_cluster() {
@@ -297,7 +298,7 @@ fn a_change_is_a_handful_of_messages_whatever_the_cluster() {
             let services = (0..count).map(|n| service(n, Protocol::Tcp, 0..5)).collect();
             assert_eq!(dataplane.start(&Intent { services, ..Intent::default() }).unwrap().refused, []);
             let before: Vec<_> = changes().map(|(what, change)| cost(&mut dataplane, what, change)).collect();
-            // What went has come again, and the other way round: two times to take the better of.
+            // The changes undo each other, so they can run again: take the better of two times.
             let again: Vec<_> = changes().map(|(what, change)| cost(&mut dataplane, what, change)).collect();
             let times = before.iter().zip(&again).map(|((what, _, time), (_, _, other))| {
                 format!("{what} {:.1} ms", time.min(other).as_secs_f64() * 1000.0)
@@ -314,7 +315,7 @@ fn a_change_is_a_handful_of_messages_whatever_the_cluster() {
     });
 }
 
-/// Each of one Service, and the last two undo the others.
+/// Each change concerns one Service, and the last two undo the others.
 fn changes() -> impl Iterator<Item = (&'static str, Change)> {
     let (one, other) = (7, 10_000);
     let with = |number, endpoints| {
@@ -331,7 +332,7 @@ fn changes() -> impl Iterator<Item = (&'static str, Change)> {
     .into_iter()
 }
 
-/// Operations and messages, and how long it took.
+/// Operations and messages of a change, and how long it took.
 fn cost(
     dataplane: &mut Ipvs,
     what: &'static str,
@@ -342,7 +343,7 @@ fn cost(
     let time = start.elapsed();
     assert_eq!(outcome.refused, []);
     assert!(outcome.operations > 0, "{what} nothing was done");
-    // One on its way out would come back in another way.
+    // An endpoint that is still draining would be revived instead of added.
     dataplane.drain_at(Instant::now() + LIMIT).unwrap();
     (what, (outcome.operations, outcome.receipt.messages), time)
 }

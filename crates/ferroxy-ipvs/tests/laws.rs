@@ -1,4 +1,4 @@
-//! Ring 0: what holds for every cluster, checked on random ones.
+//! Ring 0: laws that hold for every cluster, checked on random clusters.
 
 #![allow(
     clippy::unwrap_used,
@@ -24,7 +24,7 @@ use ferroxy_ipvs::{Op, Parameters, Plan, State, diff, interpret, render};
 use proptest::prelude::*;
 use support::{Kernel, changes, service};
 
-/// The addresses on which node ports answer are the host's by definition.
+/// The addresses on which node ports answer are addresses of the host.
 fn parameters(intent: &Intent) -> Parameters {
     let mut host: std::collections::BTreeSet<std::net::IpAddr> =
         HOST_ADDRESSES.iter().map(|ip| ip.parse().unwrap()).collect();
@@ -47,7 +47,7 @@ fn carry_out(kernel: &mut Kernel, plan: &Plan) -> Result<(), TestCaseError> {
     kernel.carry_out(plan).map_err(|refused| TestCaseError::fail(format!("{refused}\nin\n{plan}")))
 }
 
-/// Committed, with the fix of what it shows.
+/// Commit this file together with the fix.
 const COUNTEREXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/proptest-regressions/laws.txt");
 
 proptest! {
@@ -79,7 +79,7 @@ proptest! {
         prop_assert!(kernel.state.is_empty(), "{}", kernel.state);
     }
 
-    /// While not all of the cluster can be seen, nothing that is there is taken away.
+    /// While not all of the cluster can be read, no existing object is removed.
     #[test]
     fn the_unknown_can_be_kept(a in clusters(), b in clusters()) {
         let (a, b) = (rendered(&a), rendered(&b));
@@ -186,7 +186,7 @@ mod size {
         assert_eq!(rendered(&huge), 202 * one);
         huge.ports[0].frontends.push(frontend(200));
         assert_eq!(rendered(&huge), one);
-        // The address is still that of the other port.
+        // The other port still has the address.
         huge.ports[0].frontends.retain(|it| *it != frontend(7));
         assert_eq!(rendered(&huge), one);
         huge.ports[1].cluster.truncate(20);
@@ -241,7 +241,7 @@ mod size {
     }
 }
 
-/// Until the virtual servers can serve, what serves is the rules of iptables mode, in chains of the same names.
+/// Until the virtual servers can serve, the rules of iptables mode serve, in chains of the same names.
 #[test]
 fn after_iptables_mode_rules_are_written_last() {
     let services = [service(1, Protocol::Tcp, 1..3), service(2, Protocol::Udp, 1..3)].into();
@@ -252,7 +252,7 @@ fn after_iptables_mode_rules_are_written_last() {
     let is_rules = |op: &Op| matches!(op, Op::WriteRules(_));
     let plan = diff(&seen, &wanted);
     assert_eq!(plan.ops().iter().position(is_rules), Some(plan.len() - 1), "{plan}");
-    // With our device there it is ours that was changed: how packets are treated comes first.
+    // If our device exists, the rules are ours, and are written before the virtual servers.
     let seen = State { device: Some(Default::default()), ..seen };
     let plan = diff(&seen, &wanted);
     let first_server = plan.ops().iter().position(|op| matches!(op, Op::AddServer(..)));
@@ -260,7 +260,7 @@ fn after_iptables_mode_rules_are_written_last() {
 }
 
 /// `internalTrafficPolicy: Local` without an endpoint on this node: the original's virtual server has no endpoints, and the
-/// kernel refuses connections, whoever makes them.
+/// kernel refuses connections of all clients.
 #[test]
 fn internal_policy_local_without_a_local_endpoint_refuses_everybody() {
     let (name, service) = service(1, Protocol::Tcp, 1..3);

@@ -1,4 +1,4 @@
-//! Ring 1: the rules of ipvs mode are the same whether the iptables tools write them or we do, in both variants. Needs root.
+//! Ring 1: the rules of ipvs mode are the same whether the iptables tools or we write them, in both variants. Needs root.
 
 #![allow(
     clippy::unwrap_used,

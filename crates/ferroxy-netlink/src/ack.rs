@@ -8,7 +8,7 @@ use crate::error::Errno;
 pub struct Ack {
     pub sequence: u32,
     pub errno: Option<Errno>,
-    /// Where in the refused message the offending attribute starts.
+    /// Offset of the offending attribute in the refused message.
     pub offset: Option<u32>,
     /// The kernel's message.
     pub words: Option<String>,
@@ -27,7 +27,7 @@ impl Ack {
         }
     }
 
-    /// An errno, the header of the refused message, the rest of it unless capped, then attributes.
+    /// Layout: an errno, the header of the refused message, its payload (unless capped), then attributes.
     fn from_error(message: &Message<'_>) -> Result<Self, Malformed> {
         const FIXED: usize = 4 + MESSAGE_HEADER;
         let payload = message.payload;
@@ -70,13 +70,13 @@ impl Ack {
     }
 }
 
-/// The negative errno at the start of `payload`; zero means consent.
+/// The negative errno at the start of `payload`; zero means success.
 fn errno(payload: &[u8]) -> Option<Errno> {
     let raw = i32::from_ne_bytes(*payload.first_chunk()?);
     match raw.checked_neg() {
         Some(0) => None,
         Some(code @ 1..=4095) => Some(Errno::from_raw_os_error(code)),
-        // No such number exists: still a refusal.
+        // Not a valid errno, but still a refusal.
         _ => Some(Errno::IO),
     }
 }
@@ -119,7 +119,7 @@ mod tests {
         };
         let capped = refusal(flag::CAPPED | flag::ACK_TLVS, -2, &[], words.bytes());
         assert_eq!(parse(&capped), expected);
-        // Without the cap our own message comes first, and must not be taken for words.
+        // Without the cap, the kernel echoes our message first. It must not be parsed as attributes.
         let echoed = refusal(flag::ACK_TLVS, -2, &[9; 24], words.bytes());
         assert_eq!(parse(&echoed), expected);
     }

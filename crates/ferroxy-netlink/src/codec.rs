@@ -14,7 +14,7 @@ pub(crate) use tests::{host, payload};
 pub const MESSAGE_HEADER: usize = 16;
 /// `nlattr`: length u16, type u16.
 pub const ATTRIBUTE_HEADER: usize = 4;
-/// What one attribute can carry: its length field has 16 bits and counts the header.
+/// The longest payload of an attribute: its length field has 16 bits and includes the header.
 pub const ATTRIBUTE_MAX: usize = u16::MAX as usize - ATTRIBUTE_HEADER;
 
 const NESTED: u16 = 1 << 15;

@@ -1,5 +1,5 @@
-//! Linux' error numbers for platforms that are not Linux: errors of this crate carry one wherever they are built or printed.
-//! On Linux [`crate::error::Errno`] is rustix' type; this one has the same names for as much of it as is used.
+//! Error numbers of Linux for other platforms, because errors of this crate contain an errno on every platform.
+//! On Linux [`crate::error::Errno`] is rustix' type. This type has the same names, but only those that are used.
 
 use std::fmt;
 
@@ -23,7 +23,7 @@ macro_rules! errnos {
         impl Errno {
             $(pub const $name: Errno = Errno($number);)*
 
-            /// What the C library says; `None` for a number without a name here.
+            /// The text of the C library; `None` for a number without a name here.
             const fn words(self) -> Option<&'static str> {
                 match self.0 {
                     $($number => Some($words),)*

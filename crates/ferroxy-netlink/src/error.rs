@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::codec::Malformed;
 
-/// An error number of the Linux kernel: rustix' type on Linux, and on other platforms one with the same names.
+/// An error number of the Linux kernel: rustix' type on Linux, and on other platforms a type with the same names.
 #[cfg(not(target_os = "linux"))]
 pub use crate::errno::Errno;
 #[cfg(target_os = "linux")]
@@ -15,7 +15,7 @@ pub use rustix::io::Errno;
 pub struct Error {
     /// The verb and the kind of thing: `add set`, `list rules`.
     pub operation: &'static str,
-    /// Which one: `ferroxy/frontends`. Empty when there is only one.
+    /// The name of the object: `ferroxy/frontends`. Empty if only one such object exists.
     pub object: String,
     pub kind: Kind,
     /// The kernel's number, or the closest one when the error is on our side.

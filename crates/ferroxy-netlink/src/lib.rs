@@ -1,9 +1,9 @@
 //! The kernel's netlink protocols: nf_tables, ipset, IPVS, conntrack, nfacct, rtnetlink, and the legacy iptables socket options.
-//! Knows nothing of Kubernetes and keeps no state of its own.
+//! Contains no Kubernetes logic and keeps no state.
 //!
-//! [`codec`] turns attributes into bytes and back, and each protocol has a module with its types, encoders and decoders. All of
-//! that builds and is tested on any platform and byte order. What talks to a kernel (`socket`, and the `Connection` and monitor
-//! types of each protocol) exists on Linux only.
+//! [`codec`] turns attributes into bytes and back, and each protocol has a module with its types, encoders and decoders. This
+//! code builds and is tested on any platform and byte order. The code that talks to a kernel (`socket`, and the `Connection`
+//! and monitor types of each protocol) exists on Linux only.
 
 #![deny(unsafe_code)]
 #![cfg_attr(

@@ -15,9 +15,9 @@ pub struct Refused {
     pub error: Error,
 }
 
-/// Requests in one datagram: their acknowledgements fit any receive queue.
+/// The maximum number of requests in one datagram, so that their acknowledgements fit any receive queue.
 const MOST_IN_A_DATAGRAM: usize = 128;
-/// Bytes in one datagram, unless a single message is longer: fits any send buffer.
+/// The maximum size of a datagram, unless a single message is longer: fits any send buffer.
 const LONGEST_DATAGRAM: usize = 64 * 1024;
 
 /// Requests of one kind of operation, ready to be sent.
@@ -39,7 +39,7 @@ impl Requests {
 
     /// Flags besides REQUEST and ACK.
     pub(crate) fn push(&mut self, kind: u16, flags: u16, fill: impl FnOnce(&mut Encoder)) {
-        // Requests that are numbered by hand stay below the socket's own numbers, and 0 is the kernel's.
+        // These sequence numbers are below the socket's own numbers. The kernel uses 0.
         let sequence = u32::try_from(self.ends.len() + 1).unwrap_or(u32::MAX);
         let message = self.encoder.begin_message(kind, flags | flag::REQUEST | flag::ACK, sequence);
         fill(&mut self.encoder);
@@ -89,7 +89,7 @@ mod tests {
         requests
     }
 
-    /// The numbers at which datagrams begin.
+    /// The indexes of the requests at which datagrams begin.
     fn cuts(requests: &Requests) -> Vec<usize> {
         let mut cuts = vec![0];
         while let Some(&last) = cuts.last()
@@ -119,7 +119,7 @@ mod tests {
     #[test]
     fn each_acknowledgement_belongs_to_its_request() {
         let mut encoder = Encoder::new();
-        // Requests are numbered from 1. The first and the last are not among those asked about.
+        // Requests are numbered from 1. The first and the last acknowledgement are outside the range.
         for (sequence, error) in [(3, 0), (4, 0), (5, -17), (6, 0), (7, -2)] {
             acknowledgement(&mut encoder, sequence, error);
         }

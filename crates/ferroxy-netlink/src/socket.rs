@@ -55,9 +55,9 @@ impl Answer {
     }
 }
 
-/// Room for one datagram. The kernel cuts listings to at most 32 KiB when the reader's buffer allows as much.
+/// Room for one datagram. The kernel splits dumps into datagrams of at most 32 KiB, or less if the reader's buffer is smaller.
 const RECEIVE_BUFFER: usize = 64 * 1024;
-/// Forced send buffer; the kernel doubles it. One datagram may be nearly as large. No memory is set aside for it.
+/// Forced send buffer; the kernel doubles it. One datagram may be nearly as large. The kernel does not allocate it in advance.
 const SEND_LIMIT: usize = 128 * 1024 * 1024;
 /// Receive queue: room for some ten thousand small notifications or errors.
 const RECEIVE_LIMIT: usize = 8 * 1024 * 1024;
@@ -89,7 +89,7 @@ impl Socket {
 
     /// The largest datagram that can be sent. Small (wmem_max) where SO_SNDBUFFORCE is not permitted, as in user namespaces.
     pub fn send_limit(&self) -> usize {
-        // netlink_sendmsg keeps 32 bytes for itself.
+        // netlink_sendmsg reserves 32 bytes.
         sockopt::socket_send_buffer_size(&self.fd).unwrap_or(0).saturating_sub(32)
     }
 
@@ -164,8 +164,8 @@ impl Socket {
         }
     }
 
-    /// The next datagram that is already there, or `None`. ENOBUFS means that messages before it were lost;
-    /// EMSGSIZE that this one was larger than our buffer, which has grown for the next.
+    /// The next datagram in the receive queue, or `None` if the queue is empty. ENOBUFS means that earlier messages were
+    /// lost; EMSGSIZE that this datagram was larger than our buffer, which has grown for the next.
     pub fn receive(&mut self) -> Result<Option<&[u8]>, Errno> {
         loop {
             let flags = RecvFlags::TRUNC | RecvFlags::DONTWAIT;
@@ -252,7 +252,7 @@ impl Socket {
         Ok(self.sequence)
     }
 
-    /// Collects the answer to `sequence` up to its end; true when the kernel says that it was interrupted.
+    /// Collects the answer to `sequence` up to its end; true when the kernel marks the dump as interrupted.
     fn exchange(&mut self, request: Request<'_>, sequence: u32) -> Result<(Answer, bool), Error> {
         let mut answer = Answer::default();
         let interrupted = self.follow(request, sequence, &mut |message| {
@@ -262,7 +262,7 @@ impl Socket {
         Ok((answer, interrupted))
     }
 
-    /// Passes on each message of the answer to `sequence`; true when the kernel says that it was interrupted.
+    /// Passes on each message of the answer to `sequence`; true when the kernel marks the dump as interrupted.
     fn follow(
         &mut self,
         request: Request<'_>,
@@ -296,7 +296,7 @@ impl Socket {
             errno => Error::refused(request.operation, request.object, errno),
         };
         loop {
-            // Mostly it is there already: then there is no need to wait, which is a system call of its own.
+            // The answer is usually in the queue already. Waiting for it would be another system call.
             if let Some(length) = self.receive().map_err(failed)?.map(<[u8]>::len) {
                 return Ok(&self.buffer[..length]);
             }
@@ -346,7 +346,7 @@ fn open(protocol: Protocol) -> Result<Socket, Errno> {
     // Refusals do not contain the refused message: one of megabytes would overflow the queue.
     set_netlink_option(&fd, libc::NETLINK_CAP_ACK, 1)?;
     if protocol == Protocol::Route {
-        // Listings are filtered by what the request's header says. Kernels before 4.20 do not know it and ignore the filter.
+        // The kernel filters dumps by the fields of the request's header. Kernels before 4.20 lack the option and ignore these fields.
         match set_netlink_option(&fd, libc::NETLINK_GET_STRICT_CHK, 1) {
             Ok(()) | Err(Errno::NOPROTOOPT) => {}
             Err(errno) => return Err(errno),
@@ -373,7 +373,7 @@ pub(crate) fn join(fd: &OwnedFd, group: u32) -> Result<(), Error> {
         .map_err(|errno| Error::refused("join netlink group", group.to_string(), errno))
 }
 
-/// Stops receiving them. Those in the queue stay there.
+/// Stops receiving the notifications of a multicast group. Notifications in the queue stay there.
 pub(crate) fn leave(fd: &OwnedFd, group: u32) -> Result<(), Error> {
     set_netlink_option(fd, libc::NETLINK_DROP_MEMBERSHIP, group)
         .map_err(|errno| Error::refused("leave netlink group", group.to_string(), errno))

@@ -49,7 +49,7 @@ pub(crate) fn ignore_originator(fd: &OwnedFd, port_id: u32) -> Result<(), Errno>
 /// Reads an option into a buffer, which may hold a request for the kernel.
 pub(crate) fn read(fd: &OwnedFd, level: i32, option: i32, buffer: &mut [u8]) -> Result<(), Errno> {
     let mut length = buffer.len() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `length` bytes to the buffer, which has as many.
+    // SAFETY: the kernel writes at most `length` bytes to the buffer, and `length` is the buffer's size.
     let result = unsafe {
         libc::getsockopt(fd.as_raw_fd(), level, option, buffer.as_mut_ptr().cast::<c_void>(), &mut length)
     };

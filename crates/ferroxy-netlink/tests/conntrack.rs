@@ -36,7 +36,7 @@ fn conntrack(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The listing of the tool, as what we compare of an entry. One line:
+/// The tool's listing, reduced to the fields that we compare. One line:
 /// `udp 17 29 src=10.0.0.9 dst=10.96.0.1 sport=4 dport=53 [UNREPLIED] src=… dst=… sport=… dport=… mark=0 zone=5 use=1 id=7`
 fn listed_by_the_tool(family: &str) -> BTreeSet<String> {
     let listing = conntrack(&["-L", "-f", family, "-o", "id"]);
@@ -81,8 +81,8 @@ const CLIENTS: [&str; 2] = ["10.0.0.9", "fd00::9"];
 const SERVERS: [&str; 2] = ["10.244.0.5", "fd00:244::5"];
 const FRONTENDS: [&str; 2] = ["10.96.0.1", "fd00:96::1"];
 
-/// A loopback device with a client's, a server's and a Service's addresses, and rules that translate the latter's port 53
-/// to the server's 5353.
+/// A loopback device with a client's, a server's and a Service's addresses, and rules that translate the Service's port 53
+/// to the server's port 5353.
 fn set_up_translation() {
     let mut connection = route::Connection::open().unwrap();
     let link = connection.link("lo").unwrap().index;
@@ -170,10 +170,10 @@ fn one_is_deleted_and_only_one() {
         assert_eq!(before.len(), 5);
 
         let mut connection = Connection::open().unwrap();
-        // Another entry has its tuple now: that one stays.
+        // An entry with the same tuple but another id stays.
         let newer = Entry { id: before[2].id ^ 1, ..before[2] };
         assert_eq!(connection.delete(&[newer]).unwrap(), 0);
-        // The same tuple in a zone where it is not.
+        // The same tuple in a zone that does not contain it.
         assert_eq!(connection.delete(&[Entry { zone: 9, ..before[2] }]).unwrap(), 0);
         assert_eq!(list(udp(Family::V4)).len(), 5);
 
@@ -181,7 +181,7 @@ fn one_is_deleted_and_only_one() {
         let left: BTreeSet<u32> = list(udp(Family::V4)).iter().map(|entry| entry.id).collect();
         let wanted = before.iter().map(|entry| entry.id).filter(|id| *id != before[2].id);
         assert_eq!(left, wanted.collect());
-        // A second time there is nothing to delete, and that is no error; the others of the batch go.
+        // An entry that is already deleted is no error, and the rest of the batch is deleted.
         assert_eq!(connection.delete(&before[1..4]).unwrap(), 2);
         assert_eq!(list(udp(Family::V4)).len(), 2);
         drop(sockets);
@@ -196,7 +196,7 @@ fn zones_are_distinguished() {
         for zone in ["0", "5", "7"] {
             conntrack(&[&["-I", "-w", zone][..], &tuple].concat());
         }
-        // A zone of one direction. In the other its tuple is as unique as any, so it must be another.
+        // A zone of one direction. In the other direction the tuple has no zone and must be unique, so it has another source port.
         let tuple = tuple.map(|word| if word == "4" { "5" } else { word });
         conntrack(&[&["-I", "--orig-zone", "11"][..], &tuple].concat());
         let entries = list(udp(Family::V4));
@@ -316,7 +316,7 @@ fn insert(entries: &[(u8, u32, Ipv4Addr, u16)]) {
     assert_eq!(socket.receive().unwrap(), None, "nothing is said unless something is refused");
 }
 
-/// Counts what each thread holds, to tell a stream from a collection.
+/// Counts the bytes that each thread holds, to distinguish a stream from a collection.
 struct Counting;
 
 #[global_allocator]

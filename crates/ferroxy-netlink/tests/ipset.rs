@@ -39,7 +39,7 @@ fn run(command: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// `ipset save`, without what the kernel chose for itself.
+/// `ipset save`, without the parameters that the kernel chose (`bucketsize` and those after it).
 fn saved() -> Vec<String> {
     let text = run("ipset save");
     let mut lines: Vec<String> =
@@ -159,14 +159,14 @@ fn what_the_tool_makes_we_list() {
             }
             let expected = members.into_iter().map(|(member, _)| member).collect();
             assert_eq!(sorted(found.members), sorted(expected), "{}", set.name);
-            // What is there is just what we would make.
+            // The set that exists has the same description, otherwise the kernel refuses to create it again.
             connection.create(&set).unwrap();
             names.push(set.name);
         }
         let mut listed = connection.names().unwrap();
         let mut numbered = connection.numbers().unwrap();
         numbered.sort();
-        // The kernel numbers them as they come.
+        // The kernel numbers sets in the order of their creation.
         assert_eq!(numbered, (0..).zip(names.iter().cloned()).collect::<Vec<(u16, String)>>());
         listed.sort();
         names.sort();

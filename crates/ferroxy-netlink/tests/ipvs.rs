@@ -26,7 +26,7 @@ const TCP: u8 = libc::IPPROTO_TCP as u8;
 const UDP: u8 = libc::IPPROTO_UDP as u8;
 const SCTP: u8 = libc::IPPROTO_SCTP as u8;
 
-/// A long listing is only sure to be whole while no namespace's servers change: whoever makes one takes it for itself.
+/// A long listing is only complete while no servers change in any namespace: a test with a long listing takes the write lock.
 static SERVERS_CHANGE: RwLock<()> = RwLock::new(());
 
 /// Runs the test in a thread that has moved to a fresh network namespace; it ends with the thread.
@@ -57,7 +57,7 @@ fn ipvsadm(arguments: &[&str], input: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// What there is, as the tool says it.
+/// All servers and destinations, as the tool prints them.
 fn saved() -> Vec<String> {
     let mut lines: Vec<String> = ipvsadm(&["-Sn"], "").lines().map(|line| line.trim().to_owned()).collect();
     lines.sort();
@@ -150,7 +150,7 @@ fn what_the_tool_makes_we_list() {
         expected.sort_by_key(|(server, ..)| server.address);
         assert_eq!(servers.len(), expected.len(), "that of a firewall mark has no address: {servers:?}");
         for (found, (mut wanted, destinations, _)) in servers.into_iter().zip(expected) {
-            // The kernel has a default even for those that are not persistent, and does not use it.
+            // The kernel also has a default timeout for servers that are not persistent, and does not use it.
             if wanted.flags & PERSISTENT == 0 {
                 wanted.timeout = found.timeout;
             }
@@ -260,7 +260,7 @@ fn connections_are_balanced_and_counted() {
         let link = links.link("kube-ipvs0").unwrap();
         assert_eq!((link.kind.as_deref(), link.up), (Some("dummy"), false));
         let ip = IpAddr::from([10, 96, 0, 80]);
-        // The device need not be up for its addresses to be the host's.
+        // The addresses of a device belong to the host even if the device is down.
         let bound = route::Address { link: link.index, ip, prefix_length: 32 };
         assert_eq!(links.add_addresses(&[bound]).unwrap(), []);
         assert_eq!(links.addresses_of(link.index).unwrap(), [bound]);
@@ -289,7 +289,7 @@ fn connections_are_balanced_and_counted() {
     });
 }
 
-/// Alone among those that are not for a virtual machine: nobody else loads anything meanwhile.
+/// The only test here that does not need the virtual machine, so no other test loads the module meanwhile.
 #[test]
 fn asking_whether_it_is_there_loads_nothing_and_a_kernel_without_it_says_so() {
     in_namespace(|| {

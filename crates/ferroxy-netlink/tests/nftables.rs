@@ -784,7 +784,7 @@ fn failures_name_their_tags_and_nothing_is_changed() {
         prepare(&mut connection);
         let mut batch = Batch::new();
         for n in 0..5_000u32 {
-            // Two go to a chain that does not exist, in different messages; and one rule and one set are wrong as well.
+            // Two elements go to a chain that does not exist, in different messages; one rule and one set are wrong as well.
             let chain = if n == 17 || n == 4_321 { "nosuch" } else { "c" };
             let data = DataRef::Verdict(VerdictRef::Goto(chain));
             batch.add_element(n, Family::Ip, TABLE, "m", ElementRef { data, ..key(&n.to_be_bytes()) });
@@ -1005,7 +1005,7 @@ fn counters_of_elements_are_read_as_nft_shows_them() {
         let elements =
             "{ 10.0.0.1 counter packets 5 bytes 300, 10.0.0.2 counter packets 0 bytes 0, 10.0.0.3 }";
         nft(&["add", "element", "ip", TABLE, "s", elements]);
-        // The third counts nothing.
+        // The third element has no counter.
         let expected = BTreeMap::from([(vec![10, 0, 0, 1], (5, 300)), (vec![10, 0, 0, 2], (0, 0))]);
         assert_eq!(read("s"), expected);
     });

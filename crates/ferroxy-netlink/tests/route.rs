@@ -45,7 +45,7 @@ fn route(destination: &str, gateway: Option<&str>, link: Option<u32>) -> Route {
     Route { destination: ip, prefix_length, gateway: gateway.map(self::ip), link }
 }
 
-/// The address the kernel would send from, which tells which route it takes.
+/// The address the kernel would send from, which shows the route that it takes.
 fn source_towards(target: &str) -> io::Result<IpAddr> {
     let target = ip(target);
     let any = if target.is_ipv4() { ip("0.0.0.0") } else { ip("::") };
@@ -111,7 +111,7 @@ fn a_cable_is_operational_when_both_ends_are_up() {
         connection.set_up(near.index).unwrap();
         assert!(!connection.link("near").unwrap().operational);
         connection.set_up(far.index).unwrap();
-        // The kernel's link watcher takes its time; if it never came, the test would hang and be seen.
+        // The kernel's link watcher runs with a delay. If it never runs, the test hangs.
         while !connection.link("near").unwrap().operational {
             thread::sleep(Duration::from_millis(1));
         }
@@ -287,7 +287,7 @@ fn routes_decide_where_packets_leave() {
 #[test]
 fn the_monitor_reports_both_families_and_nothing_else() {
     in_namespace(|| {
-        // No link-local addresses of the kernel's own making, which would come at a time of its choosing.
+        // No link-local addresses: the kernel would add them at any time.
         std::fs::write("/proc/sys/net/ipv6/conf/default/addr_gen_mode", "1").unwrap();
         let mut connection = Connection::open().unwrap();
         let link = cable(&mut connection, "d0");

@@ -1,4 +1,4 @@
-//! The order of endpoints that an earlier run left in the kernel: whoever stays keeps its slot.
+//! Adopts the order of endpoints that an earlier run left in the kernel: an endpoint that stays keeps its slot.
 
 use ferroxy_core::{Endpoint, PortIntent, ServiceIntent};
 use ferroxy_dataplane::place::place;
@@ -15,7 +15,7 @@ pub fn onto_kernel(seen: &State, terms: &Terms, mut service: ServiceIntent) -> S
     for port in &mut service.ports {
         let pool = |port: &PortIntent, pool| slots(seen, terms.pool(&name, &port.name, port.family, pool));
         let (cluster, local) = (pool(port, Pool::Cluster), pool(port, Pool::Local));
-        // A pool that is not there says nothing about an order.
+        // A pool that is not in the kernel defines no order.
         if !cluster.is_empty() {
             port.cluster = place(&cluster, &port.cluster);
         }

@@ -1,10 +1,10 @@
-//! How large the maps are made. A map cannot grow: a larger one takes its place.
+//! The capacity of the maps. A map cannot grow: a larger map replaces it.
 
-/// The least that is reserved: 1 MB in each map.
+/// The minimum that is reserved: 1 MB in each map.
 const LEAST: u32 = 1 << 16;
 
-/// Room for half as many elements again as there are now, at least: the kernel reserves memory by powers of two. `None` if
-/// that is more than is allowed.
+/// Room for at least half as many elements again as are needed (but no more than `most`), as a power of two, because the
+/// kernel reserves memory so. `None` if `needed` exceeds `most`.
 pub fn capacity(needed: usize, most: u32) -> Option<u32> {
     let needed = u32::try_from(needed).ok().filter(|needed| *needed <= most)?;
     let wanted = needed.saturating_add(needed / 2).checked_next_power_of_two().unwrap_or(most);

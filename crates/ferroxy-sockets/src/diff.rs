@@ -1,13 +1,13 @@
-//! The Plan that turns one State into another. Works on the whole of it, and on the part that belongs to a few Services.
+//! The Plan that turns one State into another. Works on whole States, and on the parts of them that belong to a few Services.
 
 use crate::plan::{Op, Plan};
 use crate::state::State;
 
-/// What `seen` has and `desired` has not.
+/// What to do with elements that `seen` has and `desired` has not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unknown {
     Remove,
-    /// It stays: not all of the cluster can be read.
+    /// Keep them, because not all of the cluster can be read.
     Keep,
 }
 

@@ -1,10 +1,11 @@
 //! The elements of the maps, as bytes: what the program in the kernel reads. Both families have one form, in which IPv4
 //! addresses are mapped (`::ffff:10.96.0.80`).
 //!
-//! A value repeats what identifies its key, in its first bytes, and the program compares that after it has read the rest:
-//! the kernel may give the memory of a deleted element to another one while a program still reads it. Where endpoints are
-//! listed in a value, each ends with a stamp that the beginning of the value has as well: an endpoint counts only if its stamp,
-//! read before it, is the one that the beginning has after it. So it is whole, and of one version of the value.
+//! The first bytes of a value repeat the part of its key that identifies it. The program compares them after it has read the
+//! rest: the kernel may reuse the memory of a deleted element for another one while a program still reads it. If a value lists
+//! endpoints, the value has a stamp at its beginning, and each endpoint ends with the same stamp. The program reads the endpoint's
+//! stamp first, then the endpoint, then the stamp at the beginning. If the stamps are equal, the endpoint is whole, and of one
+//! version of the value.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -49,7 +50,7 @@ impl Clients {
 pub struct PoolId(pub u64);
 
 impl PoolId {
-    /// Without the last bit it is the number of the Service port.
+    /// A mask: without the last bit, the id is the number of the Service port.
     pub const PORT: u64 = !1;
 }
 
@@ -58,8 +59,8 @@ impl PoolId {
 pub struct FrontendKey(pub [u8; FrontendKey::SIZE]);
 
 /// the last half of the address 8, port 2, clients 1, form 1, then
-/// - the endpoints are listed here, form is how many: stamp 4, for each address 16, port 2, zeros 2, stamp 4
-/// - they are in a pool, form is 0 or [`FrontendValue::STICKY`]: count 4, pool 8, zeros
+/// - if the endpoints are listed here, form is their number: stamp 4, for each endpoint address 16, port 2, zeros 2, stamp 4
+/// - if they are in a pool, form is 0 or [`FrontendValue::STICKY`]: count 4, pool 8, zeros
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FrontendValue(pub [u8; FrontendValue::SIZE]);
 
@@ -75,12 +76,12 @@ pub struct SlotValue(pub [u8; SlotValue::SIZE]);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MemberKey(pub [u8; MemberKey::SIZE]);
 
-/// pool 8, for how many nanoseconds after their last new connection 8
+/// pool 8, how many nanoseconds clients stay after their last new connection 8
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MemberValue(pub [u8; MemberValue::SIZE]);
 
-/// A client of a Service port with session affinity: number of its network namespace 8, Service port 8. The programs write
-/// these elements, and nobody else.
+/// A client of a Service port with session affinity: cookie of its network namespace 8, Service port 8. Only the programs
+/// write these elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionKey(pub [u8; SessionKey::SIZE]);
 
@@ -105,9 +106,9 @@ impl FrontendKey {
 }
 
 impl FrontendValue {
-    /// With what the kernel adds to an element, this is just what fits into 192 bytes.
+    /// With what the kernel adds to an element, this just fits into 192 bytes.
     pub const SIZE: usize = 112;
-    /// So many endpoints can be listed.
+    /// The maximum number of listed endpoints.
     pub const MOST: usize = 4;
     pub const CLIENTS: usize = 10;
     pub const FORM: usize = 11;
@@ -116,7 +117,7 @@ impl FrontendValue {
     pub const POOL: usize = 16;
     pub const ENDPOINTS: usize = 16;
     pub const ENDPOINT_SIZE: usize = 24;
-    /// In an endpoint.
+    /// The offset of the stamp in an endpoint.
     pub const ENDPOINT_STAMP: usize = 20;
     /// The form of a pool with session affinity.
     pub const STICKY: u8 = 0x80;
@@ -128,7 +129,7 @@ impl FrontendValue {
         bytes
     }
 
-    /// Its endpoints are in a pool.
+    /// A frontend whose endpoints are in a pool.
     pub fn pooled(key: &FrontendKey, clients: Clients, count: u32, pool: PoolId) -> FrontendValue {
         let mut bytes = FrontendValue::start(key, clients);
         bytes[FrontendValue::COUNT..][..4].copy_from_slice(&count.to_ne_bytes());
@@ -136,7 +137,7 @@ impl FrontendValue {
         FrontendValue(bytes)
     }
 
-    /// Its endpoints are listed in it; no more than [`FrontendValue::MOST`].
+    /// A frontend that lists its endpoints, at most [`FrontendValue::MOST`].
     pub fn listed(key: &FrontendKey, clients: Clients, endpoints: &[SocketAddr]) -> FrontendValue {
         let mut bytes = FrontendValue::start(key, clients);
         let places = bytes[FrontendValue::ENDPOINTS..].chunks_exact_mut(FrontendValue::ENDPOINT_SIZE);
@@ -147,7 +148,7 @@ impl FrontendValue {
             listed += 1;
         }
         bytes[FrontendValue::FORM] = listed;
-        // Without any it is an empty pool.
+        // Without endpoints, this is the value of an empty pool.
         let stamp = if listed == 0 { [0; 4] } else { stamp(&bytes) };
         bytes[FrontendValue::STAMP..][..4].copy_from_slice(&stamp);
         let places = bytes[FrontendValue::ENDPOINTS..].chunks_exact_mut(FrontendValue::ENDPOINT_SIZE);
@@ -172,7 +173,7 @@ impl FrontendValue {
         Clients(self.0[FrontendValue::CLIENTS])
     }
 
-    /// How many endpoints it has, wherever they are.
+    /// The number of its endpoints, listed or in a pool.
     pub fn count(&self) -> u32 {
         match self.0[FrontendValue::FORM] {
             0 | FrontendValue::STICKY => {
@@ -188,7 +189,7 @@ impl FrontendValue {
         is_pooled.then(|| PoolId(long(&self.0[FrontendValue::POOL..][..8])))
     }
 
-    /// Those that are listed.
+    /// The listed endpoints.
     pub fn endpoints(&self) -> impl Iterator<Item = SocketAddr> + '_ {
         let listed = if self.pool().is_some() { 0 } else { self.count() as usize };
         let places = self.0[FrontendValue::ENDPOINTS..].chunks_exact(FrontendValue::ENDPOINT_SIZE);
@@ -196,7 +197,7 @@ impl FrontendValue {
     }
 }
 
-/// Another one for every other list: FNV-1a. Never zero, which is what an unused place has.
+/// A hash of the value (FNV-1a), so that another list has another stamp. Never zero, because unused places contain zeros.
 fn stamp(bytes: &[u8]) -> [u8; 4] {
     let mix = |hash: u32, byte: &u8| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
     (bytes.iter().fold(0x811c_9dc5, mix) | 1).to_ne_bytes()
@@ -289,7 +290,7 @@ impl SessionValue {
     }
 }
 
-/// As sixteen bytes.
+/// The address as sixteen bytes. IPv4 addresses are mapped.
 pub fn mapped(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
@@ -297,7 +298,7 @@ pub fn mapped(address: IpAddr) -> [u8; 16] {
     }
 }
 
-/// Of an address and a port behind it.
+/// Reads an address and the port behind it.
 pub fn socket_address(bytes: &[u8]) -> SocketAddr {
     let (mut ip, mut port) = ([0; 16], [0; 2]);
     ip.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);

@@ -16,12 +16,12 @@ pub fn flow_of(key: &[u8]) -> Option<(SocketAddr, SocketAddr)> {
 
 const KNOWN_FOR: Duration = Duration::from_secs(3600);
 
-/// Since when flows lead to nowhere.
+/// Flows whose frontend no longer has their endpoint, and since when.
 #[derive(Debug, Default)]
 pub struct Departed(BTreeMap<Vec<u8>, Instant>);
 
 impl Departed {
-    /// Which of the flows that the kernel has can be forgotten. To be called with all of them, from time to time.
+    /// Returns the flows that can be forgotten. Call it from time to time, with all flows in the kernel.
     pub fn forget(&mut self, flows: &[Vec<u8>], in_force: &State, now: Instant) -> Vec<Vec<u8>> {
         let current = pairs(in_force);
         let gone = |key: &&Vec<u8>| flow_of(key).is_none_or(|flow| !current.contains(&flow));

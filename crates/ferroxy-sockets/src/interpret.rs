@@ -1,4 +1,4 @@
-//! Executes the programs over a State: what becomes of a socket that connects. No kernel is needed.
+//! Executes the programs over a State, to find out where a socket connects to. Needs no kernel.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -31,7 +31,7 @@ pub struct Socket {
     pub destination: SocketAddr,
 }
 
-/// Whose it is: decides which programs run, and what they do.
+/// The owner of a socket: decides which programs run, and what they do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Owner {
     /// A process of the host, outside of pods.
@@ -43,7 +43,7 @@ pub enum Owner {
     Container,
 }
 
-/// Where it connects to.
+/// Where a socket connects to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Choice {
     /// Unchanged: packet rules translate the connection.
@@ -62,17 +62,17 @@ pub struct Memory {
 /// What a connection depends on besides the maps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Moment {
-    /// Which of the pods it is. The host is one, however it is numbered.
+    /// The number of the pod. Has no effect for the host.
     pub pod: u64,
     /// In nanoseconds since boot.
     pub now: u64,
-    /// How many connections there were before, of which the programs make random numbers.
+    /// The number of earlier connections, from which the programs derive random numbers.
     pub count: u64,
 }
 
-/// The number of the host's namespace, here.
+/// The cookie of the host's network namespace in the interpreter.
 const HOST: u64 = 3;
-/// Those of pods are behind it.
+/// The cookies of pods begin with this number.
 const OTHER: u64 = 5994;
 
 /// The programs of one setting.
@@ -83,10 +83,10 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// They remember peers and count flows, or neither: both make no difference to the choice.
+    /// `does_more`: the programs also remember peers and count flows, which makes no difference to the choice.
     pub fn new(clients: Clients, does_more: bool) -> Result<Programs, Unresolved> {
         let mut programs = Vec::new();
-        // Those of the inner cgroup run first.
+        // The programs of the inner cgroup run first.
         for role in [Clients::PODS, Clients::HOST].into_iter().filter(|role| clients.contains(*role)) {
             for family in Family::ALL {
                 let (remembers_peer, counts_flows) = (does_more, does_more);
@@ -98,7 +98,7 @@ impl Programs {
         Ok(Programs { programs })
     }
 
-    /// Every choice that can be made for a socket of a client that was never here.
+    /// Every choice that can be made for a socket of a client without a session.
     pub fn choices(&self, state: &State, socket: &Socket) -> Result<BTreeSet<Choice>, Fault> {
         let key = FrontendKey::new(socket.destination.ip(), socket.destination.port());
         let endpoints = u64::from(state.frontends.get(&key).map_or(1, |value| value.count().max(1)));
@@ -107,7 +107,7 @@ impl Programs {
         leading_to_each(endpoints).into_values().map(choose).collect()
     }
 
-    /// The choice for a socket, at a moment. The memory is that of all connections before.
+    /// The choice for a socket, at a moment. `memory` is what all earlier connections have left.
     pub fn choose(
         &self,
         state: &State,

@@ -1,6 +1,6 @@
-//! What the maps have, kept as Intents: Plans for changes, at the cost of the change.
+//! Keeps the content of the maps as Intents, so that the Plan for a change costs as much as the change.
 //!
-//! The packets' dataplane has the Intents in force. This adds the order of endpoints in slots, where that differs, and the
+//! The packets' dataplane has the Intents in force. The ledger adds the order of endpoints in slots, where it differs, and the
 //! Services that are left to packets because the kernel refused them.
 
 use std::collections::BTreeMap;
@@ -37,7 +37,7 @@ impl Ledger {
         &self.left_out
     }
 
-    /// What the maps have of these Services, as long as nothing else changed them.
+    /// The elements of these Services in the maps, unless another program has changed them.
     pub fn fragment<'a>(
         &self,
         in_force: &Acknowledged,
@@ -52,7 +52,7 @@ impl Ledger {
         state
     }
 
-    /// The same for all of them. Walks everything: for the start and for verification.
+    /// The elements of all Services. Walks everything: not for ordinary changes.
     pub fn state(&self, in_force: &Acknowledged) -> State {
         self.fragment(in_force, in_force.names())
     }
@@ -68,7 +68,7 @@ impl Ledger {
         self.placed.get(name).cloned().or_else(|| in_force.service(name))
     }
 
-    /// Before a change: the order in which the slots of these Services are, to be passed to [`Ledger::enter`].
+    /// Before a change: the slot order of these Services, to be passed to [`Ledger::enter`].
     pub fn before(&self, in_force: &Acknowledged, names: &[ServiceName]) -> Vec<Option<Arc<ServiceIntent>>> {
         names.iter().map(|name| self.in_slot_order(in_force, name)).collect()
     }
@@ -88,7 +88,7 @@ impl Ledger {
         }
     }
 
-    /// The order that the kernel has, for a start.
+    /// At a start: adopts the slot order in the kernel.
     pub fn adopt(&mut self, in_force: &Acknowledged, seen: &State) {
         self.placed.clear();
         for (name, service) in in_force.services() {
@@ -109,7 +109,7 @@ impl Ledger {
         }
     }
 
-    /// Leaves a Service to packets: the Plan removes what it has.
+    /// Leaves a Service to packets: the Plan removes its elements.
     pub fn leave_out(&mut self, in_force: &Acknowledged, name: &ServiceName, why: String) -> Plan {
         let before = self.fragment(in_force, [name]);
         self.left_out.insert(name.clone(), why);
@@ -124,7 +124,7 @@ impl Ledger {
             entries(&service, &self.terms, &mut |entry| match entry {
                 Entry::Frontend(..) => more_frontends += 1,
                 Entry::Slot(..) => more_endpoints += 1,
-                // Never more than slots.
+                // There are never more members than slots.
                 Entry::Member(..) => {}
             });
             if (frontends + more_frontends).max(endpoints + more_endpoints) > most as usize {

@@ -1,4 +1,4 @@
-//! What the configuration says about sockets.
+//! The configuration of the translation at sockets.
 
 use std::path::PathBuf;
 
@@ -9,9 +9,9 @@ pub struct Options {
     pub clients: Clients,
     /// `getpeername(2)` answers with the frontend.
     pub names_peers: bool,
-    /// The top of the node's cgroups; found where it is not given.
+    /// The top of the node's cgroups; detected if it is not given.
     pub cgroup: Option<PathBuf>,
-    /// The cgroup of all pods; found below the top where it is not given.
+    /// The cgroup of all pods; detected below the top if it is not given.
     pub pods_cgroup: Option<PathBuf>,
     /// Where maps, programs and links are pinned, on a bpffs.
     pub pins: PathBuf,

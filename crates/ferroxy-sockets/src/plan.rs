@@ -1,6 +1,6 @@
 //! The writes that change the maps, in an order that is safe at every cut: a frontend is written after the slots that it counts,
-//! and removed before them. Members of a pool are there as long as its slots are. A frontend that lists its endpoints needs no
-//! order: one write replaces all of them at once.
+//! and removed before them. Members of a pool exist as long as its slots. A frontend that lists its endpoints needs no order: one
+//! write replaces all of them at once.
 
 use std::fmt;
 
@@ -8,9 +8,9 @@ use crate::entry::{FrontendKey, FrontendValue, MemberKey, MemberValue, SlotKey, 
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Plan {
-    /// Before the packets' dataplane changes: what it will no longer serve must not be translated any more.
+    /// Before the packets' dataplane changes: removes frontends that it will no longer serve.
     pub withdraw: Vec<Op>,
-    /// After it: what is translated, packets can reach as well.
+    /// After the packets' dataplane has changed: packets can reach everything that is translated.
     pub publish: Vec<Op>,
 }
 

@@ -7,8 +7,8 @@
 //!    ─▶ with session affinity: sessions[client, port] ─▶ still in members, and not too long ago? ─▶ that endpoint, else as above
 //!    ─▶ remember and count what must be ─▶ write address and port
 //! ```
-//! Whatever is missing or odd on the way ends in "unchanged", and packet rules translate the connection. The same instructions
-//! are executed by [`interpret`](crate::interpret).
+//! If an element is missing or a socket is unusual, the address stays unchanged, and packet rules translate the connection.
+//! [`interpret`](crate::interpret) executes the same instructions.
 
 use ferroxy_bpf::{
     Arithmetic, Assembler, Code, Comparison, KernelFunction, Label, Register, Size, Unresolved,
@@ -28,14 +28,14 @@ pub const SESSIONS: u32 = 4;
 pub const FLOWS: u32 = 5;
 pub const PEERS: u32 = 6;
 
-/// What a program is made for.
+/// The purpose of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Purpose {
-    /// Of the socket. One of IPv6 can connect to mapped IPv4 addresses.
+    /// The family of the socket. An IPv6 socket can connect to mapped IPv4 addresses.
     pub family: Family,
     /// The host's own sockets, or those of pods.
     pub clients: Clients,
-    /// The number of the host's network namespace.
+    /// The cookie of the host's network namespace.
     pub host_namespace: u64,
     /// Remembers the frontend for [`peer_name`].
     pub remembers_peer: bool,
@@ -65,16 +65,16 @@ pub mod socket {
 pub const PEER_SIZE: usize = 48;
 const PEER_ENDPOINT: i16 = 24;
 
-/// A flow: frontend and endpoint, as a peer is remembered.
+/// A flow: frontend and endpoint, in the layout of a remembered peer.
 pub const FLOW_SIZE: usize = PEER_SIZE;
 
 // The stack. Without CAP_PERFMON, the kernel adds a barrier to the first store into each place, which takes longer than anything
-// else here: keys are put together in registers and stored in whole words of eight bytes. Where eight bytes are written in parts,
-// the first part comes last: verifiers of several kernels take an aligned store for a saved register, and refuse to overwrite part
-// of one if the process has no CAP_PERFMON.
+// else here: keys are put together in registers and stored in whole words of eight bytes. If eight bytes are written in parts, the
+// first part is written last: verifiers of several kernels treat an aligned store as a saved register, and refuse to overwrite a
+// part of it if the process has no CAP_PERFMON.
 const FRONTEND_KEY: i16 = -24;
 const SLOT_KEY: i16 = -40;
-/// Number of the client's network namespace, and of the Service port.
+/// Cookie of the client's network namespace, and number of the Service port.
 const SESSION_KEY: i16 = -56;
 /// Address 16, port 2 and 6 zeros.
 const ENDPOINT: i16 = -80;
@@ -95,7 +95,7 @@ const COUNT: i16 = FrontendValue::COUNT as i16;
 const POOL: i16 = FrontendValue::POOL as i16;
 const ENDPOINTS_AT: i16 = FrontendValue::ENDPOINTS as i16;
 
-/// Of an element that is added by a program: only if it is not there.
+/// A flag to add an element only if it does not exist.
 const NEW_ONLY: i32 = 1;
 
 /// The first half of a mapped IPv4 address ends with these bytes.
@@ -110,8 +110,8 @@ pub fn connect(purpose: &Purpose) -> Result<Code, Unresolved> {
     let needs_stack = purpose.remembers_peer || purpose.counts_flows;
     program.set(R6, R1);
     program.load(Size::Word, R7, R6, context::PROTOCOL).jump_if(R7, Comparison::NotEqual, TCP, pass);
-    // Every socket of a pod comes to the host's program as well: nothing is looked up for it there. The pods' program sees few
-    // others, and asks last, so that a connection to no Service never asks.
+    // The host's program also runs for every socket of a pod: it checks the client first, to look up nothing for pods. The pods'
+    // program runs for few other clients: it checks last, so that connections to no Service skip the check.
     if purpose.clients == Clients::HOST {
         check_clients(&mut program, purpose, pass);
     }
@@ -146,7 +146,7 @@ pub fn connect(purpose: &Purpose) -> Result<Code, Unresolved> {
     program.finish()
 }
 
-/// What must be kept of the connection, with the endpoint on the stack.
+/// Stores the peer and counts the flow, if required. The endpoint is on the stack.
 fn remember(program: &mut Assembler, purpose: &Purpose, pass: Label) {
     if purpose.remembers_peer {
         remember_peer(program, pass);
@@ -157,7 +157,7 @@ fn remember(program: &mut Assembler, purpose: &Purpose, pass: Label) {
     read_endpoint(program, purpose.family, (R10, ENDPOINT));
 }
 
-/// For `getpeername(2)`: the frontend, as long as the socket is connected to the endpoint that stood for it.
+/// For `getpeername(2)`: the frontend, as long as the socket is connected to the endpoint that was chosen for it.
 pub fn peer_name(family: Family) -> Result<Code, Unresolved> {
     let mut program = Assembler::new();
     let pass = program.label();
@@ -179,7 +179,7 @@ pub fn peer_name(family: Family) -> Result<Code, Unresolved> {
     program.finish()
 }
 
-/// Where the words of an address are: in the context, and in sixteen bytes.
+/// The offsets of the words of an address: in the context, and in sixteen bytes.
 fn words(family: Family) -> impl Iterator<Item = (i16, i16)> {
     let v4 = (family == Family::V4).then_some((context::ADDRESS_4, 12));
     let v6 =
@@ -187,7 +187,7 @@ fn words(family: Family) -> impl Iterator<Item = (i16, i16)> {
     v4.into_iter().chain(v6)
 }
 
-/// By the socket's network namespace: a pod on the host's network counts as the host.
+/// Checks the socket's network namespace: a pod on the host's network counts as the host.
 fn check_clients(program: &mut Assembler, purpose: &Purpose, pass: Label) {
     program.set(R1, R6).call(KernelFunction::NamespaceCookie).set_long(R1, purpose.host_namespace);
     let other = if purpose.clients == Clients::HOST { Comparison::NotEqual } else { Comparison::Equal };
@@ -208,7 +208,7 @@ fn check_unbound(program: &mut Assembler, family: Family, pass: Label) {
     }
 }
 
-/// R7: the address of its value, R8: the form of that. Some of the clients of this program are meant.
+/// R7: the address of the frontend's value, R8: its form. Jumps to `pass` unless the frontend is for this program's clients.
 fn find_frontend(program: &mut Assembler, purpose: &Purpose, pass: Label) {
     match purpose.family {
         Family::V4 => {
@@ -235,12 +235,13 @@ fn find_frontend(program: &mut Assembler, purpose: &Purpose, pass: Label) {
     program.jump_if(R1, Comparison::Equal, 0, pass);
 }
 
-/// How far to the left a number is shifted to be at an offset of the eight bytes that a register stores.
+/// The left shift that puts a number at this offset of the eight bytes that a register stores.
 fn place_of(size: Size, offset: i32) -> i32 {
     if cfg!(target_endian = "big") { (8 - offset - size.bytes() as i32) * 8 } else { offset * 8 }
 }
 
-/// What was read of the frontend belongs to its key, if the value says so afterwards.
+/// Compares the key in the frontend's value with the key on the stack, after everything else was read from the value. If they
+/// differ, the kernel has reused the memory.
 fn check_key(program: &mut Assembler, (left, right): (Register, Register), pass: Label) {
     program.load(Size::Double, left, R7, 0).load(Size::Double, right, R10, FRONTEND_KEY + 8);
     program.jump_if(left, Comparison::NotEqual, right, pass);
@@ -251,7 +252,7 @@ fn check_key(program: &mut Assembler, (left, right): (Register, Register), pass:
 /// The words of an endpoint's address, and its port in R1.
 const WORDS: [Register; 4] = [R2, R3, R4, R5];
 
-/// WORDS and R1: the endpoint that is there.
+/// WORDS and R1: the endpoint at this address.
 fn read_endpoint(program: &mut Assembler, family: Family, (base, at): (Register, i16)) {
     for ((_, part), word) in words(family).zip(WORDS) {
         program.load(Size::Word, word, base, at + part);
@@ -259,7 +260,7 @@ fn read_endpoint(program: &mut Assembler, family: Family, (base, at): (Register,
     program.load(Size::Half, R1, base, at + 16);
 }
 
-/// What makes a random number of a count: the upper half of a product, twice. Both are odd, and their bits have no order.
+/// Factors that make a random number of a count: the upper half of a product, twice. Both are odd, with irregular bits.
 const FACTORS: [u64; 2] = [0x9e37_79b9_7f4a_7c15, 0xbf58_476d_1ce4_e5b9];
 
 /// The number below `below` that [`draw`] makes of a count.
@@ -269,7 +270,7 @@ pub fn drawn(count: u64, below: u64) -> u64 {
 }
 
 /// R0: a random number below R8, made of the number of connections so far, which is counted anyway: the kernel's own random numbers
-/// take 0.2 µs of a connection. The upper half of a product is as even as a remainder and takes no division.
+/// take 0.2 µs of a connection. The upper half of a product is as evenly distributed as a remainder, without a division.
 fn draw(program: &mut Assembler, clients: Clients) {
     program.load(Size::Double, R0, R9, count_offset(clients));
     for factor in FACTORS {
@@ -279,8 +280,8 @@ fn draw(program: &mut Assembler, clients: Clients) {
     program.arithmetic(Arithmetic::Multiply, R0, R8).arithmetic(Arithmetic::ShiftRight, R0, 32);
 }
 
-/// WORDS and R1: one of the endpoints in the value, of which there are R8. Every place has its own instructions: without
-/// CAP_PERFMON, the kernel adds more of them than that to a calculated address.
+/// WORDS and R1: one of the R8 endpoints in the value. Every place has its own instructions: without CAP_PERFMON, the kernel
+/// would add more instructions than these for a calculated address.
 fn choose_listed(program: &mut Assembler, purpose: &Purpose, pass: Label) {
     let (only, read) = (program.label(), program.label());
     let places = [only, program.label(), program.label(), program.label()];
@@ -321,8 +322,8 @@ fn choose_pooled(program: &mut Assembler, purpose: &Purpose, pass: Label) {
     program.load(Size::Double, R8, R0, 0).jump_if(R8, Comparison::NotEqual, R7, pass);
 }
 
-/// ENDPOINT: where the client was before, if that still holds, or a random one of the pool. The client is its network
-/// namespace: a pod has one, as it has one address.
+/// ENDPOINT: that of the client's session, if it is still valid, or a random one of the pool. The network namespace identifies
+/// the client: a pod has one, as it has one address.
 fn choose_sticky(program: &mut Assembler, clients: Clients, pass: Label) {
     let (pick, found) = (program.label(), program.label());
     enter_pool(program, pass);
@@ -334,13 +335,13 @@ fn choose_sticky(program: &mut Assembler, clients: Clients, pass: Label) {
     find_slot(program, clients, pass);
     copy(program, (R10, ENDPOINT), (R0, 8));
     program.load(Size::Double, R1, R0, 0).jump_if(R1, Comparison::NotEqual, R7, pass).place(found);
-    // What cannot be remembered here is left to packets, which remember as well.
+    // If the session cannot be stored, the connection is left to packet rules, which have session affinity as well.
     program.call(KernelFunction::MonotonicTime).store(Size::Double, R10, SESSION_VALUE, R0);
     update(program, SESSIONS, SESSION_KEY, SESSION_VALUE, 0);
     program.jump_if(R0, Comparison::NotEqual, 0, pass);
 }
 
-/// ENDPOINT: that of the client's session. It must be one of the pool's still, and the client's last connection not too old.
+/// ENDPOINT: that of the client's session. It must still be in the pool, and the client's last connection must not be too old.
 fn recall_session(program: &mut Assembler, otherwise: Label) {
     look_up(program, SESSIONS, SESSION_KEY, otherwise);
     program.load(Size::Double, R1, R0, 0).store(Size::Double, R10, LAST_USED, R1);
@@ -363,7 +364,7 @@ fn look_up(program: &mut Assembler, map: u32, key: i16, missing: Label) {
     program.jump_if(R0, Comparison::Equal, 0, missing);
 }
 
-/// R0: zero if it was done.
+/// R0: zero on success.
 fn update(program: &mut Assembler, map: u32, key: i16, value: i16, flags: i32) {
     program.set_map(R1, map).set(R2, R10).add(R2, i32::from(key)).set(R3, R10).add(R3, i32::from(value));
     program.set(R4, flags).call(KernelFunction::MapUpdate);
@@ -376,7 +377,7 @@ fn copy(program: &mut Assembler, to: (Register, i16), from: (Register, i16)) {
     }
 }
 
-/// ENDPOINT: that of WORDS and R1.
+/// ENDPOINT: the endpoint of WORDS and R1.
 fn store_endpoint(program: &mut Assembler, family: Family) {
     match family {
         Family::V4 => {
@@ -402,7 +403,7 @@ fn translate(program: &mut Assembler, family: Family) {
     program.store(Size::Word, R6, context::PORT, R1);
 }
 
-/// A socket that cannot be remembered is not translated: its peer would have the wrong name.
+/// A socket whose peer cannot be stored is not translated: `getpeername(2)` would return the endpoint.
 fn remember_peer(program: &mut Assembler, pass: Label) {
     program.set_map(R1, PEERS).load(Size::Double, R2, R6, context::SOCKET).set(R3, 0).set(R4, 1);
     program.call(KernelFunction::SocketStorageGet).jump_if(R0, Comparison::Equal, 0, pass);
@@ -410,7 +411,7 @@ fn remember_peer(program: &mut Assembler, pass: Label) {
     copy(program, (R0, PEER_ENDPOINT), (R10, ENDPOINT));
 }
 
-/// What cannot be counted, because there are too many flows, is translated all the same.
+/// If there are too many flows to count another one, the connection is translated all the same.
 fn count_flow(program: &mut Assembler) {
     let (first, done) = (program.label(), program.label());
     copy(program, (R10, FLOW_KEY), (R10, FRONTEND_KEY));
@@ -422,18 +423,19 @@ fn count_flow(program: &mut Assembler) {
     program.place(done);
 }
 
-/// R9: the address of the numbers of connections. The only key of that map is zero, as the last word of every frontend's key.
+/// R9: the address of the numbers of connections. The only key of that map is zero, which the last word of every frontend's key
+/// is, too.
 fn find_counts(program: &mut Assembler, pass: Label) {
     look_up(program, COUNTS, FRONTEND_KEY + 20, pass);
     program.set(R9, R0);
 }
 
-/// Where the number of connections of these clients is.
+/// The offset of the number of connections of these clients.
 pub fn count_offset(clients: Clients) -> i16 {
     if clients == Clients::HOST { 0 } else { 8 }
 }
 
-/// The numbers of all clients.
+/// The size of the numbers of connections of all clients.
 pub const COUNTS_SIZE: usize = 16;
 
 #[cfg(test)]
@@ -456,7 +458,7 @@ mod tests {
         }
     }
 
-    /// A bound that the verifier of every kernel is far from, and a reminder: the program runs for every connection.
+    /// Far below the limit of every kernel's verifier, and a reminder: the program runs for every connection.
     #[test]
     fn every_variant_is_short() {
         for family in Family::ALL {

@@ -3,15 +3,15 @@
 //! Before Linux 6.6 a hook at `connect` overwrote the address that an in-kernel client keeps for reconnecting, so it
 //! reconnected to one pod for ever. Three changes end that, all of them in 6.6: "net: Avoid address overwrite in
 //! kernel_connect" (0bdf399342c5, for NFS), "smb: use kernel_connect() and kernel_bind()" (cedc019b9f26) and "libceph: use
-//! kernel_connect()" (7563cf17dce0). The stable branches got them between 11 September and 25 October 2023. No program can
-//! find out by trying, without a mount of its own, so this goes by versions.
+//! kernel_connect()" (7563cf17dce0). The stable branches got them between 11 September and 25 October 2023. A program cannot
+//! test this without a mount of its own, so this file compares versions.
 
 /// For each stable branch, a release of November 2023: all three are in it. Branches that are not listed and older than 6.6
 /// lack one of them at least.
 const FIXED: [(u32, u32, u32); 5] = [(5, 4, 260), (5, 10, 200), (5, 15, 140), (6, 1, 62), (6, 5, 11)];
 const FIXED_FOR_ALL: (u32, u32, u32) = (6, 6, 0);
-/// Red Hat's kernels are named after 5.14.0 and have fixes of much later ones. Of 9.4 (build 427) those from 427.31 on have
-/// these, and so have the builds of 9.5 (503) and later. What lies between was never a release.
+/// Red Hat's kernels are named after 5.14.0 and contain fixes of much later kernels. Builds of 9.4 (427) from 427.31 on contain
+/// these three, and so do builds of 9.5 (503) and later. Builds in between were never released.
 const RED_HAT: (u32, u32, u32) = (5, 14, 0);
 const RED_HAT_9_4: (u32, u32) = (427, 31);
 const RED_HAT_9_5: (u32, u32) = (503, 0);
@@ -28,7 +28,7 @@ pub fn protects_kernel_clients(release: &str, version: &str, signature: &str) ->
     found >= FIXED_FOR_ALL || FIXED.iter().find(|it| same_branch(it)).is_some_and(|first| found >= *first)
 }
 
-/// The release of the kernel's own project. Distributions name theirs `6.1.0-37-cloud` and say more elsewhere.
+/// The upstream release. Distributions name their kernels `6.1.0-37-cloud`; `version` or `signature` has the upstream release.
 fn upstream(release: &str, version: &str, signature: &str) -> Option<(u32, u32, u32)> {
     let debian = version.split_once("Debian ").and_then(|(_, rest)| numbers(rest));
     let ubuntu = signature.split_whitespace().next_back().and_then(numbers);

@@ -1,9 +1,9 @@
 //! Which frontends of a Service are translated at sockets, for whom, and to which endpoints.
 //!
-//! The rule: only where the kernel's own choice of a source address gives the address that the packets' way gives. A
-//! connection of the host is masqueraded there to the address of the interface that it leaves by, and a socket of the host
-//! that connects to the endpoint has just that address. A connection of a pod keeps its address, and so does its socket.
-//! Everything else takes the packets' way: UDP and SCTP, refusals, source ranges.
+//! The rule: only where the kernel's own choice of a source address gives the same address as packet rules. Packet rules
+//! masquerade a connection of the host to the address of the outgoing interface, and a socket of the host that connects to
+//! the endpoint has the same address. A connection of a pod keeps its address either way. Everything else is left to packet
+//! rules: UDP and SCTP, refusals, source ranges.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -23,9 +23,9 @@ pub fn render(intent: &Intent, terms: &Terms) -> State {
     state
 }
 
-/// Passes everything that a Service is in these maps to `emit`: slots before the frontends that count them.
+/// Passes all elements of a Service to `emit`: slots before the frontends that count them.
 pub fn entries(service: &ServiceIntent, terms: &Terms, emit: &mut dyn FnMut(Entry)) {
-    // Annotations ask something of the dataplane below.
+    // Annotations request features of the dataplane below.
     if !service.annotations.is_empty() {
         return;
     }
@@ -41,7 +41,7 @@ pub fn entries(service: &ServiceIntent, terms: &Terms, emit: &mut dyn FnMut(Entr
             }
             let mut endpoints: Vec<_> = endpoints.iter().map(|it| SocketAddr::new(it.ip, it.port)).collect();
             if port.affinity.is_none() && endpoints.len() <= FrontendValue::MOST {
-                // Written all at once, so nothing depends on their order: this is the same after every restart.
+                // One write replaces all of them, so their order is free. Sorted, the value is the same after every restart.
                 endpoints.sort_unstable();
                 for (address, number, clients) in translated {
                     let key = FrontendKey::new(address, number);
@@ -75,7 +75,7 @@ fn pooled(id: PoolId, affinity: Option<u32>, endpoints: &[SocketAddr], emit: &mu
 fn translated(terms: &Terms, port: &PortIntent, frontend: &Frontend) -> Vec<(IpAddr, u16, Clients)> {
     let clients = clients(terms, port, frontend);
     let mut all: Vec<(IpAddr, Clients)> = match frontend.address {
-        // A program on this host may serve the address itself, as NodeLocal DNSCache does: packets know, sockets do not.
+        // A program on this host may serve the address itself, as NodeLocal DNSCache does: packet rules respect it, sockets would not.
         Some(address) if terms.host_addresses.contains(&address) => Vec::new(),
         Some(address) => vec![(address, clients)],
         None => {
@@ -98,12 +98,12 @@ fn loopback(family: Family) -> IpAddr {
     }
 }
 
-/// Whose connections to a frontend are translated, at whatever address.
+/// The clients whose connections to a frontend are translated, at any of its addresses.
 pub fn clients(terms: &Terms, port: &PortIntent, frontend: &Frontend) -> Clients {
     if frontend.allowed_sources.is_some() {
         return Clients::NONE;
     }
-    // There, clients on this node share a list with those outside, and what remembers clients is the scheduler's.
+    // With `ByFrontend`, clients on this node share a list of endpoints with clients outside, and the scheduler remembers clients.
     let by_frontend = terms.choice == ChoiceOfEndpoints::ByFrontend;
     let is_shared = by_frontend && (frontend.route == Route::ExternalLocal || port.affinity.is_some());
     if is_shared {
@@ -119,7 +119,7 @@ pub fn clients(terms: &Terms, port: &PortIntent, frontend: &Frontend) -> Clients
     clients.and(terms.clients)
 }
 
-/// Connections of pods are not masqueraded, and go to the pool of [`pool_of`].
+/// True if connections of pods are not masqueraded, and go to the pool of [`pool_of`].
 fn keeps_source_of_pods(terms: &Terms, family: Family, route: Route) -> bool {
     match route {
         Route::Cluster | Route::Local => !terms.masquerade_all,
@@ -129,7 +129,7 @@ fn keeps_source_of_pods(terms: &Terms, family: Family, route: Route) -> bool {
     }
 }
 
-/// Connections of the host are masqueraded, and go to the pool of [`pool_of`].
+/// True if connections of the host are masqueraded, and go to the pool of [`pool_of`].
 fn masquerades_host(terms: &Terms, family: Family, route: Route) -> bool {
     match route {
         Route::Cluster | Route::Local => terms.masquerade_all || terms.detects_pods(family),

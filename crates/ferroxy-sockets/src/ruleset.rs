@@ -1,4 +1,4 @@
-//! The Ruleset of an accelerated dataplane: that of the packets, and the maps above it.
+//! The Ruleset of an accelerated dataplane: the packet rules, and the maps above them.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -26,7 +26,7 @@ impl fmt::Display for AcceleratedRuleset {
 }
 
 impl Ruleset for AcceleratedRuleset {
-    /// The verdict is the packets': sockets reach the same endpoints. A step says where the connection is made directly.
+    /// The verdict is that of the packet rules: sockets reach the same endpoints. An added step says where sockets connect directly.
     fn trace(&self, packet: &Packet) -> Trace {
         let mut trace = self.packets.trace(packet);
         let (clients, who) = match packet.origin {

@@ -11,7 +11,7 @@ use crate::plan::Op;
 pub struct State {
     pub frontends: BTreeMap<FrontendKey, FrontendValue>,
     pub endpoints: BTreeMap<SlotKey, SlotValue>,
-    /// Of Service ports with session affinity, the endpoints once more: clients may stay there.
+    /// The endpoints of Service ports with session affinity, once more: clients may stay at them.
     pub members: BTreeMap<MemberKey, MemberValue>,
 }
 
@@ -40,7 +40,7 @@ impl State {
         self.len() == 0
     }
 
-    /// The endpoints of a frontend, listed or in its pool, as far as they are there.
+    /// The endpoints of a frontend, listed or in its pool. Skips missing slots.
     pub fn endpoints_of<'a>(&'a self, value: &'a FrontendValue) -> impl Iterator<Item = SocketAddr> + 'a {
         let slots = value
             .pool()
@@ -49,7 +49,7 @@ impl State {
         value.endpoints().chain(slots.filter_map(|slot| Some(self.endpoints.get(&slot)?.endpoint())))
     }
 
-    /// As the kernel does it.
+    /// Applies a write as the kernel does.
     pub fn apply(&mut self, op: &Op) {
         match *op {
             Op::PutMember(key, value) => self.insert(Entry::Member(key, value)),

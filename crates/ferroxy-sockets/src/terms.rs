@@ -1,4 +1,4 @@
-//! What decides, besides a Service itself, which of its frontends are translated at sockets.
+//! The conditions that decide, besides a Service itself, which of its frontends are translated at sockets.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use crate::entry::{Clients, PoolId};
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Terms {
-    /// Whose connections are translated.
+    /// The clients whose connections are translated.
     pub clients: Clients,
     pub masquerade_all: bool,
     /// Connections of each frontend and endpoint are counted.
@@ -21,14 +21,14 @@ pub struct Terms {
     pub detects_pods: [bool; 2],
     /// Addresses that the host has on an interface.
     pub host_addresses: BTreeSet<IpAddr>,
-    /// Addresses on which node ports answer, in each family. None where they answer on all of the host's.
+    /// Addresses on which node ports answer, in each family. Empty if they answer on all addresses of the host.
     pub node_port_addresses: [BTreeSet<IpAddr>; 2],
     /// How the packets' dataplane chooses endpoints.
     pub choice: ChoiceOfEndpoints,
     pub salt: Salt,
 }
 
-/// Random, and kept with the maps: without it, nobody can choose the name of a Service so that its pool is that of another one.
+/// Random, and kept with the maps: a user who does not know it cannot name a Service so that its pool id is that of another Service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Salt(pub u64);
 

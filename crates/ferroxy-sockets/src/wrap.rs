@@ -11,7 +11,7 @@ use crate::render::render;
 use crate::ruleset::AcceleratedRuleset;
 use crate::terms::{Salt, Terms};
 
-/// The dataplane with sockets translated above it; the same dataplane where no clients are asked for.
+/// The dataplane with sockets translated above it; the dataplane itself if no clients are configured.
 #[cfg(target_os = "linux")]
 pub fn accelerate(packets: Box<dyn Dataplane>, options: &Options) -> Box<dyn Dataplane> {
     match options.clients {
@@ -25,7 +25,7 @@ pub fn accelerate(packets: Box<dyn Dataplane>, _: &Options) -> Box<dyn Dataplane
     packets
 }
 
-/// The rules for packets with the maps of sockets; only the rules where no clients are asked for.
+/// The rules for packets with the maps of sockets; only the rules if no clients are configured.
 pub fn accelerate_ruleset(packets: Box<dyn Ruleset>, intent: &Intent, options: &Options) -> Box<dyn Ruleset> {
     let Some(choice) = packets.choice_of_endpoints().filter(|_| options.clients != Clients::NONE) else {
         return packets;
@@ -35,7 +35,7 @@ pub fn accelerate_ruleset(packets: Box<dyn Ruleset>, intent: &Intent, options: &
     Box::new(AcceleratedRuleset { packets, state, terms })
 }
 
-/// Removes what is pinned in a directory, programs first. What there was, in words.
+/// Removes everything that is pinned in a directory, programs first. Returns what was removed, in words.
 #[cfg(target_os = "linux")]
 pub fn remove_pins(pins: &Path) -> Result<Vec<String>, String> {
     crate::dataplane::remove_pins(pins).map_err(|error| error.to_string())

@@ -1,5 +1,5 @@
-//! Ring 2: real sockets in cgroups of their own. What the kernel does is what the interpreter says, and whatever is damaged is
-//! repaired while connections go on.
+//! Ring 2: real sockets in cgroups of their own. The kernel does the same as the interpreter, and damage is repaired while
+//! connections go on.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "the functions that tests share are tests too; clippy does not know")]
@@ -32,7 +32,7 @@ fn address(text: &str) -> SocketAddr {
     text.parse().unwrap()
 }
 
-/// Where connections to a target end, of so many that all of three endpoints are seen.
+/// Where connections to a target end: enough connections to see all of three endpoints.
 fn peers(namespace: &ferroxy_lab::Namespace, target: &str) -> BTreeSet<SocketAddr> {
     let target = address(target);
     namespace.run(move || (0..60).map(|_| peer_here(target)).collect()).unwrap()
@@ -57,7 +57,7 @@ fn host_and_pods_reach_endpoints_and_others_the_frontend() {
     assert_eq!((report(&dataplane).frontends, report(&dataplane).endpoints), (1, 0));
 }
 
-/// More than are listed in a frontend: they are in the map of endpoints.
+/// If a Service has more endpoints than a frontend can list, they are in the map of endpoints.
 #[test]
 fn any_number_of_endpoints_is_reached() {
     let Some(node) = Node::new() else { return };
@@ -86,7 +86,7 @@ fn only_the_clients_that_are_asked_for() {
         let expected = |translated| address(if translated { "10.244.0.1:8080" } else { FRONTEND });
         assert_eq!(peer(&node.host, FRONTEND), expected(host));
         assert_eq!(peer(&node.pod, FRONTEND), expected(pod));
-        // From all to some: the other programs go.
+        // From all clients to some: the other programs are detached.
         drop(node.start(&intent([service(1, [1])]), node.options()));
         assert_eq!(peer(&node.pod, FRONTEND), expected(true));
         node.on_host(|| dataplane.start(&intent([service(1, [1])])).unwrap());
@@ -103,7 +103,7 @@ fn changes_take_effect_and_a_restart_writes_nothing() {
         let (name, service) = service(1, endpoints);
         node.on_host(|| dataplane.change(vec![(name, Some(service))]).unwrap().operations)
     };
-    // One for the dataplane below.
+    // One write is for the dataplane below.
     assert!(change(&mut dataplane, vec![2, 3]) <= 4);
     assert_eq!(peers(&node.pod, FRONTEND), endpoints([2, 3]));
     assert!(change(&mut dataplane, vec![2, 3, 9]) <= 3);
@@ -130,7 +130,7 @@ fn changes_take_effect_and_a_restart_writes_nothing() {
     assert_eq!(peer(&node.host, FRONTEND), address(FRONTEND));
 }
 
-/// The verifier is stricter then: the agent keeps CAP_BPF, and has neither CAP_PERFMON nor CAP_SYS_ADMIN.
+/// The verifier is stricter with few privileges: the agent keeps CAP_BPF, and has neither CAP_PERFMON nor CAP_SYS_ADMIN.
 #[test]
 fn programs_are_accepted_with_few_privileges() {
     use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
@@ -251,7 +251,7 @@ fn a_cgroup_of_pods_that_comes_later_is_used_then() {
     node.on_host(|| dataplane.verifies().unwrap().verify().unwrap());
     assert_eq!((peer(&node.pod, FRONTEND), inactive(&dataplane)), (address("10.244.0.1:8080"), 0));
 
-    // It is removed and made again: the link of the old one is dead.
+    // The cgroup is removed and created again: the link to the old cgroup is dead.
     for cgroup in ["node/later/pod1", "node/later"] {
         remove_cgroup(&node.cgroups.root().join(cgroup));
     }
@@ -341,7 +341,7 @@ fn maps_grow_and_beyond_the_limit_packets_serve() {
     assert_eq!(peer(&node.host, "10.96.0.3:80"), address("10.96.0.3:80"), "by packets");
     assert!(peers(&node.host, FRONTEND).is_subset(&endpoints(1..6)), "the others stay");
     assert_eq!(node.on_host(|| dataplane.verifies().unwrap().changed_by_others().unwrap()), Changed::Nothing);
-    // Room again: it gets another chance with its next change.
+    // There is room again: the Service that was left out is tried again at its next change.
     add(&mut dataplane, 2, 1..2);
     add(&mut dataplane, 3, 1..7);
     assert!(peers(&node.host, "10.96.0.3:80").is_subset(&endpoints(1..7)));
@@ -396,7 +396,7 @@ fn peers_have_the_name_of_the_service_if_asked() {
     }
     let clients = report(&dataplane).clients;
     assert!(clients.iter().all(|it| it.connections > 1), "they were translated all the same: {clients:?}");
-    // Disconnected and connected elsewhere: what was remembered is not true any more.
+    // Disconnected and connected elsewhere: the remembered peer is outdated.
     let second = node.host.run(|| {
         use rustix::net::{AddressFamily, SocketType, connect, connect_unspec, getpeername, socket};
         let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
@@ -408,7 +408,7 @@ fn peers_have_the_name_of_the_service_if_asked() {
     assert_eq!(second.unwrap(), address("192.0.2.1:80"));
 }
 
-/// Random clusters: wherever a socket connects to, the interpreter says so.
+/// Random clusters: a socket only connects to endpoints that are possible in the interpreter.
 #[test]
 fn the_kernel_does_what_the_interpreter_says() {
     let Some(node) = Node::new() else { return };

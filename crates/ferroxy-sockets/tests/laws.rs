@@ -29,7 +29,7 @@ fn clients() -> impl Strategy<Value = Clients> {
     select(vec![Clients::HOST, Clients::PODS, Clients::ALL])
 }
 
-/// The sockets on this node whose first packet would be this one: each with both families, where both can reach it.
+/// The sockets on this node whose first packet would be this packet: of both families, if both can reach the destination.
 fn sockets(intent: &Intent, packet: &Packet) -> Vec<Socket> {
     let owners: &[Owner] = match &packet.origin {
         Origin::Host => &[Owner::Host, Owner::HostNetworkPod],
@@ -38,7 +38,7 @@ fn sockets(intent: &Intent, packet: &Packet) -> Vec<Socket> {
         Origin::Interface(_) => &[],
     };
     let families: &[Family] = if packet.destination.is_ipv4() { &Family::ALL } else { &[Family::V6] };
-    // The kernel gives the host's address of the way out to an unbound socket: any other one must have been bound.
+    // An unbound socket gets the host's address on the outgoing interface: a socket with another address is bound.
     let is_bound = packet.origin == Origin::Host && is_unusual(intent, packet);
     let socket = |owner: Owner, family: Family| Socket {
         owner,
@@ -51,7 +51,7 @@ fn sockets(intent: &Intent, packet: &Packet) -> Vec<Socket> {
     owners.iter().flat_map(|owner| families.iter().map(move |family| socket(*owner, *family))).collect()
 }
 
-/// Addresses of the host that are not those of a route to a Service: loopback, and those in the range of pods.
+/// Source addresses that the kernel does not choose for a route to a Service: loopback, and addresses in the range of pods.
 fn is_unusual(intent: &Intent, packet: &Packet) -> bool {
     let in_pods = match &intent.node.family(Family::of(packet.source)).local_detector {
         Some(LocalDetector::SourceIn(range)) => range.contains(&packet.source),
@@ -65,7 +65,7 @@ fn verdict(choices: &BTreeSet<Choice>, socket: &Socket, packets: &Verdict) -> Ve
     if *choices == BTreeSet::from([Choice::Unchanged]) {
         return packets.clone();
     }
-    // For a socket of the host the choice of its source is the masquerade.
+    // A socket of the host has the source address that masquerading would give.
     let masqueraded = matches!(socket.owner, Owner::Host | Owner::HostNetworkPod);
     let endpoint = |choice: &Choice| match choice {
         Choice::Endpoint(address) => Some((*address, masqueraded)),
@@ -107,7 +107,7 @@ fn on_localhost(intent: &Intent, packet: &Packet) -> Option<Verdict> {
 
 type Oracle = fn(&Intent, &Packet) -> Verdict;
 
-/// Of every dataplane below which sockets can be translated.
+/// The oracles of all dataplanes above which sockets can be translated.
 const ORACLES: [(&str, Oracle, ChoiceOfEndpoints); 3] = [
     ("nftables", oracle::oracle, ChoiceOfEndpoints::ByClient),
     ("iptables", oracle::iptables, ChoiceOfEndpoints::ByClient),
@@ -131,7 +131,8 @@ fn compare(
     Ok(())
 }
 
-/// The first connection that these maps do wrong: to other endpoints than packets reach, or by packets where it must not be.
+/// The first connection that these maps handle wrongly: it reaches other endpoints than packets do, or it is left to packets
+/// although it must be translated.
 fn wrong(
     intent: &Intent,
     (_, oracle, choice): (&str, Oracle, ChoiceOfEndpoints),
@@ -195,7 +196,7 @@ proptest! {
         compare(&cluster, clients, remembers, &own)?;
     }
 
-    /// The law has teeth: whatever a renderer forgets, a frontend, a client of it or an endpoint, is noticed.
+    /// The law notices every omission of a renderer: a frontend, a client of a frontend, or an endpoint.
     #[test]
     fn a_renderer_that_translates_too_little_is_noticed(cluster in clusters(), clients in clients(), index in any::<Index>()) {
         let intent = cluster.intent();
@@ -218,7 +219,7 @@ proptest! {
         }
     }
 
-    /// The law of subsets: whatever is missing, the same endpoints are possible, some by packets.
+    /// The law of subsets: if any elements are missing, the same endpoints are possible, some by packets.
     #[test]
     fn any_subset_of_the_elements_is_right(
         cluster in clusters(),
@@ -324,7 +325,7 @@ proptest! {
 enum Step {
     /// A client connects to one of the frontends, some seconds later. Client 0 is the host.
     Connect { client: u64, frontend: usize, later: u64, count: u64 },
-    /// It has these endpoints now; those with an even number are on this node.
+    /// The Service has these endpoints now; those with an even number are on this node.
     Change(BTreeSet<u16>),
 }
 
@@ -337,7 +338,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 const TIMEOUT: u32 = 100;
 
-/// Cluster IP with a policy `Local`, an external one with it, and a second external IP: they share what is known of clients.
+/// A cluster IP with a policy `Local`, an external IP with that policy, and a second external IP: they share sessions.
 fn sticky(numbers: &BTreeSet<u16>) -> (ServiceName, std::sync::Arc<ferroxy_core::ServiceIntent>) {
     let (name, plain) = ferroxy_core::testing::service(1, numbers.iter().copied());
     let mut service = ferroxy_core::ServiceIntent::clone(&plain);
@@ -359,7 +360,7 @@ fn sticky(numbers: &BTreeSet<u16>) -> (ServiceName, std::sync::Arc<ferroxy_core:
 proptest! {
     #![proptest_config(config(192, COUNTEREXAMPLES))]
 
-    /// The law of sessions: a client is where it was, if that is possible and its last connection not too long ago.
+    /// The law of sessions: a client stays at its endpoint, if that is possible and its last connection is not too long ago.
     #[test]
     fn clients_stay_as_long_as_they_can(steps in steps(), does_more in any::<bool>()) {
         let programs = Programs::new(Clients::ALL, does_more).unwrap();
@@ -442,8 +443,8 @@ fn sockets_that_are_none_of_our_business_stay_unchanged() {
     assert_eq!(only_host.choices(&state, &plain(Owner::Pod)).unwrap(), BTreeSet::from([Choice::Unchanged]));
 }
 
-/// One departure out of many is a slot, the count and the slot that is left over; at any size of the cluster. With session
-/// affinity the endpoint is one element more. A few endpoints are one write, all at once.
+/// If one of many endpoints leaves, the writes are a slot, the count and the slot that is left over, at any size of the cluster.
+/// With session affinity the member is one more write. A few endpoints are one write, all at once.
 #[test]
 fn one_change_costs_three_writes_at_most() {
     let cases = [
@@ -478,8 +479,8 @@ fn one_change_costs_three_writes_at_most() {
     }
 }
 
-/// While the kernel writes a value, or gives its memory to another one, a program may read any mixture of the two. An endpoint
-/// that it makes of that is one of either, whole, and never another frontend's.
+/// While the kernel writes a value, or reuses its memory for another value, a program may read any mixture of the two. An endpoint
+/// that the program reads from it is a whole endpoint of one of the two values, and never another frontend's.
 #[test]
 fn a_value_that_is_half_written_gives_whole_endpoints_or_none() {
     let programs = Programs::new(Clients::ALL, false).unwrap();

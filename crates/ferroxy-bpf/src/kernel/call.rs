@@ -29,7 +29,7 @@ pub(super) enum Command {
     LinkUpdate = 29,
 }
 
-/// The argument of a command: `union bpf_attr`, written field by field. It borrows every buffer that it has the address of.
+/// The argument of a command: `union bpf_attr`, written field by field. It borrows every buffer whose address it contains.
 #[derive(Debug)]
 pub(super) struct Attributes<'a> {
     bytes: Vec<u8>,
@@ -77,17 +77,17 @@ impl<'a> Attributes<'a> {
         self.bytes.extend(std::iter::repeat_n(0, rest));
     }
 
-    /// A number of the structure after the call: the kernel returns some of them there.
+    /// Reads a number from the structure, to which the kernel writes some results.
     pub fn word_at(&self, offset: usize) -> u32 {
         let bytes = self.bytes.get(offset..offset + 4).and_then(|bytes| bytes.try_into().ok());
         bytes.map_or(0, u32::from_ne_bytes)
     }
 
-    /// Runs the command. Every length in the structure is that of the buffer beside it: the functions of this module see to it.
+    /// Runs the command. Every length in the structure is that of the buffer beside it: the functions of this module ensure it.
     pub fn run(&mut self, command: Command) -> Result<i32, Errno> {
         self.align();
-        // SAFETY: the structure has the length that is passed with it. The buffers whose addresses it has are borrowed by it,
-        // and its lengths are theirs.
+        // SAFETY: the structure has the length that is passed with it. It borrows the buffers whose addresses it contains,
+        // and the lengths in it are those of the buffers.
         let result = unsafe {
             libc::syscall(libc::SYS_bpf, command as i64, self.bytes.as_mut_ptr(), self.bytes.len())
         };
@@ -100,7 +100,7 @@ impl<'a> Attributes<'a> {
     /// Runs a command whose result is a new descriptor.
     pub fn open(&mut self, command: Command) -> Result<OwnedFd, Errno> {
         let fd = self.run(command)?;
-        // SAFETY: the kernel has just made this descriptor for us, and nothing else owns it. All of them are close-on-exec.
+        // SAFETY: the kernel has just made this descriptor for us, and nothing else owns it. BPF descriptors are close-on-exec.
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 }
@@ -109,7 +109,7 @@ impl<'a> Attributes<'a> {
 pub(super) fn long_option(fd: BorrowedFd<'_>, option: i32) -> Result<u64, Errno> {
     let mut value = [0; 8];
     let mut length = value.len() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `length` bytes to `value`, which has as many.
+    // SAFETY: the kernel writes at most `length` bytes to `value`, and `length` is the size of `value`.
     let result = unsafe {
         libc::getsockopt(
             fd.as_raw_fd(),

@@ -16,7 +16,7 @@ pub struct Cgroup {
     id: u64,
 }
 
-/// How many programs of one cgroup are listed.
+/// At most this many programs of one cgroup are listed.
 const MOST_PROGRAMS: usize = 64;
 const EFFECTIVE: u32 = 1;
 
@@ -39,7 +39,7 @@ impl Cgroup {
         &self.name
     }
 
-    /// The ids of the programs that run for sockets of this cgroup, those of cgroups above it included.
+    /// The ids of the programs that run for sockets of this cgroup, including those attached to cgroups above it.
     pub fn effective(&self, attach: Attach) -> Result<Vec<u32>, Error> {
         let mut ids = [0; MOST_PROGRAMS * 4];
         // target_fd, attach_type, query_flags, attach_flags, prog_ids, prog_cnt

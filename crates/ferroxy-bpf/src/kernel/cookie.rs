@@ -1,4 +1,4 @@
-//! The number of a network namespace, as programs see it.
+//! The cookie of a network namespace: the number by which programs identify it.
 
 use std::os::fd::AsFd;
 
@@ -9,7 +9,7 @@ use super::error::Error;
 
 const SO_NETNS_COOKIE: i32 = 71;
 
-/// Of the calling thread's namespace. Needs Linux 5.14.
+/// The cookie of the calling thread's namespace. Needs Linux 5.14.
 pub fn namespace_cookie() -> Result<u64, Error> {
     let failed = |errno| Error::new("read the cookie of", "the network namespace", errno);
     let socket =

@@ -1,4 +1,4 @@
-//! The one error of the system calls: what was tried, on which object, and the kernel's answer.
+//! The one error of the system calls: the operation, the object, and the kernel's answer.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ pub struct Error {
     pub operation: &'static str,
     pub object: String,
     pub errno: Errno,
-    /// What the kernel's verifier printed last.
+    /// The last lines of the verifier's log.
     pub explanation: Option<String>,
 }
 

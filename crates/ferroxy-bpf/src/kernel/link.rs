@@ -1,4 +1,4 @@
-//! A link: a program that is attached to a cgroup as long as the link exists, by a descriptor or by a pin.
+//! A link: attaches a program to a cgroup, as long as a descriptor or a pin of the link exists.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -24,8 +24,8 @@ pub struct LinkInfo {
 }
 
 impl Link {
-    /// Several programs can be attached at one place, and all of them run. The kernel refuses it where another one was attached
-    /// in the old way that allows no others.
+    /// Several programs can be attached at one place, and all of them run. The kernel refuses the link if another program was
+    /// attached exclusively, without a link.
     pub fn create(name: &str, program: &Program, cgroup: &Cgroup, attach: Attach) -> Result<Link, Error> {
         // prog_fd, target_fd, attach_type, flags
         let create = Attributes::new().descriptor(program.as_fd()).descriptor(cgroup.as_fd());
@@ -35,7 +35,7 @@ impl Link {
         Ok(Link { fd, name: name.to_owned() })
     }
 
-    /// Puts another program in its place, atomically. Fails with ENOLINK when the cgroup is gone.
+    /// Replaces the program atomically. Fails with ENOLINK when the cgroup is gone.
     pub fn update(&self, program: &Program) -> Result<(), Error> {
         // link_fd, new_prog_fd, flags
         let mut update =

@@ -1,4 +1,4 @@
-//! Maps: creating them, their elements one by one and all at once.
+//! Maps: creates them, and reads and writes their elements one by one or in batches.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -15,7 +15,7 @@ pub struct Map {
     fd: OwnedFd,
     name: String,
     shape: MapShape,
-    /// Of a value as the kernel copies it: it may have one for each processor.
+    /// The length of a value as the kernel copies it: maps per processor have a value for each processor.
     value_length: usize,
 }
 
@@ -27,7 +27,7 @@ pub struct MapShape {
     pub capacity: u32,
 }
 
-/// With the kernel's numbers.
+/// Kinds of maps, with the kernel's numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum MapKind {
@@ -44,7 +44,7 @@ const READ_ONLY_FOR_PROGRAMS: u32 = 1 << 7;
 const BATCH: usize = 4096;
 
 impl Map {
-    /// `writable`: programs may change it. An element takes memory only while it is there.
+    /// `writable`: programs may change the map. In maps without preallocation, an element only takes memory while it exists.
     pub fn create(name: &str, shape: MapShape, writable: bool) -> Result<Map, Error> {
         let preallocated = matches!(shape.kind, MapKind::PerCpuArray | MapKind::LruHash);
         let flags = if preallocated { 0 } else { NO_PREALLOCATION };
@@ -94,7 +94,7 @@ impl Map {
         { update }.run(Command::MapUpdate).map(drop).map_err(|errno| self.error("write to map", errno))
     }
 
-    /// Whether it was there.
+    /// Returns whether the element existed.
     pub fn delete(&self, key: &[u8]) -> Result<bool, Error> {
         self.check(key, &vec![0; self.value_length])?;
         let delete = Attributes::new().descriptor(self.as_fd()).input(key).long(0).long(0);
@@ -105,7 +105,7 @@ impl Map {
         }
     }
 
-    /// For a map with a value for each processor, all of them.
+    /// For a map with a value for each processor, returns all of these values.
     pub fn lookup(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         let mut value = vec![0; self.value_length];
         self.check(key, &value)?;
@@ -117,7 +117,7 @@ impl Map {
         }
     }
 
-    /// Writes many, in this order. How many were written, and the error that ended it.
+    /// Writes many elements, in this order. Returns how many were written, and the error at which it stopped.
     pub fn update_all(&self, keys: &[u8], values: &[u8]) -> (usize, Result<(), Error>) {
         let (key, value) = (self.shape.key, self.value_length);
         let mut written = 0;
@@ -127,7 +127,7 @@ impl Map {
             let update = Attributes::new().long(0).long(0).input(keys).input(values).word(count as u32);
             let mut update = update.descriptor(self.as_fd()).long(0).long(0);
             let result = update.run(Command::MapUpdateBatch);
-            // The kernel says how far it came.
+            // The kernel returns the number of written elements, also after an error.
             written += (update.word_at(32) as usize).min(count);
             if let Err(errno) = result {
                 return (written, Err(self.error("write to map", errno)));
@@ -136,7 +136,8 @@ impl Map {
         (written, Ok(()))
     }
 
-    /// Every element that is there all the time; others may be missing or come twice. `found` gets a key and its value.
+    /// Passes the key and the value of each element to `found`. Elements that are added or removed meanwhile may be missing or
+    /// come twice.
     pub fn for_each(&self, mut found: impl FnMut(&[u8], &[u8])) -> Result<(), Error> {
         let (key, value) = (self.shape.key, self.value_length);
         let (mut keys, mut values) = (vec![0; key * BATCH], vec![0; value * BATCH]);
@@ -171,7 +172,7 @@ impl Map {
     }
 }
 
-/// All that this machine could have: the kernel has a value for each. It prints them as ranges: `0-3`.
+/// The number of processors that this machine can have: a map has a value for each. The kernel prints them as ranges: `0-3`.
 fn processors() -> Result<usize, Error> {
     const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
     let failed = || Error::new("count the processors in", POSSIBLE, Errno::NOENT);

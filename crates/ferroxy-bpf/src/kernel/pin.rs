@@ -1,4 +1,4 @@
-//! Names in bpffs: what has one outlives the process.
+//! Pins: names in bpffs. A pinned object outlives the process.
 
 use std::ffi::CString;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -18,7 +18,7 @@ pub fn is_bpf_filesystem(path: &Path) -> bool {
     statfs(path).is_ok_and(|found| found.f_type as u64 & 0xffff_ffff == BPF_FS_MAGIC)
 }
 
-/// What can have a name, and be opened by it.
+/// An object that can be pinned, and opened by its path.
 pub trait Pinned: Sized {
     #[doc(hidden)]
     fn descriptor(&self) -> BorrowedFd<'_>;
@@ -49,7 +49,7 @@ fn c_path(path: &Path, operation: &'static str) -> Result<CString, Error> {
         .map_err(|_| Error::new(operation, path.display().to_string(), Errno::INVAL))
 }
 
-/// Reads what the kernel says about an object.
+/// Reads the kernel's description of an object.
 pub(super) fn info(fd: BorrowedFd<'_>, what: &str, length: usize) -> Result<Vec<u8>, Error> {
     let mut info = vec![0; length];
     // bpf_fd, info_len, info
@@ -59,7 +59,7 @@ pub(super) fn info(fd: BorrowedFd<'_>, what: &str, length: usize) -> Result<Vec<
     Ok(info)
 }
 
-/// A number out of such an answer.
+/// A number in the answer of [`info`].
 pub(super) fn word(info: &[u8], offset: usize) -> u32 {
     let bytes = info.get(offset..offset + 4).and_then(|bytes| bytes.try_into().ok());
     bytes.map_or(0, u32::from_ne_bytes)

@@ -1,4 +1,4 @@
-//! Programs of cgroups that see the address of a socket: loading them, and what the kernel knows about one.
+//! Programs for the socket addresses of a cgroup: loads them, and reads the kernel's description of them.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -40,12 +40,12 @@ const LICENSE: &[u8] = b"Apache-2.0\0";
 const LOG: usize = 64 * 1024;
 
 impl Program {
-    /// For [`Attach`] at a cgroup.
+    /// Loads a program that can be attached to a cgroup.
     pub fn load(name: &str, attach: Attach, code: &Code, maps: &[&Map]) -> Result<Program, Error> {
         load(name, CGROUP_SOCKET_ADDRESS, attach as u32, code, maps)
     }
 
-    /// As a program for packets, which is never attached: [`Program::test`] runs it.
+    /// Loads a program for packets (XDP), which is never attached: [`Program::test`] runs it.
     pub fn load_for_test(name: &str, code: &Code, maps: &[&Map]) -> Result<Program, Error> {
         load(name, XDP, 0, code, maps)
     }
@@ -91,7 +91,7 @@ fn load(name: &str, kind: u32, attach: u32, code: &Code, maps: &[&Map]) -> Resul
         Ok(fd) => Ok(Program { fd, name: name.to_owned() }),
         Err(errno) => {
             let mut error = Error::new("load program", name, errno);
-            // Once more, for the verifier's words; not where it was not even asked.
+            // Load once more, to get the verifier's log. After EPERM the verifier did not even run.
             if errno != Errno::PERM {
                 let mut log = vec![0; LOG];
                 let _ = attempt(&mut log);
@@ -102,7 +102,7 @@ fn load(name: &str, kind: u32, attach: u32, code: &Code, maps: &[&Map]) -> Resul
     }
 }
 
-/// The verifier's last words, in one line.
+/// The last lines of the verifier's log, as one line.
 fn last_lines(log: &[u8]) -> Option<String> {
     let text: Vec<u8> = log.iter().copied().take_while(|byte| *byte != 0).collect();
     let text = String::from_utf8_lossy(&text).into_owned();

@@ -1,4 +1,4 @@
-//! The description of types (BTF) that the kernel asks for a map of socket data: a number as key, so many bytes as value.
+//! The description of types (BTF) that the kernel requires for a map of socket data: a number as key, a fixed size as value.
 
 use std::os::fd::OwnedFd;
 

@@ -1,4 +1,4 @@
-//! Applies a Plan in its order, with many operations in a message where they are alike.
+//! Applies a Plan in its order, and sends operations of the same kind together.
 //!
 //! Every operation can be repeated: an existing object is changed to what is wanted, a missing one is already removed. A
 //! refused operation does not stop the others, and is returned; the caller finds out which Service owns it.
@@ -30,11 +30,11 @@ pub struct Applied {
     pub refused: Vec<(Op, String)>,
 }
 
-/// After an error some of it may be in force.
+/// After an error, a part of the Plan may be in force.
 pub fn apply(doors: &mut Doors, plan: &Plan) -> Result<Applied, Error> {
     let mut applied = Applied::default();
     let mut ops = plan.ops();
-    // Where no rule is removed, waiting does not help.
+    // If no rule is removed, waiting does not help.
     let removes_rules = ops.iter().any(|op| matches!(op, Op::RemoveRules(_)));
     let until = Instant::now() + if removes_rules { PATIENCE } else { Duration::ZERO };
     while let Some(first) = ops.first() {
@@ -47,7 +47,7 @@ pub fn apply(doors: &mut Doors, plan: &Plan) -> Result<Applied, Error> {
     Ok(applied)
 }
 
-/// Operations that go together.
+/// The kind of an operation: operations of one kind are sent together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Door {
     Balancer,
@@ -124,7 +124,7 @@ fn without(harmless: Errno, refused: Vec<Refused>) -> Vec<Refused> {
     refused.into_iter().filter(|refusal| refusal.error.errno != harmless).collect()
 }
 
-/// An object to add that already exists is changed instead.
+/// Sends changes of virtual servers. If an object to add already exists, changes it instead.
 fn balance(doors: &mut Doors, ops: &[Op]) -> Result<Vec<Refused>, Error> {
     let changes: Vec<ipvs::Change> = ops.iter().filter_map(change).collect();
     let mut refused = Vec::new();

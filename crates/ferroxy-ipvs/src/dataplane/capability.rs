@@ -69,7 +69,7 @@ impl Verifies for Ipvs {
     }
 
     fn verify(&mut self) -> Result<Repair, Failure> {
-        // Node ports must answer on addresses that the node got meanwhile, too.
+        // Node ports must also answer on addresses that the node got since the last change.
         let node = self.ledger.node().clone();
         if !self.is_programmed_for(&node)? {
             self.replace_node(node)?;
@@ -98,7 +98,7 @@ impl Watches for Ipvs {
     }
 }
 
-/// Two threads call back.
+/// Shares the callback between the two threads that call it.
 fn share(notify: Notify) -> Arc<dyn Fn(&'static str) -> bool + Send + Sync> {
     let notify = std::sync::Mutex::new(notify);
     Arc::new(move |reason| notify.lock().unwrap_or_else(std::sync::PoisonError::into_inner)(reason))

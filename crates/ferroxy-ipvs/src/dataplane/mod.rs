@@ -1,8 +1,7 @@
-//! The running dataplane: keeps the kernel at what the Intent asks for.
+//! The running dataplane: keeps the kernel equal to the Intent.
 //!
 //! The [`Ledger`] holds what the kernel has acknowledged. Operations are applied one by one: after a failure the ledger is not
-//! trusted, and the next attempt, whatever it is, reads the kernel and sends the difference. `capability.rs` has the
-//! capabilities.
+//! trusted, and the next attempt of any kind reads the kernel and sends the difference. `capability.rs` has the capabilities.
 
 pub mod apply;
 mod capability;
@@ -42,9 +41,9 @@ pub struct Ipvs {
     ledger: Ledger,
     drains: Drains,
     on_device: Expected,
-    /// Draining is timed from here.
+    /// The start of the clock for draining.
     opened: Instant,
-    /// The kernel has what the ledger says, unless another program changed it.
+    /// The kernel equals the ledger, unless another program has changed the kernel.
     is_certain: bool,
     keep_unknown: bool,
 }
@@ -69,12 +68,12 @@ impl Ipvs {
         &self.ledger
     }
 
-    /// How many endpoints are draining.
+    /// The number of draining endpoints.
     pub fn draining(&self) -> usize {
         self.drains.len()
     }
 
-    /// Tries the scheduler with a virtual server at an address for documentation, unless one uses the scheduler already.
+    /// Tries the scheduler with a virtual server at a documentation address, unless a virtual server already uses the scheduler.
     fn probe_scheduler(&mut self) -> Result<(), Error> {
         let scheduler = &self.options.scheduler;
         if self.doors.balancer.servers()?.iter().any(|it| it.scheduler == **scheduler) {
@@ -101,7 +100,7 @@ impl Ipvs {
         }
     }
 
-    /// As configured, with the current addresses of the host.
+    /// The configured parameters, with the current addresses of the host.
     fn parameters(&mut self) -> Result<Parameters, Error> {
         let Options { masquerade_mark, scheduler, .. } = &self.options;
         let (masquerade_mark, scheduler) = (*masquerade_mark, scheduler.clone());
@@ -153,7 +152,7 @@ impl Ipvs {
         Ok(self.ledger.node() == node && *self.ledger.parameters() == parameters)
     }
 
-    /// From the ledger alone if it can be trusted. It does not contain unknown objects that are kept.
+    /// Uses only the ledger if it can be trusted. The ledger does not contain unknown objects that are kept.
     fn plan(&mut self, changes: &[Change]) -> Result<(Plan, Settlement), Error> {
         if self.is_certain && !self.keep_unknown {
             return Ok(self.ledger.plan(changes));
@@ -183,7 +182,7 @@ impl Ipvs {
         }
     }
 
-    /// The caller handles refusals: until then the kernel differs from the ledger.
+    /// Applies a Plan. The caller handles refusals; until then, the kernel differs from the ledger.
     fn carry_out(&mut self, plan: &Plan) -> Result<Applied, Error> {
         self.is_certain = false;
         self.on_device.follow(plan);
@@ -192,7 +191,7 @@ impl Ipvs {
         let is_done = |op: &&Op| applied.refused.iter().all(|(refused, _)| refused != *op);
         for op in plan.ops().iter().filter(is_done) {
             match op {
-                // It may have been draining.
+                // The endpoint may have been draining.
                 Op::AddEndpoint(address, endpoint) => {
                     self.drains.note(&Op::Revive(*address, *endpoint), now);
                 }
@@ -203,7 +202,7 @@ impl Ipvs {
         Ok(applied)
     }
 
-    /// For a Plan that belongs to no Service in particular: a refusal is an error.
+    /// Applies a Plan that belongs to no particular Service: a refusal is an error.
     fn carry_out_all(&mut self, plan: &Plan) -> Result<Outcome, Error> {
         let applied = self.carry_out(plan)?;
         let receipt = receipt(&applied);
@@ -272,7 +271,7 @@ impl Dataplane for Ipvs {
         Ok(plan.removals())
     }
 
-    /// Other schedulers do not choose at random: what they were chosen for would be lost.
+    /// Sockets choose endpoints at random, which would defeat the purpose of any other scheduler.
     fn choice_of_endpoints(&self) -> Option<ChoiceOfEndpoints> {
         let scheduler = Scheduler::parse(&self.options.scheduler);
         let is_even = matches!(scheduler, Some(Scheduler::RoundRobin | Scheduler::WeightedRoundRobin));
@@ -312,7 +311,7 @@ fn receipt(applied: &Applied) -> Receipt {
     Receipt { messages: applied.messages, ..Receipt::default() }
 }
 
-/// The first operations, for people.
+/// The first operations as text, for log messages.
 fn examples(plan: &Plan) -> Vec<String> {
     plan.ops().iter().take(3).map(ToString::to_string).collect()
 }

@@ -13,7 +13,7 @@ use crate::program::owns;
 use crate::set::{CAPACITY, Kind, Member, SetName};
 use crate::state::{Address, SetState, State, Treatment, VirtualServer};
 
-/// Everything of ours, or of the original.
+/// All objects that are ours or the original's.
 pub fn observe(doors: &mut Doors) -> Result<State, Error> {
     let mut state = State { device: device(doors)?, ..State::default() };
     let families = doors.families();
@@ -30,12 +30,12 @@ pub fn observe(doors: &mut Doors) -> Result<State, Error> {
 fn device(doors: &mut Doors) -> Result<Option<BTreeSet<IpAddr>>, Error> {
     let Some(index) = doors.device()? else { return Ok(None) };
     let addresses = doors.links.addresses_of(index)?.into_iter().map(|address| address.ip);
-    // The kernel adds one of these to a device that is up.
+    // The kernel adds a link-local address to a device that is up.
     let is_link_local = |ip: &IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
     Ok(Some(addresses.filter(|ip| !is_link_local(ip)).collect()))
 }
 
-/// A set of another type has no room for our members: it will be replaced.
+/// A set of another type cannot hold our members: capacity 0 makes the diff replace it.
 fn read_set(name: SetName, found: ipset::Found) -> SetState {
     let kind = name.set.kind();
     if found.kind != Some(kind_of(kind)) {

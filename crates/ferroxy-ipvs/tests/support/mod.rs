@@ -1,4 +1,4 @@
-//! What the tests share: a model of the kernel that refuses what the kernel would refuse, and plain Services.
+//! Shared by the tests: a model of the kernel that refuses the same operations as the kernel, and plain Services.
 
 #![allow(dead_code, reason = "not every test file uses all of it")]
 
@@ -15,7 +15,7 @@ use ferroxy_ipvs::set::SetName;
 use ferroxy_ipvs::state::{SetState, VirtualServer};
 use ferroxy_ipvs::{Op, Plan, State};
 
-/// What is in it, and what the kernel would say.
+/// A model of the kernel: its State, and the operations that it refuses.
 #[derive(Debug, Default)]
 pub struct Kernel {
     pub state: State,
@@ -26,7 +26,7 @@ impl Kernel {
         plan.ops().iter().try_for_each(|op| self.obey(op).map_err(|error| format!("{op}: {error}")))
     }
 
-    /// Without endpoints that are on their way out.
+    /// The State without draining endpoints.
     pub fn settled(&self) -> State {
         let mut state = self.state.clone();
         for server in state.servers.values_mut() {
@@ -72,7 +72,7 @@ impl Kernel {
                 servers.get_mut(address).ok_or("no server")?.endpoints.remove(endpoint).is_some()
             }
             Op::AddAddress(ip) => {
-                // Nobody but the host itself would answer.
+                // The host itself would answer.
                 if !servers.keys().any(|address| address.ip == *ip) {
                     return Err("no server there");
                 }
@@ -152,7 +152,7 @@ fn edit(table: &mut Table, chain: &str, how: impl FnOnce(&mut Vec<String>)) {
     *rules = list.iter().map(String::as_str).collect::<Rules>();
 }
 
-/// What changed between two Intents, as the agent would say it.
+/// The changes between two Intents, as the agent would pass them.
 pub fn changes(before: &Intent, after: &Intent) -> Vec<Change> {
     let names: BTreeSet<_> = before.services.keys().chain(after.services.keys()).cloned().collect();
     let differs = |name: &_| before.services.get(name) != after.services.get(name);

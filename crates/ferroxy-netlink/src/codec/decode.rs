@@ -1,21 +1,21 @@
-//! Bytes to messages and attributes. Borrows and copies nothing, and never panics whatever the bytes are.
+//! Decodes bytes to messages and attributes. Borrows the bytes without copying them, and never panics, whatever they are.
 
 use std::fmt;
 
 use super::{ATTRIBUTE_HEADER, MESSAGE_HEADER, NESTED, NET_BYTEORDER, align};
 
-/// Bytes that are not what the protocol says they are.
+/// Bytes that violate the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Malformed {
     /// A message header with a length that is too small or goes past the end of the buffer.
     Message { length: usize, available: usize },
     /// An attribute header with a length that is too small or goes past the end.
     Attribute { length: usize, available: usize },
-    /// An attribute or fixed header of another size than its type has.
+    /// An attribute or fixed header whose size is wrong for its type.
     Size { expected: usize, found: usize },
-    /// A name that is not text.
+    /// A name that is not valid UTF-8.
     Text,
-    /// An attribute that is always there is not.
+    /// A mandatory attribute is missing.
     Missing { what: &'static str },
 }
 
@@ -61,7 +61,7 @@ impl<'a> Message<'a> {
     }
 }
 
-/// The messages of a receive buffer. After an error it ends.
+/// Iterates over the messages of a receive buffer. Ends after the first error.
 #[derive(Debug, Clone)]
 pub struct Messages<'a> {
     rest: &'a [u8],
@@ -100,7 +100,7 @@ impl<'a> Iterator for Messages<'a> {
     }
 }
 
-/// One attribute, its flag bits taken off the kind.
+/// One attribute. `kind` does not contain the flag bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attribute<'a> {
     pub kind: u16,
@@ -151,7 +151,7 @@ impl<'a> Attribute<'a> {
     }
 }
 
-/// The attributes in some bytes, in order. After an error it ends.
+/// Iterates over encoded attributes, in order. Ends after the first error.
 #[derive(Debug, Clone)]
 pub struct Attributes<'a> {
     rest: &'a [u8],
@@ -162,7 +162,7 @@ impl<'a> Attributes<'a> {
         Self { rest: bytes }
     }
 
-    /// What is left of them.
+    /// The bytes that were not iterated over yet.
     pub fn bytes(&self) -> &'a [u8] {
         self.rest
     }
@@ -189,8 +189,8 @@ impl<'a> Iterator for Attributes<'a> {
     }
 }
 
-/// Attributes by kind, for messages whose attributes come in any order. Kinds from `N` on are left out: a newer kernel
-/// may say more than we know.
+/// Attributes by kind, for messages whose attributes come in any order. Kinds from `N` on are ignored: a newer kernel
+/// may send attributes that we do not know.
 #[derive(Debug, Clone, Copy)]
 pub struct Fields<'a, const N: usize>([Option<&'a [u8]>; N]);
 
@@ -210,7 +210,7 @@ impl<'a, const N: usize> Fields<'a, N> {
         self.0.get(usize::from(kind)).copied().flatten().map(|payload| Attribute { kind, payload })
     }
 
-    /// An attribute that is always there.
+    /// A mandatory attribute.
     pub fn need(&self, kind: u16, what: &'static str) -> Result<Attribute<'a>, Malformed> {
         self.get(kind).ok_or(Malformed::Missing { what })
     }

@@ -9,13 +9,13 @@ pub struct Encoder {
     oversized: bool,
 }
 
-/// A message whose length is not yet known. Pass it to [`Encoder::end_message`]; as long as no other message follows, more can
-/// be appended and the message ended again.
+/// A message whose length is not yet known. Pass it to [`Encoder::end_message`]. Until the next message begins, you can append
+/// more attributes and end the message again.
 #[derive(Debug, Clone, Copy)]
 #[must_use]
 pub struct OpenMessage(usize);
 
-/// A nested attribute whose length is not yet known. Pass it to [`Encoder::end_nested`], which may be called again, too.
+/// A nested attribute whose length is not yet known. Pass it to [`Encoder::end_nested`], again whenever you append more.
 #[derive(Debug, Clone, Copy)]
 #[must_use]
 pub struct OpenNest(usize);
@@ -30,12 +30,12 @@ impl Encoder {
         &self.buffer
     }
 
-    /// Where the next byte goes.
+    /// The offset of the next byte.
     pub fn position(&self) -> usize {
         self.buffer.len()
     }
 
-    /// Something did not fit the 16-bit length of an attribute; these bytes must not be sent.
+    /// True if something exceeded a length field (16 bits for an attribute): the bytes must not be sent.
     pub fn is_oversized(&self) -> bool {
         self.oversized
     }
@@ -65,7 +65,7 @@ impl Encoder {
         self.pad();
     }
 
-    /// Replaces the flags of a message already written, by where it starts.
+    /// Replaces the flags of the encoded message that starts at this offset.
     pub fn set_message_flags(&mut self, start: usize, flags: u16) {
         self.patch(start + 6, &flags.to_ne_bytes());
     }
@@ -85,7 +85,7 @@ impl Encoder {
         self.put_two(kind, text.as_bytes(), &[0]);
     }
 
-    /// An attribute whose presence is its meaning.
+    /// An attribute without a payload: its presence is the value.
     pub fn put_flag(&mut self, kind: u16) {
         self.put_bytes(kind, &[]);
     }

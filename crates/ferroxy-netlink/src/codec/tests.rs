@@ -1,8 +1,8 @@
-//! The codec's tests, and what those of the protocols use to look into messages.
+//! The codec's tests, and helpers with which the tests of the protocols look into messages.
 
 use super::*;
 
-/// The payload of the attribute at the end of this path of kinds (without flags), of bytes that begin with an attribute.
+/// Follows a path of nested attribute kinds (without flags) and returns the last payload. `bytes` begin with an attribute.
 pub(crate) fn payload<'a>(bytes: &'a [u8], path: &[u16]) -> &'a [u8] {
     path.iter().fold(bytes, |inside, kind| {
         let mut attributes = Attributes::new(inside).map(Result::unwrap);
@@ -10,7 +10,7 @@ pub(crate) fn payload<'a>(bytes: &'a [u8], path: &[u16]) -> &'a [u8] {
     })
 }
 
-/// A number in host byte order from its digits, the most significant first: an expectation that does not use what it tests.
+/// A number in host byte order, from bytes with the most significant first: an expectation that does not use the tested code.
 pub(crate) fn host<const N: usize>(mut digits: [u8; N]) -> [u8; N] {
     if cfg!(target_endian = "little") {
         digits.reverse();
@@ -81,7 +81,7 @@ fn an_attribute_too_long_for_its_length_field_is_noticed() {
     assert!(encoder.is_oversized());
 }
 
-/// An attribute of kind 1 whose header has this length, whatever its payload is.
+/// An attribute of kind 1 whose header has this length, whether or not it is right.
 fn attribute(length: u16, payload: &[u8]) -> Vec<u8> {
     [&length.to_ne_bytes()[..], &1u16.to_ne_bytes(), payload].concat()
 }
@@ -107,7 +107,7 @@ fn a_last_attribute_may_lack_its_padding() {
     assert_eq!(attributes(&[]), []);
 }
 
-/// A round trip does not notice a wrong byte order, as both directions would have it.
+/// A round trip does not detect a wrong byte order, because both directions would have it.
 #[test]
 fn headers_and_plain_numbers_are_in_host_order_and_the_others_in_network_order() {
     let mut encoder = Encoder::new();

@@ -10,11 +10,11 @@ use crate::codec::{Encoder, Messages};
 use crate::error::{Errno, Error, Kind};
 use crate::socket::{Ack, Protocol, Request, Socket};
 
-/// Operations, for errors.
+/// Names of operations in errors.
 const LIST: &str = "list connections";
 const DELETE: &str = "delete connections";
 
-/// Deletions in one datagram: their acknowledgements fit any receive queue.
+/// The maximum number of deletions in one datagram, so that their acknowledgements fit any receive queue.
 const BATCH: usize = 128;
 
 /// A connection to the conntrack table of the network namespace that the calling thread is in when it opens it.
@@ -28,8 +28,8 @@ impl Connection {
         Socket::open(Protocol::Netfilter).map(|socket| Connection { socket })
     }
 
-    /// Passes each matching entry to `each` as it arrives, and keeps none. The table changes all the time: an entry that is
-    /// created or ends meanwhile may be missing, and one may come twice. An error may follow some entries.
+    /// Passes each matching entry to `each` as it arrives, without collecting them. The table changes all the time: an entry
+    /// that is created or removed during the dump may be missing or come twice. An error may come after some entries.
     ///
     /// The kernel filters as far as it can: status since 5.18, tuples since 5.8, and before that the family only.
     pub fn entries(&mut self, wanted: Filter, each: &mut dyn FnMut(Entry)) -> Result<(), Error> {
@@ -60,8 +60,8 @@ impl Connection {
         if interrupted { Err(Error::unstable(request.operation, request.object)) } else { Ok(()) }
     }
 
-    /// Deletes exactly these entries: one that has ended is skipped, even if a newer one has its tuple. Returns how many were
-    /// deleted. After an error some of them may be deleted.
+    /// Deletes exactly these entries: an entry that no longer exists is skipped, even if a newer entry has its tuple. Returns
+    /// the number of deleted entries. After an error, some entries may be deleted.
     pub fn delete(&mut self, entries: &[Entry]) -> Result<usize, Error> {
         entries.chunks(BATCH).try_fold(0, |removed, batch| Ok(removed + self.delete_batch(batch)?))
     }

@@ -1,4 +1,4 @@
-//! Messages of ctnetlink to entries. Borrows nothing, keeps nothing, and never panics whatever the bytes are.
+//! Decodes messages of ctnetlink to entries. Never panics, whatever the bytes are.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -18,7 +18,7 @@ pub(super) fn read_entry(message: &Message<'_>) -> Result<Option<Entry>, Malform
         protocol: original.protocol,
         original: original.tuple,
         reply: reply.tuple,
-        // A zone may apply to one direction only; it is in the tuple then.
+        // A zone that applies to one direction only is in the tuple of that direction.
         zone: zone.or(original.zone).unwrap_or(0),
         id: fields.need(entry::ID, "id")?.u32_be()?,
         status: fields.need(entry::STATUS, "status")?.u32_be()?,
@@ -82,7 +82,7 @@ mod tests {
         Tuple { source: source.parse().unwrap(), destination: destination.parse().unwrap() }
     }
 
-    /// An entry as the kernel writes it, without what `leave_out` names.
+    /// An entry as the kernel writes it, without the attribute of kind `leave_out`.
     fn bytes(original: Tuple, reply: Tuple, leave_out: u16) -> Vec<u8> {
         let mut encoder = Encoder::new();
         let open = encoder.begin_message(message::NEW, 0, 1);

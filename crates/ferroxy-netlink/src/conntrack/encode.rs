@@ -33,19 +33,19 @@ pub(super) fn put_tuple(out: &mut Encoder, kind: u16, protocol: u8, value: &Tupl
     out.end_nested(nest);
 }
 
-/// The wanted fields of the original tuple, with flags that say which fields these are; and the status.
+/// Encodes the wanted fields of the original tuple, the flags that say which fields are set, and the status.
 pub(super) fn put_filter(out: &mut Encoder, wanted: &Filter) {
     let mut flags = 0;
     let nest = out.begin_nested(entry::ORIGINAL);
-    // With an IPv6 address in the filter Linux 6.18 omits the matching entries (tests/conntrack.rs shows it when this line is
-    // changed): the kernel only filters by port, and `Connection::entries` by address.
+    // Linux 6.18 omits matching entries if the filter has an IPv6 address (tests/conntrack.rs fails without `is_ipv4` here).
+    // For IPv6, the kernel therefore filters by port only, and `Connection::entries` filters by address.
     if let Some(destination) = wanted.destination.filter(IpAddr::is_ipv4) {
         flags |= filter::DESTINATION;
         let addresses = out.begin_nested(tuple::IP);
         put_address(out, [ip::V4_DESTINATION, ip::V6_DESTINATION], destination);
         out.end_nested(addresses);
     }
-    // A port means nothing to the kernel without its protocol.
+    // The kernel cannot filter by port without a protocol.
     if let Some(protocol) = wanted.protocol {
         flags |= filter::PROTOCOL;
         let ports = out.begin_nested(tuple::PROTO);

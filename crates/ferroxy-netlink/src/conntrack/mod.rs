@@ -14,7 +14,7 @@ pub use decode::read_everything;
 
 use std::net::{IpAddr, SocketAddr};
 
-/// One tracked connection of a protocol that has ports. Others (ICMP, GRE) are not listed here.
+/// One tracked connection of a protocol that has ports. Entries of other protocols (ICMP, GRE) are not listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Entry {
     /// The number in the IP header.
@@ -64,12 +64,12 @@ pub struct Filter {
     pub destination: Option<IpAddr>,
     /// Of the original tuple.
     pub destination_port: Option<u16>,
-    /// All of these bits are set.
+    /// [`status`] bits that must all be set.
     pub status: u32,
 }
 
 impl Entry {
-    /// By netfilter, which sets a status bit, or by IPVS, which only changes the reply tuple.
+    /// True if the destination was translated by netfilter, which sets a status bit, or by IPVS, which only changes the reply tuple.
     pub fn is_destination_translated(&self) -> bool {
         self.status & status::DST_NAT != 0 || self.reply.source != self.original.destination
     }

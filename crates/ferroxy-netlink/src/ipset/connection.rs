@@ -12,7 +12,7 @@ use crate::error::{self, Errno, Error};
 use crate::requests::{Refused, Requests};
 use crate::socket::{Ack, Protocol, Request, Socket};
 
-/// Operations, for errors.
+/// Names of operations in errors.
 const ASK: &str = "ask for the protocol of ipset";
 const ASK_TYPE: &str = "ask for the set type";
 const CREATE: &str = "create set";
@@ -23,10 +23,10 @@ const LIST: &str = "list set";
 const ADD: &str = "add to set";
 const REMOVE: &str = "remove from set";
 
-/// Between two attempts to destroy a set in use.
+/// The pause between two attempts to destroy a set that is in use.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Members in one message: a list has a length of 16 bits, and the largest member takes 84 bytes.
+/// The maximum number of members in one message: the list's length has 16 bits, and the largest member takes 84 bytes.
 const MEMBERS_IN_A_MESSAGE: usize = 400;
 
 /// A connection to the sets of the network namespace that the calling thread is in when it opens it.
@@ -51,7 +51,7 @@ impl Connection {
         Ok(connection)
     }
 
-    /// A set that exists with the same description is no error; with another description it is (EEXIST).
+    /// Succeeds if a set with the same description exists. A set with another description is an error (EEXIST).
     pub fn create(&mut self, set: &Set) -> Result<(), Error> {
         let revision = self.revision(set.kind, set.family)?;
         self.command(CREATE, &set.name, message::CREATE, |out| {
@@ -62,16 +62,16 @@ impl Connection {
         })
     }
 
-    /// Fails with EBUSY while a rule uses it. Destroying a set that does not exist is no error.
+    /// Fails with EBUSY while a rule uses the set. Succeeds if the set does not exist.
     pub fn destroy(&mut self, name: &str) -> Result<(), Error> {
         match self.command(DESTROY, name, message::DESTROY, |out| out.put_str(command::NAME, name)) {
-            // Older kernels return it; newer ones only with NLM_F_EXCL.
+            // Older kernels return ENOENT; newer kernels only with NLM_F_EXCL.
             Err(error) if error.errno == Errno::NOENT => Ok(()),
             other => other,
         }
     }
 
-    /// As `destroy`, but tries again until this time while a rule uses the set: nf_tables releases the sets of a removed rule later,
+    /// Like `destroy`, but retries until this time while a rule uses the set: nf_tables releases the sets of a removed rule later,
     /// in the background.
     pub fn destroy_when_free(&mut self, name: &str, until: Instant) -> Result<(), Error> {
         loop {
@@ -100,12 +100,12 @@ impl Connection {
         self.change(REMOVE, message::DELETE, set, members)
     }
 
-    /// The names of all sets, of other programs too.
+    /// The names of all sets, including those of other programs.
     pub fn names(&mut self) -> Result<Vec<String>, Error> {
         self.list(command::ONLY_NAMES, read_name)
     }
 
-    /// All sets by the numbers that rules have for them. A set that is destroyed and created again has another number.
+    /// All sets, with the numbers by which rules refer to them. A set that is destroyed and created again has another number.
     pub fn numbers(&mut self) -> Result<Vec<(u16, String)>, Error> {
         self.list(command::ONLY_DESCRIPTIONS, |message| Ok((read_number(message)?, read_name(message)?)))
     }
@@ -153,7 +153,7 @@ impl Connection {
         Ok(kind.revision().min(newest).max(oldest))
     }
 
-    /// A request whose answer is the newest version, and the oldest unless there is only one.
+    /// Sends a request whose answer contains the newest version, and the oldest version unless both are the same.
     fn ask_for_range(
         &mut self,
         operation: &'static str,
@@ -223,7 +223,7 @@ impl Connection {
         Ok(refused)
     }
 
-    /// Sends one message. Returns which member was refused, and why; an error concerns all of them.
+    /// Sends one message. Returns the index of the member that the kernel refused, and why. An `Err` concerns all members.
     fn change_some(
         &mut self,
         operation: &'static str,
@@ -233,7 +233,7 @@ impl Connection {
     ) -> Result<Option<(usize, Error)>, Error> {
         let mut requests = Requests::default();
         let protocol = self.protocol;
-        // Without NLM_F_EXCL the kernel accepts members that exist (or do not, when removing).
+        // Without NLM_F_EXCL the kernel accepts additions of members that exist, and removals of members that do not exist.
         requests.push(kind, 0, |out| {
             put_start(out, protocol);
             out.put_str(command::NAME, set);

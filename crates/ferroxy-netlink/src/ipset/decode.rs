@@ -1,4 +1,4 @@
-//! Messages of the kernel to sets and members. Never panics, whatever the bytes are.
+//! Decodes messages of the kernel to sets and members. Never panics, whatever the bytes are.
 
 use std::net::IpAddr;
 
@@ -89,7 +89,7 @@ fn read_ip(fields: &Data<'_>, kind: u16) -> Result<IpAddr, Malformed> {
     }
 }
 
-/// The number of the refused member: such a refusal contains the whole message, with that number in it.
+/// The number of the refused member: the refusal echoes the whole request, into which the kernel has written that number.
 pub(super) fn line_of_refusal(message: &Message<'_>) -> Option<usize> {
     /// An errno, and the header of the refused message.
     const BEFORE: usize = 4 + crate::codec::MESSAGE_HEADER;

@@ -1,4 +1,4 @@
-//! Sets and their members to attributes. Knows no socket.
+//! Encodes sets and their members as attributes. Knows no socket.
 
 use std::net::IpAddr;
 
@@ -33,8 +33,8 @@ pub(super) fn put_description(out: &mut Encoder, set: &Set) {
     out.end_nested(nest);
 }
 
-/// All of these members: the caller limits them to what fits a message. Each has a number from 1 on, so that a refusal can
-/// name it: the kernel writes the number of the refused member over the one of this message.
+/// Encodes all members; the caller limits them to what fits into a message. They are numbered from 1, so that a refusal can
+/// identify a member: the kernel overwrites the first LINE attribute with the number of the refused member.
 pub(super) fn put_members(out: &mut Encoder, members: &[Member]) {
     out.put_u32(command::LINE, 0);
     let list = out.begin_nested(command::MEMBERS);

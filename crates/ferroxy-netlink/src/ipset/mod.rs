@@ -15,7 +15,7 @@ use std::net::IpAddr;
 
 use crate::numbers::{IPPROTO_SCTP, IPPROTO_TCP, IPPROTO_UDP};
 
-/// What the members of a set are.
+/// The type of a set's members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
     Ip,
@@ -71,7 +71,7 @@ pub enum Member {
     Ip(IpAddr),
     IpPort(Address),
     IpPortIp(Address, IpAddr),
-    /// The prefix length is not 0, which the kernel does not support: use two of length 1.
+    /// The prefix length must not be 0, which the kernel does not support: use two members with length 1.
     IpPortNet(Address, IpAddr, u8),
     Port(u16),
 }

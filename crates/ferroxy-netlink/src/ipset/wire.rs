@@ -3,7 +3,7 @@
 /// `nfgenmsg`: family u8, version u8, resource id u16. Sets are found by name; the kernel ignores it.
 pub(super) const HEADER: usize = 4;
 
-/// Supported protocol versions. 7 only adds the numbers of sets to what this crate uses; kernels before 4.20 only have 6.
+/// Supported protocol versions. Of what this crate uses, 7 only adds the numbers of sets. Kernels before 4.20 only have 6.
 pub(super) const NEWEST_PROTOCOL: u8 = 7;
 pub(super) const OLDEST_PROTOCOL: u8 = 6;
 
@@ -41,7 +41,7 @@ pub(super) mod command {
     pub(crate) const NUMBER: u16 = 11;
     pub(crate) const COUNT: usize = 12;
 
-    /// Of FLAGS, when listing.
+    /// Bits of FLAGS in a request to list sets.
     pub(crate) const ONLY_NAMES: u32 = 1 << 1;
     /// Without the members.
     pub(crate) const ONLY_DESCRIPTIONS: u32 = 1 << 2;
@@ -71,7 +71,7 @@ pub(super) mod address {
     pub(crate) const COUNT: usize = 3;
 }
 
-/// The protocol's own numbers for refusals, above all errnos.
+/// The protocol's own error numbers, which are larger than any errno.
 pub(super) mod refusal {
     pub(crate) const PROTOCOL: u32 = 4097;
     pub(crate) const NO_SUCH_TYPE: u32 = 4098;

@@ -10,7 +10,7 @@ use crate::error::{Errno, Error, Kind};
 use crate::requests::{Refused, Requests};
 use crate::socket::{Protocol, Request, Socket};
 
-/// Operations, for errors.
+/// Names of operations in errors.
 const FIND: &str = "find netlink family";
 const SERVERS: &str = "list virtual servers";
 const DESTINATIONS: &str = "list destinations of";
@@ -58,9 +58,9 @@ impl Connection {
         Ok(None)
     }
 
-    /// All virtual servers with an address, of other programs too, each once. The kernel resumes a long dump at a position that
-    /// counts the servers of all network namespaces (Linux 6.1): when those of another namespace change meanwhile, a server
-    /// can come twice, or be missing.
+    /// All virtual servers with an address, including those of other programs, without duplicates. The kernel resumes a long dump
+    /// at a position that counts the servers of all network namespaces (Linux 6.1): if another namespace's servers change
+    /// meanwhile, the dump can repeat a server (the repetition is removed here) or omit one.
     pub fn servers(&mut self) -> Result<Vec<VirtualServer>, Error> {
         let request = Request { operation: SERVERS, object: "", kind: self.family, flags: 0 };
         let answer = self.socket.dump(request, |out| out.put_raw(&header(command::GET_SERVICE, VERSION)))?;
@@ -87,8 +87,8 @@ impl Connection {
         found.collect::<Result<_, _>>().map_err(|found| Error::malformed(DESTINATIONS, object, found))
     }
 
-    /// Makes the changes in this order, independently of each other. Returns those that the kernel refused: EEXIST for an addition
-    /// that exists, ESRCH for a server and ENOENT for a destination that does not exist.
+    /// Makes the changes in this order, independently of each other. Returns those that the kernel refused: EEXIST if a server or
+    /// destination to add exists, ESRCH if a server and ENOENT if a destination does not exist.
     pub fn change(&mut self, changes: &[Change]) -> Result<Vec<Refused>, Error> {
         let mut requests = Requests::default();
         for change in changes {

@@ -1,4 +1,4 @@
-//! Messages of the kernel to virtual servers and destinations. Never panics, whatever the bytes are.
+//! Decodes messages of the kernel to virtual servers and destinations. Never panics, whatever the bytes are.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -18,7 +18,7 @@ pub(super) fn read_family<'a>(message: &Message<'a>) -> Result<(u16, &'a str), M
     Ok((fields.need(control::ID, "number of a netlink family")?.u16()?, name))
 }
 
-/// `None` for one that matches a firewall mark, and has no address.
+/// `None` for a virtual server that matches a firewall mark and therefore has no address.
 pub(super) fn read_server(message: &Message<'_>) -> Result<Option<VirtualServer>, Malformed> {
     let fields: Fields<'_, { service::COUNT }> =
         Fields::new(read_top(message)?.need(top::SERVICE, "virtual server")?.nested())?;
@@ -38,7 +38,7 @@ pub(super) fn read_server(message: &Message<'_>) -> Result<Option<VirtualServer>
     Ok(Some(VirtualServer {
         address: Address {
             ip,
-            protocol: protocol as u8, // IP has no more than 256 of them.
+            protocol: protocol as u8, // IP has no more than 256 protocols.
             port: fields.need(service::PORT, "port of a virtual server")?.u16_be()?,
         },
         scheduler: fields.need(service::SCHEDULER, "scheduler")?.str()?.to_owned(),
@@ -48,7 +48,7 @@ pub(super) fn read_server(message: &Message<'_>) -> Result<Option<VirtualServer>
     }))
 }
 
-/// Kernels before 3.18 do not send the family of a destination: it is that of its server.
+/// Kernels before 3.18 do not send the family of a destination: it has the family of its server.
 pub(super) fn read_destination(message: &Message<'_>, server: IpAddr) -> Result<Found, Malformed> {
     let fields: Fields<'_, { destination::COUNT }> =
         Fields::new(read_top(message)?.need(top::DESTINATION, "destination")?.nested())?;
@@ -85,7 +85,7 @@ fn read_top<'a>(message: &Message<'a>) -> Result<Top<'a>, Malformed> {
     Fields::new(attributes)
 }
 
-/// 16 bytes for any family; IPv4 has the first four.
+/// The attribute has 16 bytes for any family; an IPv4 address is in the first four.
 fn read_ip(family: u16, attribute: &Attribute<'_>) -> Result<IpAddr, Malformed> {
     let bytes = attribute.array::<16>()?;
     match u8::try_from(family) {

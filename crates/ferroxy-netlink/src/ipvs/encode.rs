@@ -1,4 +1,4 @@
-//! Virtual servers and destinations to attributes. Knows no socket.
+//! Encodes virtual servers and destinations as attributes. Knows no socket.
 
 use std::net::{IpAddr, SocketAddr};
 

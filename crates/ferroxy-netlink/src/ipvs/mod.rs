@@ -26,25 +26,25 @@ pub struct Address {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VirtualServer {
     pub address: Address,
-    /// `rr`, `wlc`, …: the kernel loads it when it is first asked for.
+    /// `rr`, `wlc`, …: the kernel loads the scheduler's module at its first use.
     pub scheduler: String,
-    /// [`PERSISTENT`] and the scheduler's own; those of the kernel's own book-keeping are not among them.
+    /// [`PERSISTENT`] and the scheduler's flags, without the flags that the kernel keeps for itself.
     pub flags: u32,
-    /// How long a client stays with its destination, in seconds, when it is persistent. The kernel has a default for 0.
+    /// If the server is persistent: how long a client stays with its destination, in seconds. For 0 the kernel uses a default.
     pub timeout: u32,
-    /// Clients that agree in this many bits are one client. 32 and 128: each for itself.
+    /// Clients whose addresses agree in this many bits count as one client. 32 (or 128): each address is a client.
     pub client_prefix: u8,
 }
 
 /// `IP_VS_SVC_F_PERSISTENT`, of [`VirtualServer::flags`]: a client stays with its destination for a while.
 pub const PERSISTENT: u32 = 0x1;
 
-/// Who may get connections of a virtual server.
+/// A server that can get connections of a virtual server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Destination {
     pub address: SocketAddr,
     pub forwarding: Forwarding,
-    /// 0: no new connections, while those there go on.
+    /// 0: no new connections; existing connections continue.
     pub weight: u32,
 }
 
@@ -53,21 +53,21 @@ pub struct Destination {
 pub enum Forwarding {
     /// By translation of addresses (`-m`).
     Masquerade,
-    /// Anything else, by the kernel's number: tunnels, direct routing.
+    /// Another method (tunnels, direct routing), with the kernel's number.
     Other(u8),
 }
 
-/// A destination that is there, and how many connections it has.
+/// A destination that exists, and the number of its connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Found {
     pub destination: Destination,
     pub active: u32,
     pub inactive: u32,
-    /// Clients that will come back to it, whether or not they are connected.
+    /// Clients that persistence sends to this destination, whether or not they are connected now.
     pub persistent: u32,
 }
 
-/// How long connections are remembered, in seconds. In a change 0 leaves one as it is.
+/// How long the kernel remembers connections, in seconds. In a change, 0 leaves a timeout as it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Timeouts {
     pub tcp: u32,
@@ -78,16 +78,16 @@ pub struct Timeouts {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
     AddServer(VirtualServer),
-    /// Another scheduler, other flags, another timeout.
+    /// Changes scheduler, flags or timeout.
     SetServer(VirtualServer),
-    /// With its destinations.
+    /// Removes the server with its destinations.
     RemoveServer(Address),
     AddDestination(Address, Destination),
     SetDestination(Address, Destination),
     RemoveDestination(Address, SocketAddr),
 }
 
-/// What is changed, for errors: `10.96.0.80:80/tcp`, `10.96.0.80:80/tcp to 10.244.1.5:80`.
+/// The changed object, for errors: `10.96.0.80:80/tcp`, `10.96.0.80:80/tcp to 10.244.1.5:80`.
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,9 +1,9 @@
-//! Numbers of IPVS' generic netlink family (`linux/ip_vs.h`) and of the family that finds families. Nothing but numbers.
+//! Numbers of IPVS' generic netlink family (`linux/ip_vs.h`) and of the family that looks up families. Nothing but numbers.
 
 /// `genlmsghdr`: command u8, version u8, reserved u16.
 pub(super) const HEADER: usize = 4;
 
-/// The family of families, which has a fixed number.
+/// The family that looks up other families (`nlctrl`). Its number is fixed.
 pub(super) mod control {
     pub(crate) const FAMILY: u16 = 0x10;
     pub(crate) const VERSION: u8 = 1;
@@ -53,7 +53,7 @@ pub(super) mod service {
     pub(crate) const NETMASK: u16 = 9;
     pub(crate) const COUNT: usize = 10;
 
-    /// Of FLAGS: the kernel's own, for one that it can find.
+    /// A bit of FLAGS that the kernel keeps for itself: the server is in its hash table.
     pub(crate) const HASHED: u32 = 0x2;
 }
 
@@ -71,6 +71,6 @@ pub(super) mod destination {
     pub(crate) const FAMILY: u16 = 11;
     pub(crate) const COUNT: usize = 12;
 
-    /// The bits of METHOD that say how packets are sent on.
+    /// The bits of METHOD that say how packets are forwarded.
     pub(crate) const METHOD_MASK: u32 = 0x7;
 }

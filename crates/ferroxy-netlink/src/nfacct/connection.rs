@@ -16,7 +16,7 @@ impl Connection {
         Socket::open(Protocol::Netfilter).map(|socket| Connection { socket })
     }
 
-    /// Creates a counter that starts at 0. One that exists is left alone and keeps its count.
+    /// Creates a counter that starts at 0. A counter that exists keeps its count.
     pub fn ensure(&mut self, name: &str) -> Result<(), Error> {
         let flags = flag::CREATE | flag::EXCL;
         let request = Request { operation: ENSURE, object: name, kind: message::NEW, flags };
@@ -43,7 +43,7 @@ impl Connection {
         Err(Error::unanswered(READ, name))
     }
 
-    /// Fails with EBUSY while a rule uses it. Removing one that does not exist is no error.
+    /// Fails with EBUSY while a rule uses the counter. Succeeds if the counter does not exist.
     pub fn remove(&mut self, name: &str) -> Result<(), Error> {
         let request = Request { operation: REMOVE, object: name, kind: message::DELETE, flags: 0 };
         match self.socket.request(request, |out| put_name(out, name)) {
@@ -54,12 +54,12 @@ impl Connection {
 }
 
 /// True for an error that means that this kernel has no such counters (`CONFIG_NETFILTER_NETLINK_ACCT`): it then refuses every
-/// request of the subsystem, and rules have to do without counters.
+/// request of the subsystem, and rules cannot have counters.
 pub fn is_missing(error: &Error) -> bool {
     error.kind == Kind::Refused && matches!(error.errno, Errno::INVAL | Errno::OPNOTSUPP)
 }
 
-/// Operations, for errors.
+/// Names of operations in errors.
 const ENSURE: &str = "make packet counter";
 const READ: &str = "read packet counter";
 const REMOVE: &str = "remove packet counter";

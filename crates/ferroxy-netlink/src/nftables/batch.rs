@@ -1,5 +1,5 @@
-//! A batch: operations that the kernel carries out together or not at all. Encodes as it is filled, and remembers which
-//! bytes came from which of the caller's tags, so that a refusal can be traced back. Sends nothing.
+//! A batch: operations that the kernel commits atomically. Encodes each operation when it is added, and remembers which
+//! bytes belong to which tag of the caller, so that a refusal can be traced back. Sends nothing.
 
 use crate::ack::Ack;
 use crate::codec::{Attributes, Encoder, Messages, OpenMessage, OpenNest, flag};
@@ -12,27 +12,27 @@ use super::expr::Expressions;
 use super::types::{Chain, DataRef, ElementRef, Family, NewRule, Place, Rule, Set, Table};
 use super::wire::{SUBSYSTEM, chain, element, message, rule, set, table};
 
-/// Elements share a message until its list has this many bytes; the list's length field ends at 65,535.
+/// Elements share a message until its list has this many bytes. The list's length field has 16 bits.
 const LIST_LIMIT: usize = 60_000;
-/// The opening bracket has this number; operations count from 1.
+/// The sequence number of BATCH_BEGIN. Operations are numbered from 1.
 const BEGIN_SEQUENCE: u32 = 0;
 
-/// Operations between BATCH_BEGIN and BATCH_END. Each carries a `tag` of the caller's, which comes back with its failure.
+/// Operations between BATCH_BEGIN and BATCH_END. Each operation has a `tag` of the caller, which is part of its failure.
 ///
-/// Adding what is there already is not an error, unless it is there with other contents. Deleting what is not there is one.
+/// Adding an object that exists is only an error if its contents differ. Deleting an object that does not exist is an error.
 #[derive(Debug, Clone)]
 pub struct Batch {
     encoder: Encoder,
     /// One for each message, in order: message n has sequence number n + 1.
     operations: Vec<Operation>,
-    /// For all elements of all messages: where in its message it starts, and its tag.
+    /// For each element of each message: its offset in the message, and its tag.
     elements: Vec<(u32, u32)>,
     /// The message that the next element may still join.
     open: Option<OpenList>,
     scratch: Vec<u8>,
 }
 
-/// What can be done: the message type, its flags, and the words for errors.
+/// A kind of operation: the message type, its flags, and the words for errors.
 #[derive(Debug)]
 struct Verb {
     kind: u16,
@@ -78,11 +78,11 @@ struct Operation {
     tag: u32,
     verb: &'static Verb,
     object: String,
-    /// Where its elements start in `elements`; they end where the next operation's start.
+    /// Index of its first element in `elements`. Its elements end where those of the next operation start.
     first_element: usize,
 }
 
-/// What the open message is, so that the next element can tell whether it belongs there.
+/// The open message. The next element joins it if it has the same verb, family, table and set.
 #[derive(Debug, Clone)]
 struct OpenList {
     verb: &'static Verb,
@@ -123,7 +123,7 @@ impl Batch {
         self.operations.len()
     }
 
-    /// What goes over the socket, brackets included.
+    /// The number of bytes to send, including BATCH_BEGIN and BATCH_END.
     pub fn bytes(&self) -> usize {
         self.encoder.position() + end_bracket().len()
     }
@@ -144,7 +144,7 @@ impl Batch {
         });
     }
 
-    /// With everything in it.
+    /// Deletes the table with everything in it.
     pub fn delete_table(&mut self, tag: u32, family: Family, name: &str) {
         let object = format!("{} {name}", family.name());
         self.put(tag, family, &verb::DELETE_TABLE, object, |out, _, _| {
@@ -159,7 +159,7 @@ impl Batch {
         });
     }
 
-    /// With its rules. Refused while something jumps to it.
+    /// Deletes the chain with its rules. Refused while a rule or an element jumps to it.
     pub fn delete_chain(&mut self, tag: u32, family: Family, table: &str, name: &str) {
         let object = path(family, table, name);
         self.put(tag, family, &verb::DELETE_CHAIN, object, |out, _, _| {
@@ -177,7 +177,7 @@ impl Batch {
         });
     }
 
-    /// At the end of the chain.
+    /// Appends the rule to the chain.
     pub fn add_rule(&mut self, tag: u32, family: Family, table: &str, chain: &str, rule: &Rule) {
         let object = path(family, table, chain);
         self.put(tag, family, &verb::ADD_RULE, object, |out, scratch, _| {
@@ -193,7 +193,7 @@ impl Batch {
             (_, false) => &verb::INSERT_RULE,
             (_, true) => &verb::INSERT_RULE_ECHO,
         };
-        // There can be hundreds of thousands: a refusal is described from the message.
+        // There can be hundreds of thousands of rules: instead of a string for each, `describe` decodes the message if it is refused.
         self.put(tag, rule.family, verb, String::new(), |out, _, _| put_compat_rule(out, rule, fill));
     }
 
@@ -213,7 +213,7 @@ impl Batch {
         });
     }
 
-    /// With its elements. Refused while a rule refers to it.
+    /// Deletes the set with its elements. Refused while a rule refers to it.
     pub fn delete_set(&mut self, tag: u32, family: Family, table: &str, name: &str) {
         let object = path(family, table, name);
         self.put(tag, family, &verb::DELETE_SET, object, |out, _, _| {
@@ -236,7 +236,7 @@ impl Batch {
         self.put_list_element(tag, element);
     }
 
-    /// Only the key counts.
+    /// The element's data and comment are ignored.
     pub fn delete_element(
         &mut self,
         tag: u32,
@@ -255,17 +255,17 @@ impl Batch {
         self.encoder.bytes()
     }
 
-    /// Something did not fit the protocol; the kernel must not see it.
+    /// True if something exceeded a length field of the protocol: the batch must not be sent.
     pub(super) fn is_oversized(&self) -> bool {
         self.encoder.is_oversized()
     }
 
-    /// The message that was asked for an acknowledgement.
+    /// The sequence number of the message that requests an acknowledgement.
     pub(super) fn last_sequence(&self) -> u32 {
         sequence(self.operations.len())
     }
 
-    /// Whose fault a refusal is. `None` when it is about the batch as a whole.
+    /// Finds the operation or element that the kernel refused. `None` if the refusal concerns the batch as a whole.
     pub(super) fn explain(&self, ack: &Ack, errno: Errno) -> Option<Failure> {
         let index = (ack.sequence as usize).checked_sub(1)?;
         let operation = self.operations.get(index)?;
@@ -277,7 +277,7 @@ impl Batch {
         });
         let (tag, object) = match guilty {
             Some((start, tag)) => (Some(*tag), self.describe_element(operation, *start)),
-            // Nothing points at one of the elements: only if all are of one tag do we know whose they are.
+            // No offset identifies an element: the tag is only known if all elements have the same tag.
             None => (common_tag(operation, elements), self.describe(operation)),
         };
         let error = Error::refused(operation.verb.words, object, errno).explained(ack.words.clone());
@@ -375,7 +375,7 @@ impl Batch {
     }
 }
 
-/// Closes a batch. Without it the kernel checks everything, then undoes it.
+/// Closes a batch. Without it, the kernel validates the whole batch and then aborts it.
 pub(super) fn end_bracket() -> [u8; 20] {
     let mut bytes = [0; 20];
     let mut encoder = Encoder::new();
@@ -406,7 +406,7 @@ pub(super) fn path(family: Family, table: &str, name: &str) -> String {
     format!("{} {table}/{name}", family.name())
 }
 
-/// Below 2^31, where a connection's other requests begin: a batch of so many messages fits no memory.
+/// Below 2^31, where the numbers of a connection's other requests begin: a larger batch does not fit into memory.
 fn sequence(operations: usize) -> u32 {
     u32::try_from(operations).unwrap_or(u32::MAX)
 }

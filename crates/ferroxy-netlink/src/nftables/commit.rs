@@ -10,14 +10,14 @@ use super::batch::Batch;
 use super::decode::CompatRule;
 use super::wire;
 
-/// What a successful commit cost.
+/// The cost of a successful commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Receipt {
     pub messages: usize,
     pub bytes: usize,
 }
 
-/// Nothing of the batch took effect.
+/// A failed commit: nothing of the batch took effect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommitError {
     /// The refused operations. The kernel checks the whole batch, but stops at the first bad element of each message.
@@ -85,7 +85,7 @@ impl Answers {
     }
 }
 
-/// The kernel reports a new rule to who asked for it, with the number of the request.
+/// With NLM_F_ECHO, the kernel sends a new rule back to the requesting socket, with the request's sequence number.
 fn read_made(batch: &Batch, message: &Message<'_>) -> Option<(u32, u64)> {
     if message.kind != wire::message::NEWRULE {
         return None;

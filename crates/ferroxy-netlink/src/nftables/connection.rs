@@ -18,7 +18,7 @@ use super::encode::put_header;
 use super::types::{Chain, Counter, ElementRef, Family, ObservedRule, Set, Table};
 use super::wire::{self, ANY_TABLE, chain, element, message, rule};
 
-/// A set that is still growing its hash table after a large commit is given this much time, this often.
+/// After a large commit the kernel still grows a set's hash table: a listing is tried this often, with this pause.
 const LISTING_ATTEMPTS: usize = 10;
 const SETTLING_TIME: Duration = Duration::from_millis(50);
 
@@ -37,13 +37,13 @@ impl Connection {
         self.socket.port_id()
     }
 
-    /// How large a batch may be: some 256 MB, or what the system's limit on socket buffers leaves us
-    /// where we lack CAP_NET_ADMIN over the machine, as in a user namespace.
+    /// The maximum size of a batch: some 256 MB, or the system's limit on socket buffers without CAP_NET_ADMIN in the
+    /// initial user namespace.
     pub fn max_batch_bytes(&self) -> usize {
         self.socket.send_limit()
     }
 
-    /// Carries out the batch, all of it or nothing.
+    /// Commits the batch atomically.
     pub fn commit(&mut self, batch: &Batch) -> Result<Receipt, CommitError> {
         if batch.is_empty() {
             return Ok(Receipt { messages: 0, bytes: 0 });
@@ -52,7 +52,7 @@ impl Connection {
         Ok(Receipt { messages: batch.messages(), bytes: batch.bytes() })
     }
 
-    /// The same, and returns the handles of the rules that were to be echoed, by their tags.
+    /// Like `commit`, and also returns tag and handle of each rule that was added with `echo`.
     pub fn commit_echoed(&mut self, batch: &Batch) -> Result<(Receipt, Vec<(u32, u64)>), CommitError> {
         if batch.is_empty() {
             return Ok((Receipt { messages: 0, bytes: 0 }, Vec::new()));
@@ -61,16 +61,16 @@ impl Connection {
         Ok((Receipt { messages: batch.messages(), bytes: batch.bytes() }, made))
     }
 
-    /// Asks whether the kernel would take the batch. Changes nothing.
+    /// Checks whether the kernel accepts the batch. Changes nothing.
     pub fn check(&mut self, batch: &Batch) -> Result<(), CommitError> {
         if batch.is_empty() {
             return Ok(());
         }
-        // A batch that is not closed is checked, then undone.
+        // Without BATCH_END, the kernel validates the batch and then aborts it.
         self.run(batch, &[]).map(drop)
     }
 
-    /// Counts commits by anyone in this network namespace.
+    /// The generation ID. It counts the commits of all programs in this network namespace.
     pub fn generation(&mut self) -> Result<u32, Error> {
         let request = Request { operation: "read generation", object: "", kind: message::GETGEN, flags: 0 };
         let answer = self.socket.query(request, |out| out.put_raw(&[0; wire::HEADER]))?;
@@ -84,7 +84,7 @@ impl Connection {
         Ok(self.observe_table(family, name)?.map(|(table, _)| table))
     }
 
-    /// Whether someone has switched the table off (`flags dormant`). Adding it again switches it on.
+    /// True if another program has disabled the table (`flags dormant`). Adding the table again enables it.
     pub fn is_dormant(&mut self, family: Family, name: &str) -> Result<bool, Error> {
         Ok(self.observe_table(family, name)?.is_some_and(|(_, dormant)| dormant))
     }
@@ -109,8 +109,8 @@ impl Connection {
         })
     }
 
-    /// The rules of one chain, in order. Empty when there is no such chain. In a table of many chains this is the way to
-    /// read some: the kernel walks all rules again for every 32 KiB of a longer listing.
+    /// The rules of one chain, in order. Empty when there is no such chain. Use it to read a few chains of a large table:
+    /// for every 32 KiB of a listing, the kernel walks all listed rules again.
     pub fn rules_of(&mut self, family: Family, table: &str, chain: &str) -> Result<Vec<ObservedRule>, Error> {
         let request = Request { operation: "list rules of", object: chain, kind: message::GETRULE, flags: 0 };
         let answer = self.socket.dump(request, |out| {
@@ -157,7 +157,7 @@ impl Connection {
         }
     }
 
-    /// Passes the rules of one chain to `each`, in order. None when there is no such chain.
+    /// Passes the rules of one chain to `each`, in order: no rules when there is no such chain.
     pub fn compat_rules(
         &mut self,
         family: Family,
@@ -193,10 +193,11 @@ impl Connection {
         })
     }
 
-    /// Hands each element to `each`, in the kernel's order, once the whole listing is known to be consistent; that of a
-    /// dynamic set, which packets change all the time, as it comes: some elements may be missing, some come twice.
+    /// Passes each element to `each`, in the kernel's order, after checking that the whole listing is consistent. Listings of
+    /// dynamic sets, which packets change all the time, are not checked: elements may be missing or come twice.
     ///
-    /// The kernel starts over for every 32 KiB it lists: the time grows with the square of the set's size.
+    /// For every 32 KiB of a listing, the kernel starts again at the first element: the time grows with the square of the
+    /// set's size.
     pub fn elements(
         &mut self,
         family: Family,
@@ -220,8 +221,8 @@ impl Connection {
         Err(Error::unstable(request.operation, request.object))
     }
 
-    /// Hands the key of each element that counts to `each`, with what it has counted, as `elements` does with those of a
-    /// dynamic set. Nothing when there is no such set.
+    /// Passes the key and the counter of each element with a counter to `each`. As for dynamic sets in `elements`, keys may be
+    /// missing or come twice. Passes nothing when there is no such set.
     pub fn counters(
         &mut self,
         family: Family,
@@ -296,7 +297,7 @@ impl Connection {
     }
 }
 
-/// Reads the messages of one kind. `read` may pass over a message with `None`.
+/// Reads the messages of one kind. `read` returns `None` to skip a message.
 fn read_each<T>(
     answer: &Answer,
     kind: u16,
@@ -314,9 +315,9 @@ fn read_each<T>(
     Ok(found)
 }
 
-/// True when the order of elements changed while they were listed. After a large commit the kernel goes on growing the
-/// set's hash table in the background; since it continues a listing by skipping as many elements as it has given
-/// already, for each one that it then passes over another comes twice. It does not mark such a listing as interrupted.
+/// True when the order of elements changed during the listing. After a large commit, the kernel still grows the set's hash
+/// table in the background. It resumes a listing by skipping as many elements as it has sent: if the order has changed,
+/// one element comes twice for each element that is missing. The kernel does not mark such a listing as interrupted.
 fn repeats_an_element(answer: &Answer) -> Result<bool, Malformed> {
     let keys = RandomState::new();
     let mut seen = Vec::new();
@@ -327,14 +328,14 @@ fn repeats_an_element(answer: &Answer) -> Result<bool, Malformed> {
             seen.push(keys.hash_one(attribute?.payload));
         }
     }
-    // Sorted, they take less time than in a table.
+    // Sorting takes less time than a hash set.
     seen.sort_unstable();
     Ok(seen.windows(2).any(|pair| pair[0] == pair[1]))
 }
 
 fn put_set_name(out: &mut Encoder, family: Family, table: &str, set: &str) {
     put_header(out, family);
-    // The same numbers name table and set in messages about sets and about elements.
+    // Messages about sets and messages about elements use the same attribute numbers for table and set.
     out.put_str(element::LIST_TABLE, table);
     out.put_str(element::LIST_SET, set);
 }

@@ -1,5 +1,5 @@
-//! Attributes back to tables, chains, rules, sets and elements. What this crate never writes is read as something
-//! different from anything it writes, never as an error: others may edit what we own.
+//! Decodes attributes to tables, chains, rules, sets and elements. Other programs may edit our objects: contents that
+//! this crate never writes are no error, and decode to values that differ from everything that it writes.
 
 use crate::codec::{Attribute, Attributes, Fields, Malformed, Message, Messages};
 
@@ -14,7 +14,7 @@ use super::wire::{
     ANY_TABLE, GENERATION_ID, HEADER, NFPROTO_IPV4, NFPROTO_IPV6, chain, data, element, rule, set, table,
 };
 
-/// The family in a message's header; `None` for families we have nothing to do with.
+/// The family in a message's header; `None` for families other than IPv4 and IPv6.
 pub(super) fn read_family(message: &Message<'_>) -> Result<Option<Family>, Malformed> {
     let ([family, ..], _) = message.split::<HEADER>()?;
     Ok(match *family {
@@ -88,7 +88,7 @@ pub(super) fn read_rule(message: &Message<'_>) -> Result<ObservedRule, Malformed
 pub struct CompatRule<'a> {
     pub table: &'a str,
     pub chain: &'a str,
-    /// The kernel's name for it, to delete it by and to insert others before it.
+    /// Identifies the rule, to delete it or to insert other rules before it.
     pub handle: u64,
     expressions: Attributes<'a>,
 }
@@ -123,7 +123,7 @@ pub(super) fn read_chain_place<'a>(message: &Message<'a>) -> Result<(&'a str, &'
     Ok((fields.need(chain::TABLE, "table name")?.str()?, name, fields.get(chain::HOOK).is_some()))
 }
 
-/// The chain that a message about a rule names, for people.
+/// The chain in a message about a rule, for error messages.
 pub(super) fn read_rule_place(message: &Message<'_>) -> Option<String> {
     let family = read_family(message).ok()??;
     let (_, attributes) = message.split::<HEADER>().ok()?;
@@ -179,7 +179,7 @@ pub(super) fn read_elements(
     Ok(())
 }
 
-/// The keys in one message of a listing whose elements count, and what they have counted.
+/// Passes on keys and counters of the elements with a counter in one message of a listing.
 pub(super) fn read_counters(
     message: &Message<'_>,
     each: &mut dyn FnMut(&[u8], Counter),
@@ -235,7 +235,7 @@ pub(super) fn read_verdict<'a>(attribute: &Attribute<'a>) -> Result<Option<Verdi
     })
 }
 
-/// Reads bytes as every kind of message; whatever they are: an answer or an error. For tests and the fuzzer.
+/// Decodes bytes as every kind of message and discards the results. For tests and the fuzzer.
 pub fn read_everything(bytes: &[u8]) {
     for message in Messages::new(bytes).flatten() {
         let _ = (read_family(&message), read_table_name(&message), read_table(&message));
@@ -271,7 +271,7 @@ fn read_hook(hook: &Attribute<'_>, chain: &Fields<'_, 13>) -> Result<Option<Hook
         2 => HookPoint::Forward,
         3 => HookPoint::Output,
         4 => HookPoint::Postrouting,
-        // The families we read have no others.
+        // The families we read have no other hooks.
         _ => return Ok(None),
     };
     let priority = i32::from_be_bytes(fields.need(self::chain::HOOK_PRIORITY, "hook priority")?.array()?);
@@ -285,7 +285,7 @@ fn read_hook(hook: &Attribute<'_>, chain: &Fields<'_, 13>) -> Result<Option<Hook
     Ok(Some(Hook { kind, point, priority }))
 }
 
-/// Fields of 6 bits each, the first one uppermost.
+/// Fields of 6 bits each, the first field in the most significant bits.
 fn read_types(mut number: u32) -> Vec<Datatype> {
     let mut fields = Vec::new();
     while number != 0 {

@@ -1,4 +1,4 @@
-//! Tables, chains, rules, sets and elements to attributes. The order of messages is the batch's business.
+//! Encodes tables, chains, rules, sets and elements as attributes. The batch decides the order of messages.
 
 use crate::codec::Encoder;
 
@@ -25,7 +25,7 @@ pub(super) fn put_header(out: &mut Encoder, family: Family) {
 
 pub(super) fn put_table(out: &mut Encoder, scratch: &mut Vec<u8>, wanted: &Table) {
     out.put_str(table::NAME, &wanted.name);
-    // No flags: adding a table that someone put to sleep wakes it.
+    // No flags: adding a table again enables it if another program has made it dormant.
     out.put_u32_be(table::FLAGS, 0);
     userdata::comment(scratch, wanted.comment.as_deref());
     put_userdata(out, table::USERDATA, scratch);
@@ -85,7 +85,7 @@ pub(super) fn put_compat_rule(
     }
 }
 
-/// `id` tells sets of one batch apart; the kernel insists on it.
+/// `id` distinguishes the sets of one batch; the kernel requires it.
 pub(super) fn put_set(out: &mut Encoder, scratch: &mut Vec<u8>, table: &str, wanted: &Set, id: u32) {
     out.put_str(set::TABLE, table);
     out.put_str(set::NAME, &wanted.name);

@@ -1,5 +1,5 @@
 //! The kernel's nf_tables: tables, chains, rules, sets and their elements; written in atomic batches, read back as the
-//! same types, and watched for changes. Says nothing about what the rules are for.
+//! same types, and watched for changes. Callers decide what the rules are for.
 //!
 //! Everything made here is listed by the `nft` tool as if `nft` had made it.
 

@@ -25,21 +25,21 @@ impl Monitor {
         Ok(Self { socket, pending: VecDeque::new() })
     }
 
-    /// From now on the kernel leaves out what `port_id` does. A commit of our own makes a notification for every element,
-    /// more than any queue holds: without this each large commit is followed by [`Notice::Lost`].
+    /// From now on the kernel drops notifications about changes by `port_id`. Our own commits cause a notification for every
+    /// element, more than any queue holds: without this filter, [`Notice::Lost`] follows each large commit.
     pub fn ignore(&self, port_id: u32) -> Result<(), Error> {
         self.socket
             .ignore_originator(port_id)
             .map_err(|errno| Error::refused("filter notifications of", port_id.to_string(), errno))
     }
 
-    /// For the same from another thread, while this one waits for notices.
+    /// Returns a handle to call `ignore` from another thread, while this thread waits for notices.
     pub fn ignorer(&self) -> Result<Ignorer, Error> {
         let failed = |errno| Error::refused("duplicate the socket to", OPERATION, errno);
         self.socket.duplicate().map(Ignorer).map_err(failed)
     }
 
-    /// For unsubscribing for a while, from another thread.
+    /// Returns a handle to unsubscribe and subscribe again from another thread.
     pub fn subscription(&self) -> Result<Subscription, Error> {
         let failed = |errno| Error::refused("duplicate the socket to", OPERATION, errno);
         self.socket.duplicate().map(Subscription).map_err(failed)

@@ -19,7 +19,7 @@ pub enum Notice {
         /// Of a chain or rule.
         chain: Option<String>,
         removed: bool,
-        /// Who did it: compare with `Connection::port_id`.
+        /// The socket that made the change: compare with `Connection::port_id`.
         port_id: u32,
     },
     /// A commit is complete.

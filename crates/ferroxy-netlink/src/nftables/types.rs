@@ -1,4 +1,4 @@
-//! What nf_tables is made of, as plain data. No encoding here.
+//! The objects of nf_tables as plain data. No encoding here.
 
 use super::expr::Expr;
 
@@ -32,7 +32,7 @@ pub enum HookPoint {
 pub enum ChainType {
     Filter,
     Nat,
-    /// Only ever read: a chain type, or a policy other than accept, that this crate does not write.
+    /// Only decoded: a chain type that this crate does not write, or a policy other than accept.
     Other,
 }
 
@@ -63,16 +63,16 @@ pub struct Rule {
     pub comment: Option<String>,
 }
 
-/// Where a rule of iptables goes, besides its contents.
+/// A new rule of iptables, without its expressions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NewRule<'a> {
     pub family: Family,
     pub table: &'a str,
     pub chain: &'a str,
     pub place: Place,
-    /// The protocol that the rule names, for the matches in it, and whether it means all but this one.
+    /// The protocol that the rule matches, which its xt matches need, and whether that match is inverted.
     pub protocol: Option<(u8, bool)>,
-    /// Ask for the handle that the rule gets; see `Connection::commit_echoed`.
+    /// Request the handle of the new rule; see `Connection::commit_echoed`.
     pub echo: bool,
 }
 
@@ -89,23 +89,23 @@ pub enum Place {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObservedRule {
     pub chain: String,
-    /// The kernel's name for it, to delete it by.
+    /// Identifies the rule, to delete it.
     pub handle: u64,
     pub rule: Rule,
 }
 
-/// The type of one field of a key or value. The kernel knows lengths only; the types are for those who read `nft list`.
+/// The type of one field of a key or value. The kernel only uses lengths; `nft list` uses the types.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Datatype {
     Ipv4Addr,
     Ipv6Addr,
     InetProto,
     InetService,
-    /// Of a packet (`nft` says `classid`): 4 bytes in host byte order.
+    /// The priority of a packet (`nft` says `classid`): 4 bytes in host byte order.
     Priority,
     /// What `numgen` yields: 4 bytes in host byte order.
     Integer32,
-    /// Only ever read: a type of `nft` that this crate does not write, by its number.
+    /// Only decoded: the number of an `nft` type that this crate does not write.
     Unknown(u8),
 }
 
@@ -135,7 +135,7 @@ pub struct Set {
     pub key: Vec<Datatype>,
     pub data: Option<SetData>,
     pub interval: bool,
-    /// Rules may add to it, and what they add expires. Give it a size: the kernel picks one otherwise, which then reads back.
+    /// Rules may add elements, which expire. Set a size: otherwise the kernel picks a size, and the set reads back with it.
     pub dynamic: bool,
     pub timeout_ms: Option<u64>,
     pub size: Option<u32>,
@@ -146,7 +146,7 @@ pub struct Set {
 pub enum Data {
     None,
     Verdict(Verdict),
-    /// Also a verdict that this crate does not write (`continue`, `queue`), as its code in big endian.
+    /// A value, or the code (in big endian) of a verdict that this crate does not write (`continue`, `queue`).
     Value(Vec<u8>),
 }
 
@@ -163,7 +163,7 @@ pub struct Element {
     pub comment: Option<String>,
 }
 
-/// What an element has counted since it was made.
+/// Packets and bytes that an element has counted since it was created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counter {
     pub packets: u64,

@@ -4,7 +4,7 @@
 use super::types::{Datatype, Set, SetData};
 use super::wire::USERDATA_MAX;
 
-/// Longer comments are cut, at the end of a character. Those of sets with long types may lose more.
+/// Longer comments are cut, at the end of a character. Comments of sets with long types may be cut shorter.
 pub const COMMENT_MAX: usize = 128;
 
 /// The comment's type in the userdata of tables, chains, rules and elements.
@@ -17,7 +17,7 @@ const SET_DATA_TYPEOF: u8 = 4;
 const SET_DATA_INTERVAL: u8 = 6;
 const SET_COMMENT: u8 = 7;
 
-/// The userdata of a thing that has nothing but a comment; empty without one.
+/// The userdata of an object that has nothing but a comment; empty without a comment.
 pub(super) fn comment(buffer: &mut Vec<u8>, comment: Option<&str>) {
     buffer.clear();
     if let Some(text) = comment {
@@ -25,7 +25,6 @@ pub(super) fn comment(buffer: &mut Vec<u8>, comment: Option<&str>) {
     }
 }
 
-/// Finds the comment again.
 pub(super) fn read_comment(userdata: &[u8]) -> Option<&str> {
     find(userdata, COMMENT)
 }
@@ -36,8 +35,8 @@ pub(super) fn read_set_comment(userdata: &[u8]) -> Option<&str> {
 
 /// The userdata of a set, byte for byte what nft 1.0.6 writes.
 ///
-/// `nft` cannot tell the length of an integer inside a concatenation from the type alone. Such a set must say which
-/// expressions its key and data were made of (`typeof`), and we say those that our rules use.
+/// `nft` cannot derive the length of an integer inside a concatenation from the type alone. Such a set must list the
+/// expressions that its key and data were made of (`typeof`). We list those that our rules use.
 pub(super) fn set(buffer: &mut Vec<u8>, set: &Set) {
     buffer.clear();
     let data = match &set.data {
@@ -82,10 +81,10 @@ const IP6_DADDR: (u32, u32) = (13, 9);
 const META_L4PROTO: u32 = 16;
 const META_PRIORITY: u32 = 2;
 const NUMGEN_RANDOM: u32 = 1;
-/// Any will do: it only tells `nft` that a number of 32 bits is meant.
+/// Any value works: `nft` only derives from it that the number has 32 bits.
 const NUMGEN_MODULUS: u32 = 65536;
 
-/// 0 says nothing, which is what a concatenation says; 1 is host, 2 is big endian.
+/// 0 is unspecified (for concatenations), 1 is host byte order, 2 is big endian.
 fn byteorder(fields: &[Datatype]) -> u32 {
     match fields {
         [Datatype::Priority | Datatype::Integer32 | Datatype::Unknown(_)] => 1,
@@ -152,12 +151,12 @@ fn put_nested(buffer: &mut Vec<u8>, kind: u8, fill: impl FnOnce(&mut Vec<u8>)) {
     fill(buffer);
     match u8::try_from(buffer.len() - start - 2) {
         Ok(length) => buffer[start + 1] = length,
-        // Nothing that `nft` could read: leave it out. It then prints the set less nicely.
+        // Too long for `nft` to read: leave it out. `nft` then prints the set with less detail.
         Err(_) => buffer.truncate(start),
     }
 }
 
-/// Cuts at a character's end, to 128 bytes and to what room is left.
+/// Cuts at the end of a character, to [`COMMENT_MAX`] bytes or the room that is left.
 fn put_comment(buffer: &mut Vec<u8>, kind: u8, text: &str) {
     let room = USERDATA_MAX.saturating_sub(buffer.len() + 3).min(COMMENT_MAX);
     let text = &text[..text.floor_char_boundary(room)];
@@ -167,7 +166,7 @@ fn put_comment(buffer: &mut Vec<u8>, kind: u8, text: &str) {
     });
 }
 
-/// What is no text is read as one character that no comment of ours has.
+/// Invalid UTF-8 is read as U+FFFD, which none of our comments contains.
 fn find(mut userdata: &[u8], wanted: u8) -> Option<&str> {
     while let [kind, length, rest @ ..] = userdata {
         let (value, after) = rest.split_at_checked(usize::from(*length))?;
@@ -204,8 +203,8 @@ mod tests {
         buffer
     }
 
-    /// Bytes in hexadecimal as nft sends them on this machine, from those of a little-endian one: `nft` writes 32-bit numbers in
-    /// host byte order, and every attribute of 4 bytes here is one, while longer ones are nested or text.
+    /// Bytes in hexadecimal as nft sends them on this machine, from those of a little-endian machine: `nft` writes 32-bit numbers in
+    /// host byte order. Here, every attribute of 4 bytes is such a number, and longer attributes are nested or text.
     fn of_this_machine(little: &str) -> String {
         let bytes: Vec<u8> = (0..little.len())
             .step_by(2)

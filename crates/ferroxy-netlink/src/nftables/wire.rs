@@ -1,11 +1,11 @@
 //! The numbers of the nf_tables protocol that we use, from the kernel's `linux/netfilter/nf_tables.h` and `nfnetlink.h`.
 //! Numbers in attributes are big endian throughout.
 
-/// Of `nfgenmsg`: family u8, version u8 (0), resource id u16 in big endian.
+/// The size of `nfgenmsg`: family u8, version u8 (0), resource id u16 in big endian.
 pub(super) const HEADER: usize = 4;
 pub(super) const SUBSYSTEM: u16 = crate::numbers::subsystem::NFTABLES;
 pub(super) const NOTIFICATION_GROUP: u32 = 7;
-/// Of everything called userdata.
+/// The maximum size of userdata of any object.
 pub(super) const USERDATA_MAX: usize = 256;
 
 pub(super) const NFPROTO_IPV4: u8 = 2;
@@ -39,9 +39,9 @@ pub(super) mod message {
     pub(crate) const DELFLOWTABLE: u16 = BASE | 24;
 }
 
-/// Every list is of these.
+/// The attribute kind of the entries of every list.
 pub(super) const LIST_ELEM: u16 = 1;
-/// The table's name is the first attribute of every message.
+/// The attribute kind of the table's name, which is the same in every message.
 pub(super) const ANY_TABLE: u16 = 1;
 
 pub(super) mod table {

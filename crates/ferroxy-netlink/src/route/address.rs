@@ -1,4 +1,4 @@
-//! Addresses of links, to messages and back. Knows no socket.
+//! Encodes and decodes addresses of links. Knows no socket.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -20,7 +20,7 @@ impl Address {
     pub(super) fn encode(&self, encoder: &mut Encoder) {
         encoder.put_raw(&header(family(self.ip), self.prefix_length, self.link));
         put_address(encoder, IFA_LOCAL, self.ip);
-        // IPv4 takes an address without it for one end of a point-to-point link.
+        // Without IFA_ADDRESS, IPv4 treats the address as one end of a point-to-point link.
         put_address(encoder, IFA_ADDRESS, self.ip);
     }
 
@@ -44,7 +44,7 @@ impl Address {
                 _ => {}
             }
         }
-        // On a point-to-point link IFA_ADDRESS is the other end; IPv6 has no IFA_LOCAL otherwise.
+        // On a point-to-point link, IFA_LOCAL is this end and IFA_ADDRESS the other. On other links IPv6 has no IFA_LOCAL.
         let link = u32::from_ne_bytes([l0, l1, l2, l3]);
         Ok(local.or(address).map(|ip| Address { link, ip, prefix_length }))
     }

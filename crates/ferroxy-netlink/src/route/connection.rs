@@ -7,7 +7,7 @@ mod route;
 use crate::error::Error;
 use crate::socket::{Protocol, Socket};
 
-/// A connection to the network namespace that the calling thread is in when it opens it, wherever the thread goes later.
+/// A connection to the network namespace that the calling thread is in when it opens it, even if the thread changes it later.
 #[derive(Debug)]
 pub struct Connection {
     socket: Socket,

@@ -1,4 +1,4 @@
-//! Network devices, from messages. Knows no socket.
+//! Decodes network devices. Knows no socket.
 
 use super::wire::{
     IF_OPER_UP, IFF_UP, IFLA_ADDRESS, IFLA_BRPORT_MODE, IFLA_IFNAME, IFLA_INFO_KIND, IFLA_INFO_SLAVE_DATA,
@@ -17,7 +17,7 @@ pub struct Link {
     /// RFC 2863 "up": packets pass. The kernel sets this in the background, some time after the carrier is there; bridge ports
     /// and queues only work from then on.
     pub operational: bool,
-    /// The bridge this is a port of.
+    /// The bridge that this link is a port of.
     pub master: Option<u32>,
     pub mac: Option<[u8; 6]>,
     /// For a bridge port: hairpin mode, which lets it send a packet back out of the port it came in by.

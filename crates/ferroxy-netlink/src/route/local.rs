@@ -1,4 +1,4 @@
-//! Local routes: addresses that the host takes for its own, without having them on a link. To messages and back.
+//! Encodes and decodes local routes: addresses that the host treats as its own, although no link has them.
 //! Knows no socket.
 
 use std::fmt;
@@ -14,7 +14,7 @@ use crate::codec::{Encoder, Malformed, Message};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LocalRoute {
     pub address: IpAddr,
-    /// Who added it: the kernel only keeps the number.
+    /// Identifies the program that added the route. The kernel only stores the number.
     pub protocol: u8,
 }
 
@@ -35,7 +35,7 @@ impl LocalRoute {
         encoder.put_u32(RTA_OIF, LOOPBACK_INDEX);
     }
 
-    /// `None` for other kinds of routes, and for ranges.
+    /// `None` for other kinds of routes, and for routes to more than one address.
     pub(super) fn decode(message: &Message<'_>) -> Result<Option<LocalRoute>, Malformed> {
         let (header, attributes) = message.split::<HEADER>()?;
         let (length, table, protocol, kind) = (header[1], header[4], header[5], header[7]);

@@ -1,4 +1,4 @@
-//! Notifications about addresses, decoded. They can be lost, which is a notice of its own. Reads no socket.
+//! Notifications about addresses, decoded. If the kernel drops notifications, [`Notice::Lost`] reports it. Reads no socket.
 
 use super::Address;
 use super::wire::{RTM_DELADDR, RTM_NEWADDR};

@@ -1,4 +1,4 @@
-//! Routes of the main table, to messages. Knows no socket.
+//! Encodes routes of the main table. Knows no socket.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ pub struct Route {
     pub destination: IpAddr,
     pub prefix_length: u8,
     pub gateway: Option<IpAddr>,
-    /// Index of the link to leave by; found from the gateway when not given.
+    /// Index of the outgoing link. Without it, the kernel derives the link from the gateway.
     pub link: Option<u32>,
 }
 
@@ -39,7 +39,7 @@ impl Route {
 /// `rtmsg`: family, destination and source prefix lengths, type of service, table, protocol, scope, route type (u8 each),
 /// flags u32.
 fn header(route: &Route) -> [u8; 12] {
-    // IPv4 needs to know that a destination is on the link itself; IPv6 does not care.
+    // IPv4 requires link scope if the destination is on the link itself; IPv6 ignores the scope.
     let scope = if route.gateway.is_some() { RT_SCOPE_UNIVERSE } else { RT_SCOPE_LINK };
     let mut bytes = [0; 12];
     bytes[0] = family(route.destination);

@@ -1,26 +1,26 @@
 //! Puts an edited table together. Pure.
 //!
-//! What stays is copied in long pieces. A rule's jump is the offset of the chain that it leads to: all of them are looked at, and
-//! those to chains that have moved are rewritten.
+//! Entries that stay are copied in long pieces. A jump contains the offset of the chain that it leads to, so every jump is
+//! rewritten with the chain's offset in the new table.
 
 use super::parts::{ChainId, Goal, Parts, Rule, Source};
 use super::table::{
     INFO_ENTRIES, INFO_UNDERFLOWS, REPLACE_HEADER, Replacement, Run, Target, VERDICT_FROM_END, put_u32,
 };
 
-/// Why there is no such table.
+/// Why the table cannot be put together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unassembled {
-    /// A rule leads to a chain that does not exist. Rules are counted from 0.
+    /// Rule number `rule` (counted from 0) of `chain` leads to a chain that does not exist.
     Dangling { chain: String, rule: usize },
     /// Offsets have 32 bits.
     TooLarge,
 }
 
-/// A piece of the new table: entries that were one after the other, or one new entry.
+/// A piece of the new table: old entries that were adjacent before, or one new entry.
 #[derive(Debug, Clone, Copy)]
 enum Piece {
-    /// From this entry of the table to before that one.
+    /// Entries of the old table: the first one, and the one after the last.
     Old(u32, u32),
     New(Rule),
 }
@@ -32,14 +32,14 @@ struct Assembly<'p> {
     /// Where the next entry will be.
     end: u32,
     info: Vec<u8>,
-    /// Where chains begin that were edited: the offset before, and the offset now.
+    /// The offsets of the first rules of edited chains, before and now.
     edited: Vec<(u32, u32)>,
     /// The offsets of the first rules of created chains, by their place.
     created: Vec<u32>,
 }
 
 impl Parts {
-    /// The table as it is now. Chains of the user are in the order of their names, as the tool writes them.
+    /// The table after all edits. Chains of the user are sorted by name, as the `iptables` tool writes them.
     pub fn replacement(&self) -> Result<Replacement, Unassembled> {
         if u32::try_from(self.table.bytes().len() + self.new_bytes.len()).is_err() {
             return Err(Unassembled::TooLarge);
@@ -158,7 +158,7 @@ impl Assembly<'_> {
         Ok(Replacement { info: self.info, message, runs, entries_before: table.entries.len() })
     }
 
-    /// Where the entries that stay were, and where they are: start and end before, start now. In the order of before.
+    /// For each piece of old entries: start and end before, start now. Sorted by the start before.
     fn moved(&self) -> Vec<(u32, u32, u32)> {
         let entries = &self.parts.table.entries;
         let mut now = 0;
@@ -177,7 +177,7 @@ impl Assembly<'_> {
         moved
     }
 
-    /// Writes where old entries lead, in their copy, which starts at this offset.
+    /// Rewrites the jumps in a copy of old entries. `start` is the offset of the copy in the new table.
     fn lead_anew(
         &self,
         copy: &mut [u8],
@@ -199,7 +199,7 @@ impl Assembly<'_> {
         Ok(())
     }
 
-    /// Where a new rule leads, which ends at this offset.
+    /// The offset that a new rule leads to, if the rule ends at `end`. `None` if its target decides.
     fn goal(&self, rule: Rule, end: usize, moved: &[(u32, u32, u32)]) -> Result<Option<u32>, Unassembled> {
         let Source::New { goal, .. } = rule.0 else { return Ok(None) };
         let id = match goal {
@@ -218,7 +218,7 @@ impl Assembly<'_> {
         now.map(Some).ok_or_else(|| self.dangling_new(rule))
     }
 
-    /// Where the first rule of a chain is now that was at this offset. `None` if the chain was removed.
+    /// The offset now of a chain's first rule that was at `offset` before. `None` if the chain was removed.
     fn now(&self, offset: u32, moved: &[(u32, u32, u32)]) -> Option<u32> {
         if let Ok(place) = self.edited.binary_search_by_key(&offset, |(before, _)| *before) {
             return Some(self.edited[place].1);

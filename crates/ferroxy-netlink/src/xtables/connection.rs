@@ -12,7 +12,7 @@ use crate::codec::Malformed;
 use crate::error::{Errno, Error};
 use crate::sockopt;
 
-/// The options' numbers: to ask (`GET_`) and to tell (`SET_`) they overlap. They are the same for IPv6.
+/// Numbers of the socket options: those for getsockopt (`GET_`) and setsockopt (`SET_`) overlap. IPv6 has the same numbers.
 const GET_INFO: i32 = 64;
 const GET_ENTRIES: i32 = 65;
 const SET_REPLACE: i32 = 64;
@@ -21,18 +21,18 @@ const SET_ADD_COUNTERS: i32 = 65;
 #[derive(Debug)]
 pub struct Connection {
     family: Family,
-    /// Any socket of the family will do; an unconnected UDP one needs no privilege to open. The kernel asks for
+    /// Any socket of the family works; an unconnected UDP socket needs no privilege to open. The kernel checks
     /// CAP_NET_ADMIN when the options are used.
     socket: OwnedFd,
 }
 
-/// The tables that exist in this network namespace. Asking for one that does not would create it.
+/// The tables that exist in this network namespace. Reading a table that does not exist would create it.
 pub fn tables(family: Family) -> Result<Vec<String>, Error> {
     let name = match family {
         Family::Ip => "ip_tables_names",
         Family::Ip6 => "ip6_tables_names",
     };
-    // Of the calling thread: `/proc/net` is that of the process' first one.
+    // The namespace of the calling thread; `/proc/net` would be that of the process' main thread.
     match fs::read_to_string(format!("/proc/thread-self/net/{name}")) {
         Ok(names) => Ok(names.lines().map(str::to_owned).collect()),
         // The kernel has no legacy iptables, or has not loaded it.
@@ -68,7 +68,7 @@ impl Connection {
         sockopt::read(&self.socket, self.level(), GET_INFO, &mut info).map_err(refused)?;
         let size = table::size_in(&info);
         let header = named_header(name, ENTRIES_HEADER).map_err(malformed)?;
-        // A table can have a hundred megabytes: pages that are zero already, and no copy of what the kernel answers.
+        // A table can have a hundred megabytes: `vec!` gets zeroed pages from the system, and the kernel's answer is not copied.
         let mut answer = vec![0; ENTRIES_HEADER + size];
         answer[..ENTRIES_HEADER].copy_from_slice(&header);
         answer[table::ENTRIES_SIZE].copy_from_slice(&(size as u32).to_ne_bytes());

@@ -1,7 +1,7 @@
-//! A table of legacy iptables taken apart into chains and rules, and edited. What is not edited stays as it was, byte for byte, with
-//! what it has counted. Pure; `assembly.rs` puts it together again.
+//! Takes a table of legacy iptables apart into chains and rules, and edits them. Entries that are not edited keep their bytes and
+//! counters. Pure; `assembly.rs` puts the table together again.
 //!
-//! A table can have half a million entries, of which a change concerns a dozen: nothing is allocated for an entry or a chain
+//! A table can have half a million entries, and a change concerns a dozen of them: nothing is allocated for an entry or a chain
 //! that stays.
 
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ const BUILTINS: [&str; HOOKS] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "PO
 /// `XT_RETURN`, the end of every chain of the user.
 const RETURN: i32 = -5;
 const ERROR: &str = "ERROR";
-/// Of `struct xt_error_target`.
+/// The size of `struct xt_error_target`.
 const ERROR_SIZE: usize = 64;
 
 #[derive(Debug)]
@@ -26,11 +26,11 @@ pub struct Parts {
     pub(super) table: Table,
     /// In the order of the table: built-in ones first.
     pub(super) chains: Vec<Chain>,
-    /// The hooks of the built-in chains, which are the first ones.
+    /// The hooks of the built-in chains, which come first in `chains`.
     pub(super) hooks: Vec<usize>,
     /// The chains of the user, by name.
     pub(super) by_name: Vec<u32>,
-    /// Chains of the table whose rules were changed; `None` if it was removed.
+    /// Chains of the table whose rules were changed; `None` if the chain was removed.
     pub(super) edits: BTreeMap<u32, Option<Vec<Rule>>>,
     pub(super) created: Vec<Created>,
     pub(super) created_by_name: BTreeMap<Box<str>, ChainId>,
@@ -38,29 +38,29 @@ pub struct Parts {
     pub(super) new_bytes: Vec<u8>,
 }
 
-/// Numbers of entries of the table.
+/// A chain of the table, as indexes of entries.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Chain {
     /// The entry with the name of a chain of the user; the first rule of a built-in one.
     pub(super) begin: u32,
     pub(super) first: u32,
-    /// The policy, or the return to the chain before.
+    /// The last entry: the policy of a built-in chain, the return of a chain of the user.
     pub(super) foot: u32,
 }
 
 #[derive(Debug)]
 pub(super) struct Created {
     pub(super) head: Rule,
-    /// `None` if it was removed again.
+    /// `None` if the chain was removed again.
     pub(super) rules: Option<Vec<Rule>>,
     pub(super) foot: Rule,
 }
 
-/// A chain, in these Parts.
+/// Identifies a chain in these [`Parts`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ChainId(pub(super) u32);
 
-/// A rule, in these Parts.
+/// Identifies a rule in these [`Parts`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rule(pub(super) Source);
 
@@ -82,7 +82,7 @@ pub enum Goal {
     Nowhere,
 }
 
-/// The same, of a rule that is read.
+/// Like [`Goal`], but for reading any rule: names the chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Leads<'p> {
     Chain(&'p str),
@@ -160,7 +160,7 @@ impl Parts {
         id
     }
 
-    /// Removes a chain with its rules. Whoever leads there must be gone when the table is put together.
+    /// Removes a chain with its rules. All rules that lead to it must be removed before the table is put together.
     pub fn remove(&mut self, id: ChainId) {
         let place = self.place(id);
         match self.created.get_mut(place) {
@@ -169,10 +169,10 @@ impl Parts {
         }
     }
 
-    /// A new rule, which is in no chain yet. `write` appends it, in the form of `struct ipt_entry`, with whatever number for where
-    /// it leads.
+    /// Creates a rule that is in no chain yet. `write` appends it as a `struct ipt_entry`; if it jumps, `assembly.rs` fills in the
+    /// offset later.
     pub fn add(&mut self, goal: Goal, write: impl FnOnce(&mut Vec<u8>)) -> Rule {
-        // Where it does not fit, the table cannot be put together.
+        // If the offset does not fit, putting the table together fails.
         let end = |bytes: &[u8]| u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         let start = end(&self.new_bytes);
         write(&mut self.new_bytes);
@@ -191,7 +191,7 @@ impl Parts {
         }
     }
 
-    /// How many rules a chain has, and each of them.
+    /// The rules of a chain, in order.
     pub fn rules(&self, id: ChainId) -> impl ExactSizeIterator<Item = Rule> {
         let edited = match self.chains.get(id.0 as usize) {
             Some(_) => self.edits.get(&id.0).map(|rules| rules.as_deref().unwrap_or_default()),
@@ -255,17 +255,17 @@ impl Parts {
                 name.split(|byte| *byte == 0).next().unwrap_or_default()
             }
         };
-        // Names that are no text are never ours.
+        // A name that is not valid UTF-8 is never ours.
         std::str::from_utf8(name).unwrap_or_default()
     }
 
-    /// Among the created chains.
+    /// The index among the created chains.
     pub(super) fn place(&self, id: ChainId) -> usize {
         (id.0 as usize).wrapping_sub(self.chains.len())
     }
 }
 
-/// The chains of a table, built-in ones first, and the hooks of those.
+/// The chains of a table, built-in chains first, and the hooks of the built-in chains.
 fn find_chains(table: &Table) -> Result<(Vec<Chain>, Vec<usize>), Malformed> {
     let info = &table.info;
     let present = || (0..HOOKS).filter(|hook| u32_at(info, INFO_HOOKS) & (1 << hook) != 0);
@@ -288,7 +288,7 @@ fn find_chains(table: &Table) -> Result<(Vec<Chain>, Vec<usize>), Malformed> {
                 }
             }
             (_, Some(_)) => continue,
-            // In a built-in chain: its end is named in the header.
+            // In a built-in chain, whose end is in the header.
             (_, None) => {
                 let first = chains.last().map_or(0, |chain: &Chain| chain.foot + 1);
                 if present().any(|hook| u32_at(info, INFO_UNDERFLOWS + 4 * hook) == entry.at) {
@@ -305,7 +305,7 @@ fn find_chains(table: &Table) -> Result<(Vec<Chain>, Vec<usize>), Malformed> {
     Err(Malformed::Missing { what: "end of the table" })
 }
 
-/// From the entry with its name to the one before this.
+/// The chain from entry `begin`, which has its name, to the entry before `next`.
 fn user_chain(begin: u32, next: u32) -> Result<Chain, Malformed> {
     match next - begin {
         0 | 1 => Err(Malformed::Missing { what: "end of a chain" }),
@@ -313,7 +313,7 @@ fn user_chain(begin: u32, next: u32) -> Result<Chain, Malformed> {
     }
 }
 
-/// Appends an entry whose target, of this name and size, is all that follows its head.
+/// Appends an entry without matches, whose target has this name and size.
 fn put_entry<'b>(layout: Layout, bytes: &'b mut Vec<u8>, name: &str, target: usize) -> &'b mut [u8] {
     let start = bytes.len();
     bytes.resize(start + layout.size + target, 0);

@@ -1,8 +1,8 @@
 //! A table of legacy iptables as the kernel lays it out in memory, and the same table without some of its rules. Pure.
 //!
-//! It is one list of entries. Built-in chains come first, at offsets that the header names; a chain of the user begins
-//! with an entry whose target is `ERROR` and holds its name. A jump is the offset of the entry to go on with, so taking
-//! entries out means to rewrite all jumps. An `ERROR` ends the table, too.
+//! A table is one list of entries. Built-in chains come first, at offsets that the header contains; a chain of the user
+//! begins with an entry whose target is `ERROR` and contains the chain's name. A jump is the offset of the entry to go on
+//! with, so removing entries requires rewriting all jumps. The last entry of the table is an `ERROR`, too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hasher};
@@ -12,8 +12,8 @@ use crate::codec::Malformed;
 
 use super::Family;
 
-/// `struct ipt_getinfo`, and where `ipt_get_entries`, `ipt_replace` and `xt_counters_info` end and their lists begin.
-/// Each starts with the table's name. They are the same for IPv6.
+/// The size of `struct ipt_getinfo`, and the offsets of the lists in `ipt_get_entries`, `ipt_replace` and
+/// `xt_counters_info`. Each struct starts with the table's name. IPv6 has the same sizes.
 pub(super) const INFO: usize = 84;
 pub(super) const ENTRIES_HEADER: usize = 40;
 pub(super) const REPLACE_HEADER: usize = 96;
@@ -34,11 +34,11 @@ pub(super) const HOOKS: usize = 5;
 const TARGET_NAME: Range<usize> = 2..31;
 pub(super) const TARGET_DATA: usize = 32;
 const ERROR_NAME: Range<usize> = 32..62;
-/// Of a standard target, and where its verdict is, counted from the end of the entry.
+/// The size of a standard target, and the distance of its verdict from the end of the entry.
 pub(super) const STANDARD_SIZE: usize = 40;
 pub(super) const VERDICT_FROM_END: usize = STANDARD_SIZE - TARGET_DATA;
 
-/// Where things are in an entry: `struct ipt_entry` and `struct ip6t_entry`.
+/// Offsets in the head of an entry: `struct ipt_entry` and `struct ip6t_entry`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Layout {
     pub(super) target_offset: usize,
@@ -66,7 +66,7 @@ pub struct Table {
     pub(super) entries: Vec<Entry>,
 }
 
-/// There can be half a million of them: they are small.
+/// Small, because there can be half a million entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) at: u32,
@@ -76,11 +76,11 @@ pub(super) struct Entry {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Target {
-    /// Begins a chain, and has its name.
+    /// The entry begins a chain, and contains its name.
     Chain,
-    /// Goes on at this offset, which is another chain's first rule.
+    /// Continues at this offset, which is another chain's first rule.
     Jump(u32),
-    /// A rule that decides nothing: on to the next.
+    /// A rule without a verdict: continues with the next rule.
     Next,
     Other,
 }
@@ -90,12 +90,12 @@ pub(super) enum Target {
 pub struct Jump {
     /// `None` for a built-in chain.
     pub from: Option<String>,
-    /// Names the rule, in this reading of the table.
+    /// Identifies the rule in this [`Table`].
     pub rule: u64,
     pub to: String,
 }
 
-/// What a table becomes.
+/// The new contents of a table.
 #[derive(Debug)]
 pub struct Replacement {
     pub(super) info: Vec<u8>,
@@ -105,16 +105,16 @@ pub struct Replacement {
     pub(super) entries_before: usize,
 }
 
-/// Entries that follow each other, and followed each other before.
+/// Adjacent entries that were also adjacent before, or a new entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Run {
     pub(super) count: u32,
-    /// The number of the first one in the table that was read; `None` for new ones.
+    /// The index of the first entry in the table that was read; `None` for a new entry.
     pub(super) before: Option<u32>,
 }
 
 impl Table {
-    /// From an answer of the kernel, whose entries start behind a header.
+    /// Parses an answer of the kernel, in which the entries begin at `start`.
     pub(super) fn parse(
         family: Family,
         info: &[u8],
@@ -126,7 +126,7 @@ impl Table {
         }
         let bytes = block.get(start..).unwrap_or_default();
         u32::try_from(bytes.len()).map_err(|_| Malformed::Size { expected: 0, found: bytes.len() })?;
-        // No more than there is room for, whatever the header says.
+        // Limits a wrong count in the header to the entries that fit into the bytes.
         let mut entries = Vec::with_capacity(count_in(info).min(bytes.len() / Layout::of(family).size));
         let mut at = 0;
         while at < bytes.len() {
@@ -158,11 +158,11 @@ impl Table {
         name.split(|byte| *byte == 0).next().unwrap_or_default()
     }
 
-    /// The same for two readings if no rule was changed between them, whatever rules have counted meanwhile.
+    /// The same for two readings if no rule was changed between them. Counters are ignored.
     pub fn digest(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         for entry in &self.entries {
-            // What it has counted is the end of its head.
+            // The counters are at the end of the head.
             let head = entry.at as usize + Layout::of(self.family).size;
             hasher.write(&self.bytes()[entry.at as usize..head - COUNTER]);
             hasher.write(&self.bytes()[head..entry.end as usize]);
@@ -175,7 +175,7 @@ impl Table {
         self.beginnings().map(|(name, _)| name)
     }
 
-    /// Every rule that leads to such a chain.
+    /// Every rule that leads to a chain that is not built in.
     pub fn jumps(&self) -> Vec<Jump> {
         let chain_at: BTreeMap<u32, &str> =
             self.beginnings().map(|(name, first_rule)| (first_rule, name)).collect();
@@ -196,7 +196,7 @@ impl Table {
         jumps
     }
 
-    /// The table without these chains and rules. Whoever leads to such a chain must be among the rules.
+    /// The table without these chains and rules. Rules of other chains that lead to the removed chains must be in `rules`.
     pub fn without(&self, chains: &BTreeSet<String>, rules: &BTreeSet<u64>) -> Replacement {
         let mut in_removed_chain = false;
         let last = self.entries.len() - 1;
@@ -243,14 +243,14 @@ impl Table {
     fn beginnings(&self) -> impl Iterator<Item = (&str, u32)> {
         let chains = &self.entries[..self.entries.len() - 1];
         (0..).zip(chains).filter(|(_, entry)| entry.target == Target::Chain).map(|(index, entry)| {
-            // Names that are no text are nobody's.
+            // A name that is not valid UTF-8 is read as empty: it is never ours.
             (std::str::from_utf8(self.name_at(index)).unwrap_or_default(), entry.end)
         })
     }
 }
 
 impl Replacement {
-    /// How large it is.
+    /// The size in bytes.
     pub fn size(&self) -> usize {
         self.message.len()
     }
@@ -267,7 +267,7 @@ impl Replacement {
         self.runs.iter().map(|run| run.count).sum()
     }
 
-    /// `struct ipt_replace`, with the address where the kernel puts what the old entries have counted.
+    /// `struct ipt_replace`, with the address to which the kernel writes the counters of the old entries.
     pub(crate) fn message(&mut self, counters: u64) -> &[u8] {
         let mut header = Vec::with_capacity(REPLACE_HEADER);
         header.extend_from_slice(&self.info[..NAME + 4]);
@@ -280,7 +280,7 @@ impl Replacement {
         &self.message
     }
 
-    /// `struct xt_counters_info` with what the entries that stay had counted.
+    /// `struct xt_counters_info` with the old counters of the entries that stay.
     pub(super) fn counters(&self, before: &[u8]) -> Vec<u8> {
         let mut message = self.info[..NAME].to_vec();
         let count = self.count();
@@ -298,9 +298,9 @@ impl Replacement {
     }
 }
 
-/// Where offsets of a table are in one that lacks some of its entries.
+/// Maps offsets of a table to offsets of the same table without some of its entries.
 struct Moves {
-    /// For each entry that stays: where it was, and where it is.
+    /// For each entry that stays: its offset before, and its offset now.
     places: Vec<(usize, usize)>,
     end: usize,
 }
@@ -316,7 +316,7 @@ impl Moves {
         Moves { places, end }
     }
 
-    /// Of an entry that is gone: where the next one is that stays.
+    /// The offset now. For a removed entry: the offset now of the next entry that stays.
     fn of(&self, offset: usize) -> usize {
         let next = self.places.partition_point(|(before, _)| *before < offset);
         self.places.get(next).map_or(self.end, |(_, now)| *now)
@@ -359,7 +359,7 @@ fn read_entry(layout: Layout, bytes: &[u8], at: usize) -> Result<Entry, Malforme
 
 fn read_target(target: &[u8], end: u32) -> Target {
     let name = &target[TARGET_NAME];
-    // The standard target has no name, and the kernel refuses one of another size.
+    // The standard target has no name, and the kernel refuses a standard target of another size.
     if name[0] == 0 && target.len() == STANDARD_SIZE {
         let verdict = target[TARGET_DATA..].first_chunk().map_or(-1, |bytes| i32::from_ne_bytes(*bytes));
         return match u32::try_from(verdict) {

@@ -19,10 +19,10 @@ use crate::program::{COUNTS_SIZE, FLOW_SIZE, PEER_SIZE, Purpose, connect, peer_n
 use crate::state::State;
 use crate::terms::Salt;
 
-/// The form of keys and values. Another form is another number.
+/// The version of the layout of keys and values. A change of the layout needs another number.
 const LAYOUT: u32 = 4;
 
-/// How many clients of Service ports with session affinity are remembered; the least recently used one makes room.
+/// How many clients of Service ports with session affinity are remembered; the least recently used client is evicted.
 const SESSIONS: u32 = 1 << 14;
 /// How many pairs of frontend and endpoint are counted.
 pub const FLOWS: u32 = 1 << 16;
@@ -38,7 +38,7 @@ pub struct Generation {
     peers: Option<Map>,
 }
 
-/// The maps that programs write. They stay when a larger generation takes the place of this one.
+/// The maps that programs write. A larger generation that replaces this one takes them over.
 #[derive(Debug, Clone)]
 pub struct Written {
     pub counts: Arc<Map>,
@@ -53,7 +53,6 @@ pub struct Name {
     number: u32,
 }
 
-/// What could not be done.
 #[derive(Debug, thiserror::Error)]
 pub enum GenerationError {
     #[error(transparent)]
@@ -66,7 +65,7 @@ pub enum GenerationError {
     TooMany(u32),
 }
 
-/// How many elements there is room for.
+/// How many elements each map has room for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capacity {
     pub frontends: u32,
@@ -110,7 +109,7 @@ impl Name {
 }
 
 impl Generation {
-    /// Empty maps, pinned; those that programs write may be an earlier generation's.
+    /// Creates and pins empty maps. `written` can be the maps of an earlier generation.
     pub fn create(
         pins: &Path,
         name: Name,
@@ -136,8 +135,8 @@ impl Generation {
         Ok(made)
     }
 
-    /// Pins the maps where they must be. Also where the directory is gone, or is another one because something was mounted over
-    /// it: programs that are in force still read these maps.
+    /// Pins the maps in the directory again, also if the directory was removed or another file system was mounted over it:
+    /// attached programs still read these maps.
     pub fn pin(&self) -> Result<(), GenerationError> {
         remove_directory(&self.directory)?;
         fs::create_dir_all(&self.directory).map_err(|source| file(&self.directory, source))?;
@@ -148,14 +147,14 @@ impl Generation {
         Ok(())
     }
 
-    /// Removes all frontends: programs that cannot be removed, because their pins are out of sight, translate nothing then.
+    /// Removes all frontends, so that programs that cannot be detached, because their pins are unreachable, translate nothing.
     pub fn clear(&self) -> Result<(), Error> {
         let mut keys = Vec::new();
         self.frontends.for_each(|key, _| keys.push(key.to_vec()))?;
         keys.iter().try_for_each(|key| self.frontends.delete(key).map(drop))
     }
 
-    /// In the order of the positions that programs know.
+    /// The maps in the order of their positions in programs.
     fn maps(&self) -> Vec<&Map> {
         let Written { counts, sessions, flows } = &self.written;
         let mut maps =
@@ -164,7 +163,7 @@ impl Generation {
         maps
     }
 
-    /// Those that an earlier run left whole, the newest first.
+    /// The complete generations that earlier runs left, the newest first.
     pub fn all(pins: &Path, names_peers: bool) -> Vec<Generation> {
         let mut names: Vec<Name> = directories(pins).iter().filter_map(|(name, _)| *name).collect();
         names.sort_by_key(|name| std::cmp::Reverse(name.number));
@@ -198,7 +197,7 @@ impl Generation {
         fits.then_some(found)
     }
 
-    /// Whether a restart would find it. Another program can remove pins, and maps stay in use without them.
+    /// Whether a restart would find this generation. Another program can remove its pins, and its maps stay in use without them.
     pub fn is_pinned(&self, pins: &Path) -> bool {
         Generation::open(pins, self.name, self.peers.is_some()).is_some()
     }
@@ -248,7 +247,7 @@ impl Generation {
         }
     }
 
-    /// Many at once, into maps that no program uses yet.
+    /// Writes all elements in batches, into maps that no program uses yet.
     pub fn fill(&self, state: &State) -> Result<(), Error> {
         let keys: Vec<u8> = state.members.keys().flat_map(|key| key.0).collect();
         let values: Vec<u8> = state.members.values().flat_map(|value| value.0).collect();
@@ -291,7 +290,7 @@ impl Generation {
         }
     }
 
-    /// The hooks that this generation has programs for, for some clients.
+    /// The hooks of these clients for which this generation has programs.
     pub fn hooks(&self, clients: Clients) -> Vec<Hook> {
         let mut hooks: Vec<Hook> = Family::ALL.map(|family| Hook::Connect(family, clients)).to_vec();
         if self.peers.is_some() {
@@ -311,7 +310,7 @@ impl Generation {
     }
 }
 
-/// The generations below a directory, with their names where the layout is ours.
+/// The generations below a directory, with their names if they have our layout.
 fn directories(pins: &Path) -> Vec<(Option<Name>, PathBuf)> {
     let entries = fs::read_dir(pins).into_iter().flatten().flatten();
     let directories = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));

@@ -1,4 +1,4 @@
-//! What sockets need of a host: cgroups to attach programs to, a bpffs to pin them in, a kernel that is new enough.
+//! What translation at sockets needs on a host: cgroups to attach programs to, a bpffs for pins, a kernel that is new enough.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,22 +9,22 @@ use crate::entry::Clients;
 use crate::options::Options;
 use crate::release::protects_kernel_clients;
 
-/// Found on this host.
+/// The namespace and the cgroups of this host.
 #[derive(Debug)]
 pub struct Ground {
-    /// The number of the agent's network namespace, which is the host's.
+    /// The cookie of the agent's network namespace, which is the host's.
     pub host_namespace: u64,
     /// Where the programs for these clients are attached, or why they cannot be.
     pub host: Result<Cgroup, String>,
     pub pods: Result<Cgroup, String>,
 }
 
-/// Below the top, in this order: systemd's names, those without systemd, kind's.
+/// The cgroups of pods below the top: with systemd, without systemd, and both in kind.
 const PODS: [&str; 4] =
     ["kubepods.slice", "kubepods", "kubelet.slice/kubelet-kubepods.slice", "kubelet/kubepods"];
 
 impl Ground {
-    /// The error is why no socket can be translated here.
+    /// The error says why no socket can be translated here.
     pub fn find(options: &Options) -> Result<Ground, String> {
         let host_namespace = namespace_cookie().map_err(|error| format!("{error} (needs Linux 5.14)"))?;
         check_pins(&options.pins)?;
@@ -93,7 +93,7 @@ fn find_top() -> Result<PathBuf, String> {
 fn is_only_ours(top: &Path) -> bool {
     let own = std::process::id().to_string();
     let processes = fs::read_to_string(top.join("cgroup.procs")).unwrap_or_default();
-    // The real root has no type.
+    // The real root cgroup has no `cgroup.type`.
     top.join("cgroup.type").exists() && processes.lines().any(|process| process == own)
 }
 

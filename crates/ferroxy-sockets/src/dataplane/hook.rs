@@ -9,7 +9,7 @@ use ferroxy_core::Family;
 use super::generation::{GenerationError, remove_file};
 use crate::entry::Clients;
 
-/// For which calls of which sockets.
+/// The calls, and the sockets, for which a program runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hook {
     Connect(Family, Clients),
@@ -28,7 +28,7 @@ impl Hook {
         Hook::PeerName(Family::V6, Clients::PODS),
     ];
 
-    /// Of the program and, with `link-`, of the link. (No dots: bpffs reserves them.)
+    /// The name of the program and, with `link-`, of the link. (No dots: bpffs reserves them.)
     pub fn name(self) -> &'static str {
         match self {
             Hook::Connect(Family::V4, Clients::HOST) => "connect4-host",
@@ -60,7 +60,7 @@ impl Hook {
         format!("link-{}", self.name())
     }
 
-    /// Brings the program into force at the cgroup. Returns whether anything had to be done.
+    /// Attaches the program to the cgroup. Returns whether anything had to be changed.
     pub fn ensure(self, pins: &Path, program: &Program, cgroup: &Cgroup) -> Result<bool, GenerationError> {
         let path = pins.join(self.link_name());
         if let Ok(link) = Link::open_pinned(&path) {
@@ -78,14 +78,14 @@ impl Hook {
             }
         }
         let link = Link::create(&self.link_name(), program, cgroup, self.attach())?;
-        // The old link, if there is one, goes with its name.
+        // Removing the pin also removes the old link, if there is one.
         remove_file(&path)?;
         link.pin(&path)?;
         Ok(true)
     }
 
-    /// Whether the program runs for sockets of the cgroup. Another program, of another agent or from another bpffs that was
-    /// mounted at the same place, reads other maps.
+    /// Whether this program runs for sockets of the cgroup. A program of another agent, or from another bpffs that was mounted at
+    /// the same place, reads other maps.
     pub fn is_in_force(self, pins: &Path, program: u32, cgroup: &Cgroup) -> Result<bool, GenerationError> {
         let Ok(link) = Link::open_pinned(&pins.join(self.link_name())) else { return Ok(false) };
         let info = link.info()?;
@@ -93,7 +93,7 @@ impl Hook {
         Ok(is_ours && cgroup.effective(self.attach())?.contains(&program))
     }
 
-    /// Detaches the program. Whether there was one.
+    /// Detaches the program. Returns whether one was attached.
     pub fn remove(self, pins: &Path) -> Result<bool, GenerationError> {
         let path = pins.join(self.link_name());
         let is_there = path.exists();

@@ -1,7 +1,7 @@
 //! The running wrapper, on Linux: the packets' dataplane does everything, and sockets follow what it has in force.
 //!
-//! Order: frontends that go are removed first, then the dataplane below changes, then slots and frontends are written. So
-//! whatever is translated, packets can reach as well. Failures of sockets are never failures of the dataplane.
+//! Order of a change: first, outdated frontends are removed, then the dataplane below changes, then slots and frontends are
+//! written. So packets can reach every endpoint that sockets can. Failures of sockets are never failures of the dataplane.
 
 mod generation;
 mod ground;
@@ -34,7 +34,7 @@ use crate::options::Options;
 pub struct Accelerated {
     packets: Box<dyn Dataplane>,
     sockets: Sockets,
-    /// As the agent passed it. The dataplane below does not know the addresses of the host.
+    /// The node as the agent passed it. The dataplane below gets it without the addresses of the host.
     node: NodeIntent,
 }
 
@@ -48,14 +48,14 @@ impl Accelerated {
     }
 }
 
-/// Without what only sockets use.
+/// The node without the fields that only sockets use.
 fn for_packets(node: &NodeIntent) -> NodeIntent {
     NodeIntent { host_addresses: Default::default(), ..node.clone() }
 }
 
 impl Dataplane for Accelerated {
     fn probe(&mut self, node: &NodeIntent) -> Result<(), Failure> {
-        // What sockets lack is no reason not to start; the start says it.
+        // Sockets that cannot be translated do not prevent the start, which logs the reason.
         self.packets.probe(&for_packets(node))
     }
 
@@ -77,7 +77,7 @@ impl Dataplane for Accelerated {
         let wanted = changes.iter().filter_map(|(_, service)| service.as_ref());
         let mut writes = self.sockets.withdraw(&mut before, wanted);
         let outcome = self.packets.change(changes);
-        // Even after a failure: what is in force below is what sockets follow.
+        // Even after a failure: sockets follow what the dataplane below has in force.
         writes += self.sockets.publish(self.packets.acknowledged(), &names, &before);
         let mut outcome = outcome?;
         outcome.operations += writes;
@@ -188,7 +188,7 @@ impl Dataplane for Accelerated {
     }
 }
 
-/// Only where the dataplane below has it.
+/// Only if the dataplane below has this capability.
 impl Persists for Accelerated {
     fn is_cold(&mut self) -> Result<bool, Failure> {
         self.packets.persists().map_or(Ok(true), |it| it.is_cold())
@@ -230,7 +230,7 @@ impl Verifies for Accelerated {
 }
 
 /// Removes everything that is pinned in this directory: first the links, so that nothing is translated any more, then the
-/// rest. What there was, in words. Also for a start without sockets: what an earlier run pinned would never change again.
+/// rest. Returns what was removed, in words. A start without sockets calls it, too: pins of an earlier run would stay unchanged.
 pub fn remove_pins(pins: &Path) -> Result<Vec<String>, generation::GenerationError> {
     let mut removed = Vec::new();
     for hook in Hook::ALL {

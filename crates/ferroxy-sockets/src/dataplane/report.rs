@@ -1,4 +1,4 @@
-//! What is known about translated sockets, for `/statusz`, metrics and `explain`. Written by the dataplane, read by other threads.
+//! The report on translated sockets, for `/statusz`, metrics and `explain`. Written by the dataplane, read by other threads.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -23,7 +23,7 @@ pub struct Known {
     pub endpoints: u64,
     pub left_out: Vec<(String, String)>,
     pub counts: Option<Arc<Map>>,
-    /// Of maps that were replaced.
+    /// Counts of maps that were replaced.
     pub counted_before: [u64; 2],
     /// Connections of each frontend and endpoint.
     pub flows: Option<Arc<Map>>,
@@ -42,14 +42,14 @@ impl Known {
         (self.frontends, self.endpoints) = (0, 0);
     }
 
-    /// Whose connections are translated.
+    /// The clients whose connections are translated.
     pub fn active(&self) -> Clients {
         let host = if self.host.is_none() { Clients::HOST } else { Clients::NONE };
         let pods = if self.pods.is_none() { Clients::PODS } else { Clients::NONE };
         host.with(pods).and(self.asked)
     }
 
-    /// Another map counts from zero.
+    /// Switches to other maps. These count from zero, so the counts of the old maps are added up.
     pub fn replace_written(&mut self, written: &Written) {
         self.flows = Some(Arc::clone(&written.flows));
         let number = |map: &Map| map.id().ok();
@@ -77,7 +77,7 @@ fn counted(map: &Map, clients: Clients) -> u64 {
     of_clients.map(|it| sum(&it[..8])).fold(0, u64::wrapping_add)
 }
 
-/// Of the numbers of all processors.
+/// The sum of the numbers of all processors.
 pub fn sum(values: &[u8]) -> u64 {
     let numbers = values.chunks_exact(8).filter_map(|value| value.try_into().ok()).map(u64::from_ne_bytes);
     numbers.fold(0, u64::wrapping_add)

@@ -15,10 +15,10 @@ use crate::plan::Op;
 /// Every address of 127.0.0.0/8 is the host's own, and nothing listens here: untranslated connections are refused at once.
 const FRONTEND: Ipv4Addr = Ipv4Addr::new(127, 96, 169, 254);
 const PORT: u16 = 9;
-/// Names of Services hash to it with the probability of one in 2^64.
+/// The name of a Service hashes to it with a probability of one in 2^64.
 const POOL: PoolId = PoolId(u64::MAX);
 
-/// The host's connections reach the endpoint that the maps name.
+/// Checks that the host's connections reach the endpoint in the maps.
 pub fn run(generation: &Generation) -> Result<(), String> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(|error| error.to_string())?;
     let endpoint = listener.local_addr().map_err(|error| error.to_string())?;
@@ -34,13 +34,13 @@ pub fn run(generation: &Generation) -> Result<(), String> {
         writes.iter().try_for_each(|op| generation.apply(op)).map_err(|error| error.to_string())?;
         connect_both(&listener)
     });
-    // What cannot be removed now is drift, and removed by the next verification.
+    // An element that cannot be removed now is drift, which the next verification removes.
     let _ = generation.apply(&Op::RemoveFrontend(frontend));
     let _ = generation.apply(&Op::RemoveSlot(slot));
     result
 }
 
-/// By both programs: an IPv6 socket connects to the mapped address.
+/// Connects through both programs: an IPv6 socket connects to the mapped address.
 fn connect_both(listener: &TcpListener) -> Result<(), String> {
     let addresses = [IpAddr::V4(FRONTEND), IpAddr::V6(FRONTEND.to_ipv6_mapped())];
     for address in addresses {

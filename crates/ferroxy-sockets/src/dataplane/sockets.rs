@@ -1,5 +1,5 @@
-//! Keeps the maps and the programs at what the packets' dataplane has in force. Nothing here is an error for the agent: what
-//! cannot be translated is left to packet rules, and the report says why.
+//! Keeps the maps and the programs equal to what the packets' dataplane has in force. Failures here are no errors for the agent:
+//! connections that cannot be translated are left to packet rules, and the report says why.
 
 mod room;
 
@@ -40,7 +40,7 @@ pub struct Sockets {
     report: Report,
 }
 
-/// What the maps have of some Services before a change.
+/// Elements and slot order of some Services before a change.
 #[derive(Debug)]
 pub struct Before {
     seen: State,
@@ -51,7 +51,7 @@ pub struct Before {
 struct Running {
     ground: Ground,
     generation: Generation,
-    /// The numbers of the programs that were put in place.
+    /// The ids of the attached programs.
     programs: Vec<(Hook, u32)>,
 }
 
@@ -109,7 +109,7 @@ impl Sockets {
         [Clients::HOST, Clients::PODS].into_iter().filter(asked).collect()
     }
 
-    /// Brings everything into force, by the difference from what an earlier run left. How many writes that took.
+    /// Brings everything into force, by writing the difference from the maps of an earlier run. Returns the number of writes.
     pub fn start(
         &mut self,
         in_force: &Acknowledged,
@@ -144,7 +144,7 @@ impl Sockets {
             self.ledger.adopt(in_force, &seen);
             let plan = difference(&seen, &self.ledger.state(in_force), self.unknown);
             let ops: Vec<Op> = plan.ops().copied().collect();
-            // A map that is full or broken is replaced.
+            // If a map is full or broken, a new generation is created.
             ops.iter().try_for_each(|op| generation.apply(op)).ok()?;
             writes = ops.len();
             Some(generation)
@@ -182,7 +182,7 @@ impl Sockets {
         Ok(generation)
     }
 
-    /// Puts the programs of the running generation in place; removes those of others. How many had to be.
+    /// Attaches the programs of the running generation, and removes other generations. Returns how many hooks had to be changed.
     fn attach(&mut self) -> Result<usize, String> {
         let Some(running) = &self.running else { return Ok(0) };
         let pins = &self.options.pins;
@@ -240,13 +240,13 @@ impl Sockets {
         }
     }
 
-    /// Translates nothing any more: what is pinned is removed, programs first.
+    /// Stops translating: removes everything that is pinned, programs first.
     pub fn stop(&mut self, reason: &str) -> usize {
         let was_known = self.report.lock().host.as_deref() == Some(reason);
         if !was_known {
             warn!("connections are translated by packet rules, not at sockets: {reason}");
         }
-        // What cannot be reached any more is detached below, or its pins are out of sight.
+        // `remove_pins` detaches the programs. If their pins are unreachable, empty maps make them translate nothing.
         if let Some(Err(error)) = self.running.take().map(|running| running.generation.clear()) {
             warn!("cannot empty the maps of sockets: {error}");
         }
@@ -260,7 +260,7 @@ impl Sockets {
         }
     }
 
-    /// What the maps have of these Services.
+    /// Elements and slot order of these Services, to be passed to `withdraw` and `publish`.
     pub fn before(&self, in_force: &Acknowledged, names: &[ServiceName]) -> Before {
         Before { seen: self.ledger.fragment(in_force, names), order: self.ledger.before(in_force, names) }
     }
@@ -285,7 +285,7 @@ impl Sockets {
         ops.len()
     }
 
-    /// After it has them. How many writes that took.
+    /// After the packets' dataplane has these Services: writes the difference. Returns the number of writes.
     pub fn publish(&mut self, in_force: &Acknowledged, names: &[ServiceName], before: &Before) -> usize {
         self.ledger.enter(in_force, names, &before.order);
         if self.running.is_none() {
@@ -305,7 +305,7 @@ impl Sockets {
         ops.iter().try_for_each(|op| running.generation.apply(op)).map_err(GenerationError::from)
     }
 
-    /// What concerns the node as a whole has changed.
+    /// Applies a change of the node as a whole. Returns the number of writes.
     pub fn change_node(
         &mut self,
         in_force: &Acknowledged,
@@ -346,7 +346,7 @@ impl Sockets {
         Ok(())
     }
 
-    /// What differs from what must be: in the maps, and at the cgroups.
+    /// The differences from the desired state: in the maps, and at the cgroups.
     pub fn differences(&self, in_force: &Acknowledged) -> Result<Vec<String>, GenerationError> {
         let Some(running) = &self.running else { return Ok(Vec::new()) };
         let seen = running.generation.observe()?;
@@ -370,7 +370,7 @@ impl Sockets {
         Ok(found)
     }
 
-    /// Whether clients that could not be served at first could be now: the cgroup of pods comes with the first pod.
+    /// Whether clients can be served now that could not be served at first: the cgroup of pods is created with the first pod.
     pub fn has_more_ground(&self) -> bool {
         let active = self.report.lock().active();
         let lacking: Vec<Clients> = self.roles().into_iter().filter(|role| !active.contains(*role)).collect();
@@ -401,7 +401,7 @@ impl Sockets {
         Repaired { operations: writes.max(1), examples: found.into_iter().take(EXAMPLES).collect() }
     }
 
-    /// Enters that some Services have these elements instead of those.
+    /// Updates the size and the report: some Services have the elements `after` instead of `before`.
     fn measure(&mut self, before: &State, after: &State) {
         let new = |now: usize, before: usize, after: usize| (now + after).saturating_sub(before);
         self.size.0 = new(self.size.0, before.frontends.len(), after.frontends.len());
@@ -413,7 +413,7 @@ impl Sockets {
     }
 }
 
-/// Maps that cannot be pinned again must not stay in force as they are.
+/// Pins the maps again. If that fails, empties them, so that they do not stay in force as they are.
 fn pinned_again(generation: &Generation) -> bool {
     let Err(error) = generation.pin() else { return true };
     warn!("cannot pin the maps of sockets again: {error}");

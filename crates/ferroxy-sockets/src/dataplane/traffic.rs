@@ -18,7 +18,7 @@ pub struct Reader {
 impl CountsTraffic for Reader {
     fn read(&mut self) -> Result<HashMap<Flow, Traffic>, Failure> {
         let mut flows = self.packets.read()?;
-        // Not while the lock is held: the dataplane needs it as well.
+        // Do not read while the lock is held: the dataplane needs it as well.
         let Some(map) = self.report.lock().flows.clone() else { return Ok(flows) };
         let read = map.for_each(|key, values| {
             let Some((frontend, endpoint)) = flow_of(key) else { return };

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::generation;
 use super::node::{Node, intent, peer, service};
 
-/// `None` where it is not installed.
+/// The output of bpftool; `None` if it is not installed.
 fn bpftool(arguments: &[&str]) -> Option<Value> {
     let program = ["bpftool", "/usr/sbin/bpftool"].into_iter().find_map(|name| {
         let done = Command::new(name).arg("--json").args(arguments).output().ok()?;

@@ -1,5 +1,5 @@
 //! Which connections must be translated, written down a second time from the table of the document, and not from the renderer:
-//! whether a source address is kept is asked of the oracle.
+//! the oracle decides whether a source address is kept.
 
 mod table;
 
@@ -14,7 +14,7 @@ use ferroxy_dataplane::ChoiceOfEndpoints;
 use ferroxy_sockets::Clients;
 use ferroxy_sockets::interpret::{Choice, Owner, Socket};
 
-/// A connection, and what packets would meet.
+/// A connection, and the verdicts on its packets.
 pub struct Question<'a> {
     pub intent: &'a Intent,
     pub choice: ChoiceOfEndpoints,
@@ -22,14 +22,14 @@ pub struct Question<'a> {
     pub socket: &'a Socket,
     pub packet: &'a Packet,
     pub by_packets: &'a Verdict,
-    /// What packets of [`another_client`] would meet.
+    /// The verdict on packets of [`another_client`].
     pub by_others: &'a Verdict,
     /// Only for the host, at a node port on localhost.
     pub on_localhost: Option<&'a Verdict>,
 }
 
 impl Question<'_> {
-    /// The endpoints that the programs must choose from; `None` where nothing says that they must.
+    /// The endpoints that the programs must choose from; `None` if the programs need not translate the connection.
     pub fn must_reach(&self) -> Option<BTreeSet<SocketAddr>> {
         let role = role(self.socket.owner)?;
         let is_plain = self.socket.protocol == Protocol::Tcp.number() && self.socket.source.is_none();
@@ -54,7 +54,7 @@ impl Question<'_> {
         self.keeps_the_right_source(role, frontend.route).then(|| endpoints(self.by_packets)).flatten()
     }
 
-    /// Everything that has this address and port. Node ports only where they answer on a list of addresses, or on localhost.
+    /// All frontends with this address and port. Node ports only if they answer on a list of addresses, or on localhost.
     fn frontends(&self) -> Vec<(&ServiceIntent, &PortIntent, &Frontend)> {
         let Packet { destination, port: number, .. } = *self.packet;
         let family = Family::of(destination);
@@ -75,8 +75,8 @@ impl Question<'_> {
         found
     }
 
-    /// A socket of the host has the address of its way out, as if it were masqueraded; a pod's has its own. An endpoint that is
-    /// the client itself would say nothing: it is masqueraded in any case.
+    /// A socket of the host has the address of the outgoing interface, as if it were masqueraded; a pod's socket has the pod's
+    /// address. Uses the verdict on another client, because a client that is the endpoint itself is masqueraded in any case.
     fn keeps_the_right_source(&self, role: Clients, route: Route) -> bool {
         let Verdict::Endpoints(endpoints) = self.by_others else { return false };
         let masqueraded: BTreeSet<bool> = endpoints.values().copied().collect();
@@ -84,14 +84,14 @@ impl Question<'_> {
             return masqueraded == BTreeSet::from([true]);
         }
         let node = &self.intent.node;
-        // Without a detector, packets of pods go to the endpoints on this node: as those of clients outside.
+        // Without a detector, packets of pods go to the endpoints on this node, as packets of clients outside do.
         let is_known = node.family(Family::of(self.packet.destination)).local_detector.is_some();
         let is_kept = !node.masquerade_all && (route != Route::ExternalLocal || is_known);
         is_kept && masqueraded == BTreeSet::from([false])
     }
 }
 
-/// The same packet of another client of its kind, which is no endpoint of anything.
+/// The same packet from another client of the same kind, which is not an endpoint.
 pub fn another_client(packet: &Packet) -> Packet {
     let source = match (packet.origin == Origin::Host, packet.destination.is_ipv4()) {
         (true, true) => "192.168.7.99",
@@ -102,8 +102,8 @@ pub fn another_client(packet: &Packet) -> Packet {
     Packet { source: source.parse().unwrap(), ..packet.clone() }
 }
 
-/// What the choices of the programs break, in words: a connection is translated or not, never sometimes; and where it must be,
-/// to all of the endpoints.
+/// Which rule the choices of the programs break, in words: a connection is always or never translated, and if it must be
+/// translated, all of the endpoints are possible.
 pub fn broken(question: &Question, choices: &BTreeSet<Choice>) -> Option<String> {
     let socket = question.socket;
     if choices.contains(&Choice::Unchanged) && choices.len() > 1 {

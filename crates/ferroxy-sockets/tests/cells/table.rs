@@ -1,4 +1,4 @@
-//! The table of docs/sockets.md, cell by cell: at every kind of address, the very sockets that it says.
+//! The table of docs/sockets.md, cell by cell: at every kind of address, exactly the sockets in the table are translated.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ const CLUSTER_IP: [&str; 1] = ["10.96.0.80:80"];
 const EXTERNAL: [&str; 3] = ["198.51.100.1:80", "203.0.113.10:80", "172.18.0.2:30080"];
 const LOCALHOST: [&str; 1] = ["127.0.0.1:30080"];
 
-/// Who connects where, under which `externalTrafficPolicy`. In this order below.
+/// The columns of `ROWS`: the client, the targets, and `externalTrafficPolicy`.
 const COLUMNS: [(Owner, &[&str], &str); 8] = [
     (Owner::Pod, &CLUSTER_IP, "Cluster"),
     (Owner::Pod, &EXTERNAL, "Cluster"),
@@ -27,7 +27,7 @@ const COLUMNS: [(Owner, &[&str], &str); 8] = [
     (Owner::Host, &LOCALHOST, "Local"),
 ];
 
-/// Pods are recognised; `masqueradeAll`; what is below; whether the connection of each column is translated.
+/// Pods are recognised; `masqueradeAll`; the choice of the dataplane below; whether the connection of each column is translated.
 const ROWS: [(bool, bool, ChoiceOfEndpoints, [u8; 8]); 8] = [
     (true, false, ByClient, [1, 0, 1, 1, 1, 1, 1, 1]),
     (true, true, ByClient, [0, 0, 0, 1, 1, 1, 1, 1]),

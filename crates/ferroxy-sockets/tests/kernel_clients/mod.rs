@@ -21,8 +21,8 @@ fn server(endpoint: u8) -> (ServiceName, Arc<ServiceIntent>) {
     (name, Arc::new(service))
 }
 
-/// After a restart of the server pod a mount finds the new one: it asks for the Service again. (A kernel that forgets the
-/// Service for the first endpoint is what `release.rs` knows.)
+/// After a restart of the server pod a mount finds the new pod: it connects to the Service again. (`release.rs` recognises the
+/// kernels that connect to the first endpoint again.)
 #[test]
 #[ignore = "needs NFS in the kernel: make test-vm"]
 fn a_mount_reconnects_to_the_service() {

@@ -18,7 +18,7 @@ pub struct Node {
     pub pins: BpfFilesystem,
     pub host: Namespace,
     pub pod: Namespace,
-    /// In a namespace of its own, and not among the pods.
+    /// In a namespace of its own, and not in the cgroup of the pods.
     pub container: Namespace,
     pub kernel: Kernel,
 }
@@ -27,7 +27,7 @@ pub struct Node {
 pub const PORTS: [u16; 8] = [53, 80, 81, 8080, 30_080, 30_081, 32_000, 9];
 
 impl Node {
-    /// `None` where this machine cannot do it: the test must return.
+    /// `None` if this machine lacks a capability: the test must return.
     pub fn new() -> Option<Node> {
         if !require(&[Capability::NetworkNamespaces, Capability::SocketPrograms]) {
             return None;

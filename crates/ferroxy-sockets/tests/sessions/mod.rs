@@ -1,4 +1,4 @@
-//! Session affinity at real sockets, and the budgets of maps: what the programs remember, and how much room everything takes.
+//! Session affinity at real sockets, and the budgets of maps: what the programs remember, and how much memory the maps take.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use rustix::time::{ClockId, clock_gettime};
 use super::node::{Node, intent, peer, report, service};
 use super::{FRONTEND, MAPPED, address, endpoints, generation, peers};
 
-/// As long as it may be: the clock of an emulated machine can run away.
+/// The longest timeout that is allowed, because the clock of an emulated machine can be far too fast.
 const SECONDS: u32 = 86_400;
 
 /// The Service of `service`, with session affinity.
@@ -38,7 +38,7 @@ pub fn clients_stay_at_their_endpoint() {
     let stayed = || [&node.host, &node.pod].map(|client| peer(client, FRONTEND));
     assert_eq!(stayed(), at);
 
-    // Others come and leave, and slots move.
+    // Other endpoints come and leave, and slots move.
     let number = |peer: std::net::SocketAddr| match peer.ip() {
         std::net::IpAddr::V4(ip) => ip.octets()[3],
         std::net::IpAddr::V6(_) => 0,
@@ -51,7 +51,7 @@ pub fn clients_stay_at_their_endpoint() {
     };
     change(&mut dataplane, sticky(1, few.clone()));
     assert_eq!(stayed(), at);
-    // So do a restart and a generation with more room.
+    // The same after a restart, and in a generation with more room.
     drop(dataplane);
     let mut dataplane = node.start(&intent([sticky(1, few)]), node.options());
     assert_eq!(stayed(), at);
@@ -60,13 +60,13 @@ pub fn clients_stay_at_their_endpoint() {
     node.on_host(|| dataplane.change(many.collect()).unwrap());
     assert_ne!(generation(&node.pins()), first);
     assert_eq!(stayed(), at);
-    // Its endpoint leaves: it must go elsewhere, and stays there.
+    // The endpoints of both clients leave: the clients must go elsewhere, and stay there.
     let done = change(&mut dataplane, sticky(1, [200, 201, 202]));
     let [host, pod] = stayed();
     assert!(endpoints(200..203).contains(&host) && endpoints(200..203).contains(&pod));
     assert_eq!(stayed(), [host, pod]);
     assert!(done.operations > 3);
-    // Without affinity nothing is remembered.
+    // Without affinity, clients reach all endpoints.
     change(&mut dataplane, service(1, 1..4));
     assert_eq!(peers(&node.pod, FRONTEND), endpoints(1..4));
 }
@@ -119,7 +119,7 @@ pub fn connections_are_counted_once() {
     assert_eq!(pods(&dataplane), 3);
 }
 
-/// As the kernel accounts it. (Linux before 6.4 tells the most that it could be instead.)
+/// As the kernel accounts it. (Linux before 6.4 reports the maximum instead.)
 #[test]
 fn the_largest_cluster_takes_less_than_30_megabytes() {
     let Some(node) = Node::new() else { return };

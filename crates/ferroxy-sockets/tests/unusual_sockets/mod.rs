@@ -1,4 +1,4 @@
-//! Sockets that connect in another way than most: MPTCP, TCP Fast Open, bound ones.
+//! Sockets that connect in another way than most: MPTCP, TCP Fast Open, bound sockets.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -32,7 +32,7 @@ pub fn every_way_to_connect_is_translated_but_for_bound_sockets() {
         let plainly = |socket: &OwnedFd| connect(socket, &frontend).unwrap();
         assert_eq!(peer_of(client, ipproto::TCP, plainly), endpoint);
         assert_eq!(peer_of(client, ipproto::MPTCP, plainly), endpoint, "MPTCP");
-        // The answer may be a reset, and then there is no peer any more.
+        // The answer may be a reset, after which the socket has no peer: check the counter instead.
         let before = translated();
         let at_once = || {
             let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();

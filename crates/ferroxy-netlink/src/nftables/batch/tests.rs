@@ -89,7 +89,7 @@ fn a_refusal_names_the_tag_it_points_at() {
         failure.error.to_string(),
         "cannot add element to ip t/s { 0a600050 \"default/web:http\" }: File exists"
     );
-    // Inside the element, before the list, and nowhere.
+    // An offset inside the element, an offset before the list, and no offset.
     assert_eq!(explain(refusal(2, Some(start + 8))).unwrap().tag, Some(tag));
     assert_eq!(explain(refusal(2, Some(20))).unwrap().tag, None);
     assert_eq!(explain(refusal(2, None)).unwrap().tag, None);

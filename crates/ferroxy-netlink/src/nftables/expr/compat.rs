@@ -1,5 +1,5 @@
-//! Expressions as the nft variant of iptables uses them, borrowed: written to a rule and read from one without allocation.
-//! Besides some native ones these are the wrappers of xt matches and targets, whose contents are the caller's business.
+//! Expressions of iptables-nft, borrowed: encoded into a rule and decoded from a rule without allocation. They are some native
+//! expressions, and the wrappers of xt matches and targets, whose contents the caller encodes and decodes.
 
 use crate::codec::{Attribute, Attributes, Encoder, Fields, Malformed};
 use crate::nftables::encode::{put_value, put_verdict};
@@ -12,7 +12,7 @@ use super::{Base, CmpOp};
 /// One instruction. All of them use register 1: iptables needs no other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expression<'a> {
-    /// Loads what the kernel knows about the packet, by its number in `linux/netfilter/nf_tables.h`.
+    /// Loads metadata of the packet, by its key (`NFT_META_*` in `linux/netfilter/nf_tables.h`).
     Meta(u32),
     Payload {
         base: Base,
@@ -28,7 +28,7 @@ pub enum Expression<'a> {
     Verdict(VerdictRef<'a>),
     Match(Extension<'a>),
     Target(Extension<'a>),
-    /// Only ever read: an instruction, or a variant of one, that is not listed here.
+    /// Only decoded: an instruction, or a variant of an instruction, that is not listed here.
     Other,
 }
 
@@ -40,14 +40,14 @@ pub struct Extension<'a> {
     pub info: &'a [u8],
 }
 
-/// What [`Expression::Meta`] loads.
+/// Keys of [`Expression::Meta`].
 pub mod meta_key {
     pub const MARK: u32 = 3;
     pub const IIFNAME: u32 = 6;
     pub const L4PROTO: u32 = 16;
 }
 
-/// Takes the expressions of one rule, in order.
+/// Encodes the expressions of one rule, in order.
 #[derive(Debug)]
 pub struct Expressions<'e>(pub(in crate::nftables) &'e mut Encoder);
 
@@ -92,7 +92,7 @@ fn name(expression: &Expression<'_>) -> &'static str {
         Expression::Payload { .. } => "payload",
         Expression::Mask(_) => "bitwise",
         Expression::Cmp { .. } => "cmp",
-        // Something that is only ever read has no name; the kernel refuses this one.
+        // This variant is only decoded. The kernel refuses an empty name.
         Expression::Other => "",
         Expression::Counter => "counter",
         Expression::Verdict(_) => "immediate",
@@ -165,7 +165,7 @@ impl<'a> Expression<'a> {
     }
 }
 
-/// The parameters of one expression. `None` stands for a variant of it that iptables does not use.
+/// The parameters of one expression. Methods return `None` for a variant that iptables does not use.
 struct Parameters<'a>(Fields<'a, 9>);
 
 type Known<'a> = Result<Option<Expression<'a>>, Malformed>;

@@ -1,4 +1,4 @@
-//! Attributes back to expressions. What this crate does not write is [`Expr::Unknown`], never taken for something else.
+//! Decodes attributes to expressions. An expression that this crate does not write decodes to [`Expr::Unknown`].
 
 use crate::codec::{Attribute, Fields, Malformed};
 use crate::nftables::decode::{read_value, read_verdict};
@@ -18,7 +18,7 @@ impl Expr {
         Ok(known.unwrap_or_else(|| Self::Unknown(name.to_owned())))
     }
 
-    /// `None` for what this crate does not write: it must not be taken for something that it does.
+    /// `None` for expressions that this crate does not write: they must not be mistaken for expressions that it writes.
     fn decode_data(name: &str, read: &Read<'_>) -> Result<Option<Self>, Malformed> {
         match name {
             "payload" => read.payload(),
@@ -40,13 +40,13 @@ impl Expr {
     }
 }
 
-/// What a counter has counted; `None` for other expressions.
+/// Packets and bytes of a counter; `None` for other expressions.
 pub(in crate::nftables) fn read_counter(attribute: &Attribute<'_>) -> Result<Option<Counter>, Malformed> {
     let fields = Fields::<3>::new(attribute.nested())?;
     if fields.need(NAME, "expression name")?.str()? != "counter" {
         return Ok(None);
     }
-    // A counter that is to be made has nothing to say yet.
+    // The counter in a request to create a rule or element has no data.
     let Some(data) = fields.get(DATA) else { return Ok(Some(Counter::default())) };
     let fields = Fields::<3>::new(data.nested())?;
     let number = |kind| fields.get(kind).map_or(Ok(0), |value: Attribute<'_>| value.u64_be());
@@ -155,7 +155,7 @@ impl<'a> Read<'a> {
     }
 
     fn fib(&self) -> Result<Option<Expr>, Malformed> {
-        // Further flags narrow the question to a mark or an interface.
+        // Further flags restrict the lookup to a mark or an interface.
         let Some(address) = variant(&FIB_ADDRESSES, self.number(fib::FLAGS)?) else { return Ok(None) };
         if self.number(fib::RESULT)? != fib::ADDRESS_TYPE {
             return Ok(None);
@@ -190,7 +190,7 @@ impl<'a> Read<'a> {
 
     fn dynset(&self) -> Result<Option<Expr>, Malformed> {
         let Some(op) = variant(&DYNSET_OPS, self.number(dynset::OP)?) else { return Ok(None) };
-        // Inverted, or with a list of expressions for the element.
+        // We never write an inverted `dynset`, or one with a list of expressions for the element.
         let inverted = self.optional(dynset::FLAGS)?.unwrap_or(0) & dynset::FLAG_INVERT != 0;
         if inverted || self.0.get(dynset::EXPRESSIONS).is_some() {
             return Ok(None);
@@ -206,7 +206,7 @@ impl<'a> Read<'a> {
             op,
             sreg_key: self.number(dynset::SREG_KEY)?,
             sreg_data: self.optional(dynset::SREG_DATA)?,
-            // The kernel always writes it: 0 stands for none.
+            // The kernel always sends this attribute: 0 means no timeout.
             timeout_ms: timeout.filter(|timeout| *timeout != 0),
             counter,
         }))

@@ -1,4 +1,4 @@
-//! Expressions to attributes.
+//! Encodes expressions as attributes.
 
 use crate::codec::Encoder;
 use crate::nftables::encode::{put_value, put_verdict};
@@ -116,7 +116,7 @@ impl Expr {
                 out.put_u32_be(fib::RESULT, fib::ADDRESS_TYPE);
                 out.put_u32_be(fib::DREG, *dreg);
             }
-            // The kernel takes a missing end of a range for its beginning.
+            // If the end of a range is missing, the kernel uses its beginning.
             Self::Dnat { family, address_reg, port_reg } => {
                 out.put_u32_be(nat::TYPE, nat::DNAT);
                 out.put_u32_be(nat::FAMILY, number(&FAMILIES, *family));

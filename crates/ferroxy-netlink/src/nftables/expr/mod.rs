@@ -1,5 +1,5 @@
 //! Expressions: the instructions that rules are made of. Registers and offsets are raw numbers, as
-//! `nft --debug=netlink` shows them; what a sequence of them means is the caller's business.
+//! `nft --debug=netlink` shows them. Callers decide what a sequence of expressions does.
 
 mod compat;
 mod decode;
@@ -31,7 +31,7 @@ pub enum MetaKey {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum CtKey {
     State,
-    /// Of the packet; a byte, numbered as [`CtDirection`] is.
+    /// The packet's direction: one byte, with the numbers of [`CtDirection`].
     Direction,
     Status,
     SrcIp,
@@ -67,8 +67,8 @@ pub enum FibAddress {
     Destination,
 }
 
-/// One instruction. Registers: 0 is the verdict, 1 to 4 have 16 bytes, 8 to 23 are the same memory in 4-byte words. The
-/// kernel reads a word that starts a 16-byte register back by the latter's number: use [`register`] to name words.
+/// One instruction. Registers: 0 is the verdict, 1 to 4 have 16 bytes, 8 to 23 are the same memory in 4-byte words. When
+/// the kernel lists the first word of a 16-byte register, it uses the latter's number, as [`register`] does.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Expr {
     Payload {
@@ -111,7 +111,7 @@ pub enum Expr {
         mask: Vec<u8>,
         xor: Vec<u8>,
     },
-    /// Without `dreg` a test; with it the element's data go there, and 0 obeys them as a verdict.
+    /// Without `dreg` a match. With `dreg` it loads the element's data into that register; register 0 executes a verdict.
     Lookup {
         set: String,
         sreg: u32,
@@ -155,9 +155,9 @@ pub enum Expr {
         /// The element counts the packets that meet this instruction; see `Connection::counters`.
         counter: bool,
     },
-    /// What it has counted is not read.
+    /// Packets and bytes are not decoded.
     Counter,
-    /// Only ever read: an instruction, or a variant of one, that this crate does not write. The kernel refuses it.
+    /// Only decoded: an instruction, or a variant of an instruction, that this crate does not write. The kernel refuses it.
     Unknown(String),
 }
 

@@ -84,7 +84,7 @@ pub(super) mod nat {
     pub(crate) const PROTO_MAX: u16 = 6;
     pub(crate) const FLAGS: u16 = 7;
     pub(crate) const DNAT: u32 = 1;
-    /// An address and a port are given. The kernel sets these itself.
+    /// The flags for "has an address" and "has a port". The kernel sets them itself.
     pub(crate) const MAPS_ADDRESS_AND_PORT: u32 = 0x3;
 }
 
@@ -142,7 +142,7 @@ pub(super) const FIB_ADDRESSES: [(FibAddress, u32); 2] =
 pub(super) const FAMILIES: [(Family, u32); 2] =
     [(Family::Ip, NFPROTO_IPV4 as u32), (Family::Ip6, NFPROTO_IPV6 as u32)];
 
-/// Every table above names every variant, which the test `every_variant_has_a_number` holds them to.
+/// Every table above contains every variant: the test `every_variant_has_a_number` checks it.
 pub(super) fn number<T: Copy + PartialEq>(table: &[(T, u32)], wanted: T) -> u32 {
     table.iter().find(|(variant, _)| *variant == wanted).map_or(u32::MAX, |(_, number)| *number)
 }

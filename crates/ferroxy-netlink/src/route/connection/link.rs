@@ -37,7 +37,7 @@ impl Connection {
         self.create(name, "bridge", |_| {})
     }
 
-    /// A device that drops all packets, to put addresses on that the host answers to.
+    /// A device that drops all packets. Addresses on it belong to the host.
     pub fn create_dummy(&mut self, name: &str) -> Result<(), Error> {
         self.create(name, "dummy", |_| {})
     }
@@ -102,7 +102,7 @@ impl Connection {
         })
     }
 
-    /// In the other namespace the link is down and has no addresses.
+    /// After the move, the link is down and has no addresses.
     pub fn move_to_namespace(&mut self, index: u32, namespace: BorrowedFd<'_>) -> Result<(), Error> {
         self.set("move link", index, AF_UNSPEC, |encoder| put_namespace(encoder, namespace))
     }

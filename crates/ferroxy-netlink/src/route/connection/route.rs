@@ -28,12 +28,12 @@ impl Connection {
         self.socket.request(request, |encoder| route.encode(encoder))
     }
 
-    /// Refused with EEXIST where it is there already.
+    /// Fails with EEXIST if the route exists.
     pub fn add_local_route(&mut self, route: LocalRoute) -> Result<(), Error> {
         self.change_local_route("add route", RTM_NEWROUTE, flag::CREATE | flag::EXCL, route)
     }
 
-    /// Refused with ESRCH where there is none.
+    /// Fails with ESRCH if the route does not exist.
     pub fn remove_local_route(&mut self, route: LocalRoute) -> Result<(), Error> {
         self.change_local_route("remove route", RTM_DELROUTE, 0, route)
     }

@@ -11,7 +11,7 @@ fn jump(parts: &mut Parts, to: ChainId) -> Rule {
     })
 }
 
-/// Every chain with where its rules lead, in the order of the table.
+/// Every chain with the goals of its rules, in the order of the table.
 fn outline(replacement: &Replacement) -> Vec<(String, Vec<String>)> {
     let parts = Parts::new(reread(replacement)).unwrap();
     let rule = |rule: Rule| match parts.leads(rule) {
@@ -96,7 +96,7 @@ fn a_rule_that_leads_nowhere_is_found() {
     assert_eq!((parts.find("new"), parts.replacement().err()), (None, dangling("mine", 1)));
 }
 
-/// Against a model: chains with where their rules lead.
+/// Compares with a model: chains with the goals of their rules.
 #[test]
 fn any_series_of_edits_gives_the_table_that_was_meant() {
     let names = ["a", "b", "mine", "n", "theirs", "z"];

@@ -46,7 +46,7 @@ pub(in crate::xtables) fn table() -> Table {
     Table::parse(Family::Ip, &info, bytes.concat(), 0).unwrap()
 }
 
-/// For each entry, which it was before.
+/// For each entry, its index before.
 pub(in crate::xtables) fn kept(replacement: &Replacement) -> Vec<Option<usize>> {
     let each = |run: &Run| {
         let before = run.before.map(|it| it as usize);
@@ -100,7 +100,7 @@ fn what_stays_leads_where_it_led() {
     assert_eq!(after.chains().collect::<Vec<_>>(), ["mine"]);
     assert_eq!(after.jumps(), [Jump { from: None, rule: 0, to: "mine".into() }]);
     assert_eq!(after.entries[3].target, Target::Next);
-    // The chain's first rule was the one that went; its policy came forward.
+    // The chain's first rule was removed, so its policy has moved forward.
     assert_eq!(u32_at(&after.info, INFO_ENTRIES), 0);
     assert_eq!(u32_at(&after.info, INFO_UNDERFLOWS), RULE as u32);
 }

@@ -1,4 +1,4 @@
-//! Room in the maps: how much is made, and what happens when there is not enough.
+//! Room in the maps: how much is reserved, and what happens when it is not enough.
 
 use ferroxy_core::ServiceName;
 use ferroxy_dataplane::Acknowledged;
@@ -22,7 +22,7 @@ impl Sockets {
         })
     }
 
-    /// The kernel did not take a write: more room, or else the Services at fault are left to packets.
+    /// Handles a write that the kernel refused: makes more room or, if that is impossible, leaves the Services at fault to packets.
     pub(super) fn refused(
         &mut self,
         in_force: &Acknowledged,
@@ -48,7 +48,7 @@ impl Sockets {
                 }
             }
         }
-        // What the Services had before and have no longer.
+        // Remove the elements that the Services had before and no longer have.
         let now = self.ledger.fragment(in_force, names);
         let leftover: Vec<Op> = difference(seen, &now, Unknown::Remove).ops().copied().collect();
         if let Err(error) = self.apply(&leftover) {
@@ -56,7 +56,7 @@ impl Sockets {
         }
     }
 
-    /// A larger generation takes the place of this one.
+    /// Replaces this generation by a larger one.
     fn grow(&mut self, in_force: &Acknowledged) -> Result<(), String> {
         let Some(running) = &self.running else { return Ok(()) };
         let room = self.capacity(&self.ledger.state(in_force)).map_err(|error| error.to_string())?;
