@@ -121,7 +121,7 @@ unsafe extern "system" fn HNSCall(method: *const u16, path: *const u16, _: *cons
     }
 }
 
-/// Not of HNS: tests name the service that calls of this thread go to.
+/// Not a function of HNS: tests name the service that calls of this thread go to.
 #[unsafe(no_mangle)]
 unsafe extern "system" fn FerroxyFakeAddress(address: *const u16) -> i32 {
     // SAFETY: as above.

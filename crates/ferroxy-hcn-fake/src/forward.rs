@@ -19,7 +19,7 @@ thread_local! {
     static SERVICE: RefCell<Service> = const { RefCell::new(Service { address: None, connection: None }) };
 }
 
-/// What the calls of a thread go to: tests in one process have a service each.
+/// The service that the calls of a thread go to: tests in one process have a service each.
 struct Service {
     address: Option<String>,
     connection: Option<TcpStream>,
@@ -105,7 +105,7 @@ pub(crate) fn listen(notify: impl Fn(u32) + Send + 'static) -> io::Result<Answer
     Ok(Answer { code, handle: handle as u64, text: String::new() })
 }
 
-/// Whether there was such a registration.
+/// Ends a registration. Returns whether there was one.
 pub(crate) fn unlisten(handle: usize) -> bool {
     let stream = listening().remove(&handle);
     // An error means that the service has ended it.

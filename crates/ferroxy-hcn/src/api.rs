@@ -5,7 +5,7 @@ use std::fmt::{self, Debug};
 use crate::error::Error;
 use crate::guid::Guid;
 
-/// What the service keeps.
+/// The kinds of objects that the service keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
     Network,
@@ -53,7 +53,7 @@ pub enum Notification {
 }
 
 impl Notification {
-    /// By the number that the service calls back with.
+    /// The notification with the number that the service calls back with.
     pub fn of(number: u32) -> Option<Notification> {
         match number {
             2 => Some(Notification::NetworkCreated),
@@ -69,7 +69,7 @@ impl Notification {
 /// Calls back from a thread of the library; `false` means that the receiver is gone.
 pub type OnNotification = Box<dyn Fn(Notification) -> bool + Send + Sync>;
 
-/// One call of the library each. Texts are JSON.
+/// Each function is one call of the library. Texts are JSON.
 pub trait Api: Debug + Send {
     /// The answer lists ids.
     fn enumerate(&mut self, kind: Kind, query: &str) -> Result<String, Error>;

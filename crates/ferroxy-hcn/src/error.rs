@@ -11,7 +11,7 @@ pub struct Error {
     /// The object that the call was about; empty where there is none.
     pub object: String,
     pub code: Code,
-    /// What the service says about it; often empty.
+    /// The message of the service; often empty.
     pub text: String,
 }
 
@@ -48,7 +48,7 @@ pub struct Code(u32);
 
 impl Code {
     pub const NOT_RUNNING: Code = Code(0x6b5);
-    /// Of the call to the service, not of the service: it may have been carried out or not.
+    /// The call timed out: the service may have carried it out or not.
     pub const TIMEOUT: Code = Code(0x5b4);
     pub const SERVER_UNAVAILABLE: Code = Code(0x6ba);
     pub const SERVER_BUSY: Code = Code(0x6bb);
@@ -169,7 +169,7 @@ impl fmt::Display for Code {
 /// What a caller can do about an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// The service does not answer: nothing is known, and nothing is absent.
+    /// The service does not answer: the object may exist or not.
     Unknown,
     /// The object is gone.
     NotFound,
@@ -184,7 +184,7 @@ pub enum ErrorKind {
     /// This Windows has no such library.
     Unsupported,
     NotPermitted,
-    /// The service does not want this document.
+    /// The service rejects this document.
     Refused,
 }
 

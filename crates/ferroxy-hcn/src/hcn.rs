@@ -1,4 +1,4 @@
-//! The API in typed documents. What takes several calls (open, query, close) is done here, and no handle is left open.
+//! The API with typed documents. Combines calls that belong together (open, query, close), and leaves no handle open.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -16,14 +16,14 @@ const V1: &str = "HNSCall";
 #[derive(Debug)]
 pub struct Hcn {
     api: Box<dyn Api>,
-    /// Endpoints are created in it: it stays open, so that each costs one call.
+    /// The network in which endpoints are created. It stays open, so that each endpoint costs one call.
     network: Option<(Guid, Handle)>,
     /// Whether the service keeps the ids that a caller chooses: known after the first object was created.
     keeps_ids: Option<bool>,
     calls: Calls,
 }
 
-/// How many calls were made. Closing a handle is none.
+/// How many calls were made. Closing a handle does not count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Calls {
     pub reads: u64,
@@ -46,18 +46,18 @@ impl Hcn {
     }
 
     pub fn version(&mut self) -> Result<Version, Error> {
-        // Every HNS has it: without a reason it is not known why it did not answer.
+        // Every HNS has a version: a failure without a code counts as a call without an answer.
         let answer = self.get_v1("/globals/version", Code::CALL_FAILED)?;
         serde_json::from_value(answer).map_err(|error| Error::unreadable(V1, error))
     }
 
-    /// All load balancers of the host, whole, at one call.
+    /// All load balancers of the host, in full, with one call.
     pub fn listed_load_balancers(&mut self) -> Result<Vec<Listed<LoadBalancer>>, Error> {
         let all = self.list_v1("/policylists/")?;
         Ok(all.into_iter().filter_map(Listed::balancer).collect())
     }
 
-    /// All endpoints of the host, whole, at one call.
+    /// All endpoints of the host, in full, with one call.
     pub fn listed_endpoints(&mut self) -> Result<Vec<Listed<Endpoint>>, Error> {
         let all = self.list_v1("/endpoints/")?;
         Ok(all.into_iter().filter_map(Listed::endpoint).collect())
@@ -71,7 +71,7 @@ impl Hcn {
         }
     }
 
-    /// `otherwise`: why it failed, if the answer has no code.
+    /// `otherwise`: the code of a failure whose answer has none.
     fn get_v1(&mut self, path: &str, otherwise: Code) -> Result<Value, Error> {
         self.calls.reads += 1;
         let text = self.api.call_v1("GET", path)?;
@@ -84,11 +84,11 @@ impl Hcn {
         Ok(answer.get_mut("Output").map(Value::take).unwrap_or_default())
     }
 
-    /// The network of this name, in whatever case: `None` if there is none.
+    /// The network of this name, in upper or lower case: `None` if there is none.
     pub fn network(&mut self, name: &str) -> Result<Option<Network>, Error> {
         let mut found = self.list(Kind::Network, &Query::named(name))?;
         if found.is_empty() {
-            // Filters may compare by case.
+            // Filters may be case-sensitive.
             found = self.list(Kind::Network, &Query::default())?;
         }
         for id in found {
@@ -148,7 +148,7 @@ impl Hcn {
         Ok(found.map(|balancer| LoadBalancer { id: Some(id), ..balancer }))
     }
 
-    /// Returns the id that it got: the service may choose another one.
+    /// Returns the id of the new endpoint: the service may choose another one.
     pub fn create_endpoint(&mut self, network: Guid, id: Guid, endpoint: &Endpoint) -> Result<Guid, Error> {
         let network = self.open_network(network)?;
         let created = self.create(Kind::Endpoint, Some(network), id, endpoint);
@@ -176,7 +176,7 @@ impl Hcn {
         modified.map_err(|error| error.about(id))
     }
 
-    /// One that is gone already is deleted.
+    /// Succeeds if the object is gone already.
     pub fn delete(&mut self, kind: Kind, id: Guid) -> Result<(), Error> {
         self.calls.writes += 1;
         match self.api.delete(kind, id) {
@@ -189,7 +189,7 @@ impl Hcn {
         self.api.listen(notify)
     }
 
-    /// After the network was recreated, or the service was restarted.
+    /// Closes the network, for use after it was recreated or the service was restarted.
     pub fn forget_network(&mut self) {
         if let Some((_, handle)) = self.network.take() {
             self.api.close(Kind::Network, handle);
@@ -277,7 +277,7 @@ fn is_absence(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NetworkNotFound)
 }
 
-/// An HRESULT, with or without its sign. Zero says nothing.
+/// An HRESULT, with or without its sign. Zero is not a code.
 fn error_code(value: &Value) -> Option<Code> {
     let number = value.as_i64().or_else(|| value.as_str()?.trim().parse().ok())?;
     let code = u32::try_from(number).ok().or_else(|| Some(i32::try_from(number).ok()?.cast_unsigned()))?;

@@ -4,8 +4,8 @@
 //! Hcn ── documents ──▶ Api ──┬─▶ Patience (a deadline) ──▶ the system's libraries (Windows)
 //!                            └─▶ a service in memory (feature `testing`)
 //! ```
-//! [`Hcn`] speaks in typed documents and does the work around a call: open, query, close, and learning ids. [`Api`] is the
-//! C interface with text. Knows nothing of Kubernetes, and writes no log.
+//! [`Hcn`] has typed documents and does the work around a call: open, query, close, and learning ids. [`Api`] is the C
+//! interface with text. The crate has no terms of Kubernetes, and writes no log.
 
 #![cfg_attr(not(windows), forbid(unsafe_code))]
 

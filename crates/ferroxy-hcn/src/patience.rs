@@ -1,8 +1,8 @@
 //! Calls with a deadline: a service that hangs must not hang its caller.
 //!
-//! One thread makes the calls, one after the other, and there is never a second one: what a hanging call has done is not
-//! known until it returns, so no other call may overtake it. Until then every call fails at once, as silence: nothing is
-//! absent because of it. What comes too late is closed.
+//! One thread makes the calls, one after the other, and there is never a second one: the effect of a hanging call is unknown
+//! until it returns, so no other call may overtake it. Until then every call fails at once with a timeout, which does not mean
+//! that an object is absent. A handle that arrives too late is closed.
 
 use std::io;
 use std::sync::mpsc::{Sender, channel};
@@ -70,7 +70,7 @@ impl Patience {
             return Err(Error::new(call, Code::CALL_NOT_EXECUTED, "the thread for calls has ended"));
         }
         place.wait(self.deadline).unwrap_or_else(|mut slot| {
-            // Still locked: whoever fills it sees both.
+            // The slot is still locked: the job that fills it later sees both changes.
             *slot = Slot::Abandoned;
             *lock(&self.hanging) = Some(call.clone());
             let words = format!("it hangs for {:?}", self.deadline);
@@ -88,7 +88,7 @@ struct Place<T> {
 enum Slot<T> {
     Waiting,
     Filled(Result<T, Error>),
-    /// Nobody waits any more.
+    /// The caller no longer waits.
     Abandoned,
 }
 
@@ -150,7 +150,7 @@ impl Api for Patience {
         self.call(call, move |api| api.delete(kind, id), |_, ()| {})
     }
 
-    /// Nobody waits for it. At most one call that hangs leaves a handle behind.
+    /// Does not wait for the call. At most one hanging call leaves a handle behind.
     fn close(&mut self, kind: Kind, handle: Handle) {
         // An error means that the thread has ended, and the process with it.
         let _ = self.jobs.send(Box::new(move |api| api.close(kind, handle)));

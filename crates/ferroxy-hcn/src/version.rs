@@ -17,7 +17,7 @@ impl Version {
         Version { major, minor }
     }
 
-    /// The newest whose behaviour is known: everything works in it.
+    /// The newest version whose behaviour is known. It has all features.
     pub const NEWEST: Version = Version::new(16, 0);
 }
 
@@ -41,7 +41,7 @@ impl FromStr for Version {
 /// What a version can do, as far as a proxy uses it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Features {
-    /// Without it there are no load balancers of this API at all.
+    /// The second version of the API: without it there are no load balancers.
     pub v2: bool,
     /// Direct server return.
     pub dsr: bool,

@@ -117,11 +117,11 @@ fn each_endpoint_costs_one_call() {
         let ip = format!("10.0.1.{number}");
         hcn.create_endpoint(network, Guid::derived(&ip), &remote(&ip)).unwrap();
     }
-    // The network is opened once, and once it is asked which id an object got.
+    // Two reads: the network is opened once, and the id that the first object got is queried once.
     assert_eq!((hcn.calls().writes, hcn.calls().reads), (100, 2));
 }
 
-/// An answer of the first version that fails says why, or says nothing.
+/// A failed answer of the first version may have a code or none.
 #[test]
 fn a_failure_of_the_first_version_has_its_own_code() {
     let fake = Fake::of(Version::NEWEST);

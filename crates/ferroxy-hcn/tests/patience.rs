@@ -47,7 +47,7 @@ fn a_call_that_hangs_fails_as_silence_and_nothing_overtakes_it() {
     assert_eq!(error.kind(), ErrorKind::Unknown);
     api.close(Kind::Network, Handle(7));
     fake.hang(false);
-    // It returns some time, and the handle that nobody waits for is closed.
+    // The hanging call returns at some time, and its handle, for which no caller waits, is closed.
     while let Err(error) = api.enumerate(Kind::Network, "{}") {
         assert_eq!(error.kind(), ErrorKind::Unknown);
         std::thread::yield_now();

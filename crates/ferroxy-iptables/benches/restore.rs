@@ -1,5 +1,5 @@
-//! What the host's iptables tools take for a cluster, in one plain commit and in portions: `cargo bench -p ferroxy-iptables
-//! --bench restore -- [services] [seconds]`. Runs in network namespaces of its own, and needs root.
+//! Measures the host's iptables tools with the rules of a cluster, in one plain commit and in portions: `cargo bench -p
+//! ferroxy-iptables --bench restore -- [services] [seconds]`. Runs in network namespaces of its own, and needs root.
 //!
 //! A plain restore of 10,000 Services by the nft variant takes hours: it is stopped after `seconds` (60).
 
@@ -71,7 +71,7 @@ fn main() {
         .unwrap();
 }
 
-/// What a loaded table costs afterwards.
+/// Measures operations on a table that is already full.
 fn follow_up(tools: &Tools, limits: &Limits) {
     let one = "*nat\n:KUBE-SEP-X - [0:0]\n-A KUBE-SEP-X -p tcp -j RETURN\nCOMMIT\n";
     measure("  one chain more", || restore(tools, one, limits));
@@ -94,7 +94,7 @@ fn measure<T>(what: &str, work: impl FnOnce() -> Result<T, Error>) {
     println!("{what}: {took:.2?}, {cpu:.2?} of CPU in the tool and the kernel{outcome}");
 }
 
-/// On a busy machine only this can be compared.
+/// The CPU time of ended child processes. Unlike wall-clock time, it can be compared on a busy machine.
 fn cpu_of_children() -> Duration {
     let stat = fs::read_to_string("/proc/self/stat").unwrap();
     let (_, fields) = stat.rsplit_once(") ").unwrap();
@@ -103,11 +103,11 @@ fn cpu_of_children() -> Duration {
     Duration::from_millis(ticks * 10)
 }
 
-/// As the original writes it, for Services with a cluster IP.
+/// Restore input as the original writes it, for Services with a cluster IP.
 fn cluster(services: usize) -> String {
     let mut text =
         String::from("*nat\n:KUBE-SERVICES - [0:0]\n:KUBE-NODEPORTS - [0:0]\n:KUBE-MARK-MASQ - [0:0]\n");
-    // Names are hashes: in no order.
+    // Chain names are hashes, so they are in no order.
     let service = |s: usize| format!("KUBE-SVC-{:016X}", scramble(s));
     let endpoint = |s: usize, e: usize| format!("KUBE-SEP-{:016X}", scramble(s * ENDPOINTS + e));
     for s in 0..services {

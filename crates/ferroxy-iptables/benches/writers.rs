@@ -1,5 +1,6 @@
-//! The life of a large cluster with each writer of rules: `cargo bench -p ferroxy-iptables --bench writers -- [services]
-//! [endpoints] [builtin|nft|builtin-legacy|legacy]`. Runs in network namespaces of its own, and needs root.
+//! Measures each writer of rules, from the first sync of a large cluster to cleanup: `cargo bench -p ferroxy-iptables
+//! --bench writers -- [services] [endpoints] [builtin|nft|builtin-legacy|legacy]`. Runs in network namespaces of its own,
+//! and needs root.
 
 #![allow(
     clippy::unwrap_used,
@@ -90,7 +91,7 @@ fn timed(writer: &str, what: &str, times: u32, work: impl FnOnce() -> String) {
     println!("{writer:14} {what:26} {wall:>8.0} ms  CPU: {user:>6.0} own, {system:>6.0} kernel  {said}");
 }
 
-/// Seconds of this process and of its children that have ended: their own, and the kernel's for them.
+/// The user and system CPU seconds of this process and its ended children.
 fn cpu() -> (f64, f64) {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
     let fields: Vec<f64> =

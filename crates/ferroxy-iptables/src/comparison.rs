@@ -1,4 +1,4 @@
-//! Compares the rules of some Services before and after a change. Where in a shared chain a rule goes is known to the ledger.
+//! Compares the rules of some Services before and after a change. The ledger adds the positions in shared chains.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ pub(crate) struct Comparison<'a> {
     pub(crate) dispatch: BTreeMap<(Family, Dispatch), Vec<Edit<'a>>>,
 }
 
-/// What changes among the rules of one Service in a shared chain.
+/// The change of one Service's rules in a shared chain.
 #[derive(Debug)]
 pub(crate) struct Edit<'a> {
     pub(crate) service: &'a ServiceName,

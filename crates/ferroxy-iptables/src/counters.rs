@@ -1,5 +1,5 @@
-//! The nfacct packet counters that our rules use, where the kernel has them: created, read and removed. Which rules count is
-//! decided in `program.rs` and `render.rs`.
+//! Creates, reads and removes the nfacct packet counters that our rules use, if the kernel has nfacct. `program.rs` and
+//! `render.rs` decide which rules count.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use crate::program::COUNTERS;
 
-/// How long to wait for the kernel to free the counters. Where rules of others use one, all of it.
+/// How long to wait for the kernel to free the counters. If rules of another program use a counter, we wait the full time.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -32,7 +32,7 @@ pub fn create() -> Result<bool, Error> {
     unless_missing(COUNTERS.into_iter().try_for_each(|name| connection.ensure(name)))
 }
 
-/// What `create` would return, without creating anything.
+/// Returns the same as `create`, without creating anything.
 pub fn can_be_created() -> Result<bool, Error> {
     let mut connection = Connection::open()?;
     unless_missing(COUNTERS.into_iter().try_for_each(|name| connection.read(name).map(drop)))

@@ -1,4 +1,4 @@
-//! Two States to a Plan that turns one into the other.
+//! Computes the Plan that turns one State into another.
 //!
 //! A chain that differs is rewritten, unless it is long and only a few of its rules differ: KUBE-SERVICES has a rule for
 //! every frontend of the cluster, and a change of one Service must not rewrite all of them.
@@ -10,8 +10,8 @@ use crate::program::is_shared;
 use crate::rule::target;
 use crate::state::{Rules, State, Table};
 
-/// How many single rules are edited before it is cheaper to rewrite the chain. To delete a rule the tool compares it
-/// with those before it; to add one it reads and sends it, which costs about ten comparisons.
+/// How many single rules are edited at most before the chain is rewritten instead. To delete a rule, the tool compares it with
+/// all rules before it; to rewrite a chain, it reads and sends every rule, and each costs about ten comparisons.
 pub(crate) const MOST_EDITS: usize = 10;
 
 /// The Plan that turns `seen` into `wanted`; empty if they are equal. A chain that the kubelet uses, too, stays as it is if
@@ -28,7 +28,7 @@ pub fn diff(seen: &State, wanted: &State) -> Plan {
     plan
 }
 
-/// `wanted`, and all other chains of `seen` with the rules that jump to them: turning `seen` into this removes no Service.
+/// `wanted`, plus all other chains of `seen` and the rules that jump to them: turning `seen` into the result removes no Service.
 pub fn keeping_the_unknown(seen: &State, mut wanted: State) -> State {
     for (place, table) in &mut wanted.tables {
         let Some(seen) = seen.tables.get(place) else { continue };
@@ -79,7 +79,7 @@ fn rewrite(chain: &str, seen: &Rules, wanted: &Rules) -> Vec<Op> {
         .unwrap_or_else(|| vec![Op::Write { chain: chain.into(), rules: wanted.clone() }])
 }
 
-/// The few single rules that differ; `None` if they are not few, or what stays would have to change its order.
+/// Edits of single rules; `None` if many rules differ, or if rules that stay would have to change their order.
 fn edits(chain: &str, seen: &Rules, wanted: &Rules) -> Option<Vec<Op>> {
     let (before, after): (HashSet<&str>, HashSet<&str>) = (seen.iter().collect(), wanted.iter().collect());
     let count = before.symmetric_difference(&after).count();
@@ -110,15 +110,16 @@ fn edits(chain: &str, seen: &Rules, wanted: &Rules) -> Option<Vec<Op>> {
     Some(ops)
 }
 
-/// Rules to put before the rule that has a place now.
+/// Rules to insert before the rule that is at `place` now.
 #[derive(Debug)]
 pub(crate) struct Gap {
     pub(crate) place: usize,
     pub(crate) rules: Vec<Box<str>>,
 }
 
-/// Fills gaps, given from top to bottom. From bottom to top, so that earlier insertions do not move later places; within a
-/// gap downwards, so that each rule is inserted before one that exists. `end` is the place after the last existing rule.
+/// Inserts the rules of `gaps`, which are sorted from top to bottom. Works from bottom to top, so that an insertion does not
+/// move the places of later ones; within a gap downwards, so that each rule is inserted before one that exists. `end` is the
+/// place after the last existing rule.
 pub(crate) fn fill(chain: &str, gaps: Vec<Gap>, end: usize) -> impl Iterator<Item = Op> {
     gaps.into_iter().rev().flat_map(move |gap| {
         let rules = gap.rules.into_iter().enumerate();
@@ -129,8 +130,8 @@ pub(crate) fn fill(chain: &str, gaps: Vec<Gap>, end: usize) -> impl Iterator<Ite
     })
 }
 
-/// Corrects our jumps in a built-in chain without touching rules of others. From the last jump upwards, jumps stay as long
-/// as they exist in order; all above the first that does not are inserted at the top, where the original puts its own.
+/// Corrects our jumps in a built-in chain without touching rules of others. From the last wanted jump upwards, jumps stay as
+/// long as they exist in order. The first missing jump and all above it are inserted at the top, where the original puts its own.
 fn jumps(chain: &str, seen: &Rules, wanted: &Rules) -> Vec<Op> {
     if seen == wanted {
         return Vec::new();
@@ -138,7 +139,7 @@ fn jumps(chain: &str, seen: &Rules, wanted: &Rules) -> Vec<Op> {
     let wanted: Vec<&str> = wanted.iter().collect();
     let mut surplus: Vec<Option<&str>> = seen.iter().map(Some).collect();
     let (mut above, mut missing) = (surplus.len(), wanted.len());
-    // Of two equal rules the first is deleted, perhaps the one that should stay: then all are inserted again.
+    // `-D` deletes the first of two equal rules, perhaps the one that should stay: with duplicates, all jumps are inserted again.
     let has_twins = seen.iter().collect::<HashSet<_>>().len() != surplus.len();
     while missing > 0
         && !has_twins

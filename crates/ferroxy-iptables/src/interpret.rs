@@ -18,7 +18,7 @@ pub fn interpret(state: &State, packet: &Packet) -> Verdict {
     trace(state, packet).verdict
 }
 
-/// The same, with the rules that had an effect, for the first of the possible endpoints.
+/// Like [`interpret`], with the rules that had an effect on the way to the first of the possible endpoints.
 pub fn trace(state: &State, packet: &Packet) -> Trace {
     let family = Family::of(packet.destination);
     if Family::of(packet.source) != family {
@@ -47,7 +47,7 @@ pub fn trace(state: &State, packet: &Packet) -> Trace {
     Trace { verdict, steps: first.steps }
 }
 
-/// How a filter rule ended the packet.
+/// A final verdict of a filter rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     Drop,
@@ -71,7 +71,7 @@ struct Run<'a> {
     state: &'a State,
     packet: &'a Packet,
     family: Family,
-    /// Which of the random matches applies in this run, and how many there were.
+    /// The index of the random match that holds in this run, and the number of random matches evaluated so far.
     choice: usize,
     throws: usize,
     /// The conditions of the current rule record the client (`-m recent --set`).
@@ -136,7 +136,7 @@ impl<'a> Run<'a> {
     }
 
     fn chain(&mut self, table: &'a Table, name: &str, rules: &Rules, depth: u8) -> Flow {
-        // The kernel refuses loops when a rule is added; this is for States that never were in a kernel.
+        // The kernel refuses loops when a rule is added. The limit is for States that never were in a kernel.
         const DEEPEST: u8 = 16;
         if depth > DEEPEST {
             return Flow::End(End::Drop);
@@ -171,7 +171,7 @@ impl<'a> Run<'a> {
                 self.records_client = true;
                 return Some(true);
             }
-            // No client was recorded before: affinity is runtime data.
+            // Affinity is runtime data of the kernel, not part of a State: no client is recorded.
             "--rcheck" => return Some(false),
             _ => {}
         }

@@ -2,7 +2,7 @@
 //!
 //! Pure. The cost of a Plan is the size of the change: the changed Services are rendered twice (before and after) and
 //! compared; no other Service is rendered. (The position of a rule in a shared chain is the sum of the other Services'
-//! numbers of rules.) A change is entered after the kernel accepted it.
+//! numbers of rules.) A change is recorded after the kernel accepted it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub struct Ledger {
     /// How many rules each acknowledged Service has.
     extents: BTreeMap<ServiceName, Extent>,
     size: ClusterSize,
-    /// The sums, for metrics.
+    /// The totals of all extents, for metrics.
     own_rules: [u64; Family::ALL.len()],
     shared_rules: [[u64; Dispatch::ALL.len()]; Family::ALL.len()],
 }
@@ -42,7 +42,7 @@ struct Extent {
 /// A Service, and how many rules it has.
 type Entry = (Arc<ServiceIntent>, Extent);
 
-/// What to enter after a Plan was applied.
+/// What to record after a Plan was applied.
 #[derive(Debug, Default)]
 pub struct Settlement {
     services: Vec<(ServiceName, Option<Entry>)>,
@@ -120,13 +120,13 @@ impl Ledger {
         constant as u64 + shared + own
     }
 
-    /// Creates the chains without Services, in a kernel that has none of ours.
+    /// The Plan that creates the chains that always exist, in a kernel without chains of ours.
     pub fn plan_program(&self) -> Plan {
         let program = Intent { node: self.node().clone(), ..Intent::default() };
         diff(&State::default(), &render(&program, self.parameters, &self.families))
     }
 
-    /// The Plan for another node and other parameters. All rules depend on them: this renders everything, unless nothing
+    /// The Plan for another node and other parameters. All rules depend on them, so this renders everything, unless no value
     /// that rules depend on differs.
     pub fn plan_node(&self, node: &NodeIntent, parameters: Parameters) -> Plan {
         if self.has_same_rules(node, parameters) {
@@ -170,7 +170,7 @@ impl Ledger {
         let size = self.size_after(&changes);
         let same_form = |family: &Family| self.size.is_large(*family) == size.is_large(*family);
         if !self.families.iter().all(same_form) {
-            // All rules for endpoints lose or get their comments.
+            // A family crosses the limit for large clusters: all rules for its endpoints lose or get their comments.
             let changes: Vec<Change> =
                 changes.iter().map(|(name, wanted)| ((*name).clone(), wanted.cloned())).collect();
             let (wanted, settlement) = self.whole(self.node(), self.parameters, &changes);
@@ -214,7 +214,7 @@ impl Ledger {
         self.size = settlement.size;
     }
 
-    /// Which of the changed Services owns the rule or chain in a line of restore input. For a line that the tool refused.
+    /// The changed Service that owns the rule or chain in a line of restore input that the tool refused.
     pub fn owner<'c>(&self, changes: &'c [Change], line: &str) -> Option<&'c ServiceName> {
         // A declaration begins with the chain, everything else with a command.
         let about = line.strip_prefix(':').or_else(|| line.split_once(' ').map(|(_, rest)| rest))?;

@@ -5,7 +5,7 @@
 //! people know: [`text`] reads the output of `iptables-save`, and a Plan prints as input of `iptables-restore`.
 //! `program.rs` has the constant chains, `render.rs` those of a Service.
 //!
-//! [`xt`] is a rule as a value, between its text and the forms that the kernel takes.
+//! [`xt`] has a rule as a value and converts it between its text and the kernel's formats.
 //!
 //! Linux only: a [`Door`](door::Door) reads the rules of one family and applies a Plan to them, over netlink or with the host's
 //! `iptables-save` and `iptables-restore`, which `tool/` runs. [`Iptables`] is the dataplane, [`MODE`] describes it.

@@ -1,5 +1,4 @@
-//! Takes rules apart word by word: the conditions, and the target if they hold. What a condition means is the caller's
-//! knowledge.
+//! Takes rules apart word by word: the conditions, and the target if they hold. The caller decides what a condition means.
 
 use ferroxy_core::{Origin, Packet};
 
@@ -14,7 +13,7 @@ pub struct Target<'r> {
 }
 
 /// The target, if all conditions of the rule hold. `holds` gets each option and takes the option's values from the words
-/// that follow; with `None` for an unknown option the rule does not match.
+/// that follow. If it returns `None`, for an unknown option, the rule does not match.
 pub fn target_if<'r>(
     rule: &'r str,
     mut holds: impl FnMut(&str, &mut dyn Iterator<Item = &'r str>) -> Option<bool>,

@@ -74,7 +74,7 @@ const METRICS: &[Metric] = &[
     metrics::SWEPT_CONNECTIONS,
 ];
 
-/// Works without tools as well; a host that has none is not made to use this mode unless it is asked for.
+/// The mode works without tools, too. But a host without tools does not get this mode by default.
 #[cfg(target_os = "linux")]
 fn available() -> Result<(), String> {
     match crate::tool::Tools::are_installed(Family::V4) {

@@ -32,7 +32,7 @@ pub enum Op {
         chain: Box<str>,
         rule: Box<str>,
     },
-    /// Before the rule that is at this position now. The first position is 1.
+    /// Inserts a rule before the rule that is at this position now. The first position is 1.
     Insert {
         chain: Box<str>,
         place: usize,
@@ -72,7 +72,7 @@ impl Plan {
         }
     }
 
-    /// What is removed, for people: `14 chains of ip nat`. Where only jumps go, `2 rules of ip filter`.
+    /// The removals as text for users: `14 chains of ip nat`, or `2 rules of ip filter` if only jumps are removed.
     pub fn removals(&self) -> Vec<String> {
         let removal = |(&(family, table), ops): (&(Family, TableName), &Vec<Op>)| {
             let family = if family == Family::V4 { "ip" } else { "ip6" };
@@ -106,8 +106,8 @@ impl Op {
         }
     }
 
-    /// Chains of endpoints, then chains that jump to them, then chains that jump to those. Deleted rules before added ones:
-    /// the positions of the latter are counted after the deletions.
+    /// Chains of endpoints, then chains that jump to them, then chains that jump to those. Rules are deleted before others are
+    /// added: the positions of added rules are counted after the deletions.
     fn rank(&self) -> u8 {
         match self {
             Op::Write { chain, .. } => written_as(chain),

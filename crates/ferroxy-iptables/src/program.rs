@@ -115,8 +115,8 @@ pub fn owns(table: TableName, chain: &str) -> bool {
     }
 }
 
-/// A chain that the kubelet keeps as well: we put our rule into it when we have one, and otherwise leave it and what
-/// leads to it as they are. It is never removed.
+/// A chain that the kubelet uses, too. If we have a rule for it, we write that rule; otherwise we leave the chain and the
+/// jumps to it as they are. We never remove it.
 pub fn is_shared(chain: &str) -> bool {
     chain == FIREWALL
 }

@@ -17,7 +17,7 @@ use crate::state::{Rules, State, TableName};
 /// With more endpoints than this in a family, the rules for endpoints have no comments, to be smaller.
 pub const LARGE_CLUSTER: u64 = 1000;
 
-/// What one Service has: its own chains, all in `nat`, and its rules in shared chains.
+/// The chains and rules of one Service: its own chains, all in `nat`, and its rules in shared chains.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Fragment {
     pub chains: BTreeMap<(Family, Box<str>), Rules>,
@@ -76,7 +76,7 @@ pub fn render(intent: &Intent, parameters: Parameters, families: &[Family]) -> S
     render_telling(intent, parameters, families, |_, _| {})
 }
 
-/// The same; `tell` gets the part of each Service.
+/// Like [`render`]; `tell` gets the fragment of each Service.
 pub fn render_telling(
     intent: &Intent,
     parameters: Parameters,
@@ -114,7 +114,7 @@ pub fn render_telling(
     state
 }
 
-/// What one Service is, in these families.
+/// Renders one Service, in these families.
 pub fn fragment(service: &ServiceIntent, surroundings: Surroundings<'_>, families: &[Family]) -> Fragment {
     let mut fragment = Fragment::default();
     for port in service.ports.iter().filter(|port| families.contains(&port.family)) {
@@ -215,7 +215,7 @@ impl<'a> PortWriter<'a> {
             let external = self.names.chain(name::EXTERNAL);
             let to = self.to(frontend, "", &Comment::new(format_args!("{}", self.label)));
             let rules = self.dispatch(fragment, Dispatch::NodePorts);
-            // Only counts the use of node ports on loopback addresses.
+            // An extra rule that counts the use of node ports on loopback addresses.
             if self.parameters.nfacct && self.node.family(self.port.family).node_ports_on_loopback {
                 let counted = program::counted_by(self.parameters, LOCALHOST_ACCEPTED);
                 rules.push(format_args!("-d 127.0.0.0/8 {to} {counted}-j {external}"));
@@ -330,7 +330,7 @@ impl<'a> PortWriter<'a> {
         rules.push(format_args!("{comment}"));
     }
 
-    /// The endpoints for one traffic policy: the chain that chooses, and the chains of those it chooses from.
+    /// Writes the endpoints for one traffic policy: the chain that chooses an endpoint, and the chain of each endpoint.
     fn pool(&self, prefix: &str, pool: &[Endpoint], fragment: &mut Fragment) {
         if pool.is_empty() {
             return;

@@ -12,7 +12,7 @@ use ferroxy_core::intent::LocalDetector;
 pub struct Comment(String);
 
 impl Comment {
-    /// The kernel has 256 bytes, the last one is zero.
+    /// The kernel's buffer has 256 bytes, including the terminating zero.
     const LONGEST: usize = 255;
 
     pub fn new(text: fmt::Arguments<'_>) -> Comment {

@@ -22,11 +22,11 @@ impl Ruleset for State {
         interpret::trace(self, packet)
     }
 
-    /// Built-in chains contain our jumps only.
     fn choice_of_endpoints(&self) -> Option<ChoiceOfEndpoints> {
         Some(ChoiceOfEndpoints::ByClient)
     }
 
+    /// Built-in chains contain our jumps only.
     fn to_json(&self) -> Value {
         let tables = self.tables.iter().map(|((family, name), table)| {
             let chains = table.jumps.iter().chain(&table.chains);

@@ -9,7 +9,7 @@ pub fn masquerade_mark(values: &contract::Settings) -> u32 {
     1 << (values.number(&MASQUERADE_BIT) & 31)
 }
 
-/// Enters what concerns the Intent into the policy.
+/// Copies the settings that affect the Intent into the policy.
 pub fn shape(values: &contract::Settings, policy: &mut Policy) {
     policy.masquerade_all = values.truth(&MASQUERADE_ALL);
     policy.node_ports_on_loopback = values.truth(&LOCALHOST_NODE_PORTS);

@@ -10,7 +10,7 @@ use ferroxy_core::Family;
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct State {
-    /// Without tables that have nothing of ours.
+    /// Only tables that contain chains or jumps of ours.
     pub tables: BTreeMap<(Family, TableName), Table>,
 }
 
@@ -37,7 +37,7 @@ pub struct Rules {
 }
 
 impl State {
-    /// A table that the host has anyway, without chains and jumps of ours, is nothing of ours.
+    /// Tables of the host without chains and jumps of ours do not count.
     pub fn is_empty(&self) -> bool {
         self.tables.values().all(Table::is_empty)
     }

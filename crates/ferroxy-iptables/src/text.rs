@@ -18,13 +18,13 @@ pub fn parse(family: Family, text: &str) -> State {
     reader.finish()
 }
 
-/// Reads it line by line, for output that is too large to be kept.
+/// Reads the output line by line, because it can be too large to be kept.
 #[derive(Debug)]
 pub struct Reader {
     family: Family,
     /// Which chains are ours.
     owns: fn(TableName, &str) -> bool,
-    /// The table the lines are about, if it is one of ours.
+    /// The table that the current lines belong to, if it is in [`TableName`].
     table: Option<(TableName, Table)>,
     state: State,
 }
@@ -34,7 +34,7 @@ impl Reader {
         Reader::of(family, owns)
     }
 
-    /// For a mode that has other chains.
+    /// For a mode that owns other chains.
     pub fn of(family: Family, owns: fn(TableName, &str) -> bool) -> Reader {
         Reader { family, owns, table: None, state: State::default() }
     }

@@ -1,4 +1,4 @@
-//! Notices changes that others make to chains of the nft variant: they are chains of nf_tables, whose notifications name them.
+//! Watches the chains of the nft variant for changes by other programs: notifications of nf_tables name the changed chain.
 //! (Legacy tables send no notifications.) ipvs mode uses this for its rules, too.
 
 use ferroxy_dataplane::Failure;
@@ -12,7 +12,7 @@ use crate::state::TableName;
 /// Whether a chain is the mode's own.
 pub type Owns = fn(TableName, &str) -> bool;
 
-/// What the watch saw of others.
+/// An event that another program caused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seen {
     /// A change of our chains, or of chains that contain our jumps.
@@ -21,8 +21,8 @@ pub enum Seen {
     Commit(u32),
 }
 
-/// Notifies of changes of our chains, and of chains that contain our jumps; `seen` is called before that. Processes that are
-/// given to the Ignorer are left out.
+/// Calls `seen` for each event, and then `notify` if our chains, or chains that contain our jumps, changed. Changes by
+/// processes that are registered with the [`Ignorer`] are left out.
 pub fn watch_chains(
     owns: Owns,
     seen: impl Fn(Seen) + Send + 'static,

@@ -1,5 +1,5 @@
-//! Ring 1: both variants without their tools, against the tools: the same bytes in the kernel, and the tool treats our rules as
-//! its own. Needs root.
+//! Ring 1: both variants without their tools, compared with the tools: the bytes in the kernel are the same, and the tool treats
+//! our rules as its own. Needs root.
 
 #![allow(
     clippy::unwrap_used,
@@ -67,7 +67,7 @@ fn what_is_written_is_byte_for_byte_what_the_tool_writes() {
     }
 }
 
-/// Whatever version the tool has: each reads what the other wrote, and removes it.
+/// With any version of the tool, each writer reads and removes what the other wrote.
 #[test]
 fn writers_agree_on_every_ruleset() {
     if !require(&[Capability::NetworkNamespaces, Capability::NfTables]) {
@@ -136,7 +136,7 @@ fn the_two_writers_take_over_from_each_other_without_writing_anything() {
             assert_eq!(host.start(&intent).receipt.commits, 0, "{writer:?}");
             assert_eq!(host.generation(), generation, "{writer:?}");
         }
-        // And each goes on with what the other wrote.
+        // And each continues from the rules that the other wrote.
         for (writer, number) in [(TOOL, 30), (BUILTIN, 31), (TOOL, 32)] {
             host.dataplane = writer.dataplane(Limits::default());
             host.start(&intent);

@@ -1,5 +1,5 @@
 //! Conformance of the rules. Ring 0: for every recorded case the rules are those of the original, and every recorded probe
-//! follows from them. Ring 2: the real tools of both variants print them back so after a start. No packets.
+//! follows from them. Ring 2: after a start, the real tools of both variants print the same rules. No packets.
 
 #![allow(
     clippy::unwrap_used,
@@ -47,8 +47,8 @@ fn recorded(case: &Case) -> State {
     state
 }
 
-/// The original puts Services in any order: the rules of each together, Services by name. What belongs to no Service
-/// stays where it is, at the end.
+/// Sorts the rules by Service name, because the original puts Services in any order. The rules of a Service stay together;
+/// rules of no Service stay at the end.
 fn by_service(rules: &Rules) -> Rules {
     let service = |rule: &&str| {
         let comment = rule.split_once("--comment \"").map_or("~", |(_, comment)| comment);
@@ -79,8 +79,8 @@ fn every_recorded_ruleset_is_rendered_exactly() {
     }
 }
 
-/// What is written, with the real tools and without them, is what the tools print, and that is what the original wrote. What
-/// the tools wrote, we read as they print it.
+/// With the real tools and without them, the written rules are those that the tools print, and those that the original wrote.
+/// We read rules of the tools as the tools print them.
 #[test]
 fn every_recorded_ruleset_comes_back_from_the_kernel_exactly() {
     if !require(&[Capability::NetworkNamespaces, Capability::NfTables]) {

@@ -32,7 +32,7 @@ use proptest::test_runner::TestRunner;
 use rustix::fs::{FlockOperation, flock};
 use support::{changes, turned_into};
 
-/// All but counters and what the tool says about itself.
+/// The saved lines, without counters and without the tool's own comments.
 fn rules(saved: &[String]) -> Vec<String> {
     let lines = saved.iter().flat_map(|saved| saved.lines()).filter(|line| !line.starts_with('#'));
     lines
@@ -80,7 +80,7 @@ fn a_start_writes_what_is_missing_and_a_restart_nothing() {
         assert_eq!(host.dataplane.preview(&intent).unwrap().text, "");
         assert_eq!(host.dataplane.verify().unwrap().operations, 0);
         assert_eq!(host.generation(), before, "nothing was written");
-        // Less and other than before: only that.
+        // Fewer Services, and another one: only the difference is written.
         host.restart();
         let outcome = host.start(&cluster(1..21));
         assert!(outcome.receipt.messages < 60, "{outcome:?}");
@@ -138,7 +138,7 @@ fn one_endpoint_costs_its_own_service_only() {
         let (before, after) = (untouched.to_string(), host.state().to_string());
         let gone = before.lines().filter(|line| !after.lines().any(|other| other == *line)).count();
         assert!(gone <= 6, "{gone} lines changed");
-        // A Service that comes edits the chain that all share, and does not rewrite it.
+        // A new Service edits the chain that all Services share, and does not rewrite it.
         let (name, come) = service(900, 0..1);
         assert!(host.change(vec![(name, Some(come))]).receipt.messages <= 9);
         assert_eq!(host.state().to_string(), host.wanted());
@@ -157,7 +157,7 @@ fn a_service_that_is_refused_holds_back_no_other() {
         assert_eq!(host.dataplane.acknowledged().len(), 3);
         assert_eq!(host.state().to_string(), host.wanted());
 
-        // Its neighbours change in `filter` and in `nat` in the same restore.
+        // Other Services change in `filter` and in `nat` in the same restore.
         let (other, without) = service(1, 0..0);
         let (new, come) = service(6, 0..2);
         let outcome =
@@ -170,7 +170,7 @@ fn a_service_that_is_refused_holds_back_no_other() {
     });
 }
 
-/// A tool that, when it is about a certain Service, does all but the last table and then fails without a word about why.
+/// A tool that, if the input contains a certain Service, applies all but the last table and then fails without an error message.
 #[test]
 fn a_restore_that_fails_half_way_is_made_good() {
     with_hosts(|host| {
@@ -193,7 +193,7 @@ fn a_restore_that_fails_half_way_is_made_good() {
         host.change(vec![(other, Some(fewer))]);
         assert_eq!(host.state().to_string(), host.wanted());
 
-        // At the start, nobody else is held back either.
+        // At the start, the refused Service does not hold back the others either.
         host.restart();
         host.dataplane.cleanup().unwrap();
         let mut intent = cluster(0..3);
@@ -235,7 +235,7 @@ fn drift_is_mended_and_foreign_rules_stay() {
             "*nat\n-I KUBE-SERVICES -p icmp -j ACCEPT\nCOMMIT\n",
             "*filter\n-D FORWARD 2\nCOMMIT\n",
             "*nat\n:KUBE-SEP-AAAAAAAAAAAAAAAA - [0:0]\nCOMMIT\n",
-            // A rule of the same size in the place of another.
+            // Replaces a rule with one of the same size.
             "*nat\n-R KUBE-MARK-MASQ 1 -j MARK --set-xmark 0x8000/0x8000\nCOMMIT\n",
         ];
         for edit in edits {
@@ -259,7 +259,7 @@ fn drift_is_mended_and_foreign_rules_stay() {
         after.sort();
         assert_eq!(after, before, "others' rules are as they were");
 
-        // A foreign rule above ours is no drift of ours.
+        // A foreign rule above ours is not drift.
         host.edit("*nat\n-I PREROUTING -p icmp -j MINE\nCOMMIT\n");
         assert_eq!(host.dataplane.verify().unwrap().operations, 0);
         let nat = &host.save()[0];
@@ -273,7 +273,7 @@ fn a_change_after_a_flush_mends_what_was_flushed() {
     with_hosts(|host| {
         host.start(&cluster(0..5));
         host.edit("*nat\n-F\nCOMMIT\n");
-        // One that removes a rule from a chain in which it no longer is.
+        // This change removes a rule from a chain that no longer contains it.
         let gone = (service(2, 0..0).0, None);
         assert_eq!(host.change(vec![gone]).refused, []);
         assert_eq!(host.state().to_string(), host.wanted());
@@ -313,7 +313,7 @@ fn cleanup_leaves_no_trace() {
         assert!(removed.contains(&"125 chains of ip nat".to_owned()), "{removed:?}");
         let ours: Vec<String> =
             rules(&host.save()).into_iter().filter(|line| !before.contains(line)).collect();
-        // What the kubelet has as well, and what `filter` OUTPUT, which had no rule before, has of it.
+        // Only KUBE-FIREWALL, which the kubelet uses, too, and the jump to it in `filter` OUTPUT, which had no rule before.
         assert!(ours.iter().all(|line| line.contains("KUBE-FIREWALL")), "{ours:?}");
         let left: Vec<String> =
             rules(&host.save()).into_iter().filter(|line| !line.contains("KUBE-FIREWALL")).collect();

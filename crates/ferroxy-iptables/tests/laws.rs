@@ -48,7 +48,7 @@ fn carry_out(kernel: &mut Kernel, plan: &Plan) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// What a save tool might print, and much that it would not.
+/// Output that a save tool might print, and much that it would not.
 fn saved() -> impl Strategy<Value = String> {
     let line = prop_oneof![
         Just("*nat".to_owned()),
@@ -60,7 +60,7 @@ fn saved() -> impl Strategy<Value = String> {
     prop::collection::vec(line, 0..20).prop_map(|lines| lines.join("\n"))
 }
 
-/// Committed, with the fix of what it shows.
+/// Seeds of counterexamples. They are committed with the fix.
 const COUNTEREXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/proptest-regressions/laws.txt");
 
 proptest! {
@@ -89,7 +89,7 @@ proptest! {
         }
     }
 
-    /// The same is done to bytes that nobody thought of in `fuzz/targets/iptables.rs`.
+    /// The fuzzer in `fuzz/targets/iptables.rs` does the same with arbitrary bytes.
     #[test]
     fn whatever_is_read_prints_as_something_that_reads_the_same(text in saved()) {
         for family in Family::ALL {
@@ -152,7 +152,7 @@ proptest! {
         let mut ledger = Ledger::new(&Family::ALL, parameters, intent.node.clone());
         let mut kernel = Kernel::new();
         carry_out(&mut kernel, &ledger.plan_program())?;
-        // Several events at once, too: Services that change together meet in the shared chains.
+        // Several events at once, too: Services that change together edit the same shared chains.
         for events in cluster.events.chunks(3) {
             let (before, seen) = (intent.clone(), kernel.state());
             for event in events {
@@ -170,7 +170,7 @@ proptest! {
         }
     }
 
-    /// Whoever flushes, deletes or adds something of ours: the diff mends it and leaves the rest alone.
+    /// After another program flushes, deletes or adds rules of ours, the diff repairs them and leaves the rest alone.
     #[test]
     fn drift_is_mended(cluster in iptables_clusters(), salt in any::<prop::sample::Index>()) {
         let wanted = rendered(&cluster, Parameters::default());
@@ -290,7 +290,7 @@ mod size {
         assert_eq!(ledger.rule_count(Family::V4, TableName::Nat), rules as u64);
     }
 
-    /// 1,000 endpoints have comments, 1,001 have not, and the way back.
+    /// With 1,000 endpoints there are comments, with 1,001 there are none; in both directions.
     #[test]
     fn a_cluster_that_becomes_large_loses_its_comments() {
         let mut ledger = ledger(100, 10);

@@ -70,7 +70,7 @@ fn chains(saved: &str) -> BTreeMap<String, Vec<String>> {
     chains
 }
 
-/// Services with as many endpoints each, as the original writes them; and jumps there.
+/// Rules for this many Services with this many endpoints each, as the original writes them; and jumps to them.
 fn cluster(services: usize, endpoints: usize) -> String {
     let mut text = String::from("*nat\n:KUBE-SERVICES - [0:0]\n:KUBE-MARK-MASQ - [0:0]\n");
     let each = |put: &mut dyn FnMut(usize, usize)| {
@@ -125,7 +125,7 @@ fn portions_end_where_the_whole_ends() {
         }
         let plain = Namespace::new("plain").unwrap();
         let saved = || chains(&save_text(tools, Some("nat"), &Limits::default()).unwrap());
-        // 2,100 chains: enough for two portions. Then most of it goes again.
+        // 2,100 chains: enough for two portions. Then most of them are removed.
         let (large, small) = (cluster(300, 6), cluster(10, 6));
         let (before, after) = (chains(&large), chains(&small));
         let gone: Vec<&String> = before.keys().filter(|name| !after.contains_key(*name)).collect();
@@ -149,7 +149,7 @@ fn portions_end_where_the_whole_ends() {
     });
 }
 
-/// A file without a name, for a tool that is run without us.
+/// An anonymous file that is the input of a tool, for a tool that this test starts itself.
 fn memory_file(text: &str) -> i32 {
     use std::os::fd::IntoRawFd;
     let fd = rustix::fs::memfd_create("input", rustix::fs::MemfdFlags::empty()).unwrap();
@@ -384,7 +384,7 @@ fn the_hosts_own_choice_is_found() {
 #[test]
 fn settings_are_of_the_namespace() {
     with_variant(Variant::NfTables, |_| {
-        // A new namespace starts with what the host's has, or not: depends on devconf_inherit_init_net.
+        // Whether a new namespace inherits the host's value depends on devconf_inherit_init_net.
         fs::write("/proc/sys/net/ipv4/conf/all/route_localnet", "0").unwrap();
         assert!(!sysctl::route_localnet().unwrap());
         sysctl::set_route_localnet().unwrap();

@@ -1,4 +1,4 @@
-//! Ring 1 and 2: what we write, the real tools print back as we meant it, nft and legacy alike. In namespaces of their own.
+//! Ring 1 and 2: the real tools, nft and legacy alike, print back what we write. In namespaces of their own.
 
 #![allow(
     clippy::unwrap_used,
@@ -26,7 +26,7 @@ use support::{changes, turned_into};
 const VARIANTS: [&str; 2] = ["nft", "legacy"];
 const FOREIGN: &str = "-A INPUT -p icmp -j ACCEPT";
 
-/// A host with a foreign rule in a chain where ours go too.
+/// A host with a foreign rule in a chain that also gets our rules.
 struct Host {
     namespace: Namespace,
     variant: &'static str,

@@ -7,7 +7,7 @@ use crate::plan::{Op, Plan};
 use crate::state::{Balancer, Frontend, State};
 
 pub fn diff(seen: &State, wanted: &State) -> Plan {
-    // HNS cannot change an endpoint, and deletes none that a load balancer names.
+    // HNS cannot change an endpoint, and refuses to delete one that a load balancer names.
     let replaced: BTreeSet<IpAddr> = seen
         .endpoints
         .iter()
@@ -34,14 +34,14 @@ pub fn diff(seen: &State, wanted: &State) -> Plan {
     ops.into_iter().collect()
 }
 
-/// Endpoints that are made anew, and the load balancers that name them. What other groups name does not wait for this one.
+/// Endpoints that must be recreated, and the load balancers that name them. Other groups do not wait for this one.
 #[derive(Debug, Default)]
 struct Group {
     ips: BTreeSet<IpAddr>,
     frontends: BTreeSet<Frontend>,
 }
 
-/// The endpoints that must be made anew, as connected by load balancers that name several of them.
+/// The endpoints that must be recreated, in groups: a load balancer that names several of them puts them into one group.
 fn groups(seen: &State, wanted: &State, replaced: &BTreeSet<IpAddr>) -> Vec<Group> {
     let mut names: BTreeMap<Frontend, BTreeSet<IpAddr>> = BTreeMap::new();
     let mut named_by: BTreeMap<IpAddr, Vec<Frontend>> = BTreeMap::new();
@@ -73,7 +73,7 @@ fn groups(seen: &State, wanted: &State, replaced: &BTreeSet<IpAddr>) -> Vec<Grou
     groups
 }
 
-/// Load balancers do without these endpoints for the time being, or are away if they have no others.
+/// Recreates the endpoints of a group. Meanwhile its load balancers do without them, or are deleted if they have no others.
 fn replace(ops: &mut Vec<Op>, wanted: &State, group: &Group, replaced: &BTreeSet<IpAddr>) {
     let mut after = Vec::new();
     for at in &group.frontends {

@@ -1,7 +1,7 @@
-//! What is wanted of HNS, Service by Service, and what of it is in force.
+//! The Services that are wanted, and those that are in force in HNS.
 //!
-//! Pure. A change is entered as wanted before it is tried: what an attempt leaves half-done is found by what was wanted. It is
-//! entered as in force when HNS has all of it. The cost of a change is the size of the changed Services.
+//! Pure. A change is recorded as wanted before the attempt: objects that a failed attempt leaves are found by it. It is
+//! recorded as in force when HNS has all of it. The cost of a change is the size of the changed Services.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -18,13 +18,13 @@ use crate::surroundings::Surroundings;
 pub struct Ledger {
     acknowledged: Acknowledged,
     wanted: BTreeMap<ServiceName, Arc<ServiceIntent>>,
-    /// Which Service has a frontend.
+    /// The Service that has a frontend.
     owners: HashMap<Frontend, ServiceName>,
     /// How many Services need an endpoint. No count is zero.
     uses: HashMap<IpAddr, u32>,
 }
 
-/// What a change is about, and how that must be afterwards. What other Services need as well is not touched.
+/// The objects that a change affects, and their wanted State. Objects that other Services need, too, are not removed.
 #[derive(Debug, Default, PartialEq)]
 pub struct Touched {
     pub frontends: BTreeSet<Frontend>,
@@ -54,7 +54,7 @@ impl Ledger {
         state
     }
 
-    /// Enters changes as wanted. Of several changes of one Service the last counts.
+    /// Records changes as wanted. Of several changes of one Service the last counts.
     pub fn want(&mut self, changes: &[Change], surroundings: &Surroundings) -> Touched {
         let changes: BTreeMap<&ServiceName, Option<&Arc<ServiceIntent>>> =
             changes.iter().map(|(name, wanted)| (name, wanted.as_ref())).collect();
@@ -104,14 +104,14 @@ impl Ledger {
         }
     }
 
-    /// What the changed Services gave up and others still have stays as it is.
+    /// Leaves out objects that the changed Services gave up and other Services still have.
     fn leave_to_others(&self, touched: &mut Touched) {
         let Touched { frontends, endpoints, wanted } = touched;
         frontends.retain(|at| wanted.balancers.contains_key(at) || !self.owners.contains_key(at));
         endpoints.retain(|ip| wanted.endpoints.contains_key(ip) || !self.uses.contains_key(ip));
     }
 
-    /// These are in force as they are wanted, except for those that were refused.
+    /// Records that these Services are in force as wanted, except for those that were refused.
     pub fn settle<'n>(
         &mut self,
         names: impl IntoIterator<Item = &'n ServiceName>,
@@ -122,7 +122,7 @@ impl Ledger {
         }
     }
 
-    /// The counts depend on the node and on the surroundings.
+    /// Counts again, because owners and uses depend on the node and on the surroundings.
     pub fn set_node(&mut self, node: NodeIntent, surroundings: &Surroundings) {
         self.acknowledged.set_node(node);
         let all: Vec<Change> =

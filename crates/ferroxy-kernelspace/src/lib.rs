@@ -4,7 +4,7 @@
 //! [`interpret`] a packet, and the [`Ledger`](ledger::Ledger), which knows what is wanted. A State has remote endpoints by
 //! address and load balancers by frontend; [`Surroundings`] is what it depends on besides the Intent.
 //!
-//! In `dataplane/`, `observe` reads HNS and `apply` applies a Plan, through `ferroxy-hcn`. Ids of HNS objects are no State:
+//! In `dataplane/`, `observe` reads HNS and `apply` applies a Plan, through `ferroxy-hcn`. A State has no ids of HNS objects:
 //! they are looked up when a Plan is applied. [`Kernelspace`] is the dataplane, [`MODE`] describes it.
 
 #![forbid(unsafe_code)]

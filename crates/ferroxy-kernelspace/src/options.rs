@@ -12,7 +12,7 @@ use crate::settings::{
 pub struct Options {
     /// `None`: neither the file nor the environment names one.
     pub network: Option<String>,
-    /// As it is written; an address is looked for if it is empty.
+    /// As configured. `None`: the address of an endpoint that the network plugin made for it is used.
     pub source_vip: Option<String>,
     pub enable_dsr: bool,
     /// The host's own endpoint, if health checks are forwarded to it.

@@ -1,8 +1,8 @@
 //! The operations that turn one State into another, in an order that is safe at every cut.
 //!
-//! What a load balancer names exists before it and after it: endpoints are created first and deleted last. Load balancers that
-//! come or change precede those that go. Endpoints that are made anew come between, one group after the other: at most the
-//! load balancers of one group are away, and only those without other endpoints.
+//! A load balancer names only endpoints that exist: endpoints are created first and deleted last. Load balancers are created
+//! and changed before others are deleted. Endpoints that must be recreated follow the new endpoints, one group after the other:
+//! at most the load balancers of one group are absent at a time, and only those without other endpoints.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -65,7 +65,7 @@ impl Plan {
         self.ops.is_empty()
     }
 
-    /// Without what removes something.
+    /// The Plan without its removals.
     pub fn keeping_everything(mut self) -> Plan {
         self.ops.retain(|op| !op.is_removal());
         self

@@ -12,7 +12,7 @@ use ferroxy_hcn::mapping_flag;
 use crate::state::{Balancer, Endpoint, Frontend, Role, State};
 use crate::surroundings::Surroundings;
 
-/// HNS refuses load balancers with more.
+/// HNS refuses load balancers with more endpoints.
 pub const MOST_ENDPOINTS: usize = 1024;
 
 pub fn render(intent: &Intent, surroundings: &Surroundings) -> State {
@@ -23,7 +23,7 @@ pub fn render(intent: &Intent, surroundings: &Surroundings) -> State {
     state
 }
 
-/// What is there without any Service: on an overlay, the source VIP.
+/// The State without any Service: on an overlay, the endpoint of the source VIP.
 pub fn base(_: &NodeIntent, surroundings: &Surroundings) -> State {
     let mut state = State::default();
     if let Some(overlay) = &surroundings.overlay {
@@ -41,7 +41,7 @@ pub fn add(state: &mut State, fragment: State) {
     state.endpoints.extend(fragment.endpoints);
 }
 
-/// One Service.
+/// Renders one Service.
 pub fn fragment(service: &ServiceIntent, node: &NodeIntent, surroundings: &Surroundings) -> State {
     let mut state = State::default();
     let families = surroundings.families(node);
@@ -55,7 +55,7 @@ pub fn fragment(service: &ServiceIntent, node: &NodeIntent, surroundings: &Surro
     if let Some(overlay) = &surroundings.overlay {
         let cluster_ips = service.cluster_ips.iter().copied();
         for ip in cluster_ips.filter(|ip| families.contains(&ferroxy_core::Family::of(*ip))) {
-            // HNS routes a cluster IP only if an endpoint has it, endpoints or not.
+            // HNS routes a cluster IP only if an HNS endpoint has it, even if the Service has no endpoints.
             let here = Endpoint { mac: overlay.host_mac, provider: node_ip(ip), is_remote: true };
             state.endpoints.insert(ip, here);
         }
@@ -83,7 +83,7 @@ pub fn pool(
     }
 }
 
-/// A pod that a load balancer should name, and to which no route of the overlay leads.
+/// A pod that a load balancer should name, but to which the overlay has no route.
 pub fn lost(service: &ServiceIntent, node: &NodeIntent, surroundings: &Surroundings) -> Option<IpAddr> {
     surroundings.overlay.as_ref()?;
     let families = surroundings.families(node);
@@ -101,8 +101,8 @@ pub fn preserves_destination(service: &ServiceIntent, surroundings: &Surrounding
     surroundings.features.dsr && service.annotation(PRESERVE_DESTINATION) == Some("true")
 }
 
-/// The one port that a load balancer can send to, and its pods: the port of most pods, or of the last one if there are as many
-/// of another.
+/// The one port that a load balancer can send to, and its pods: the port that most pods have. If several have as many pods,
+/// the port of the pod with the highest address.
 pub fn largest_group(pods: &[Pod]) -> Option<(u16, BTreeSet<IpAddr>)> {
     let mut by_port: BTreeMap<u16, BTreeSet<IpAddr>> = BTreeMap::new();
     for pod in pods {
@@ -143,9 +143,9 @@ impl<'a> Rendering<'a> {
 
     fn add(&self, state: &mut State, entry: &Entry) {
         let mut pods = pool(self.port, entry, self.service, self.surroundings);
-        // HNS has no endpoint for a pod in the network of this host.
+        // HNS has no endpoint for a pod of this node in the host's network.
         pods.retain(|pod| !(pod.is_local && Some(pod.ip) == self.node_ip));
-        // With a wrong node behind it, every connection to it would fail.
+        // An endpoint with a wrong provider would make every connection to the pod fail.
         pods.retain(|pod| pod.is_local || !self.surroundings.is_lost(pod.ip, self.node));
         // An EndpointSlice must not take the source VIP from all other Services.
         let reserved = self.surroundings.overlay.as_ref().map(|overlay| overlay.source_vip);
@@ -192,7 +192,7 @@ impl<'a> Rendering<'a> {
         if self.preserves { USE_MUX | PRESERVE_DESTINATION } else { 0 }
     }
 
-    /// For policy Local whatever the setting says: endpoints must see the client's address.
+    /// Policy Local uses direct server return whatever `enableDSR` says: endpoints must see the client's address.
     fn returns_directly(&self, entry: &Entry) -> bool {
         let has_dsr = self.surroundings.features.dsr;
         match entry.kind {
@@ -202,7 +202,7 @@ impl<'a> Rendering<'a> {
         }
     }
 
-    /// Balancers outside that check health at the load-balancer IP get the answer of this node's health-check port.
+    /// External load balancers that check health at the load-balancer IP get the answer of this node's health-check port.
     fn forward_health_checks(&self, state: &mut State, vip: Option<IpAddr>) {
         let root = self.surroundings.root[self.port.family as usize];
         let (Some(check), Some(root)) = (self.service.health_check, root) else { return };

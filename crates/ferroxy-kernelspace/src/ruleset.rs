@@ -14,7 +14,7 @@ use crate::state::State;
 use crate::surroundings::Surroundings;
 use crate::text;
 
-/// Without an HNS to ask, for an L2Bridge network of the newest version.
+/// Assumes an L2Bridge network and the newest version, because there is no HNS to query.
 pub(crate) fn rendered(rendering: &Rendering<'_>) -> Box<dyn Ruleset> {
     let surroundings = Surroundings::assumed(&Options::new(rendering.settings, None));
     let state = render(rendering.intent, &surroundings);
@@ -64,7 +64,7 @@ impl Ruleset for Rendered {
         json!({ "endpoints": endpoints.collect::<Vec<_>>(), "loadBalancers": balancers.collect::<Vec<_>>() })
     }
 
-    /// What HNS cannot do for it. Where HNS was asked, nothing is assumed.
+    /// The limits of HNS for a Service. If HNS was queried, nothing is assumed.
     fn traits_of(
         &self,
         service: &ServiceIntent,

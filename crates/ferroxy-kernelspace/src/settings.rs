@@ -4,8 +4,7 @@ use ferroxy_core::Policy;
 use ferroxy_core::policy::{Annotation, NodePortAddress, PRESERVE_DESTINATION};
 use ferroxy_dataplane::{self as contract, Field, Flag, Kind};
 
-/// Enters what concerns the Intent into the policy. The original reads no topology hints on Windows, and node ports answer on
-/// every address.
+/// Adapts the policy: the original reads no topology hints on Windows, and node ports answer on every address.
 pub fn shape(_: &contract::Settings, policy: &mut Policy) {
     policy.topology_hints = false;
     policy.annotations = &ANNOTATIONS;
@@ -31,7 +30,7 @@ pub static FIELDS: &[Field] = &[
     MIN_SYNC_PERIOD,
 ];
 
-/// Empty: the environment variable `KUBE_NETWORK` names it.
+/// Empty: the environment variable `KUBE_NETWORK` names the network.
 pub static NETWORK_NAME: Field = Field {
     name: "winkernel.networkName",
     kind: Kind::Text { default: "" },
@@ -92,7 +91,7 @@ pub static FORWARD_HEALTH_CHECK_VIP: Field = Field {
     is_of_the_original: true,
 };
 
-/// The original has no section for the periods of this mode: it reads another one's.
+/// The original has no fields for the periods of this mode: it reads those of iptables mode.
 pub static SYNC_PERIOD: Field = Field::sync_period("iptables.syncPeriod", "iptables-sync-period");
 
 pub static MIN_SYNC_PERIOD: Field =

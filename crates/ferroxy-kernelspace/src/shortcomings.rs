@@ -1,4 +1,4 @@
-//! What a Service asks for and HNS cannot do, as Diagnostics. `docs/windows.md` has the same list; a test compares them.
+//! Features that a Service asks for and HNS lacks, as Diagnostics. `docs/windows.md` has the same list; a test compares them.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use ferroxy_core::{Cause, Diagnostic, NodeIntent, Object, PortIntent, Protocol, 
 use crate::render::{MOST_ENDPOINTS, largest_group};
 use crate::surroundings::Surroundings;
 
-/// What HNS cannot do.
+/// A limit of HNS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Limit {
     Refuse,
@@ -49,7 +49,7 @@ impl Limit {
         Limit::LocalHere,
     ];
 
-    /// The field that asks for it.
+    /// The field that asks for the feature.
     fn field(self) -> &'static str {
         match self {
             Limit::Refuse => "spec.ports[*]",
@@ -66,7 +66,7 @@ impl Limit {
         }
     }
 
-    /// What a Service asks for, in the words of the documentation.
+    /// The feature that a Service asks for, in the words of the documentation.
     pub fn asked(self) -> &'static str {
         match self {
             Limit::Refuse => "a Service without endpoints refuses connections",
@@ -121,12 +121,12 @@ impl Limit {
 #[derive(Debug, Clone, Copy)]
 pub struct Here<'a> {
     pub node: &'a NodeIntent,
-    /// `None`: HNS was not asked yet.
+    /// `None`: HNS was not queried yet.
     pub surroundings: Option<&'a Surroundings>,
 }
 
 impl Here<'_> {
-    /// HNS was asked, and has no direct server return.
+    /// HNS was queried, and has no direct server return.
     fn lacks_dsr(&self) -> bool {
         self.surroundings.is_some_and(|it| !it.features.dsr)
     }
@@ -142,7 +142,7 @@ impl Here<'_> {
 
 type Found = Vec<(Limit, String)>;
 
-/// Where the Service does not get what it asks for.
+/// The features that this Service asks for and does not get.
 pub fn of(service: &ServiceIntent, here: Here<'_>) -> Vec<Diagnostic> {
     let mut found: Found = service.ports.iter().flat_map(|port| of_port(port, here)).collect();
     if here.lacks_dsr() && service.annotation(PRESERVE_DESTINATION) == Some("true") {
@@ -152,7 +152,7 @@ pub fn of(service: &ServiceIntent, here: Here<'_>) -> Vec<Diagnostic> {
     diagnostics(service, found)
 }
 
-/// What is true of every Service of its kind, whatever HNS it is.
+/// Limits that apply to every Service of this kind, with any HNS.
 pub fn of_its_kind(service: &ServiceIntent) -> Vec<Diagnostic> {
     diagnostics(service, service.ports.iter().flat_map(of_every_one).collect())
 }
@@ -284,7 +284,7 @@ mod tests {
         Surroundings { features: version.into(), ..Surroundings::assumed(&options) }
     }
 
-    /// The Diagnostics are those of the limits, no more.
+    /// Asserts that the Diagnostics are exactly those of the limits.
     fn check(version: Version, change: impl Fn(&mut ServiceIntent), expected: &[Limit]) -> Vec<Limit> {
         let (_, mut intent) = service(1, [1, 2]);
         change(Arc::make_mut(&mut intent));
@@ -301,7 +301,7 @@ mod tests {
         move |service| change(&mut service.ports[0])
     }
 
-    /// Every limit, and nothing for a Service that asks for none of it.
+    /// Shows every limit, and no Diagnostic for a Service that asks for none of the features.
     #[test]
     fn what_hns_cannot_do_is_said() {
         let (new, old) = (Version::NEWEST, Version::new(9, 2));
@@ -372,7 +372,7 @@ mod tests {
         assert_eq!(said(&node), [(reason, Limit::NoRoute.effect().to_owned())]);
     }
 
-    /// Without an answer of HNS only what is true of every version is said.
+    /// Without an answer of HNS, only limits of every version are reported.
     #[test]
     fn nothing_is_said_about_an_hns_that_was_not_asked() {
         let (_, mut intent) = service(1, [1, 2]);
@@ -386,7 +386,7 @@ mod tests {
         assert_eq!(found.len(), 1, "an overlay serves one family: {found:?}");
     }
 
-    /// The table of the documentation has these rows, and that of what core reports.
+    /// The table of the documentation has these rows, and one for what core reports.
     #[test]
     fn the_documentation_lists_what_is_reported() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/windows.md");

@@ -1,4 +1,4 @@
-//! What HNS must have, by address: no ids. Compared, printed and interpreted without a Windows.
+//! The objects of HNS as a value: by address, without ids. Compared, printed and interpreted on every platform.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -9,8 +9,8 @@ use ferroxy_core::{Family, Protocol};
 
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct State {
-    /// Those that we make: pods of other nodes, and on an overlay the cluster IPs and the source VIP. Pods of this node
-    /// belong to the network plugin.
+    /// The endpoints that we create: for pods of other nodes, and on an overlay for the cluster IPs and the source VIP. Endpoints
+    /// of pods of this node belong to the network plugin.
     pub endpoints: BTreeMap<IpAddr, Endpoint>,
     pub balancers: BTreeMap<Frontend, Balancer>,
 }
@@ -20,8 +20,8 @@ impl State {
         self.endpoints.is_empty() && self.balancers.is_empty()
     }
 
-    /// What can be in force while HNS knows only these endpoints of others: load balancers name no endpoint that does not
-    /// exist, and none that is both here and elsewhere is made.
+    /// The part of this State that can be in force while HNS has only these endpoints of other programs: load balancers name only
+    /// endpoints that exist, and we create no endpoint with an address of theirs.
     pub fn bound_to(mut self, of_others: &BTreeSet<IpAddr>) -> State {
         self.endpoints.retain(|ip, _| !of_others.contains(ip));
         for balancer in self.balancers.values_mut() {
@@ -48,7 +48,7 @@ pub struct Balancer {
     pub endpoints: BTreeSet<IpAddr>,
     /// The port of every endpoint.
     pub target_port: u16,
-    /// The address that clients' packets get, on an overlay.
+    /// The source address that clients' packets get, on an overlay.
     pub source_vip: Option<IpAddr>,
     /// A client stays with its endpoint.
     pub is_sticky: bool,
@@ -57,7 +57,7 @@ pub struct Balancer {
     pub mapping_flags: u32,
 }
 
-/// HNS keeps no role: it is for metrics and for people.
+/// Ignores the role, which HNS does not store: it is for metrics and for users.
 impl PartialEq for Balancer {
     fn eq(&self, other: &Balancer) -> bool {
         self.endpoints == other.endpoints && self.differs_only_in_endpoints(other)
@@ -65,7 +65,7 @@ impl PartialEq for Balancer {
 }
 
 impl Balancer {
-    /// Only that can be changed in place.
+    /// HNS can change only the endpoints in place.
     pub fn differs_only_in_endpoints(&self, other: &Balancer) -> bool {
         self.target_port == other.target_port
             && self.source_vip == other.source_vip
@@ -100,7 +100,7 @@ impl Role {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Endpoint {
     pub mac: Mac,
-    /// The node behind which it is, on an overlay.
+    /// The address of the node that the endpoint is behind, on an overlay.
     pub provider: Option<IpAddr>,
     /// It stands for something on another node.
     pub is_remote: bool,
@@ -110,7 +110,7 @@ pub struct Endpoint {
 pub struct Mac(pub [u8; 6]);
 
 impl Mac {
-    /// The one that kube-proxy invents for a pod of another node.
+    /// The address that kube-proxy invents for a pod of another node.
     pub fn invented(ip: IpAddr) -> Mac {
         let last = match ip {
             IpAddr::V4(ip) => ip.octets(),
@@ -122,7 +122,7 @@ impl Mac {
         Mac([0x02, 0x11, last[0], last[1], last[2], last[3]])
     }
 
-    /// As kube-proxy writes the host's own.
+    /// The form in which kube-proxy writes the host's own address.
     pub fn with_colons(self) -> String {
         self.to_string().replace('-', ":")
     }

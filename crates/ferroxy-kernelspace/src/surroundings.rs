@@ -28,12 +28,12 @@ pub struct Overlay {
     /// Ranges of pods of this node: no route names them.
     pub own: Vec<IpNet>,
     pub source_vip: IpAddr,
-    /// Of the interface with the node's address.
+    /// The hardware address of the interface with the node's address.
     pub host_mac: Mac,
 }
 
 impl Surroundings {
-    /// Where there is no HNS to ask: an L2Bridge network of the newest version.
+    /// Assumptions where there is no HNS to query: an L2Bridge network and the newest version.
     pub fn assumed(options: &Options) -> Surroundings {
         Surroundings {
             features: Version::NEWEST.into(),
@@ -51,9 +51,9 @@ impl Surroundings {
         }
     }
 
-    /// A pod of another node to which no route of the overlay leads, yet. What is outside of the cluster's range of pods, or
-    /// where that range is not known, needs no route: this node sends to it as to any other host. Nor do pods of this node,
-    /// whatever their EndpointSlice says of their node.
+    /// Whether this is a pod of another node to which the overlay has no route yet. An address outside of the cluster's range of
+    /// pods needs no route, nor does any address if that range is unknown: this node sends to it as to any other host. Pods of this
+    /// node need no route, whatever node their EndpointSlice names.
     pub fn is_lost(&self, ip: IpAddr, node: &NodeIntent) -> bool {
         let is_pod = match &node.family(Family::of(ip)).local_detector {
             Some(LocalDetector::SourceIn(range)) => range.contains(&ip),
@@ -63,7 +63,7 @@ impl Surroundings {
         is_pod && self.overlay.as_ref().is_some_and(is_lost)
     }
 
-    /// How HNS must know a pod of another node.
+    /// The HNS endpoint for a pod of another node.
     pub fn remote(&self, ip: IpAddr, node_ip: Option<IpAddr>) -> Endpoint {
         let provider = self.overlay.as_ref().and_then(|overlay| overlay.provider(ip).or(node_ip));
         Endpoint { mac: Mac::invented(ip), provider, is_remote: true }
@@ -80,12 +80,12 @@ impl Overlay {
         self.routes.iter().rfind(leads_to).map(|route| route.provider)
     }
 
-    /// Nodes, and what is outside: packets to them must come from the node's own address.
+    /// Nodes, and addresses outside of the overlay: packets to them must come from the node's own address.
     pub fn is_outside(&self, ip: IpAddr) -> bool {
         !self.is_own(ip) && self.provider(ip).is_none_or(|provider| provider == ip)
     }
 
-    /// Among the pods of this node.
+    /// Whether the address is in a range of pods of this node.
     pub fn is_own(&self, ip: IpAddr) -> bool {
         self.own.iter().any(|range| range.contains(&ip))
     }

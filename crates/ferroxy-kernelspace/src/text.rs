@@ -34,7 +34,7 @@ pub fn balancer(at: &Frontend, balancer: &Balancer) -> String {
     text
 }
 
-/// What is special about it.
+/// The properties that not every load balancer has.
 fn words(balancer: &Balancer) -> Vec<String> {
     let flag = |bit: u32, name: &str| (balancer.mapping_flags & bit != 0).then(|| name.to_owned());
     let words = [

@@ -129,7 +129,7 @@ fn final_states_are_those_of_the_original() {
     }
 }
 
-/// What a start leaves, a restart and a verification find right, in every case.
+/// In every case, a restart and a verification find what a start left, and change nothing.
 #[test]
 fn a_restart_changes_nothing() {
     for recording in Recording::all() {

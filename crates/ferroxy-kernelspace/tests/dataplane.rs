@@ -185,7 +185,7 @@ fn silence_is_not_absence() {
     assert_eq!(dataplane.verify().unwrap().operations, 0);
 }
 
-/// At whatever call HNS falls silent, the next attempt ends where it should.
+/// HNS stops answering at the nth call, for many n: the next attempt still reaches the wanted state.
 #[test]
 fn silence_at_any_call_is_survived() {
     let wanted = service(1, [300, 301]);
@@ -267,7 +267,7 @@ fn the_source_vip_is_found_or_asked_for() {
     assert!(host.open().start(&many(1)).is_err());
 }
 
-/// A pod that has the address would get everybody's answers.
+/// A pod with this address would get the answers to all connections through load balancers.
 #[test]
 fn a_source_vip_of_a_pod_is_refused_at_the_start_and_reported_later() {
     let mut host = Host::new(true, NEWEST);
@@ -305,7 +305,7 @@ fn a_pod_that_hns_does_not_know_yet_is_left_out_and_tried_again() {
     assert!(dataplane.acknowledged().service(&name).is_some());
 }
 
-/// An address moves here: what stood for the pod elsewhere must go, and nobody may name it.
+/// An address moves here: the endpoint that stood for the remote pod must go, and no load balancer may name it.
 #[test]
 fn a_pod_of_this_node_ends_what_stood_for_it_elsewhere() {
     let mut host = Host::new(false, NEWEST);
@@ -342,7 +342,7 @@ fn a_pod_that_moves_here_with_its_address_is_named_by_its_own_endpoint() {
     }
 }
 
-/// kube-proxy's load balancers are adopted if they are right, replaced if not, and removed if nobody wants them; others' stay.
+/// kube-proxy's load balancers are adopted if they are right, replaced if not, and removed if no Service wants them; others' stay.
 #[test]
 fn taking_over_from_kube_proxy() {
     let host = Host::new(false, NEWEST);
@@ -395,7 +395,7 @@ fn cleanup_without_a_network_name_removes_what_is_ours_in_every_network_and_noth
     assert_eq!(host.open().cleanup().unwrap(), Vec::<String>::new());
 }
 
-/// kube-proxy's own endpoints are named by its load balancers: they go with those, and stay with those.
+/// kube-proxy's load balancers name its own endpoints: these endpoints stay as long as the load balancers, and go with them.
 #[test]
 fn cleanup_leaves_what_load_balancers_of_kube_proxy_name_until_those_are_gone() {
     let mut host = Host::new(false, NEWEST);
@@ -434,7 +434,7 @@ fn a_frontend_of_another_program_is_refused_with_a_name() {
     assert!(dataplane.verify().unwrap().unrepaired.is_some());
 }
 
-/// However many frontends others hold, and endpoints too, HNS is listed once for all of them.
+/// HNS is listed once for a Plan, however many frontends and endpoints other programs hold.
 #[test]
 fn conflicts_cost_one_list_for_a_plan() {
     let host = Host::new(false, NEWEST);
@@ -461,7 +461,7 @@ fn conflicts_cost_one_list_for_a_plan() {
     assert!(dataplane.calls().total() - calls <= 50 + 2 * 350 / 20 + 100, "one call for each conflict");
 }
 
-/// A route changes: endpoints of that node are made anew, one group after the other.
+/// A route changes: endpoints of that node are recreated, one group after the other.
 #[test]
 fn a_route_that_changes_takes_away_one_service_at_a_time() {
     let mut host = Host::new(true, NEWEST);
@@ -502,7 +502,7 @@ fn marks_that_hns_drops_are_not_needed() {
     }
 }
 
-/// What cannot be deleted is tried again, and holds nobody back.
+/// A failed delete is tried again, and does not hold back other changes.
 #[test]
 fn a_delete_that_fails_is_not_forgotten() {
     let host = Host::new(false, NEWEST);

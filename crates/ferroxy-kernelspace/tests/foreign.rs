@@ -1,4 +1,4 @@
-//! What other programs have in HNS: kube-proxy's load balancers are adopted and deleted in their time; what others refer to stays.
+//! Objects of other programs in HNS: kube-proxy's load balancers are adopted and later deleted; objects that others refer to stay.
 
 #![allow(
     clippy::unwrap_used,
@@ -40,7 +40,7 @@ fn ids(host: &Host, kind: Kind) -> BTreeSet<Guid> {
     host.fake.service().documents(kind).map(|(id, _)| id).collect()
 }
 
-/// What Ferroxy would make, as kube-proxy makes it: the same documents, without a mark of their owner, with other ids.
+/// The objects that Ferroxy would make, as kube-proxy makes them: the same documents, without an owner, with other ids.
 fn as_kube_proxy_made_it(host: &Host, intent: &Intent) -> BTreeSet<Guid> {
     drop(started(host, intent));
     let mut service = host.fake.service();
@@ -95,7 +95,7 @@ fn an_adopted_load_balancer_is_deleted_with_its_service() {
         let mut dataplane = started(&host, &both);
         assert_eq!(host.fake.service().changes(), changes, "all of it is right");
         assert_eq!(dataplane.verify().unwrap().operations, 0);
-        // One by a change, one that a start does not find any more in the cluster.
+        // Each change deletes the load balancer of its own Service only.
         let outcome = dataplane.change(vec![(service(1, []).0, None)]).unwrap();
         assert!(!outcome.drift, "{outcome:?}");
         let left = ids(&host, Kind::LoadBalancer);
@@ -107,7 +107,7 @@ fn an_adopted_load_balancer_is_deleted_with_its_service() {
     }
 }
 
-/// The Service is deleted while nobody runs: what the load balancer names says whose it was.
+/// The Service is deleted while no proxy runs: the endpoints of the load balancer show that it was kube-proxy's.
 #[test]
 fn an_adopted_load_balancer_whose_service_went_while_nobody_ran_is_a_leftover() {
     for is_overlay in [false, true] {
@@ -139,7 +139,7 @@ fn an_endpoint_that_others_name_stays_and_is_no_failure() {
         assert_eq!((repair.operations, repair.unrepaired), (0, None));
         assert_eq!(host.fake.service().counted.get("HcnDeleteEndpoint").copied(), before, "not even tried");
         assert_eq!(endpoint(&host, "10.244.1.44"), Some(named));
-        // It is used again if a Service needs it, and goes when nobody does.
+        // It is used again if a Service needs it, and deleted when no Service does.
         let (name, again) = service(1, [300]);
         assert_eq!(dataplane.change(vec![(name, Some(again))]).unwrap().refused, []);
         dataplane.change(vec![(service(1, []).0, None)]).unwrap();
@@ -149,7 +149,7 @@ fn an_endpoint_that_others_name_stays_and_is_no_failure() {
     }
 }
 
-/// Noticed only when HNS refuses: made since the last look, or of a form that cannot be read.
+/// We notice such a load balancer only when HNS refuses: it was made since the last look, or it cannot be read.
 #[test]
 fn an_endpoint_that_something_unseen_names_stays_and_is_no_failure() {
     for is_readable in [true, false] {
@@ -170,7 +170,7 @@ fn an_endpoint_that_something_unseen_names_stays_and_is_no_failure() {
     }
 }
 
-/// What cannot be read goes on to exist, and names the endpoint no more.
+/// The unreadable load balancer stays, but no longer names the endpoint.
 #[test]
 fn an_endpoint_that_something_unreadable_named_goes_in_the_end() {
     let host = Host::new(false, NEWEST);
@@ -217,7 +217,7 @@ fn a_frontend_that_others_took_since_the_plan_was_made_stays_theirs() {
     }
 }
 
-/// However the ids are ordered, ours is seen, and theirs is left alone.
+/// In any order of ids, our load balancer is seen, and the other program's is left alone.
 #[test]
 fn a_second_load_balancer_at_a_frontend_hides_none_of_ours() {
     for owner in ["them", "ferroxy"] {
@@ -247,7 +247,7 @@ fn a_second_load_balancer_at_a_frontend_hides_none_of_ours() {
     }
 }
 
-/// A route changes, and the endpoint behind it cannot be made anew: ours keep using it.
+/// A route changes, and the endpoint behind it cannot be recreated: our load balancers keep using it.
 #[test]
 fn an_outdated_endpoint_that_others_name_takes_no_load_balancer_away() {
     let host = Host::new(true, NEWEST);
@@ -307,7 +307,7 @@ fn what_others_change_is_repaired_by_the_next_verification() {
     }
 }
 
-/// A change that could not be read, and one of an object that the lists do not have, are not missed.
+/// A change is noticed even if it could not be read at first, or if the lists do not have the object.
 #[test]
 fn what_a_list_does_not_vouch_for_is_read() {
     for is_unlisted in [false, true] {
@@ -347,7 +347,7 @@ fn what_a_list_does_not_vouch_for_is_read() {
     }
 }
 
-/// Twice as many objects: a verification makes as many calls, but for a share that it reads.
+/// With twice as many objects, a verification makes the same calls, plus those for the share that it reads.
 #[test]
 fn a_verification_costs_a_list_and_a_share() {
     let calls = |count: u16| {

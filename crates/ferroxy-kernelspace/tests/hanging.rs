@@ -17,7 +17,7 @@ use ferroxy_dataplane::{Dataplane, FailureKind, Verifies, Watches};
 use ferroxy_hcn::{Code, Kind, Notification, Version};
 use support::{Host, NODE_IP};
 
-/// A machine that is slow makes more calls late: they are tried again, as an agent does.
+/// On a slow machine more calls are late: they are tried again, as the agent does.
 const DEADLINE: Duration = Duration::from_millis(50);
 
 fn intent() -> Intent {

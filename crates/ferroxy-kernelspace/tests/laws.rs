@@ -24,7 +24,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use support::{HOST_MAC, Host};
 
-/// Committed, with the fix of what it shows.
+/// Seeds of counterexamples. They are committed with the fix.
 const COUNTEREXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/proptest-regressions/laws.txt");
 
 const VERSIONS: [&str; 7] = ["9.2", "9.3", "10.1", "11.10", "12.0", "15.4", "16.0"];
@@ -140,7 +140,7 @@ proptest! {
         prop_assert!(diff(&a, &a).is_empty() && diff(&b, &b).is_empty());
     }
 
-    /// Of a frontend that stays, only a change of its endpoints' nodes costs a gap.
+    /// A frontend that stays has a gap only if one of its endpoints must be recreated.
     #[test]
     fn frontends_that_stay_are_served_all_the_time(a in clusters(), b in clusters(), around in surroundings()) {
         let (a, b) = (intent(&a), intent(&b));
@@ -155,8 +155,8 @@ proptest! {
         }
     }
 
-    /// Endpoints that must be made anew, whatever their number, cost a gap only where a load balancer has no others; and
-    /// while one is away, none is that shares no such endpoint with it, directly or through others.
+    /// Endpoints that must be recreated, whatever their number, cause a gap only for load balancers without other endpoints. While
+    /// one load balancer is absent, all other absent ones share such an endpoint with it, directly or through others.
     #[test]
     fn a_gap_is_limited_to_what_shares_endpoints_that_are_made_anew(
         a in clusters(), b in clusters(), around in surroundings(), later in surroundings(),
@@ -179,7 +179,7 @@ proptest! {
             for at in &away {
                 prop_assert!(b.balancers[at].endpoints.iter().all(anew), "{:?} is away after {}", at, op);
             }
-            // Everything that is connected to the first through endpoints that are made anew.
+            // All recreated endpoints that are connected to the first load balancer, directly or through others.
             let Some(first) = away.first() else { continue };
             let mut reached = shared(first);
             loop {
@@ -201,7 +201,7 @@ proptest! {
         prop_assert_eq!(state, b);
     }
 
-    /// The dataplane reaches the same state step by step, with faults at any call, as at once; and stays there.
+    /// Step by step, with faults at any call, the dataplane reaches the same state as at once, and stays there.
     #[test]
     fn however_it_gets_there_the_state_is_the_same(
         steps in proptest::collection::vec(clusters(), 1..4),

@@ -39,7 +39,7 @@ fn add_route(host: &Host, prefix: &str, provider: &str) {
     host.fake.service().replace(Kind::Network, host.network, network);
 }
 
-/// This node's own address behind a pod of another one would make every connection to it fail.
+/// With this node's own address as the provider of another node's pod, every connection to the pod would fail.
 #[test]
 fn a_pod_without_a_route_waits_for_it() {
     let host = Host::new(true, Version::NEWEST);
@@ -66,7 +66,7 @@ fn a_pod_without_a_route_waits_for_it() {
     assert_eq!(balancers(&host).len(), 2, "{lines:?}");
 }
 
-/// A controller of a user's own may write EndpointSlices without node names.
+/// A user's own controller may write EndpointSlices without node names.
 #[test]
 fn a_pod_of_this_node_needs_no_route_even_if_its_node_is_not_known() {
     let host = Host::new(true, Version::NEWEST);
@@ -106,7 +106,7 @@ fn a_change_looks_for_the_route_to_a_new_node_and_is_tried_again_until_it_is_the
     assert!(balancers(&host)[0].ends_with("endpoints [10.244.2.7 10.244.3.7]"), "{:?}", host.lines());
     assert_eq!(dataplane.shortcomings(&changed), []);
     assert_eq!(dataplane.acknowledged().service(&name), Some(changed));
-    // One that is there already needs one attempt.
+    // A route that exists already needs one attempt.
     add_route(&host, "10.244.4.0/24", "172.18.0.5");
     let (name, another) = service(2, [4 * 256 + 7]);
     assert_eq!(dataplane.change(vec![(name, Some(another))]).unwrap().refused, []);

@@ -210,7 +210,7 @@ impl Scenario {
         let folder = repository().join("conformance/hcn/scenarios");
         let mut paths: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
         paths.sort();
-        // Every call of a start, which only people read.
+        // Without the recording of every call of a start, which is only for people.
         paths.retain(|path| !path.to_str().unwrap().contains("startup-full"));
         paths.iter().map(|path| Scenario::read(path)).collect()
     }

@@ -1,4 +1,4 @@
-//! Two States to a Plan that turns one into the other.
+//! Computes the Plan that turns one State into another.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ pub fn diff(seen: &State, wanted: &State) -> Plan {
     plan
 }
 
-/// What the engine has, or a part of it.
+/// Pools and frontends of the engine, all or some of them.
 #[derive(Debug, Clone, Copy)]
 pub struct Listening<'a> {
     pub pools: &'a BTreeMap<Key, ferroxy_proxy::Pool>,

@@ -1,4 +1,4 @@
-//! What one Service is in this mode: pools and frontends of the proxy, and what the rules of nftables mode get to see.
+//! Renders one Service: pools and frontends of the proxy, and the Service as the rules of nftables mode get to see it.
 //!
 //! ```text
 //! TCP, any address   rules: to ADDRESS:redirect port ─▶ the original destination finds the frontend, the port the class of client
@@ -42,7 +42,7 @@ impl Fragment {
     }
 }
 
-/// A TCP listener that the rules lead to, of the redirected clients of a class.
+/// The key of the TCP listener for the redirected clients of a class.
 pub fn redirect_key(family: Family, class: Class) -> Key {
     let class = if class == LOCAL { "local" } else { "cluster" };
     format!("redirect/{family}/{class}").into()
@@ -97,7 +97,7 @@ impl Scene<'_> {
     /// The Service as the rules of nftables mode get to see it: its endpoints are the proxy's listeners.
     pub fn for_rules(&self, service: &ServiceIntent) -> ServiceIntent {
         let mut seen = service.clone();
-        // What no rule depends on must not look like a change of the rules.
+        // Fields that no rule depends on must not look like a change of the rules.
         seen.health_check = None;
         seen.annotations.clear();
         seen.left_out = Default::default();
@@ -170,7 +170,7 @@ impl PortScene<'_> {
     fn behind_nftables(&self, frontend: &Frontend, served: Served, fragment: &mut Fragment) {
         if frontend.kind == FrontendKind::NodePort {
             for address in self.node_port_addresses() {
-                // With classes, rules catch all but loopback addresses, where only this host can be the client.
+                // With classes, rules redirect all packets but those to loopback addresses, where only this host can be the client.
                 self.listen_on_node_port(address, frontend, sole_class(served), fragment);
             }
             if served != Served::ByClass {
@@ -217,7 +217,7 @@ impl PortScene<'_> {
         }
     }
 
-    /// Nobody tells pods from outside clients: all are treated as the latter.
+    /// Without rules, pods and outside clients cannot be distinguished: all are treated as outside clients.
     fn without_rules(&self, frontend: &Frontend, served: Served, fragment: &mut Fragment) {
         if frontend.kind != FrontendKind::NodePort {
             return;
@@ -268,7 +268,7 @@ impl PortScene<'_> {
         }
     }
 
-    /// Replaces the endpoints by the proxy's listeners, and leaves out what needs no rule.
+    /// Replaces the endpoints by the proxy's listeners, and leaves out frontends that need no rule.
     fn redirect(&self, seen: &mut PortIntent) {
         let target = |class, pool: &[Endpoint], always: bool| -> Vec<Endpoint> {
             let target = self.target(class).filter(|_| always || !pool.is_empty());
@@ -350,7 +350,7 @@ impl PortScene<'_> {
     }
 }
 
-/// The pool for those who come by no rule.
+/// The pool for clients that no rule redirects.
 fn sole_class(served: Served) -> Class {
     match served {
         Served::By(class) => class,

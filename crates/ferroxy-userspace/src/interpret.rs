@@ -16,7 +16,7 @@ pub fn interpret(state: &State, packet: &Packet) -> Verdict {
     trace(state, packet).verdict
 }
 
-/// The same, with the rules and the listener that it meets on its way.
+/// Like [`interpret`], with the rules and the listener that the packet meets on its way.
 pub fn trace(state: &State, packet: &Packet) -> Trace {
     let routed = state.routes.contains(&packet.destination);
     let packet = &Packet { to_this_host: packet.to_this_host || routed, ..packet.clone() };

@@ -1,7 +1,7 @@
 //! What is in force, and the Plan for a change of some Services.
 //!
 //! Pure. The cost of a Plan is the size of the change: the changed Services are rendered twice (as they are, as they must be)
-//! and compared; no other Service is looked at. A change is entered after the engine and the kernel have accepted it.
+//! and compared; no other Service is looked at. A change is recorded after the engine and the kernel have accepted it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -25,12 +25,12 @@ pub struct Ledger {
     settings: Settings,
     ports: Ports,
     acknowledged: Acknowledged,
-    /// What the engine could not open: it is tried again with the next change of the Service.
+    /// Listeners that the engine could not open: they are tried again with the next change of the Service.
     failed: BTreeMap<ServiceName, BTreeSet<Key>>,
 }
 
-/// A Plan for the engine, and the changes for the rules. The kernel may refuse one Service and accept another, so
-/// what nothing leads to any more is known for each Service.
+/// A Plan for the engine, and the changes for the rules. The kernel may refuse one Service and accept another: then the
+/// accepted Services are planned again, to find the listeners that are unreferenced.
 #[derive(Debug, Default)]
 pub struct Step {
     /// Before the rules change.
@@ -132,7 +132,7 @@ impl Ledger {
         self.settings = settings;
     }
 
-    /// This Service is in force, except for what could not be opened.
+    /// Records that this Service is in force, except for listeners that could not be opened.
     pub fn settle(&mut self, name: &ServiceName, service: Option<Arc<ServiceIntent>>, failed: BTreeSet<Key>) {
         let wanted: BTreeSet<Key> = match &service {
             Some(service) => ports_of(&self.in_families(service), &self.settings).into_iter().collect(),
@@ -200,7 +200,7 @@ impl Ledger {
         step.last = plan.after_rules;
     }
 
-    /// The Service as the rules get to see it, if that is not what they see now.
+    /// The Service as the rules get to see it, if it differs from what they see now.
     fn rule_change(&self, name: &ServiceName, wanted: Option<&Arc<ServiceIntent>>) -> Option<Change> {
         let (scene, old) = (self.scene(), self.acknowledged.service(name));
         match self.settings.rules {

@@ -4,8 +4,8 @@
 //! Intent ──fragment──▶ pools, frontends ──▶ engine          the proxy: sockets, picks, dials
 //!        └─for_rules─▶ Intent of nftables mode ──▶ kernel    its endpoints are the proxy's listeners
 //! ```
-//! So refusing, dropping, source ranges and classes of clients are the rules of nftables mode, and everything about
-//! choosing and reaching an endpoint is the engine's. `fragment.rs` decides which is which.
+//! Therefore the rules of nftables mode refuse, drop, check source ranges and distinguish classes of clients; the engine
+//! chooses and reaches endpoints. `fragment.rs` decides which does what.
 //!
 //! Everything is pure and builds for any platform, except for `dataplane`. [`MODE`] describes the dataplane to the agent.
 

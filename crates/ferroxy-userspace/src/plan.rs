@@ -14,7 +14,7 @@ pub enum Op {
     SetRedirect(Key, Redirect),
     SetFrontend(Key, Frontend),
     Nftables(Box<ferroxy_nftables::Plan>),
-    /// What to write, and what is there afterwards.
+    /// The Plan to write, and the State after it.
     Iptables(Box<ferroxy_iptables::Plan>, Box<ferroxy_iptables::State>),
     RemoveFrontend(Key),
     RemoveRedirect(Key),
@@ -22,7 +22,7 @@ pub enum Op {
     RemoveRoute(IpAddr),
 }
 
-/// First what is listened on, then the rules that lead there, then what nothing leads to any more.
+/// First listeners are opened, then the rules that lead to them change, then unreferenced listeners are closed.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Plan {
     pub before_rules: Vec<Op>,

@@ -1,7 +1,7 @@
 //! The rules of kube-proxy's own userspace mode (until 1.25), letter by letter: the `KUBE-PORTALS-…` and `KUBE-NODEPORT-…` chains.
 //!
-//! They know no policies, source ranges or endpoints: whatever is sent to a frontend goes to the one listener of its Service
-//! port. Where that has no endpoints nothing listens, and the host refuses. A family without Services has no chains.
+//! These rules ignore policies, source ranges and endpoints: all packets to a frontend go to the one listener of its Service
+//! port. A port without endpoints has no listener, so the host refuses. A family without Services has no chains.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -81,7 +81,7 @@ struct Chains {
     non_local: Rules,
 }
 
-/// Where the rules lead: the target for packets of others, and the one for packets of this host.
+/// Where the rules lead: the target for packets of other hosts and pods, and the target for packets of this host.
 struct Target {
     others: String,
     host: Option<String>,

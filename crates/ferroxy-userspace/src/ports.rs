@@ -1,4 +1,4 @@
-//! The proxy's own ports: who has which. A Service port keeps its port for as long as it exists, so that connections which the
+//! Assigns the proxy's own ports. A Service port keeps its port for as long as it exists, so that connections which the
 //! kernel still translates keep working; after a restart it is read from the rules.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -55,7 +55,7 @@ impl Ports {
         is_enough
     }
 
-    /// Enters what an earlier run assigned. Not outside of the range, and not a port that another key has.
+    /// Records a port that an earlier run assigned, unless it is outside of the range or another key has it.
     pub fn adopt(&mut self, key: &Key, port: u16) {
         if self.range.contains(&port) && !self.taken.contains(&port) && !self.by_key.contains_key(key) {
             self.enter(key, port);
@@ -68,9 +68,9 @@ impl Ports {
         }
     }
 
-    /// Releases what a Service had, except for these keys; also what it was assigned and never used, because it was refused.
+    /// Releases the ports of a Service, except for these keys. Includes ports of a refused Service, which were never used.
     pub fn keep_only(&mut self, service: &ServiceName, wanted: &BTreeSet<Key>) {
-        // Its name is followed by the name of a port, or by a port's number (`fragment::pool_key`).
+        // In a key, the Service's name is followed by the name of a port, or by a port's number (`fragment::pool_key`).
         let ranges =
             [(':', ';'), ('#', '$')].map(|(from, to)| format!("{service}{from}")..format!("{service}{to}"));
         let keys = ranges

@@ -25,7 +25,7 @@ pub fn assign(ports: &mut Ports, intent: &Intent, settings: &Settings) {
     }
 }
 
-/// First of all: without these no TCP Service works.
+/// To be called first: without these ports no TCP Service works.
 pub fn assign_redirects(ports: &mut Ports, settings: &Settings) {
     if settings.rules == Rules::Nftables {
         for (family, class) in redirects_wanted() {

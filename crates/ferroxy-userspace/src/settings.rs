@@ -16,8 +16,8 @@ use ferroxy_pools::balancing::ANNOTATIONS;
 use ferroxy_pools::settings::udp_idle;
 pub use ferroxy_pools::settings::{PORT_RANGE, UDP_IDLE_TIMEOUT};
 
-/// Where translated connections arrive. IANA keeps this address for hosts that need an address and have none (RFC 7600):
-/// nobody routes it. The host gets it by a local route.
+/// The address at which translated connections arrive. IANA reserves it for hosts that need an address and have none
+/// (RFC 7600): no router forwards to it. The host gets it by a local route.
 pub const ADDRESS_V4: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 8);
 
 /// The same for IPv6: a unique local address.
@@ -32,7 +32,7 @@ pub struct Settings {
     pub rules: Rules,
     pub cluster_ips: ClusterIps,
     pub ports: RangeInclusive<u16>,
-    /// Ends UDP sessions; `None` leaves it to the engine.
+    /// The idle time that ends UDP sessions; `None` leaves it to the engine.
     pub udp_idle: Option<Duration>,
     /// The bit of the packet mark, as a mask, that the proxy's own connections carry.
     pub mark: u32,
@@ -92,7 +92,7 @@ impl Default for Settings {
     }
 }
 
-/// Enters what concerns the Intent into the policy.
+/// Copies the settings that affect the Intent into the policy.
 pub fn shape(values: &contract::Settings, policy: &mut Policy) {
     policy.masquerade_all = values.truth(&MASQUERADE_ALL);
     policy.node_ports_on_loopback = values.truth(&LOCALHOST_NODE_PORTS);

@@ -1,4 +1,4 @@
-//! What this mode puts in force, as a value: the rules that lead to the proxy, its listeners and pools, and local routes.
+//! The State of this mode as a value: the rules that lead to the proxy, its listeners and pools, and local routes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

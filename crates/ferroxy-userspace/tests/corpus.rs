@@ -28,7 +28,7 @@ use ferroxy_userspace::{Settings, render};
 /// The original served one family, that of its bind address. Ours serves both.
 const RECORDED: Family = Family::V4;
 
-/// What the original wrote and we do not, or the reverse: the frontends differ, not the form of their rules.
+/// Cases in which the original has other frontends than we do. The form of the rules is the same.
 const OTHER_FRONTENDS: [(&str, &str); 1] =
     [("lb-ipmode-proxy", "the original's last userspace mode did not know ipMode: it captured the address")];
 
@@ -40,7 +40,8 @@ fn recorded(trial: &Trial) -> RuleState {
     reader.finish()
 }
 
-/// Ports of the proxy differ from run to run: the Service's name stands for them. The recording has the API server's own Service.
+/// The rules as they are compared: without the proxy's ports, which differ from run to run, and without the API server's own
+/// Service, which the recording has.
 fn comparable(state: RuleState) -> Vec<String> {
     of_family(state, RECORDED)
 }

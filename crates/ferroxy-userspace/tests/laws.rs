@@ -17,7 +17,7 @@ use ferroxy_userspace::settings::{ClusterIps, Rules};
 use ferroxy_userspace::{Op, Plan, Settings, State, diff, interpret, render};
 use proptest::prelude::*;
 
-/// Committed, with the fix of what it shows.
+/// Seeds of counterexamples. They are committed with the fix.
 const COUNTEREXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/proptest-regressions/laws.txt");
 
 fn carried_out(mut state: State, ops: &[Op]) -> Result<State, TestCaseError> {
@@ -57,7 +57,7 @@ proptest! {
         }
     }
 
-    /// A route makes cluster IPs addresses of the host: what no Service has there is the host's to refuse.
+    /// A local route makes cluster IPs addresses of the host, which then refuses packets to them that no Service serves.
     #[test]
     fn without_translation_they_go_there_too(cluster in clusters()) {
         let intent = cluster.intent();

@@ -76,7 +76,7 @@ fn without_translation_too() {
     play(&settings, &["clusterip-tcp", "clusterip-udp", "dual-stack", "clusterip-affinity", "lb-local"]);
 }
 
-/// Whatever needs no policy.
+/// All cases that need no policy.
 #[test]
 fn behind_the_chains_of_the_original_too() {
     let mut settings = Settings::default();

@@ -52,7 +52,7 @@ fn udp(number: u16) -> Change {
     (name, Some(service))
 }
 
-/// The names of those that get no port. The others are in force then.
+/// The names of the Services that get no port. The others are in force then.
 fn without_port(ledger: &mut Ledger, changes: Vec<Change>) -> BTreeSet<ServiceName> {
     let refused = ledger.plan(&changes).without_port;
     for (name, service) in changes.into_iter().filter(|(name, _)| !refused.contains(name)) {
@@ -61,12 +61,12 @@ fn without_port(ledger: &mut Ledger, changes: Vec<Change>) -> BTreeSet<ServiceNa
     refused
 }
 
-/// Four ports are the listeners' of TCP, and a UDP Service port takes two.
+/// The listeners for TCP take four ports, and a UDP Service port takes two.
 #[test]
 fn services_beyond_the_range_are_refused_and_leave_no_port_taken() {
     let settings = Settings { ports: 4000..=4007, ..Settings::default() };
     let mut ledger = Ledger::new(&Family::ALL, NodeIntent::default(), settings);
-    // One that needs more ports than are left takes none.
+    // A Service that needs more ports than are left takes none.
     let (name, large) = udp(9);
     let mut large = ferroxy_core::ServiceIntent::clone(&large.unwrap());
     let first = large.ports[0].clone();

@@ -1,4 +1,4 @@
-//! Two States to a Plan that turns one into the other.
+//! Computes the Plan that turns one State into another.
 
 use std::collections::BTreeMap;
 

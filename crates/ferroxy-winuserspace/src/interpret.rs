@@ -16,7 +16,7 @@ pub fn interpret(state: &State, packet: &Packet) -> Verdict {
     trace(state, packet).verdict
 }
 
-/// The same, with the listener that it meets.
+/// Like [`interpret`], with the listener that the packet meets.
 pub fn trace(state: &State, packet: &Packet) -> Trace {
     let is_ours = state.addresses.contains(&packet.destination);
     if !is_ours && !packet.to_this_host {
@@ -32,7 +32,7 @@ pub fn trace(state: &State, packet: &Packet) -> Trace {
     Trace { verdict: verdict(protocol, pool), steps: steps(frontend, pool) }
 }
 
-/// An address of its own comes before a node port on that address, and that before one on all addresses.
+/// A listener on an address of a Service comes before a node port on that address, and that before one on all addresses.
 fn listener<'s>(state: &'s State, packet: &Packet) -> Option<(Protocol, &'s Frontend)> {
     let protocol = proxied(packet.protocol)?;
     let at = SocketAddr::new(packet.destination, packet.port);
@@ -42,8 +42,8 @@ fn listener<'s>(state: &'s State, packet: &Packet) -> Option<(Protocol, &'s Fron
     Some((protocol, frontend))
 }
 
-/// The proxy connects to the endpoint itself. Whom it does not serve it resets, or it drops the datagram. A connection that
-/// waits for an endpoint is reset in the end.
+/// The proxy connects to the endpoint itself. It resets connections, and drops datagrams, of clients that it does not serve. A
+/// connection that waits for an endpoint is reset in the end.
 fn verdict(protocol: Protocol, pool: Option<(&Key, &Pool)>) -> Verdict {
     let endpoints = pool.map(|(_, pool)| pool.endpoints.as_slice()).unwrap_or_default();
     if endpoints.is_empty() {

@@ -1,7 +1,7 @@
-//! What is wanted, Service by Service, and what of it is in force.
+//! The Services that are wanted, and those that are in force.
 //!
-//! Pure. A change is entered as wanted before it is tried, and as in force when all of it is. The cost of a change is the size of
-//! the changed Services. Several Services may have one address, with different ports: it stays for as long as one needs it.
+//! Pure. A change is recorded as wanted before the attempt, and as in force when all of it is. The cost of a change is the size
+//! of the changed Services. Several Services may share an address, with different ports: it stays as long as one needs it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -21,13 +21,13 @@ pub struct Ledger {
     settings: Settings,
     acknowledged: Acknowledged,
     wanted: BTreeMap<ServiceName, Arc<ServiceIntent>>,
-    /// Which Service has a frontend.
+    /// The Service that has a frontend.
     owners: HashMap<Key, ServiceName>,
     /// How many Services need an address. No count is zero.
     uses: HashMap<IpAddr, u32>,
 }
 
-/// What a change is about, and how that must be afterwards. What other Services need as well is not touched.
+/// The objects that a change affects, and their wanted State. Objects that other Services need, too, are not removed.
 #[derive(Debug, Default, PartialEq)]
 pub struct Touched {
     pub addresses: BTreeSet<IpAddr>,
@@ -84,7 +84,7 @@ impl Ledger {
         state
     }
 
-    /// Enters changes as wanted. Of several changes of one Service the last counts.
+    /// Records changes as wanted. Of several changes of one Service the last counts.
     pub fn want(&mut self, changes: &[Change]) -> Touched {
         let changes: BTreeMap<&ServiceName, Option<&Arc<ServiceIntent>>> =
             changes.iter().map(|(name, wanted)| (name, wanted.as_ref())).collect();
@@ -106,7 +106,7 @@ impl Ledger {
             touched.enter(after.clone());
             touched.wanted.extend(after);
         }
-        // What the changed Services gave up and others still have stays as it is.
+        // Leaves out objects that the changed Services gave up and other Services still have.
         let Touched { addresses, frontends, wanted, .. } = &mut touched;
         addresses.retain(|ip| wanted.addresses.contains(ip) || !self.uses.contains_key(ip));
         frontends.retain(|key| wanted.frontends.contains_key(key) || !self.owners.contains_key(key));
@@ -127,7 +127,7 @@ impl Ledger {
         }
     }
 
-    /// These are in force as they are wanted, except for those that were refused.
+    /// Records that these Services are in force as wanted, except for those that were refused.
     pub fn settle<'n>(
         &mut self,
         names: impl IntoIterator<Item = &'n ServiceName>,
@@ -138,7 +138,7 @@ impl Ledger {
         }
     }
 
-    /// What Services need depends on the node and on the settings.
+    /// Counts again, because the needs of Services depend on the node and on the settings.
     pub fn set_node(&mut self, node: NodeIntent, settings: Settings) {
         self.acknowledged.set_node(node);
         self.settings = settings;

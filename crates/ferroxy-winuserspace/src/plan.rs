@@ -1,4 +1,4 @@
-//! The operations that turn one State into another: addresses are added before they are listened on, and removed after that.
+//! The operations that turn one State into another: addresses are added before listeners open, and removed after they close.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -16,7 +16,7 @@ pub enum Op {
     RemoveAddress(IpAddr),
 }
 
-/// In the order in which they can be carried out. It can be interrupted anywhere.
+/// Operations in the order in which they can be carried out. A Plan can be interrupted anywhere.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Plan {
     ops: Vec<Op>,
@@ -47,7 +47,7 @@ impl Plan {
         self.ops.iter().filter_map(|op| if let Op::RemoveAddress(ip) = op { Some(*ip) } else { None })
     }
 
-    /// The part that the engine carries out. It has an order of its own, in which a place can change its frontend.
+    /// The part that the engine carries out, in its own order: one frontend can replace another at the same address and port.
     pub fn change(&self) -> Change {
         let mut change = Change::default();
         for op in &self.ops {

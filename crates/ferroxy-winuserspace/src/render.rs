@@ -1,8 +1,8 @@
-//! An Intent to a State: what is listened on for each Service, and which clients go to which pool.
+//! Renders an Intent to a State: the listeners of each Service, and which clients go to which pool.
 //!
 //! Every address of a TCP or UDP port is on the interface, whether it has endpoints or not: then the host refuses ports without a
-//! listener, and no packet leaves by the default route. A socket knows a client by its source: pods by their range, this host
-//! by its addresses. Classes of clients and source ranges are therefore routes of a frontend.
+//! listener, and no packet leaves by the default route. A socket shows only the source of a client: pods are recognised by their
+//! range, this host by its addresses. Classes of clients and source ranges are therefore routes of a frontend.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -91,7 +91,7 @@ impl PortScene<'_> {
         state.frontends.insert(key, proxy::Frontend { arrival, routes });
     }
 
-    /// Which clients go to which endpoints: the first that matches. No sources: all clients.
+    /// Which clients go to which endpoints: the first entry that matches counts. An entry without sources is for all clients.
     fn clients(&self, frontend: &Frontend) -> Vec<(Class, Vec<IpNet>)> {
         let allowed = frontend.allowed_sources.as_deref();
         let all_clients = |class| match allowed {
@@ -116,12 +116,12 @@ impl PortScene<'_> {
         }
     }
 
-    /// Pods and this host. Its own connections to an address of a Service come from that address.
+    /// Pods and this host. The host's own connections to an address of a Service come from that address.
     fn near(&self, frontend: &Frontend) -> Vec<IpNet> {
         let family = self.port.family;
         let mut near: Vec<IpNet> = match &self.node.family(family).local_detector {
             Some(LocalDetector::SourceIn(range)) => vec![*range],
-            // A socket does not know by which interface a client came.
+            // A socket does not show by which interface a client came.
             Some(LocalDetector::Interface(_) | LocalDetector::InterfacePrefix(_)) | None => Vec::new(),
         };
         near.push(loopback(family));
@@ -151,7 +151,7 @@ fn loopback(family: Family) -> IpNet {
     }
 }
 
-/// What both have. Of two ranges one contains the other, or they have nothing in common.
+/// The ranges in common. Of two ranges one contains the other, or they are disjoint.
 fn within(ranges: Vec<IpNet>, allowed: Option<&[IpNet]>) -> Vec<IpNet> {
     let Some(allowed) = allowed else { return ranges };
     let common = |a: &IpNet, b: &IpNet| match () {

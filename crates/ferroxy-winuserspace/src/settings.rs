@@ -10,10 +10,10 @@ use ferroxy_pools::balancing::ANNOTATIONS;
 use ferroxy_pools::settings::udp_idle;
 pub use ferroxy_pools::settings::{PORT_RANGE, UDP_IDLE_TIMEOUT};
 
-/// The interface that gets the addresses where nothing names one: the original's.
+/// The interface that gets the addresses if none is configured, as in the original.
 pub const USUAL_INTERFACE: &str = "vEthernet (HNS Internal NIC)";
 
-/// What names it in the environment, as for the original.
+/// The environment variable that names the interface, as for the original.
 pub const INTERFACE_VARIABLE: &str = "INTERFACE_TO_ADD_SERVICE_IP";
 
 /// What listeners and addresses depend on, besides the Intent.
@@ -21,7 +21,7 @@ pub const INTERFACE_VARIABLE: &str = "INTERFACE_TO_ADD_SERVICE_IP";
 pub struct Settings {
     /// `None`: neither the file nor a flag names one.
     pub interface: Option<String>,
-    /// Ends UDP sessions; `None` leaves it to the engine.
+    /// The idle time that ends UDP sessions; `None` leaves it to the engine.
     pub udp_idle: Option<Duration>,
 }
 
@@ -45,10 +45,10 @@ impl Default for Settings {
     }
 }
 
-/// Enters what concerns the Intent into the policy.
+/// Adapts the policy to this mode.
 pub fn shape(_: &contract::Settings, policy: &mut Policy) {
     policy.annotations = &ANNOTATIONS;
-    // A socket knows this host by its addresses only.
+    // A socket can recognise this host only by its addresses.
     policy.know_host_addresses = true;
     if policy.node_port_addresses.is_empty() {
         policy.node_port_addresses = vec![NodePortAddress::All];

@@ -1,4 +1,4 @@
-//! What this mode puts in force, as a value: addresses on an interface, and the proxy's listeners and pools.
+//! The State of this mode as a value: addresses on an interface, and the proxy's listeners and pools.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -10,7 +10,7 @@ use crate::plan::Op;
 
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct State {
-    /// Of Services, on the interface.
+    /// Addresses of Services, on the interface.
     pub addresses: BTreeSet<IpAddr>,
     pub pools: BTreeMap<Key, Pool>,
     /// By [`ferroxy_pools::socket_key`] on an address of a Service, and by [`node_port_key`] elsewhere.
@@ -23,7 +23,7 @@ pub fn node_port_key(protocol: Protocol, address: SocketAddr) -> Key {
     format!("node-port/{address}/{protocol}").into()
 }
 
-/// Where it listens.
+/// The address and port that a frontend listens on.
 pub fn place(frontend: &Frontend) -> SocketAddr {
     match frontend.arrival {
         Arrival::Socket { address, .. } | Arrival::OriginalDestination(address) => address,

@@ -179,7 +179,7 @@ fn a_service_whose_address_cannot_be_added_is_refused_and_the_others_are_served(
     host.lock().refused.clear();
     assert_eq!(dataplane.change(change(&broken)).unwrap().refused, []);
     assert_eq!(ask_tcp(bad, PORT).unwrap(), "web");
-    // What cannot be removed is tried again.
+    // An address that cannot be removed is tried again.
     host.lock().refused.insert(bad);
     assert!(dataplane.change(removal(&broken)).unwrap().drift);
     assert!(dataplane.verify().unwrap().unrepaired.is_some());
@@ -225,7 +225,7 @@ fn addresses_of_an_interface_that_was_down_are_still_ours() {
     let (one, two) = (web("one", first), web("two", second));
     let mut dataplane = host.open();
     dataplane.start(&intent(&[one.clone(), two.clone()], node)).unwrap();
-    // While it is down it has no addresses, and takes none.
+    // While the interface is down it has no addresses, and accepts none.
     {
         let mut host = host.lock();
         host.present.clear();
@@ -236,7 +236,7 @@ fn addresses_of_an_interface_that_was_down_are_still_ours() {
         let mut host = host.lock();
         host.refused.clear();
         host.present = [first].into();
-        // The other one is back between the list and the attempt to add it.
+        // The other address returns between the list and the attempt to add it.
         host.returns = [second].into();
     }
     assert_eq!(dataplane.verify().unwrap().unrepaired, None);

@@ -18,7 +18,7 @@ use ferroxy_winuserspace::settings::shape;
 use ferroxy_winuserspace::{Op, Settings, State, diff, interpret, render};
 use proptest::prelude::*;
 
-/// Committed, with the fix of what it shows.
+/// Seeds of counterexamples. They are committed with the fix.
 const COUNTEREXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/proptest-regressions/laws.txt");
 
 fn policy(cluster: &Cluster) -> Policy {
@@ -37,7 +37,7 @@ fn rendered(cluster: &Cluster) -> State {
     render(&intent(cluster), &Settings::default(), &Family::ALL)
 }
 
-/// As the host and the engine do; what is referred to must exist after every operation.
+/// Applies operations as the host and the engine do: objects that are referred to must exist after every operation.
 fn carried_out(mut state: State, ops: &[Op]) -> Result<State, TestCaseError> {
     for op in ops {
         state.apply(op).map_err(|refused| TestCaseError::fail(format!("{op}: {refused}")))?;
@@ -72,7 +72,7 @@ proptest! {
         let (a, b) = (rendered(&a), rendered(&b));
         prop_assert!(diff(&a, &a).is_empty());
         prop_assert_eq!(carried_out(a.clone(), diff(&a, &b).ops())?, b.clone());
-        // What a process leaves when it ends, at any operation, is addresses: a start leads to the same.
+        // A process that ends at any operation leaves only addresses: a start leads to the same State.
         let plan = diff(&a, &b);
         for cut in 0..=plan.len() {
             let left = State { addresses: carried_out(a.clone(), &plan.ops()[..cut])?.addresses, ..State::default() };

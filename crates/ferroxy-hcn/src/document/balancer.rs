@@ -45,7 +45,7 @@ pub mod load_balancer_flag {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct PortMapping {
-    /// As IP numbers it: 6 is TCP, 17 is UDP.
+    /// The IP protocol number: 6 is TCP, 17 is UDP.
     #[serde(default, deserialize_with = "protocol", skip_serializing_if = "is_zero")]
     pub protocol: u32,
     #[serde(default, deserialize_with = "lenient::nullable")]
@@ -64,7 +64,7 @@ pub mod mapping_flag {
     pub const LOCAL_ROUTED_VIP: u32 = 2;
     pub const USE_MUX: u32 = 4;
     pub const PRESERVE_DESTINATION: u32 = 8;
-    /// In no document of Microsoft: only kube-proxy is known to set it.
+    /// Microsoft does not document it: only kube-proxy is known to set it.
     pub const EXTERNAL_VIP: u32 = 16;
 }
 

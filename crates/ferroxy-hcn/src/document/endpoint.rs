@@ -51,7 +51,7 @@ impl Endpoint {
         self.flags & endpoint_flag::REMOTE != 0
     }
 
-    /// Its addresses, one for each family; what is no address is left out.
+    /// Its addresses, one for each family. Texts that are not addresses are left out.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
         self.ip_configurations.iter().filter_map(|it| it.ip_address.parse().ok())
     }

@@ -1,4 +1,4 @@
-//! Objects as the lists of the first version of the API have them (`/policylists/`, `/endpoints/`): whole, at one call for all.
+//! Objects as the lists of the first version of the API have them (`/policylists/`, `/endpoints/`): in full, all with one call.
 //!
 //! They are read to notice what another program changed, and for nothing else. No real HNS has confirmed the names of their
 //! fields: what is read here may lack something, and then differs from the object itself.
@@ -17,17 +17,17 @@ use crate::guid::Guid;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Listed<T> {
     pub id: Guid,
-    /// The same as long as the object is: a digest of everything that the list says of it, but for what changes by itself.
+    /// A digest of the list entry, without fields that change by themselves: it is the same as long as the object is.
     pub print: u64,
-    /// In the words of the second version, as far as the list tells.
+    /// As a document of the second version, with the fields that the list has.
     pub document: T,
 }
 
-/// A field of requests and measurements, not of the object.
+/// Fields of requests and measurements, not of the object.
 const VOLATILE: [&str; 3] = ["ActivityId", "Health", "Resources"];
 
 impl Listed<LoadBalancer> {
-    /// `None`: without an id.
+    /// `None` for an entry without an id.
     pub fn balancer(value: Value) -> Option<Listed<LoadBalancer>> {
         let (id, print) = identity(&value)?;
         let list = serde_json::from_value(value).unwrap_or_default();
@@ -36,7 +36,7 @@ impl Listed<LoadBalancer> {
 }
 
 impl Listed<Endpoint> {
-    /// `None`: without an id.
+    /// `None` for an entry without an id.
     pub fn endpoint(value: Value) -> Option<Listed<Endpoint>> {
         let (id, print) = identity(&value)?;
         let entry = serde_json::from_value(value).unwrap_or_default();
@@ -63,7 +63,7 @@ struct PolicyList {
     policies: Vec<Value>,
 }
 
-/// One policy of a list: a port, and where it is.
+/// One policy of a list: a port mapping, and the addresses that have it.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 struct Balancing {

@@ -24,14 +24,14 @@ pub struct SchemaVersion {
     pub minor: u32,
 }
 
-/// What every version of HNS with this API accepts.
+/// The version that every HNS with this API accepts.
 impl Default for SchemaVersion {
     fn default() -> SchemaVersion {
         SchemaVersion { major: 2, minor: 0 }
     }
 }
 
-/// A policy of a network or an endpoint. Most kinds are not ours to read.
+/// A policy of a network or an endpoint. Most kinds are not read here.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct PolicyDocument {

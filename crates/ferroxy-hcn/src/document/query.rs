@@ -21,7 +21,7 @@ impl Query {
         Query { filter: json!({ "Name": name }).to_string(), ..Query::default() }
     }
 
-    /// Endpoints of a network. The word is the first version's.
+    /// Endpoints of a network. The name of the field is that of the first version.
     pub fn of_network(id: Guid) -> Query {
         Query { filter: json!({ "VirtualNetwork": id }).to_string(), ..Query::default() }
     }

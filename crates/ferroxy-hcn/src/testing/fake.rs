@@ -1,4 +1,4 @@
-//! The service in memory as an [`Api`], and the levers for tests. Clones are the same service.
+//! The service in memory as an [`Api`], and controls for tests. Clones are the same service.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -75,7 +75,7 @@ impl Fake {
         self.service().add(Kind::Network, json!({ "Name": name, "Type": kind }))
     }
 
-    /// An overlay that knows on which nodes (second) the ranges (first) are.
+    /// An overlay with routes: the range of a node's pods (first), and the node (second).
     pub fn add_overlay(&self, name: &str, routes: &[(&str, &str)]) -> Guid {
         let policy = |(prefix, provider): &(&str, &str)| {
             json!({ "Type": "RemoteSubnetRoute", "Settings": {
@@ -114,7 +114,7 @@ impl Fake {
         self.service().first_faults.push(FirstFault { path: path.to_owned(), code, times });
     }
 
-    /// Listeners are notified of it, and of nothing after it.
+    /// Stops the service. Listeners are notified of it, and of nothing after it.
     pub fn stop(&self) {
         self.service().is_running = false;
         self.notify(Notification::Disconnected);

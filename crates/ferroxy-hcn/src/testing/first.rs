@@ -1,4 +1,4 @@
-//! Objects in the words of the first version of the API, as its lists have them.
+//! Describes objects as the lists of the first version of the API do.
 
 use std::net::IpAddr;
 

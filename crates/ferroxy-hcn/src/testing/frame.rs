@@ -1,4 +1,4 @@
-//! What the libraries under wine and the server say to each other: frames of fields, over TCP.
+//! The protocol between the libraries under wine and the server: frames of fields, over TCP.
 //!
 //! A frame is its length (four bytes, little-endian) and fields that end with a zero byte each. A request has function,
 //! handle, id and text; an answer has the HRESULT, a handle, and a text. On a connection whose first request is
@@ -8,7 +8,7 @@ use std::io::{self, Read, Write};
 
 pub const LISTEN: &str = "HcnRegisterServiceCallback";
 
-/// Larger ones are not ours.
+/// Larger frames are an error.
 const LONGEST: usize = 64 << 20;
 
 pub fn write(stream: &mut impl Write, fields: &[&str]) -> io::Result<()> {

@@ -2,7 +2,7 @@
 //! fails on demand.
 //!
 //! [`Fake`] implements [`Api`](crate::Api) for tests in this process. [`serve`] offers the same to the libraries under wine
-//! (`ferroxy-hcn-fake`), over TCP. It shows what a proxy asks for; what a real HNS answers, only a real Windows can show.
+//! (`ferroxy-hcn-fake`), over TCP. It shows what a proxy requests. Only a real Windows can show what a real HNS answers.
 
 mod fake;
 mod first;

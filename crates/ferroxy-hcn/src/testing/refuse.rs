@@ -1,4 +1,4 @@
-//! What HNS refuses to create, as far as it is documented or was reported.
+//! Finds documents that HNS refuses, as far as this is documented or was reported.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -42,7 +42,7 @@ fn endpoint(service: &Service, document: &Value) -> Refusal {
     if taken { refused(Code::ALREADY_EXISTS, format!("an endpoint with {addresses:?}")) } else { None }
 }
 
-/// `own`: the one that is changed.
+/// `own`: the load balancer that is changed.
 pub(super) fn balancer(service: &Service, own: Option<Guid>, document: &Value) -> Refusal {
     let Ok(balancer) = serde_json::from_value::<LoadBalancer>(document.clone()) else {
         return refused(Code::INVALID_JSON, "load balancer".into());
@@ -81,7 +81,7 @@ fn refused(code: Code, words: String) -> Refusal {
     Some((code, words))
 }
 
-/// What only one object of a kind can have.
+/// Something that only one object of a kind can have.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Claim {
     Address {

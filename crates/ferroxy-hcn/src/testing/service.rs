@@ -72,12 +72,12 @@ pub struct Service {
     pub unreadable: BTreeSet<Guid>,
     /// Objects that the lists of the first version leave out.
     pub unlisted: BTreeSet<Guid>,
-    /// Set it to learn how few load balancers there were at any time since.
+    /// If it is set: the smallest number of load balancers since then.
     pub fewest_balancers: Option<usize>,
     objects: BTreeMap<Kind, BTreeMap<Guid, Value>>,
     handles: BTreeMap<u64, (Kind, Guid)>,
-    /// What only one object can have, and which has it: a start of thousands would take hours if each were compared with all.
-    /// Other programs can have got HNS to take more.
+    /// The objects that have a claim. An index, because a start of thousands would take hours if each were compared with all.
+    /// Other programs can have made HNS accept several.
     claims: HashMap<Claim, Vec<Guid>>,
     /// How many load balancers name an endpoint.
     references: HashMap<Guid, usize>,
@@ -127,7 +127,7 @@ impl Service {
         self.insert(kind, id, document);
     }
 
-    /// Who has it.
+    /// The objects that have this claim.
     pub(super) fn claimants(&self, claim: &Claim) -> impl Iterator<Item = Guid> {
         self.claims.get(claim).into_iter().flatten().copied()
     }

@@ -1,4 +1,4 @@
-//! Callbacks of the library. It gets a number, not an address: whenever it calls, nothing is used that is gone.
+//! Callbacks of the library. Their context is a number, not an address: a late callback cannot use freed memory.
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -13,7 +13,7 @@ type Callback = unsafe extern "system" fn(u32, *const c_void, i32, *const u16);
 type Register = unsafe extern "system" fn(Callback, *const c_void, *mut Pointer) -> i32;
 type Unregister = unsafe extern "system" fn(Pointer) -> i32;
 
-/// Who listens, by number.
+/// The listeners, by number.
 static LISTENERS: Mutex<Listeners> = Mutex::new(Listeners { last: 0, known: BTreeMap::new() });
 
 struct Listeners {
@@ -27,7 +27,7 @@ fn listeners() -> MutexGuard<'static, Listeners> {
 
 /// Ends when it is dropped.
 pub(super) struct Registration {
-    /// Goes after the registration has ended: a callback that still comes finds nobody.
+    /// Dropped after the registration has ended: a late callback finds no listener.
     _listener: Listener,
     handle: Pointer,
     unregister: Option<Unregister>,

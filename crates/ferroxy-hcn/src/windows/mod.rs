@@ -37,7 +37,7 @@ type CallV1 = unsafe extern "system" fn(*const u16, *const u16, *const u16, Out)
 pub struct Library {
     network: Module,
     compute: Module,
-    /// What calls back.
+    /// The current registration of a callback.
     registration: Option<Registration>,
 }
 
@@ -99,7 +99,7 @@ impl Library {
     }
 }
 
-/// What a call returned: its code, or the record that it left.
+/// Turns the code of a call, and the error record that it left, into a result.
 fn check(call: &str, code: i32, record: Returned) -> Result<(), Error> {
     let record = record.into_text();
     // Positive codes are kinds of success.
@@ -247,7 +247,7 @@ impl Api for Library {
 
     fn listen(&mut self, notify: OnNotification) -> Result<(), Error> {
         let registration = Registration::new(&self.network, notify)?;
-        // The one before ends here.
+        // The previous registration ends here.
         self.registration = Some(registration);
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! Applies a Plan, family by family.
 //!
-//! What is small is one transaction, and what is large are several that are safe one by one (`door/nft.rs`,
-//! `tool/portion.rs`). After a failure earlier commits are in force: the caller reads the kernel again.
+//! A small Plan is one transaction; a large Plan is several, each safe on its own (`door/nft.rs`, `tool/portion.rs`). After a
+//! failure, earlier commits are in force: the caller reads the kernel again.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::program::is_builtin;
 use crate::state::TableName;
 use crate::tool::{self, Attendant, Error, Limits};
 
-/// What applying a Plan took.
+/// Statistics about applying a Plan.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Receipt {
     /// Once for each family, and once more for each time a tool did not get the lock.
@@ -24,7 +24,7 @@ pub struct Receipt {
     pub bytes: usize,
     /// Time spent waiting for the lock, in runs that did not get it and between them.
     pub waited: Duration,
-    /// Time of what succeeded.
+    /// Time of successful runs.
     pub tool_time: Duration,
 }
 

@@ -1,7 +1,7 @@
 //! The capabilities of iptables mode.
 //!
 //! Rules of the nft variant belong to nf_tables, whose notifications name the chain: a change of a chain of ours, or of one
-//! that contains our jumps, is reported at once. Legacy tables send no notifications: `changed_by_others` looks at them.
+//! that contains our jumps, is reported at once. Legacy tables send no notifications: `changed_by_others` compares fingerprints.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,7 +23,7 @@ use crate::tool::{Error, Variant};
 use crate::watch::{Seen, watch_chains};
 
 /// The fingerprint of a very large legacy table misses a rule that was replaced with one of the same size: after this many
-/// looks everything is compared.
+/// checks everything is compared.
 const LOOKS_BEFORE_COMPARISON: u32 = 20;
 
 impl Persists for Iptables {
@@ -68,7 +68,7 @@ impl Verifies for Iptables {
         let sees_every_change = self.fingerprints.iter().all(|fingerprint| fingerprint.is_exact());
         let is_time = self.looks >= LOOKS_BEFORE_COMPARISON && !sees_every_change;
         let legacy = self.uses(Variant::Legacy) && (is_time || self.have_fingerprints_changed()?);
-        // Notifications can be lost; the generation counts all commits of everybody.
+        // Notifications can be lost; the generation counts the commits of all programs.
         let missed =
             self.uses(Variant::NfTables) && kernel_generation()? != self.generation.load(Ordering::Relaxed);
         let ours = legacy || missed || self.is_unrepaired || self.is_touched.load(Ordering::SeqCst);
@@ -77,7 +77,7 @@ impl Verifies for Iptables {
 
     fn verify(&mut self) -> Result<Repair, Failure> {
         self.looks = 0;
-        // Read first: a change during the comparison makes us compare again at the next period.
+        // Read first: a change during the comparison then causes another comparison in the next period.
         let generation = kernel_generation().unwrap_or_default();
         self.is_touched.store(false, Ordering::SeqCst);
         let plan = self.plan_repair()?;
@@ -106,9 +106,9 @@ impl Watches for Iptables {
     fn watch(&mut self, notify: Notify) -> Result<(), Failure> {
         let (generation, is_touched) = (Arc::clone(&self.generation), Arc::clone(&self.is_touched));
         let seen = move |seen| match seen {
-            // Remembered until the next verification, whatever becomes of the notification.
+            // Remembered until the next verification, even if the notification gets lost.
             Seen::Ours => is_touched.store(true, Ordering::SeqCst),
-            // Commits come in order, and ours are left out: all up to this one were noticed.
+            // Commits are reported in order, without ours: all commits up to this one were noticed.
             Seen::Commit(id) => drop(generation.fetch_max(id, Ordering::SeqCst)),
         };
         self.bystander.listener = Some(watch_chains(owns, seen, notify)?);

@@ -18,7 +18,7 @@ impl Iptables {
         let nfacct = counters::create()?;
         let parameters = Parameters { masquerade_mark, nfacct, tcp_be_liberal: is_liberal()? };
         match self.start_with(intent, parameters) {
-            // The kernel has the counters, but no match for rules: write the rules without them.
+            // The kernel has the counters, but not the match: write the rules without counters.
             Err(Error::Refused(refusal)) if parameters.nfacct && refusal.is_about("-m nfacct") => {
                 tracing::warn!("{refusal}: packets are not counted");
                 self.start_with(intent, Parameters { nfacct: false, ..parameters })
@@ -38,7 +38,7 @@ impl Iptables {
     pub(super) fn change_services(&mut self, changes: Vec<Change>) -> Result<Outcome, Error> {
         match self.attempt(changes.clone()) {
             Err(Error::Refused(refusal)) if refusal.line.is_none() && changes.len() > 1 => {
-                // If the rest is refused without any of these, no Service is the cause.
+                // If the kernel or tool refuses even an empty change, no Service is the cause.
                 self.attempt(Vec::new())?;
                 self.in_halves(changes)
             }
@@ -80,7 +80,7 @@ impl Iptables {
             };
             let Error::Refused(refusal) = &error else { return Err(error) };
             if relied_on_ledger {
-                // Perhaps no Service is the cause, and the ledger is wrong about the kernel: read it, and try again.
+                // Perhaps no Service is the cause, and the kernel differs from the ledger: read the kernel, and try again.
                 continue;
             }
             let owner = refusal.line.as_deref().and_then(|line| self.ledger.owner(&changes, line));
@@ -96,7 +96,7 @@ impl Iptables {
         Ok((self.difference(&observed, wanted), settlement))
     }
 
-    /// With the mark that is configured now.
+    /// Uses the mark that is configured now.
     pub(super) fn replace_node(&mut self, node: NodeIntent) -> Result<Outcome, Error> {
         let parameters = Parameters { masquerade_mark: self.masquerade_mark, ..self.ledger.parameters() };
         let plan = if self.knows_the_kernel()? {

@@ -47,25 +47,25 @@ pub struct Iptables {
     /// The kernel has what the ledger says, unless another program changed it.
     is_certain: bool,
     keep_unknown: bool,
-    /// What `is_cold` read, for the start: reading a large table takes seconds.
+    /// The State that `is_cold` read, for the start: reading a large table takes seconds.
     observed: Option<State>,
-    /// Of legacy tables, when we last wrote or read them.
+    /// Fingerprints of legacy tables when we last wrote or read them.
     fingerprints: Vec<Fingerprint>,
-    /// By the last sync.
+    /// By the last sync, for each table.
     rules_written: BTreeMap<(Family, TableName), u64>,
-    /// nft variant: the generation of nf_tables if every change was ours, or was noticed.
+    /// nft variant: the generation that nf_tables has if every change was ours, or was noticed.
     generation: Arc<AtomicU32>,
     /// nft variant: the watch saw a change of our chains since the last verification.
     is_touched: Arc<AtomicBool>,
-    /// How often `changed_by_others` looked since everything was last compared.
+    /// How often `changed_by_others` ran since everything was last compared.
     looks: u32,
-    /// The last repair did not help.
+    /// Differences remained after the last repair.
     is_unrepaired: bool,
     has_checked_other_variant: bool,
 }
 
 impl Iptables {
-    /// In the variant that the host has chosen.
+    /// Opens the variant that the host uses.
     pub fn open(families: &[Family], settings: &Settings) -> Result<Iptables, Failure> {
         let doors: Result<_, Error> = families.iter().map(|family| Door::open(*family, settings)).collect();
         let mut dataplane = Iptables::through(doors?, Limits::default());
@@ -111,7 +111,7 @@ impl Iptables {
         self.doors.iter().any(|door| door.variant == variant)
     }
 
-    /// What a start uses, found out without creating anything.
+    /// The parameters that a start would use. Creates nothing.
     fn parameters(&self) -> Result<Parameters, Error> {
         let masquerade_mark = self.masquerade_mark;
         Ok(Parameters { masquerade_mark, nfacct: counters::can_be_created()?, tcp_be_liberal: is_liberal()? })
@@ -121,7 +121,7 @@ impl Iptables {
         if let Some(observed) = self.observed.take() {
             return Ok(observed);
         }
-        // Taken first: a change during the listing makes us look again.
+        // Fingerprints first: a change during the listing then causes another listing.
         self.fingerprints = self.fingerprints()?;
         observe(&mut self.doors, &self.limits)
     }
@@ -131,7 +131,7 @@ impl Iptables {
         diff(observed, &wanted)
     }
 
-    /// Whether a change can be planned from the ledger alone. It does not contain unknown rules that are kept.
+    /// Whether a change can be planned from the ledger alone. The ledger lacks the rules that `keep_unknown` keeps.
     fn knows_the_kernel(&self) -> Result<bool, Error> {
         Ok(self.is_certain && !self.keep_unknown && !self.have_fingerprints_changed()?)
     }
@@ -161,7 +161,7 @@ impl Iptables {
         places.map(|(family, table)| fingerprint(family, Variant::Legacy, table.as_str())).collect()
     }
 
-    /// A cheap look at legacy tables. For the nft variant there are notifications and the generation.
+    /// A cheap check of legacy tables. The nft variant has notifications and the generation instead.
     fn have_fingerprints_changed(&self) -> Result<bool, Error> {
         Ok(self.fingerprints()? != self.fingerprints)
     }
@@ -278,7 +278,7 @@ impl Dataplane for Iptables {
     }
 }
 
-/// Only node ports on 127.0.0.1 need it: a failure is not fatal.
+/// Sets `route_localnet`. Only node ports on 127.0.0.1 need it: a failure is not fatal.
 fn route_loopback(node: &NodeIntent) {
     if node.v4.node_ports_on_loopback
         && let Err(error) = sysctl::set_route_localnet()

@@ -1,4 +1,4 @@
-//! Which way to the rules is taken: `iptables.program`, what the host has installed, and what its kernel has.
+//! Chooses how to read and write rules: by `iptables.program`, the tools that the host has installed, and its kernel.
 
 use std::path::{Path, PathBuf};
 
@@ -13,12 +13,12 @@ use crate::settings::PROGRAM;
 use crate::state::TableName;
 use crate::tool::{Error, Tools, Variant, Version};
 
-/// Chains that the kubelet creates, in the variant that the host uses, for others to find.
+/// Chains that the kubelet creates in the variant that the host uses, so that other programs can detect the variant.
 const HINTS: [&str; 2] = ["KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY"];
 /// Earlier versions of the nft variant cannot read the form in which we write ports and marks.
 const READS_OUR_RULES: Version = Version(1, 8, 8);
 
-/// What `iptables.program` asks for.
+/// The value of `iptables.program`.
 #[derive(Debug, PartialEq, Eq)]
 enum Program {
     /// No program, unless the host's tools would not understand our rules.
@@ -41,7 +41,7 @@ impl Program {
 }
 
 impl Door {
-    /// The way that is configured; the variant is the one that the host uses.
+    /// Opens the rules as `iptables.program` configures, in the variant that the host uses.
     pub fn open(family: Family, settings: &Settings) -> Result<Door, Error> {
         match Program::parse(&settings.text(&PROGRAM)) {
             Program::Tool => Ok(Door::tool(Tools::find(family)?)),
@@ -55,7 +55,7 @@ impl Door {
         }
     }
 
-    /// Without a tool where one with this version reads what we write.
+    /// Writes rules without the tools if this version of the tools can read our rules.
     fn beside(tools: Tools) -> Result<Door, Error> {
         let family = tools.family;
         match (tools.variant, tools.version >= READS_OUR_RULES) {
@@ -87,7 +87,7 @@ fn directory_of(path: &Path) -> &Path {
     if path.is_file() { path.parent().unwrap_or(path) } else { path }
 }
 
-/// The variant in which the kubelet, or else anybody, has written rules on this host; nf_tables if there are none.
+/// The variant with the kubelet's hint chains. Without hints: legacy if only legacy tables have chains, otherwise nf_tables.
 fn variant_in_kernel(family: Family) -> Result<Variant, Error> {
     let mut connection = Connection::open()?;
     let (mut has_hint, mut has_chains) = (false, false);

@@ -1,6 +1,6 @@
-//! The legacy variant of iptables without its tool. The kernel replaces a table as a whole: it is read, taken apart, changed, put
-//! together and handed back, under the lock of the tools. Rules of others stay byte for byte as they were, and keep what they
-//! have counted.
+//! The legacy variant of iptables without its tool. The kernel replaces a table only as a whole: Ferroxy reads the table,
+//! changes it and writes it back while holding the lock of the tools. Rules of other programs stay byte for byte as they were,
+//! and keep their counters.
 
 use std::time::Instant;
 
@@ -18,7 +18,8 @@ use crate::tool::{Attendant, Error, Leftover, Limits, Lock, Receipt, Refusal, Va
 use crate::watch::Owns;
 use crate::xt::{Sets, Terms, entry, parse, unknown, why_unknown};
 
-/// How often a table is read again because it was changed before it could be replaced. Only programs that ignore the lock do so.
+/// How often a table is read and replaced at most. The kernel returns EAGAIN if a program that ignores the lock changed the
+/// table in between.
 const ATTEMPTS: usize = 3;
 
 #[derive(Debug)]
@@ -42,7 +43,7 @@ impl Legacy {
         Ok(())
     }
 
-    /// Asking for a table creates it: only those that exist are read.
+    /// Reads only tables that exist, because reading a table creates it.
     pub(super) fn observe(&self, owns: Owns) -> Result<State, Error> {
         let mut state = State::default();
         for name in xtables::tables(nft_family(self.family))? {
@@ -127,13 +128,13 @@ impl Legacy {
                 Err(error) if matches!(error.errno, Errno::PERM | Errno::ACCESS | Errno::NOMEM) => {
                     return Err(error.into());
                 }
-                // The kernel does not say which rule it is about.
+                // The kernel does not say which rule it refused.
                 Err(error) => return Err(refused(None, error.to_string())),
             }
         }
     }
 
-    /// Rules of the nft variant see packets, too.
+    /// Warns about rules of a proxy in the nft variant: packets pass them, too.
     pub(super) fn warn_of_leftovers(&self) -> Result<(), Error> {
         let mut found: Option<Leftover> = None;
         let mut connection = nftables::Connection::open()?;
@@ -151,7 +152,7 @@ impl Legacy {
     }
 }
 
-/// Does to a table what a Plan says.
+/// Applies the operations of a Plan to a table.
 fn edit(terms: Terms<'_>, parts: &mut Parts, ops: &[Op]) -> Result<(), Error> {
     for op in ops {
         if let Op::Write { chain, .. } = op {
@@ -219,7 +220,7 @@ fn find(parts: &Parts, chain: &str, rule: &str) -> Result<ChainId, Error> {
     parts.find(chain).ok_or_else(|| refused(Some((chain, rule)), "there is no such chain".into()))
 }
 
-/// Where a chain has this rule. A rule that we know is found by its bytes: a long chain is not printed.
+/// The index of a rule in a chain. A rule that we can parse is compared as bytes, so that a long chain is not printed.
 fn position(terms: Terms<'_>, parts: &Parts, id: ChainId, rule: &str) -> Option<usize> {
     let Some(spec) = parse(terms, rule) else {
         let mut rules = parts.rules(id).enumerate();
@@ -234,7 +235,7 @@ fn position(terms: Terms<'_>, parts: &Parts, id: ChainId, rule: &str) -> Option<
     })
 }
 
-/// As `iptables-save` prints it. One that is not known is named by its place.
+/// The rule as `iptables-save` prints it. A rule that we cannot read is identified by its index in the chain.
 fn text(terms: Terms<'_>, parts: &Parts, rule: Rule, index: usize) -> String {
     let leads = parts.leads(rule);
     match (entry::read(terms, parts.bytes(rule), leads), leads) {

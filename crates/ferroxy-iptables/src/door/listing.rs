@@ -15,18 +15,18 @@ use crate::watch::Owns;
 use crate::xt::expression::{Found, read};
 use crate::xt::{Terms, unknown};
 
-/// How often everything is read again because another program changed something meanwhile. On a host where that happens all
-/// the time the last reading is as good as any: drift is looked for later, too.
+/// How often everything is read at most, if other programs commit changes meanwhile. After that the last reading is used: a
+/// later verification finds what it missed.
 const ATTEMPTS: usize = 3;
 
-/// A rule in the kernel, by what it takes to find it again.
+/// Identifies a rule in the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Listed {
-    /// `None` until the kernel has told it.
+    /// `None` until the kernel has returned it.
     pub handle: Option<u64>,
-    /// By which its message was known.
+    /// The tag of the message that added the rule; 0 if the rule was listed.
     pub tag: u32,
-    /// Of its text.
+    /// The hash of the rule's text.
     pub digest: u64,
 }
 
@@ -38,7 +38,7 @@ impl Listed {
     }
 }
 
-/// All rules of a chain, in order. None when there is no such chain.
+/// All rules of a chain, in order. Empty if the chain does not exist.
 pub(super) fn list_chain(
     connection: &mut Connection,
     terms: Terms<'_>,
@@ -100,7 +100,7 @@ fn observe_once(connection: &mut Connection, terms: Terms<'_>, owns: Owns) -> Re
     Ok(state)
 }
 
-/// As `iptables-save` prints it.
+/// The rule as `iptables-save` prints it.
 fn text(terms: Terms<'_>, rule: &CompatRule<'_>) -> Result<String, Malformed> {
     Ok(match read(terms, rule.expressions())? {
         Found::Known(spec) => spec.display(terms.family).to_string(),

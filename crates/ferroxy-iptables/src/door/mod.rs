@@ -19,7 +19,7 @@ use crate::tool::{Attendant, Error, Limits, Receipt, Tools, Variant, restore_att
 use crate::watch::Owns;
 use crate::xt::Sets;
 
-/// One family's rules.
+/// Access to the rules of one family.
 #[derive(Debug)]
 pub struct Door {
     pub family: Family,
@@ -58,8 +58,8 @@ impl Door {
         !matches!(self.way, Way::Tool(_))
     }
 
-    /// The sets that rules may refer to, as they are now: to be called before rules with `-m set` are read or written. The tool
-    /// looks them up itself.
+    /// Sets the ipsets that rules may refer to. Call this before reading or writing rules with `-m set`; the tools look up sets
+    /// themselves.
     pub fn know(&mut self, sets: &Sets) {
         match &mut self.way {
             Way::Tool(_) => {}
@@ -68,7 +68,7 @@ impl Door {
         }
     }
 
-    /// The smallest thing that shows that the rules can be read.
+    /// A cheap check that the rules can be read.
     pub fn probe(&mut self, limits: &Limits) -> Result<(), Error> {
         match &mut self.way {
             Way::Tool(tools) => save(tools, Some("mangle"), limits, &mut |_| ControlFlow::Continue(())),
@@ -77,7 +77,7 @@ impl Door {
         }
     }
 
-    /// Our chains and jumps in all existing tables. Creates none.
+    /// Our chains and jumps in all existing tables. Creates no table.
     pub fn observe(&mut self, owns: Owns, limits: &Limits) -> Result<State, Error> {
         match &mut self.way {
             Way::Tool(tools) => {

@@ -1,8 +1,8 @@
 //! The nft variant of iptables without its tool: reads and writes the rules of one family over netlink, in the tool's own
 //! encoding, so that the host's `iptables` sees them as its own.
 //!
-//! A Plan is one transaction where it is not very large. Single rules of long chains are deleted and inserted by their handles:
-//! whatever another program puts between them stays where it is, and a rule that is gone makes the transaction fail.
+//! A Plan is one transaction unless it is very large. Single rules of long chains are deleted and inserted by their handles:
+//! rules that another program put between ours stay in place, and a missing rule makes the transaction fail.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -22,7 +22,7 @@ use crate::tool::{Attendant, Error, Leftover, Receipt, Refusal, Variant};
 use crate::watch::Owns;
 use crate::xt::{Sets, Terms, expression, parse, why_unknown};
 
-/// A larger Plan becomes several transactions, which are safe one by one: the message and the kernel's copy of it take memory.
+/// A larger Plan becomes several transactions, each safe on its own: the message and the kernel's copy of it take memory.
 const LARGEST_BATCH: usize = 32 << 20;
 
 #[derive(Debug)]
@@ -30,18 +30,18 @@ pub(super) struct NfTables {
     family: Family,
     connection: Connection,
     pub(super) sets: Sets,
-    /// The rules of long chains in which single rules were changed, as we left them.
+    /// The rules of chains in which we changed single rules, as we left them.
     listed: HashMap<(TableName, Box<str>), Vec<Listed>>,
 }
 
-/// A batch in the making, and what its tags stand for.
+/// A batch under construction. The tag of a message is its index in `lines`.
 struct Writing<'p> {
     batch: Batch,
     lines: Vec<Line<'p>>,
     receipt: Receipt,
 }
 
-/// What a message of a batch is about.
+/// The chain or rule that a message of a batch concerns.
 #[derive(Clone, Copy)]
 enum Line<'p> {
     Chain(&'p str),
@@ -89,7 +89,7 @@ impl NfTables {
         writing: &mut Writing<'p>,
         attendant: &dyn Attendant,
     ) -> Result<(), Error> {
-        // Where the system limits socket buffers, as in a user namespace, less fits.
+        // If the system limits socket buffers, for example in a user namespace, batches must be smaller.
         let largest = LARGEST_BATCH.min(self.connection.max_batch_bytes() / 2);
         for (table, ops) in tables {
             self.create_missing(*table, ops, writing)?;
@@ -110,7 +110,7 @@ impl NfTables {
         self.commit(writing)
     }
 
-    /// The table, chains that shall have rules, and base chains for our jumps.
+    /// Creates the table, the chains that get rules, and the base chains for our jumps, if they are missing.
     fn create_missing<'p>(
         &mut self,
         table: TableName,
@@ -167,7 +167,7 @@ impl NfTables {
         }
     }
 
-    /// Adds one rule, and returns the tag by which the kernel's answer knows it.
+    /// Adds one rule. Returns the tag that identifies the rule in the kernel's answer.
     fn rule<'p>(
         &self,
         table: TableName,
@@ -206,7 +206,7 @@ impl NfTables {
         Ok(())
     }
 
-    /// Before the rule at this index, or at the end.
+    /// Inserts a rule before the rule at this index, or at the end.
     fn insert<'p>(
         &mut self,
         table: TableName,
@@ -221,7 +221,7 @@ impl NfTables {
             (_, None) => Place::Last,
             (0, _) => Place::First,
             (_, Some(Listed { handle: Some(handle), .. })) => Place::Before(*handle),
-            // A rule of this batch has no handle yet. Plans do not insert before one.
+            // A rule that this batch adds has no handle yet. Plans do not insert before such a rule.
             (_, Some(_)) => {
                 return Err(refused(Line::Rule(chain, rule), "the rule after it has no handle yet".into()));
             }
@@ -232,7 +232,7 @@ impl NfTables {
         Ok(())
     }
 
-    /// All rules of a chain, others' as well. Chains of the host are listed each time.
+    /// All rules of a chain, including those of other programs. Built-in chains are listed again after each commit.
     fn list(&mut self, table: TableName, chain: &str) -> Result<&mut Vec<Listed>, Error> {
         let key = (table, chain.into());
         if !self.listed.contains_key(&key) {
@@ -281,7 +281,7 @@ impl NfTables {
         Ok(())
     }
 
-    /// Enters the handles of new rules. Chains that are not ours, or whose handles are incomplete, are listed again next time.
+    /// Records the handles of new rules. Built-in chains, and chains with missing handles, are listed again next time.
     fn learn(&mut self, made: &HashMap<u32, u64>) {
         self.listed.retain(|(_, chain), rules| {
             for rule in rules.iter_mut().filter(|rule| rule.handle.is_none()) {
@@ -291,7 +291,7 @@ impl NfTables {
         });
     }
 
-    /// Legacy tables see packets, too.
+    /// Warns about rules of a proxy in legacy tables: packets pass them, too.
     pub(super) fn warn_of_leftovers(&self) -> Result<(), Error> {
         let family = nft_family(self.family);
         let existing = xtables::tables(family)?;
@@ -316,7 +316,8 @@ impl<'p> Writing<'p> {
         u32::try_from(self.lines.len() - 1).unwrap_or(u32::MAX)
     }
 
-    /// The first refused message leads to its line. What has no line, and no lack of privileges, is about all of it.
+    /// Names the line of the first refused message. Without such a line, a lack of privileges or buffers is an error of the
+    /// kernel, and any other failure is a refusal of the whole batch.
     fn explain(&self, error: CommitError) -> Error {
         let said = error.to_string();
         let of_a_line = |tag: Option<u32>| self.lines.get(tag? as usize).copied();
@@ -349,7 +350,7 @@ fn refused(line: Line<'_>, said: String) -> Error {
     Error::Refused(Box::new(Refusal { tool, status: 0, said, line: Some(text), chain }))
 }
 
-/// Where a built-in chain sits, as the tool creates it.
+/// The hook of a built-in chain, as the tool creates it.
 fn hook(table: TableName, chain: &str) -> Option<Hook> {
     let point = match chain {
         "PREROUTING" => HookPoint::Prerouting,

@@ -1,4 +1,4 @@
-//! Who is informed while a tool runs: the listener to notifications of nf_tables, and the sign of life. Runs nothing itself.
+//! Informs the listener to nf_tables notifications, and shows a sign of life, while a tool runs. Runs nothing itself.
 
 use std::fmt;
 

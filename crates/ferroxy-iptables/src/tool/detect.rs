@@ -61,7 +61,7 @@ impl Tools {
         Ok(tools)
     }
 
-    /// Those of one directory.
+    /// The tools in one directory.
     pub fn find_in(family: Family, directory: &Path) -> Result<Tools, Error> {
         let tools = Tools::search(family, "", &[directory.to_owned()])?;
         log_once(&tools);

@@ -82,18 +82,17 @@ impl From<Error> for Failure {
     }
 }
 
-/// A restore that the tool or the kernel did not accept. What was committed before the line in question is in force, the
-/// rest is not.
+/// A restore that the tool or the kernel did not accept. Commits before the refused line are in force, the rest is not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     pub tool: String,
     pub status: i32,
     /// What the tool said, without its usage hints.
     pub said: String,
-    /// The line of the input that it is about. `None` when the tool did not say: legacy tools hand a table to the kernel
-    /// as one piece, and the kernel says no to all of it.
+    /// The refused line of the input. `None` if it is unknown: legacy tools give a table to the kernel as a whole, and the
+    /// kernel refuses all of it.
     pub line: Option<String>,
-    /// The chain which that line is about: it leads the caller to the Service.
+    /// The chain of that line, by which the caller finds the Service.
     pub chain: Option<String>,
 }
 

@@ -3,8 +3,8 @@
 //!
 //! Reading 10,000 Services back takes some seconds of CPU in either variant; a fingerprint is one system call.
 //!
-//! - **nf_tables**: the generation, which counts the commits of everybody to all tables of this network namespace. No change is
-//!   missed. [`ferroxy_netlink::nftables::Monitor`] receives notifications of changes.
+//! - **nf_tables**: the generation, which counts the commits of all programs to all tables of this network namespace. No change
+//!   is missed. [`ferroxy_netlink::nftables::Monitor`] receives notifications of changes.
 //! - **legacy**: there are no notifications and no generation. The kernel returns the number of entries of a table and their
 //!   size, and the whole table as one block of bytes. A block of up to some megabytes is read, and digested without counters.
 //!   Of a larger table only the size is known: a rule that was replaced with one of the same size is missed, and a full
@@ -22,7 +22,7 @@ const LARGEST_READ: usize = 16 << 20;
 pub enum Fingerprint {
     /// No such table, so none of our rules.
     Absent,
-    /// Of all of nf_tables. Each commit of a [`Receipt`](super::Receipt) raises it by at most one.
+    /// The generation of nf_tables as a whole. Each commit of a [`Receipt`](super::Receipt) raises it by at most one.
     Generation(u32),
     /// Of a legacy table; with a digest of its rules unless it is too large.
     Entries { count: usize, bytes: usize, digest: Option<u64> },

@@ -1,5 +1,5 @@
-//! The lock of legacy iptables: its file is created before the tools need it, which take the lock themselves; and it is taken
-//! while we replace a table without them.
+//! The lock of legacy iptables. The tools take it themselves, so we only create its file before they run; we take it while we
+//! replace a table without the tools.
 
 use std::env;
 use std::fs::{self, File, OpenOptions};
@@ -15,7 +15,7 @@ use super::{Attendant, Error, Limits};
 
 /// The default of the tools.
 const DEFAULT: &str = "/run/xtables.lock";
-/// Tools since 1.8.7 read another path from here.
+/// Tools since 1.8.7 read another path from this variable.
 const VARIABLE: &str = "XTABLES_LOCKFILE";
 
 pub(super) fn path() -> PathBuf {

@@ -1,5 +1,5 @@
-//! The host's iptables tools: which there are, running them within limits, and feeding them so that they are fast. Text in,
-//! text out: what the rules mean, and when to write them, is not known here.
+//! Finds and runs the host's iptables tools, within limits, and arranges their input so that they are fast. Text in, text out:
+//! callers know what the rules mean, and decide when to write them.
 //!
 //! ```no_run
 //! use ferroxy_iptables::tool::{Family, Limits, Tools, restore, save_text};
@@ -40,17 +40,18 @@ pub use ferroxy_core::Family;
 
 /// Informed while a tool runs.
 pub trait Attendant {
-    /// The tool started, as this process, and has not changed anything yet: its notifications can be recognised.
+    /// Called before anything is changed, with the ID that notifications of the changes carry: the tool's process ID, or the port
+    /// ID of our netlink socket.
     fn started(&self, _process: u32) {}
 
     /// The tool is running, within its limits. Called about once a second.
     fn waiting(&self) {}
 }
 
-/// Nobody.
+/// Ignores all calls.
 impl Attendant for () {}
 
-/// How long and how much at most.
+/// Limits for runs of a tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// A tool is killed when it has used this much CPU time, or has made no progress for this long. Must be longer than
@@ -58,9 +59,9 @@ pub struct Limits {
     pub run: Duration,
     /// How long one run of the tool may wait for the lock (`-w`). Whole seconds; only legacy tools have a lock.
     pub lock: Duration,
-    /// How often a run that did not get the lock is tried.
+    /// How often the tool is run at most if it does not get the lock.
     pub attempts: u32,
-    /// Bytes of a saved ruleset. 10,000 Services with 10 endpoints are 48 MB.
+    /// The size of a saved ruleset in bytes. 10,000 Services with 10 endpoints are 48 MB.
     pub output: usize,
 }
 

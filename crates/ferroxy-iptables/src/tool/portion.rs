@@ -6,13 +6,13 @@
 //! list at COMMIT. With n chains in one commit that is n² comparisons: 10,000 Services with 10 endpoints are 110,000 chains,
 //! half a million commands and more than 10¹⁰ steps through a list that no cache holds. Commits of k chains make it n·k.
 //!
-//! They are not free: for each the kernel walks all chains of the table, twice, and validates every rule that packets can
-//! reach. So portions are of two thousand chains, and what is new is filled *before* anything leads there:
+//! Commits are not free: for each one, the kernel walks all chains of the table twice, and validates every rule that packets
+//! can reach. Therefore portions have two thousand chains, and new chains are filled *before* any rule leads to them:
 //!
 //! 1. chains all Services use (KUBE-MARK-MASQ, KUBE-POSTROUTING), in one commit;
 //! 2. each Service's chains (KUBE-SVC-, -SVL-, -EXT-, -FW-, -SEP-), some Services to a commit and none cut in two;
-//! 3. the chains that lead to Services, and everything else that was asked for, in one commit;
-//! 4. chains that shall go: emptied first, since they may refer to each other, and then removed.
+//! 3. the chains that lead to Services, and all other edits, in one commit;
+//! 4. chains to remove: emptied first, since they may refer to each other, and then removed.
 //!
 //! A Service therefore changes at once: its own chains in one commit of step 2, or its place in step 3. A packet is at
 //! no time sent to a chain that is missing or half filled.
@@ -21,9 +21,9 @@ use std::collections::HashMap;
 
 use super::refusal::{chain, target};
 
-/// Chains in one commit; a table with no more is not arranged. Measured with 10,000 Services (`benches/restore.rs`): to fill an
-/// empty table takes the same with 500; to rewrite one that is in use takes more than twice as long with 500, for the
-/// kernel then validates everything at each commit.
+/// The largest number of chains in one commit; a table with at most this many is not arranged. Measured with 10,000 Services
+/// (`benches/restore.rs`): filling an empty table takes as long with 500; rewriting a table that is in use takes more than
+/// twice as long with 500, because the kernel then validates everything at each commit.
 pub const CHAINS: usize = 2000;
 
 const OF_A_SERVICE: [&str; 5] = ["KUBE-SVC-", "KUBE-SVL-", "KUBE-EXT-", "KUBE-FW-", "KUBE-SEP-"];
@@ -37,14 +37,14 @@ pub struct Portions<'a> {
 }
 
 impl<'a> Portions<'a> {
-    /// Tables with more than [`CHAINS`] chains are arranged; all others, and so every everyday change, are one commit each,
-    /// as given.
+    /// Tables with more than [`CHAINS`] chains are arranged. All other tables, and so all usual changes, are one commit each, as
+    /// given.
     pub fn of(text: &'a str) -> Portions<'a> {
         Portions::with_limit(text, CHAINS)
     }
 
-    /// For the legacy variant, which hands over each table as one piece: every further commit would rewrite all of it. It
-    /// finds chains in a sorted list with an index, which is a third faster when they are declared in order.
+    /// For the legacy tool, which gives each table to the kernel as a whole: every further commit would rewrite all of it. The
+    /// tool finds chains in a sorted list with an index, which is a third faster when they are declared in order.
     pub fn for_legacy(text: &'a str) -> Portions<'a> {
         let mut portions = Portions::as_given(text);
         let declares = |line: &&str| line.starts_with(':');
@@ -88,7 +88,7 @@ struct Table<'a> {
     head: &'a str,
     chains: Vec<Chain<'a>>,
     by_name: HashMap<&'a str, usize>,
-    /// Whatever is done to chains that are not declared here, in the order given.
+    /// Commands on chains that are not declared here, in the order given.
     edits: Vec<&'a str>,
     removals: Vec<&'a str>,
 }
@@ -101,7 +101,7 @@ struct Chain<'a> {
 }
 
 impl<'a> Table<'a> {
-    /// `None` for what is unusual, such as a chain that is declared twice: it is not arranged, and so means what it meant.
+    /// `None` for unusual input, such as a chain that is declared twice. Such a table is not arranged, and so keeps its meaning.
     fn read(lines: &[&'a str]) -> Option<Table<'a>> {
         let mut lines = lines.iter().copied().filter(|line| !line.is_empty() && !line.starts_with('#'));
         let head = lines.next().filter(|head| head.starts_with('*'))?;
@@ -171,7 +171,7 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// The chains of Services that stay, those together that jump to one another, in the order in which they are declared.
+    /// The chains of Services that stay, in the order of their declarations. Chains that jump to one another form one group.
     fn services(&self) -> Services<'_, 'a> {
         let mut groups = Groups::new(self.chains.len());
         let ours = |chain: &Chain<'_>| !chain.doomed && is_of_a_service(chain.name);
@@ -196,7 +196,7 @@ impl<'a> Table<'a> {
     }
 }
 
-/// All declarations before any rule, for rules jump ahead.
+/// Puts all declarations before the rules, because rules jump to chains that are declared later.
 fn put_chains<'a>(chains: &[&Chain<'a>], out: &mut Vec<&'a str>) {
     out.extend(chains.iter().map(|chain| chain.declaration));
     out.extend(chains.iter().flat_map(|chain| &chain.rules));
@@ -209,7 +209,7 @@ fn is_of_a_service(name: &str) -> bool {
 struct Services<'t, 'a>(Vec<Vec<&'t Chain<'a>>>);
 
 impl<'t, 'a> Services<'t, 'a> {
-    /// As many Services to a portion as there is room for `limit` chains; a larger one is a portion of its own.
+    /// Puts as many Services into a portion as fit into `limit` chains; a larger Service is a portion of its own.
     fn pack(&self, limit: usize) -> Vec<&[Vec<&'t Chain<'a>>]> {
         let (mut portions, mut start, mut count) = (Vec::new(), 0, 0);
         for (index, service) in self.0.iter().enumerate() {

@@ -43,7 +43,7 @@ pub(super) struct Ended {
     pub pid: u32,
 }
 
-/// Takes what the program prints, in pieces of any size. `Break` when enough was seen: the program is then ended.
+/// Takes the program's output in pieces of any size. Returns `Break` when it has seen enough: the program is then ended.
 pub(super) type Reader<'r> = dyn FnMut(&[u8]) -> ControlFlow<()> + 'r;
 
 impl Program<'_> {
@@ -106,7 +106,7 @@ impl Running {
     fn start(program: &Program<'_>) -> io::Result<Running> {
         let mut child = Command::new(program.path)
             .args(program.arguments)
-            // Messages are read by us: not in the user's language.
+            // We parse the messages, so they must not be in the user's language.
             .env("LANG", "C")
             .env("LC_ALL", "C")
             .stdin(Stdio::piped())
@@ -201,7 +201,7 @@ impl Running {
         }
     }
 
-    /// It has closed its output and is about to end. There is no file descriptor to wait on any more.
+    /// The program has closed its output and is about to end: there is no file descriptor left to wait on.
     fn wait_for_exit(&mut self, progress: &mut Progress, attendant: &dyn Attendant) -> io::Result<Stop> {
         let step = self.step(progress);
         let mut sampled = Instant::now();
@@ -219,8 +219,8 @@ impl Running {
         Ok(Stop::Ended)
     }
 
-    /// What the program and everything it started have used. `None` when the kernel does not say: then nothing counts as
-    /// progress but what passes through the pipes.
+    /// The CPU use of the program and everything it started. `None` if the kernel does not say: then only data in the pipes
+    /// counts as progress.
     fn usage(&self) -> Option<usage::Usage> {
         usage::of_group(self.child.id())
     }
@@ -230,8 +230,8 @@ impl Running {
     }
 
     fn kill(&mut self) {
-        // The group's number is the child's, which is not reused before we have waited for it. It fails only when all of
-        // the group has ended, which is what is wanted.
+        // The ID of the group is that of the child, which is not reused before we have waited for the child. The call fails
+        // only if the whole group has ended already.
         if let Some(group) = Pid::from_raw(self.child.id().cast_signed()) {
             let _ = kill_process_group(group, Signal::KILL);
         }
@@ -243,7 +243,7 @@ impl Running {
     }
 }
 
-/// What is still to be written: one buffer's worth of lines is put together at a time.
+/// The input that is still to be written: one buffer's worth of lines is put together at a time.
 struct Feed<'f, 'l> {
     lines: &'f mut dyn Iterator<Item = &'l str>,
     buffer: Vec<u8>,
@@ -262,7 +262,7 @@ impl Feed<'_, '_> {
                 Ok(count) => self.written += count,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                // It has ended before it read everything: it will say why.
+                // The program ended before it read everything: its messages say why.
                 Err(error) if error.kind() == ErrorKind::BrokenPipe => *pipe = None,
                 Err(error) => return Err(error),
             }
@@ -283,7 +283,7 @@ impl Feed<'_, '_> {
     }
 }
 
-/// What is there now; closes the pipe at its end.
+/// Reads the available bytes; closes the pipe at its end.
 fn read_some(pipe: &mut Option<impl Read>, buffer: &mut [u8]) -> io::Result<usize> {
     let Some(open) = pipe else { return Ok(0) };
     match open.read(buffer) {

@@ -21,7 +21,7 @@ pub enum Overrun {
 #[derive(Debug)]
 pub(super) struct Progress {
     limit: Duration,
-    /// Since when the program has done nothing, in time that this process could observe.
+    /// How long the program has done nothing, in time that this process could observe.
     idle: Duration,
     cpu: Duration,
 }
@@ -40,8 +40,8 @@ impl Progress {
         self.idle = Duration::ZERO;
     }
 
-    /// For `step` the program was not ready to read or write. `step` is the time that was asked for: when this process itself had
-    /// to wait for a processor it was longer, and that says nothing about the program.
+    /// The program was not ready to read or write for `step`. `step` is the requested timeout, not the elapsed time: that is longer
+    /// if this process itself had to wait for a processor.
     pub fn silent(&mut self, step: Duration, usage: Option<Usage>) -> Option<Overrun> {
         let Usage { cpu, runnable } = usage.unwrap_or(Usage { cpu: self.cpu, runnable: false });
         if cpu >= self.limit {
@@ -54,7 +54,7 @@ impl Progress {
 }
 
 impl fmt::Display for Overrun {
-    /// Ends where the limit follows.
+    /// The caller appends the limit.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Overrun::NoProgress => "made no progress for",

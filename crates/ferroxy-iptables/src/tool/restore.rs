@@ -1,5 +1,5 @@
-//! Writes rules with `iptables-restore`: in portions that suit the tool, again when it did not get the lock. What to write is
-//! decided by the caller.
+//! Writes rules with `iptables-restore`: in portions that suit the tool, and again if it did not get the lock. The caller
+//! decides what to write.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
@@ -16,7 +16,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// Since this version `iptables-restore` can wait for the lock. Older ones fail at once, and are run again.
 const KNOWS_WAIT: Version = Version(1, 6, 2);
 
-/// What a restore took.
+/// Statistics about a restore.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Receipt {
     /// How often the tool ran: 1, and one more for each time it did not get the lock.

@@ -1,4 +1,4 @@
-//! Reads rules with `iptables-save`, line by line. What they mean is known to the caller.
+//! Reads rules with `iptables-save`, line by line. The caller interprets the lines.
 
 use std::ops::ControlFlow;
 
@@ -30,7 +30,7 @@ pub fn save(
         return Err(Error::Failed { tool: program.name(), status: ended.status, said });
     }
     if !stopped {
-        // The output ends with a newline; truncated output comes with a status.
+        // The output ends with a newline; if it is truncated, the exit status is not 0.
         let _ = lines.finish(each);
     }
     Ok(())

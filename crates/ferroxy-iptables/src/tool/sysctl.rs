@@ -1,4 +1,4 @@
-//! The sysctls that iptables mode reads or writes. Which value is right is known to the caller.
+//! The sysctls that iptables mode reads or writes. The caller decides which value is right.
 //!
 //! `/proc/sys/net` shows the network namespace of the calling thread.
 

@@ -1,13 +1,13 @@
-//! What a process group has used, from `/proc/PID/stat`: CPU time, and whether any of it runs or waits for a processor. Judges
-//! nothing: see `progress`.
+//! Reads the CPU time of a process group from `/proc/PID/stat`, and whether any of its processes runs or waits for a processor.
+//! `progress` judges the result.
 
 use std::fs;
 use std::time::Duration;
 
-/// Of all processes of a group together.
+/// The usage of all processes of a group together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Usage {
-    /// Including that of children that have ended.
+    /// Including the time of children that have ended.
     pub cpu: Duration,
     /// One of them runs, or would if it had a processor.
     pub runnable: bool,

@@ -10,9 +10,9 @@ use ferroxy_netlink::xtables::Leads;
 use super::extension::{ROOM, read_match, read_target, write_match, write_target};
 use super::{Interface, OfProtocol, Range, Spec, Target, Terms};
 
-/// Where things are in the head of an entry.
+/// Offsets in the head of an entry.
 struct Layout {
-    /// Of an address; source and destination come first, then their masks.
+    /// The size of an address. Source and destination come first, then their masks.
     address: usize,
     /// Input, output, and their masks, 16 bytes each.
     interfaces: usize,
@@ -25,7 +25,7 @@ struct Layout {
     came_from: usize,
     counters: usize,
     size: usize,
-    /// The flag of `-g`, and of a protocol that is given.
+    /// The flags of `-g`, and of a protocol that is given.
     goto: u8,
     has_protocol: u8,
 }
@@ -59,7 +59,7 @@ const V6: Layout = Layout {
     has_protocol: 1,
 };
 
-/// What "not" is about.
+/// The bits of negated conditions.
 mod not {
     pub(super) const INPUT: u8 = 0x01;
     pub(super) const SOURCE: u8 = 0x08;
@@ -71,7 +71,7 @@ mod not {
 const DROP: i32 = -1;
 const ACCEPT: i32 = -2;
 const RETURN: i32 = -5;
-/// Of a match or target, before its struct: size, name, revision.
+/// The size of the header of a match or target: size, name, revision. Its struct follows.
 const HEADER: usize = 32;
 const NAME: std::ops::Range<usize> = 2..31;
 const REVISION: usize = 31;
@@ -90,7 +90,7 @@ pub fn leads<'a>(spec: &Spec<'a>) -> Leads<'a> {
     }
 }
 
-/// Appends the entry, with 0 for where it leads.
+/// Appends the entry, with 0 as the number of the chain that it leads to.
 pub fn write(spec: &Spec<'_>, family: Family, bytes: &mut Vec<u8>) {
     let layout = layout(family);
     let start = bytes.len();
@@ -128,10 +128,10 @@ fn write_head(spec: &Spec<'_>, layout: &Layout, bytes: &mut [u8]) {
         let length = name.len().min(INTERFACE - 1);
         bytes[layout.interfaces..][..length].copy_from_slice(&name.as_bytes()[..length]);
         if *is_prefix {
-            // Nobody compares it; the tool leaves it there.
+            // The kernel does not compare this byte; the tool writes it, too.
             bytes[layout.interfaces + length] = b'+';
         }
-        // The terminating zero makes it the whole name.
+        // With the terminating zero, only the whole name matches.
         let compared = if *is_prefix { length } else { length + 1 };
         bytes[layout.interfaces + 2 * INTERFACE..][..compared].fill(0xff);
         inverted |= if *negated { not::INPUT } else { 0 };
@@ -178,10 +178,11 @@ pub fn read<'a>(terms: Terms<'a>, bytes: &'a [u8], leads: Leads<'a>) -> Option<S
     is_same(terms.family, &again, bytes, leads != Leads::Nowhere).then_some(spec)
 }
 
-/// Whether two entries are the same rule, where what the kernel writes, and the number of where it leads, may differ.
+/// Whether two entries are the same rule. Fields that the kernel writes, and the number of the chain that they lead to, may
+/// differ.
 pub fn is_same(family: Family, one: &[u8], other: &[u8], leads_somewhere: bool) -> bool {
     let layout = layout(family);
-    // The number is at the beginning of the last eight bytes.
+    // The number of the chain is at the beginning of the last eight bytes.
     let end = if leads_somewhere { one.len().saturating_sub(8) } else { one.len() };
     let counted = layout.counters + 16;
     one.len() == other.len()
@@ -191,7 +192,7 @@ pub fn is_same(family: Family, one: &[u8], other: &[u8], leads_somewhere: bool) 
         && (!leads_somewhere || one.get(end + 4..) == other.get(end + 4..))
 }
 
-/// What it is if it is something that we write.
+/// Decodes an entry on the assumption that we wrote it. The caller verifies that.
 fn guess<'a>(terms: Terms<'a>, bytes: &'a [u8], leads: Leads<'a>) -> Option<Spec<'a>> {
     let family = terms.family;
     let layout = layout(family);
@@ -247,7 +248,7 @@ fn extension_at(bytes: &[u8], at: usize) -> Option<(Extension<'_>, usize)> {
     Some((extension, size))
 }
 
-/// `Some(None)` where any address will do.
+/// `Some(None)` if any address matches.
 fn read_range(family: Family, bytes: &[u8], index: usize, negated: bool) -> Option<Option<Range>> {
     let layout = layout(family);
     let (at, mask_at) = (index * layout.address, (index + 2) * layout.address);

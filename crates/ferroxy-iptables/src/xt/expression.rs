@@ -40,7 +40,7 @@ pub fn write(spec: &Spec<'_>, family: Family, out: &mut Expressions<'_>) {
 }
 
 fn write_interface(interface: &Interface<'_>, out: &mut Expressions<'_>) {
-    // The terminating zero makes it the whole name.
+    // With the terminating zero, only the whole name matches.
     let mut name = [0; 16];
     let bytes = interface.name.as_bytes();
     let length = bytes.len().min(15);
@@ -151,10 +151,10 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// `None` for what we do not write.
+    /// `None` for an expression that we do not write.
     fn take(&mut self, expression: Expression<'a>) -> Option<()> {
         let is_compared = matches!(expression, Expression::Mask(_) | Expression::Cmp { .. });
-        // A value that was loaded is masked and compared, and nothing else; and nothing follows the target.
+        // A loaded value must be masked or compared next, and nothing may follow the target.
         if is_compared == matches!(self.loaded, Loaded::Nothing) || self.spec.target != Target::None {
             return None;
         }
@@ -244,7 +244,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Two conditions on the same are nothing that we write.
+/// `None` if the field has a value already: we never write two conditions on the same field.
 fn put_once<T>(place: &mut Option<T>, value: T) -> Option<()> {
     place.replace(value).is_none().then_some(())
 }
@@ -258,7 +258,7 @@ fn read_range(family: Family, len: u32, mask: Option<&[u8]>, negated: bool, data
         None => data.len() * 8,
         Some(found) => {
             let prefix = found.iter().map(|byte| byte.leading_ones() as usize).sum::<usize>();
-            // The bits are in one piece, and the mask is as long as the address.
+            // The bits must be in one piece, and the mask as long as the address.
             (found.len() == size && found == &mask_of(prefix)[..size])
                 .then_some(prefix)
                 .filter(|it| *it > 0)?

@@ -1,7 +1,7 @@
-//! Matches and targets as the structs that the kernel has for them, in host byte order where the kernel has numbers so.
+//! Matches and targets as the kernel's structs. Numbers are in host byte order, except where the kernel wants network order.
 //!
-//! Sizes are those of 64-bit kernels, rounded up to 8 as the kernel wants it. A struct is only read if writing what was read
-//! gives the same bytes: whatever else can be in it is not taken for something that it is not.
+//! Sizes are those of 64-bit kernels, rounded up to 8 as the kernel wants it. A struct is only accepted if writing the decoded
+//! value gives the same bytes: a struct with other contents is never misread.
 
 use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
@@ -44,7 +44,7 @@ const FULLY_RANDOM: u32 = 1 << 4;
 const PORT_UNREACHABLE_V4: u32 = 3;
 const PORT_UNREACHABLE_V6: u32 = 4;
 
-/// A struct in the making; all that is not written is zero.
+/// A struct under construction; bytes that are not written are zero.
 struct Struct<'b>(&'b mut [u8]);
 
 impl<'b> Struct<'b> {
@@ -86,7 +86,7 @@ pub(super) fn write_match<'b>(found: &Match<'_>, family: Family, room: &'b mut R
         Match::Comment(text) => Struct::new(room, COMMENT_SIZE).put(0, text.as_bytes()).named("comment", 0),
         Match::Port { protocol: Protocol::Sctp, destination } => write_sctp(*destination, room),
         Match::Port { protocol, destination } => {
-            // Source and destination, from and to.
+            // The range of source ports, then the range of destination ports.
             let (from, to) = destination.map_or((0, u16::MAX), |port| (port, port));
             let info = Struct::new(room, 16).u16(2, u16::MAX).u16(4, from).u16(6, to);
             info.named(if *protocol == Protocol::Tcp { "tcp" } else { "udp" }, 0)
@@ -140,7 +140,7 @@ pub(super) fn write_match<'b>(found: &Match<'_>, family: Family, room: &'b mut R
     }
 }
 
-/// Ports, then the types of chunks, which nobody looks at: the tool writes four times "none" into their flags.
+/// Ports, then the types of chunks, which the rule does not compare: the tool writes 0xff ("none") into all four of them.
 fn write_sctp(destination: Option<u16>, room: &mut Room) -> Extension<'_> {
     let mut info = Struct::new(room, 296);
     for flags in 0..4 {
@@ -202,7 +202,7 @@ pub(super) fn read_target(extension: Extension<'_>, family: Family) -> Option<Ta
     (write_target(&target, family, &mut { ROOM })? == extension).then_some(target)
 }
 
-/// What it is if it is something that we write.
+/// Decodes a match on the assumption that we wrote it. The caller verifies that.
 fn guess_match<'a>(extension: Extension<'a>, terms: Terms<'a>) -> Option<Match<'a>> {
     let info = extension.info;
     Some(match extension.name {

@@ -1,9 +1,9 @@
-//! A rule of iptables as a value, between the text that people know and the forms that the kernel takes.
+//! An iptables rule as a value, and its conversion between its text and the kernel's formats.
 //!
 //! Pure. [`parse`] reads the text of a rule as `iptables-save` prints it, and a [`Spec`] prints as that text. `extension` has
 //! the structs of matches and targets in the kernel, and [`expression`] the rule as expressions of nf_tables, in the encoding
-//! of the nft variant of iptables 1.8.9. Only what rules of Kubernetes proxies use is known; anything else is `None`, never
-//! something similar.
+//! of the nft variant of iptables 1.8.9. Only the features that rules of Kubernetes proxies use are known. A rule with anything
+//! else is `None`, and never approximated.
 
 pub mod entry;
 pub mod expression;
@@ -49,7 +49,7 @@ pub struct Range {
     pub prefix: u8,
 }
 
-/// `-i eth0`, or `-i cali+` for all whose names begin so.
+/// `-i eth0`, or `-i cali+` for all interfaces whose names begin with `cali`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Interface<'a> {
     pub negated: bool,
@@ -72,7 +72,7 @@ pub enum Match<'a> {
         protocol: Protocol,
         destination: Option<u16>,
     },
-    /// Of 2³¹.
+    /// In units of 2⁻³¹.
     Probability(u32),
     Recent(Recent<'a>),
     Mark {
@@ -116,7 +116,7 @@ pub enum Side {
 pub struct InSet<'a> {
     pub negated: bool,
     pub name: &'a str,
-    /// The kernel's, while the set exists.
+    /// The kernel's number of the set, valid while the set exists.
     pub number: u16,
     /// How many parts of the packet make up a member.
     pub parts: u8,
@@ -176,7 +176,7 @@ pub const STATES: [(&str, u16); 7] = [
 
 /// The kernel's limit for the parts of a member of a set.
 const SET_PARTS: u8 = 6;
-/// A probability of 1, as the kernel counts.
+/// A probability of 1, in the kernel's units.
 const CERTAIN: f64 = 2_147_483_648.0;
 /// A comment in the kernel, with its terminating zero.
 const COMMENT_SIZE: usize = 256;

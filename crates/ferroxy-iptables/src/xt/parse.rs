@@ -1,4 +1,4 @@
-//! The text of a rule to a Spec. Understands what `iptables-save` prints of rules that we write, and nothing more.
+//! Parses the text of a rule into a Spec. Understands only rules that we write, as `iptables-save` prints them.
 
 use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
@@ -33,7 +33,7 @@ pub fn parse<'a>(terms: Terms<'_>, text: &'a str) -> Option<Spec<'a>> {
     (!parser.negated).then_some(parser.spec)
 }
 
-/// What to tell people about a rule that is not parsed.
+/// The reason, for users, why a rule is not parsed.
 pub fn why_unknown(rule: &str) -> &'static str {
     match rule.contains(" --match-set ") {
         true => "Ferroxy does not know how to write this rule, or its set does not exist",
@@ -210,7 +210,7 @@ impl<'a> Parser<'a, '_> {
 
     fn interface(&mut self, text: &'a str) -> Option<Interface<'a>> {
         let name = text.strip_suffix('+').unwrap_or(text);
-        // The kernel's names have up to 15 bytes; legacy tables have the `+`, too.
+        // The kernel's names have up to 15 bytes; in legacy tables the `+` counts, too.
         let is_usable = !name.is_empty() && text.len() <= 15;
         let negated = self.take_negation();
         is_usable.then_some(Interface { negated, name, is_prefix: name.len() < text.len() })

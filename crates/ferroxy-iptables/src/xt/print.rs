@@ -1,4 +1,4 @@
-//! A Spec to text, as `iptables-save` prints it after the name of the chain.
+//! Prints a Spec as text, as `iptables-save` prints it after the name of the chain.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::rule::whole_address_mask;
 
-/// A rule that we cannot read, for States and for people: its handle tells it from others, and it keeps its target.
+/// The text of a rule that we cannot read, for States and for users. The handle makes it unique, and it keeps its target.
 pub fn unknown(handle: u64, target: Option<&str>) -> String {
     match target {
         Some(target) => format!("-m unknown --handle {handle} -j {target}"),

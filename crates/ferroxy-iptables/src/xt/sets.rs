@@ -1,8 +1,8 @@
-//! The kernel's numbers for sets: the text of `-m set` names a set, its struct has the number.
+//! The kernel's numbers of ipsets: the text of `-m set` has the name of a set, the kernel's struct has the number.
 
 use std::collections::BTreeMap;
 
-/// The sets that exist, as far as they matter to the reader of rules.
+/// The names of the existing sets by number: all that reading and writing rules needs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sets(BTreeMap<u16, Box<str>>);
 

@@ -1,4 +1,4 @@
-//! What is printed is parsed, what is written is read; and nothing else is taken for it.
+//! Round trips: text is parsed and printed again, bytes are written and read again. Anything else is unknown.
 
 use std::sync::LazyLock;
 
@@ -163,7 +163,7 @@ fn the_order_and_the_protocol_of_newer_versions_are_read() {
     let bytes = written(9);
     let Found::Known(spec) = read(terms(Family::V4), decode_expressions(&bytes)).unwrap() else { panic!() };
     assert_eq!(spec.display(Family::V4).to_string(), "-d 10.96.0.80/32 -p tcp -m tcp --dport 80 -j ACCEPT");
-    // What is there is the protocol in IPv4 only, and nothing else is.
+    // Offset 9 is the protocol in IPv4 only, and no other offset is.
     let bytes = written(8);
     assert_eq!(read(terms(Family::V4), decode_expressions(&bytes)).unwrap(), Found::Unknown(None));
     let bytes = written(9);
@@ -184,7 +184,7 @@ fn any_other_bit_of_a_struct_makes_the_rule_unknown() {
                     out.push(Expression::Match(Extension { info: &info, ..extension }));
                 });
                 if let Found::Known(other) = read(terms(family), decode_expressions(&bytes)).unwrap() {
-                    // Then it is another rule that we could have written.
+                    // Then the changed bytes are another rule that we could have written.
                     let text = other.display(family).to_string();
                     assert!(!rule.contains(&text), "{rule}: byte {at} of {}", extension.name);
                 }
@@ -203,7 +203,7 @@ fn a_rule_that_is_not_known_keeps_its_target() {
     let found = read(terms(Family::V4), decode_expressions(&bytes)).unwrap();
     assert_eq!(found, Found::Unknown(Some("KUBE-SERVICES")));
     assert_eq!(crate::rule::target(&unknown(7, Some("KUBE-SERVICES"))), Some("KUBE-SERVICES"));
-    // A value that nothing compares, and something after the target.
+    // A value that nothing compares, and an expression after the target.
     let bytes = encode_expressions(|out| out.push(Expression::Meta(3)));
     assert_eq!(read(terms(Family::V4), decode_expressions(&bytes)).unwrap(), Found::Unknown(None));
     let bytes = encode_expressions(|out| {

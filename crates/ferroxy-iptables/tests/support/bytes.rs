@@ -1,5 +1,5 @@
-//! What the kernel has of iptables, byte for byte; and the law that rules are the same whether the tool writes them or we do. Other
-//! modes that write such rules use it, too. Needs root.
+//! Reads the kernel's iptables rules byte for byte, and asserts that they are the same whether the tool writes them or we do.
+//! Tests of other modes that write such rules use it, too. Needs root.
 
 #![allow(dead_code, reason = "not every test file uses all of it")]
 
@@ -99,7 +99,7 @@ pub fn assert_writers_agree(what: &str, rules: &State, owns: Owns, prepare: fn()
                     }
                     let mut door = doors[1 - writer](family, variant);
                     apply(&mut door, &sets, &diff(rules, &State::default()));
-                    // Only what is shared with others may be left.
+                    // Only the chains that we share with the kubelet may be left.
                     let left = door.observe(owns, &Limits::default()).unwrap();
                     assert!(diff(&left, &State::default()).is_empty(), "{what}: {left}");
                 }

@@ -120,7 +120,7 @@ impl Host {
         self.dataplane.ledger().state().to_string()
     }
 
-    /// Differs after every write of anybody.
+    /// Differs after every write of any program.
     pub fn generation(&self) -> String {
         let look = |family, table: TableName| fingerprint(family, self.variant, table.as_str()).unwrap();
         let all = Family::ALL.map(|family| TableName::ALL.map(|table| look(family, table)));

@@ -1,5 +1,5 @@
 //! What the tests share: a model of a kernel's tables as `iptables-restore --noflush` treats them (the host's own chains
-//! and other people's rules included).
+//! and other programs' rules included).
 
 #![allow(dead_code, reason = "not every test file uses all of it")]
 
@@ -43,7 +43,7 @@ impl Kernel {
         Family::ALL.into_iter().try_for_each(|family| self.restore(family, &plan.restore_input(family)))
     }
 
-    /// What is ours of it, as the save tool's output is read.
+    /// Our part of the tables, read like the output of the save tool.
     pub fn state(&self) -> State {
         let mut state = State::default();
         for family in Family::ALL {
@@ -52,7 +52,7 @@ impl Kernel {
         state
     }
 
-    /// What is not ours, in order.
+    /// The rules that are not ours, in order.
     pub fn foreign(&self) -> Vec<String> {
         let rules = self.tables.iter().flat_map(|(place, chains)| {
             chains.iter().flat_map(move |(chain, rules)| {
@@ -142,8 +142,8 @@ fn obey(chains: &mut BTreeMap<String, Vec<String>>, line: &str) -> Result<(), St
     Ok(())
 }
 
-/// What a State becomes when it is diffed to another: that one, with what is in the shared chain where it has nothing
-/// to say about it.
+/// The result of applying the diff from `seen` to `wanted`: `wanted`, plus the shared chain of `seen` if `wanted` has no rule
+/// for it.
 pub fn turned_into(seen: &State, wanted: &State) -> State {
     let mut state = wanted.clone();
     for (place, table) in &seen.tables {
@@ -163,7 +163,7 @@ pub fn turned_into(seen: &State, wanted: &State) -> State {
     state
 }
 
-/// What changed between two Intents, as the agent would say it.
+/// The changes between two Intents, as the agent would pass them.
 pub fn changes(before: &Intent, after: &Intent) -> Vec<Change> {
     let names: BTreeSet<_> = before.services.keys().chain(after.services.keys()).cloned().collect();
     let differs = |name: &_| before.services.get(name) != after.services.get(name);

@@ -1,4 +1,4 @@
-//! Listening to HNS. A registration ends with the HNS that took it: each look registers again if need be.
+//! Subscribes to announcements of HNS. A subscription ends when HNS stops: each look at HNS subscribes again if necessary.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,9 +9,9 @@ use tracing::warn;
 
 pub(super) struct Announcements {
     notify: Arc<Mutex<Notify>>,
-    /// Of the last registration: false once HNS has stopped.
+    /// Whether the last subscription is alive: false once HNS has stopped.
     is_listening: Arc<AtomicBool>,
-    /// That it fails was logged.
+    /// The failure to subscribe was logged.
     is_said: bool,
 }
 
@@ -20,7 +20,7 @@ impl Announcements {
         Announcements { notify: Arc::new(Mutex::new(notify)), is_listening: Arc::default(), is_said: false }
     }
 
-    /// What is not announced is found by verification.
+    /// Subscribes if necessary. If that fails, verification finds the changes.
     pub(super) fn listen(&mut self, hcn: &mut Hcn) {
         if self.is_listening.load(Ordering::SeqCst) {
             return;
@@ -32,7 +32,7 @@ impl Announcements {
                 self.is_said = false;
             }
             Err(error) => {
-                // A call that hangs may succeed later: another one has taken its place by then.
+                // A call that hangs may succeed later, after another one has taken its place: it must then be ignored.
                 is_listening.store(false, Ordering::SeqCst);
                 if !std::mem::replace(&mut self.is_said, true) {
                     warn!(
@@ -43,7 +43,7 @@ impl Announcements {
         }
     }
 
-    /// A registration that has ended is ignored: its successor hears the same.
+    /// Notifications of an ended subscription are ignored: its successor receives the same.
     fn listener(&self, is_listening: Arc<AtomicBool>) -> impl Fn(Notification) -> bool + use<> {
         let notify = Arc::clone(&self.notify);
         move |notification| {

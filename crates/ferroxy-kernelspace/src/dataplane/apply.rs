@@ -1,4 +1,5 @@
-//! Applies a Plan, operation by operation, and finds the ids. A refused operation does not stop the others; silence does.
+//! Applies a Plan, operation by operation, and looks up the ids. A refused operation does not stop the others; a call without
+//! an answer does.
 
 use std::net::IpAddr;
 
@@ -23,7 +24,7 @@ pub struct Applied {
     pub refused: Vec<(Op, Refusal)>,
     /// Load balancers that lack an endpoint, because it could not be created.
     pub incomplete: Vec<(Frontend, IpAddr)>,
-    /// Kinds that were listed again: once for a Plan, however many operations meet what others did.
+    /// Kinds that were listed again: once for a Plan, however many operations conflict with other programs.
     listed: Vec<Kind>,
 }
 
@@ -34,7 +35,7 @@ impl Kernelspace {
             match self.execute(op, &mut applied) {
                 Ok(()) => applied.operations += 1,
                 Err(error) if error.kind() == ErrorKind::Unknown => {
-                    // It may have been done or not.
+                    // HNS may have done it or not.
                     self.is_certain = false;
                     return Err(error.into());
                 }
@@ -68,7 +69,7 @@ impl Kernelspace {
         }
     }
 
-    /// What others refer to stays: that is no failure.
+    /// An endpoint that other programs refer to stays: this is not a failure.
     fn delete_endpoint(&mut self, id: Guid, ip: IpAddr, applied: &mut Applied) -> Result<(), Refusal> {
         match self.hcn.delete(Kind::Endpoint, id) {
             Err(error) if error.kind() == ErrorKind::HasReferences => {
@@ -136,7 +137,7 @@ impl Kernelspace {
         Ok(())
     }
 
-    /// Another program has the frontend: whoever says that it is theirs keeps it.
+    /// The frontend is taken. A load balancer with another owner stays; one without an owner is replaced.
     fn displace(
         &mut self,
         at: &Frontend,
@@ -175,14 +176,14 @@ impl Kernelspace {
         if in_place && self.modify(id, at, balancer, ids, applied)? {
             return Ok(());
         }
-        // Not the one of before: HNS may have been listed again meanwhile.
+        // Looks up the id again, because HNS may have been listed again meanwhile.
         if let Some((id, _)) = self.mirror.ours_at(at) {
             self.delete_balancer(id)?;
         }
         self.create_balancer(at, balancer, applied)
     }
 
-    /// `false`: it must be recreated.
+    /// `false`: the load balancer must be recreated.
     fn modify(
         &mut self,
         id: Guid,
@@ -250,7 +251,7 @@ impl Kernelspace {
         self.mirror.enter_balancer(id, seen);
     }
 
-    /// What cannot be named is noted.
+    /// The ids of the endpoints. Endpoints without an id are noted as incomplete.
     fn ids(&self, at: &Frontend, balancer: &Balancer, applied: &mut Applied) -> Vec<Guid> {
         let mut ids = Vec::with_capacity(balancer.endpoints.len());
         for ip in &balancer.endpoints {

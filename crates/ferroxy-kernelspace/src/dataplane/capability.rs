@@ -113,8 +113,8 @@ impl SignsOfLife for Kernelspace {
 }
 
 impl TakesOver for Kernelspace {
-    /// At frontends of ours kube-proxy's load balancers are adopted or replaced as soon as they are seen. Here it is about
-    /// the others, and only about those that nobody else can have made.
+    /// kube-proxy's load balancers at our frontends are adopted or replaced as soon as they are seen. This removes its other load
+    /// balancers, and only those that no other program can have made.
     fn remove_leftovers(&mut self, in_force: InForce, _: Established) -> Leftovers {
         if in_force == InForce::No {
             return self.remove_all_leftovers();
@@ -155,7 +155,7 @@ impl Kernelspace {
 
     fn look_at_everything(&mut self, node: &ferroxy_core::NodeIntent) -> Result<(), Error> {
         match self.look(node) {
-            // Asked before the node is known.
+            // `is_cold` is called before the node is known.
             Err(Error::NoNodeIp | Error::NoMac(_)) => Ok(()),
             other => other,
         }

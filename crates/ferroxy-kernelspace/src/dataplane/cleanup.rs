@@ -28,7 +28,7 @@ impl Kernelspace {
         Ok(removed)
     }
 
-    /// kube-proxy's load balancers that nobody else can have made, and the endpoints that only they named.
+    /// Removes kube-proxy's load balancers that no other program can have made, and the endpoints that only they named.
     pub(super) fn remove_all_leftovers(&mut self) -> Leftovers {
         let mut leftovers = Leftovers::default();
         if let Err(error) = self.look_at_all_networks() {
@@ -43,7 +43,7 @@ impl Kernelspace {
         leftovers
     }
 
-    /// Those of ours that no load balancer names.
+    /// Removes endpoints of ours that no load balancer names.
     fn remove_endpoints(&mut self) -> Result<Vec<String>, Error> {
         let named: BTreeSet<Guid> =
             self.mirror.balancers.values().flat_map(|seen| &seen.ids).copied().collect();
@@ -53,7 +53,7 @@ impl Kernelspace {
                 continue;
             }
             match self.hcn.delete(Kind::Endpoint, id) {
-                // By something that cannot be read.
+                // An object that we cannot read names this endpoint.
                 Err(error) if error.kind() == ErrorKind::HasReferences => continue,
                 done => done.map_err(|error| error.about(&words))?,
             }
@@ -64,7 +64,7 @@ impl Kernelspace {
         Ok(removed)
     }
 
-    /// What comes after it looks at its own network again.
+    /// Replaces the mirror: the next change or verification looks at its own network again.
     fn look_at_all_networks(&mut self) -> Result<(), Error> {
         self.features()?;
         self.is_certain = false;

@@ -1,4 +1,4 @@
-//! HCN documents of what a State has, and back.
+//! Converts the objects of a State to HCN documents, and back.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -12,10 +12,10 @@ use ferroxy_hcn::{
 use crate::state::{Balancer, Endpoint, Frontend, Mac, Role};
 use crate::text;
 
-/// What we create is marked with it.
+/// Marks the objects that we create.
 pub const OWNER: &str = "ferroxy";
 
-/// By source address.
+/// Session affinity by source address.
 const STICKY: u32 = 2;
 
 /// An endpoint of HNS, as far as it matters here.
@@ -26,7 +26,7 @@ pub struct SeenEndpoint {
     pub endpoint: Endpoint,
     /// We made it.
     pub is_own: bool,
-    /// Nobody says that it is theirs.
+    /// It has no owner.
     pub is_unclaimed: bool,
 }
 
@@ -44,7 +44,7 @@ pub struct SeenBalancer {
 }
 
 impl SeenBalancer {
-    /// It is somebody's, and nothing else is known.
+    /// A load balancer of another program about which nothing else is known.
     pub fn unreadable() -> SeenBalancer {
         SeenBalancer {
             is_own: false,
@@ -55,7 +55,7 @@ impl SeenBalancer {
 }
 
 impl SeenEndpoint {
-    /// Apart from marks of its owner.
+    /// Compares everything except marks of the owner.
     pub fn has_content_of(&self, other: &SeenEndpoint) -> bool {
         let sorted = |seen: &SeenEndpoint| seen.ips.iter().copied().collect::<BTreeSet<_>>();
         self.endpoint == other.endpoint && sorted(self) == sorted(other)
@@ -63,12 +63,12 @@ impl SeenEndpoint {
 }
 
 impl SeenBalancer {
-    /// We made it, or nobody says that it is theirs.
+    /// We made it, or it has no owner.
     pub fn is_ours(&self) -> bool {
         self.is_own || self.is_unclaimed
     }
 
-    /// Apart from marks of its owner.
+    /// Compares everything except marks of the owner.
     pub fn has_content_of(&self, other: &SeenBalancer) -> bool {
         let sorted = |seen: &SeenBalancer| seen.ids.iter().copied().collect::<BTreeSet<_>>();
         self.frontend == other.frontend && self.balancer == other.balancer && sorted(self) == sorted(other)
@@ -154,7 +154,7 @@ pub fn read_balancer(id: Guid, document: &LoadBalancer) -> SeenBalancer {
     }
 }
 
-/// One address at most, and one port.
+/// `None` if there is more than one address, or not exactly one port.
 fn frontend_of(document: &LoadBalancer) -> Option<Frontend> {
     let [mapping] = document.port_mappings.as_slice() else { return None };
     let vip = match document.frontend_vips.as_slice() {
@@ -164,7 +164,7 @@ fn frontend_of(document: &LoadBalancer) -> Option<Frontend> {
     };
     let is_ipv6 = document.flags & load_balancer_flag::IPV6 != 0;
     Some(Frontend {
-        // One for an IPv6 address without the flag is kube-proxy's for health checks.
+        // kube-proxy's load balancers for health checks have an IPv6 address without the flag.
         family: vip.map_or(if is_ipv6 { Family::V6 } else { Family::V4 }, Family::of),
         vip,
         protocol: Protocol::from_number(u8::try_from(mapping.protocol).ok()?)?,
@@ -172,7 +172,7 @@ fn frontend_of(document: &LoadBalancer) -> Option<Frontend> {
     })
 }
 
-/// As far as it can be told.
+/// The role, as far as the document shows it.
 fn role(at: Option<&Frontend>, flags: u32) -> Role {
     match at {
         Some(Frontend { vip: None, .. }) => Role::NodePort,
@@ -181,7 +181,7 @@ fn role(at: Option<&Frontend>, flags: u32) -> Role {
     }
 }
 
-/// A flag that no documentation has, and only kube-proxy sets.
+/// Whether it has an undocumented flag that, besides us, only kube-proxy sets.
 pub fn is_kube_proxys(seen: &SeenBalancer) -> bool {
     seen.balancer.mapping_flags & mapping_flag::EXTERNAL_VIP != 0
 }

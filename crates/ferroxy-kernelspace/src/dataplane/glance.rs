@@ -1,7 +1,7 @@
-//! One list of all objects of a kind: which of those that are known may another program have changed?
+//! Lists all objects of a kind in one call, to find known objects that another program may have changed.
 //!
-//! It costs one call, however many objects there are. What an entry means is not trusted: an object that looks different is
-//! read. Where HNS has no such lists, every object is.
+//! The content of a list entry is not trusted: if an object looks different, it is read. If HNS has no such lists, every object
+//! is read.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -21,12 +21,12 @@ pub(super) struct Glance {
 }
 
 impl Glance {
-    /// What the list does not have is, too: nothing vouches for it.
+    /// Objects that are missing from the list are doubtful, too.
     pub(super) fn is_doubtful(&self, id: Guid) -> bool {
         self.is_blind || self.doubtful.contains(&id) || !self.prints.contains_key(&id)
     }
 
-    /// Of those whose content is known now: the doubtful ones were read.
+    /// The prints of those of these objects whose content is known now: the doubtful ones were read.
     pub(super) fn prints_of(&self, ids: &BTreeSet<Guid>) -> impl Iterator<Item = (Guid, u64)> {
         self.prints.iter().filter(|(id, _)| ids.contains(id)).map(|(id, print)| (*id, *print))
     }
@@ -68,7 +68,7 @@ impl Kernelspace {
         Ok(glance)
     }
 
-    /// `None`: HNS answers, and gives no list, this time or ever. Silence is an error.
+    /// `None`: HNS answers without a list, this time or always. A call without an answer is an error.
     fn unless_blind<T>(
         &mut self,
         kind: Kind,

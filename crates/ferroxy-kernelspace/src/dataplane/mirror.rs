@@ -1,4 +1,4 @@
-//! What HNS has, as far as it was seen or written: objects by id, and the ids of addresses and frontends.
+//! The known objects of HNS, as they were read or written: objects by id, and the ids of addresses and frontends.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -14,19 +14,19 @@ use crate::state::{Balancer, Endpoint, Frontend, Mac, State};
 pub struct Mirror {
     pub endpoints: HashMap<Guid, SeenEndpoint>,
     pub balancers: HashMap<Guid, SeenBalancer>,
-    /// Rarely more than one: a pod of this node, and what stood for it while it was elsewhere.
+    /// Rarely more than one: a pod of this node, and the endpoint that stood for the pod while it was on another node.
     by_ip: HashMap<IpAddr, Vec<Guid>>,
-    /// Rarely more than one: HNS may take a second load balancer at a frontend, or tell of one that it replaces.
+    /// Rarely more than one: HNS may accept a second load balancer at a frontend, or still report one that it replaces.
     by_frontend: HashMap<Frontend, Vec<Guid>>,
     /// How many load balancers name an endpoint. No entry is all zero.
     named: HashMap<Guid, Named>,
     /// Load balancers of others whose documents cannot be read.
     unreadable: HashSet<Guid>,
-    /// Endpoints that HNS did not delete because something names them, which can only be one of the unreadable.
+    /// Endpoints that HNS did not delete because something names them, which can only be an unreadable load balancer.
     held: HashSet<Guid>,
-    /// What lists said of an object when its content was known. Those that we wrote since have none.
+    /// The prints of list entries when the content of the objects was known. Objects that we wrote since have none.
     prints: HashMap<Guid, u64>,
-    /// kube-proxy gave it to endpoints for cluster IPs.
+    /// kube-proxy gave this hardware address to endpoints for cluster IPs.
     host_mac: Option<Mac>,
 }
 
@@ -37,7 +37,7 @@ struct Named {
     by_others: usize,
 }
 
-/// Stands for an endpoint that a load balancer names and that is gone, or is not the one that has the address.
+/// Stands for an endpoint that a load balancer names, and that is gone or is not the endpoint to use for its address.
 const GONE: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
 impl Mirror {
@@ -74,7 +74,7 @@ impl Mirror {
         }
     }
 
-    /// What was adopted stays ours while nobody else claims it.
+    /// An adopted load balancer stays ours while no other program claims it.
     pub fn enter_balancer(&mut self, id: Guid, mut seen: SeenBalancer) {
         let before = self.balancers.get(&id);
         let is_adopted = before.is_some_and(|it| it.is_own && it.frontend == seen.frontend);
@@ -94,7 +94,7 @@ impl Mirror {
         self.prints.remove(&id);
         let Some(seen) = self.balancers.remove(&id) else { return };
         if self.unreadable.remove(&id) {
-            // What held an endpoint may have been this one.
+            // This load balancer may have been the one that held an endpoint.
             self.held.clear();
         }
         self.count(&seen, |count| *count = count.saturating_sub(1));
@@ -108,7 +108,7 @@ impl Mirror {
         }
     }
 
-    /// One that cannot be read is another program's. What it names is not known.
+    /// A load balancer that we cannot read counts as another program's. The endpoints that it names are unknown.
     pub fn enter_unreadable_balancer(&mut self, id: Guid) {
         if let Entry::Vacant(place) = self.balancers.entry(id) {
             place.insert(SeenBalancer::unreadable());
@@ -121,8 +121,8 @@ impl Mirror {
         self.balancers.contains_key(&id) && !self.unreadable.contains(&id)
     }
 
-    /// What a program without a name, kube-proxy, made at these frontends is ours from now on: it is kept or changed, and
-    /// deleted when nobody wants it any more.
+    /// Adopts load balancers without an owner (kube-proxy's) at these frontends: from now on they are kept, changed and deleted
+    /// like ours.
     pub fn adopt<'a>(&mut self, wanted: impl IntoIterator<Item = &'a Frontend>) {
         for at in wanted {
             let Some((id, seen)) = self.balancer_at(at) else { continue };
@@ -143,12 +143,12 @@ impl Mirror {
         }
     }
 
-    /// HNS does not delete it: something that is not ours names it.
+    /// HNS does not delete this endpoint, because a load balancer that is not ours names it.
     pub fn is_held(&self, id: Guid) -> bool {
         self.held.contains(&id) || self.named.get(&id).is_some_and(|named| named.by_others > 0)
     }
 
-    /// HNS refuses to delete it. `false`: not because of others, as far as can be seen.
+    /// HNS refused to delete this endpoint. Returns `false` if, as far as we can see, other programs are not the reason.
     pub fn hold(&mut self, id: Guid) -> bool {
         let is_ours = self.named.get(&id).is_some_and(|named| named.by_us > 0);
         if !is_ours && !self.unreadable.is_empty() {
@@ -157,13 +157,13 @@ impl Mirror {
         self.is_held(id)
     }
 
-    /// What cannot be read may name other endpoints by now: HNS is asked again.
+    /// Unreadable load balancers may name other endpoints by now: HNS is asked again.
     pub fn release_held(&mut self) {
         self.held.clear();
     }
 
-    /// What a list says of a known object, and whether that agrees with what is known. `false`: another program may have
-    /// changed it.
+    /// Whether a list entry agrees with the known object: by its print, or by `agrees` if the print is unknown. `false`: another
+    /// program may have changed the object.
     pub fn is_as_listed(&self, id: Guid, print: u64, agrees: impl FnOnce(&Mirror) -> bool) -> bool {
         match self.prints.get(&id) {
             Some(known) => *known == print,
@@ -171,20 +171,20 @@ impl Mirror {
         }
     }
 
-    /// The content of these objects is known, and lists say this of them.
+    /// Records the prints of objects whose content is known.
     pub fn set_prints(&mut self, prints: impl IntoIterator<Item = (Guid, u64)>) {
         let known = |id: &Guid| self.endpoints.contains_key(id) || self.balancers.contains_key(id);
         let known: Vec<_> = prints.into_iter().filter(|(id, _)| known(id)).collect();
         self.prints.extend(known);
     }
 
-    /// Who has this frontend: we, if we are among them.
+    /// The load balancer at this frontend; of several, preferably ours.
     pub fn balancer_at(&self, at: &Frontend) -> Option<(Guid, &SeenBalancer)> {
         let all = self.by_frontend.get(at)?.iter().filter_map(|id| Some((*id, self.balancers.get(id)?)));
         all.min_by_key(|(id, seen)| (!seen.is_own, !seen.is_unclaimed, *id))
     }
 
-    /// Those of ours at this frontend that are one too many.
+    /// Our load balancers at this frontend, except for the one that we keep.
     pub fn surplus_at(&self, at: &Frontend) -> Vec<Guid> {
         let kept = self.balancer_at(at).map(|(id, _)| id);
         let is_own = |id: &&Guid| self.balancers.get(id).is_some_and(|seen| seen.is_own);
@@ -192,13 +192,13 @@ impl Mirror {
         own.filter(|id| Some(*id) != kept).collect()
     }
 
-    /// What we may change or replace at this frontend. A Plan may be older than what was seen since: then it can be another
-    /// program's.
+    /// The load balancer that we may change or replace at this frontend. `None` if another program got the frontend since the Plan
+    /// was made.
     pub fn ours_at(&self, at: &Frontend) -> Option<(Guid, &SeenBalancer)> {
         self.balancer_at(at).filter(|(_, seen)| seen.is_ours())
     }
 
-    /// The id that a load balancer must name for an address: a pod of this node comes before what stands for one elsewhere.
+    /// The id that a load balancer must name for an address: that of a pod of this node comes before a remote one.
     pub fn id_of(&self, ip: IpAddr) -> Option<Guid> {
         let is_local = |id: &Guid| self.endpoints.get(id).is_some_and(|seen| !seen.endpoint.is_remote);
         let ids = self.by_ip.get(&ip)?;
@@ -264,7 +264,7 @@ impl Mirror {
         self.endpoints.values().find(|seen| seen.name.eq_ignore_ascii_case(name))
     }
 
-    /// Everything that is ours, and what a program without a name made at a frontend that we want.
+    /// Everything that is ours, and load balancers without an owner at frontends that we want.
     pub fn state(&self, wanted: &State) -> State {
         let mut state = State::default();
         for (id, seen) in self.endpoints.iter().filter(|(_, seen)| self.is_own(seen)) {
@@ -281,7 +281,7 @@ impl Mirror {
         state
     }
 
-    /// The part that a change is about.
+    /// The part of the State that a change affects.
     pub fn part(&self, touched: &Touched) -> State {
         let mut state = State::default();
         for ip in &touched.endpoints {
@@ -297,8 +297,8 @@ impl Mirror {
         state
     }
 
-    /// An endpoint of ours that load balancers of others name can neither be deleted nor made anew: it counts as it is if it
-    /// is wanted, and not at all if it is not.
+    /// An endpoint of ours that load balancers of others name can neither be deleted nor recreated. If it is wanted, it counts as
+    /// being as wanted; otherwise it does not count.
     fn as_far_as_ours(&self, id: Guid, ip: IpAddr, wanted: &State) -> Option<(IpAddr, Endpoint)> {
         let seen = self.endpoints.get(&id)?;
         match self.is_held(id) {
@@ -307,7 +307,7 @@ impl Mirror {
         }
     }
 
-    /// Endpoints that should be made anew, and cannot be, because something of others names them.
+    /// Endpoints that should be recreated, and cannot be, because load balancers of others name them.
     pub fn stuck(&self, wanted: &State) -> Vec<IpAddr> {
         let is_stuck = |(ip, endpoint): &(&IpAddr, &Endpoint)| {
             let own = self.own_id_of(**ip).filter(|id| self.is_held(*id));
@@ -322,13 +322,13 @@ impl Mirror {
             let ip = self.endpoints.get(id).and_then(|seen| seen.ips.iter().find(of_family));
             ip.copied().filter(|ip| self.id_of(*ip) == Some(*id)).unwrap_or(GONE)
         };
-        // A second one of ours makes it wrong, whatever it names.
+        // A surplus load balancer of ours makes this one count as different, whatever it names.
         let surplus = if self.surplus_at(at).is_empty() { None } else { Some(GONE) };
         let endpoints = seen.ids.iter().map(address).chain(surplus).collect();
         Balancer { endpoints, ..seen.balancer.clone() }
     }
 
-    /// Leftovers of kube-proxy that are not at a frontend of ours: certain ones only.
+    /// Load balancers that are certainly kube-proxy's and not at a frontend of ours.
     pub fn leftovers(&self, wanted: impl Fn(&Frontend) -> bool) -> Vec<(Guid, Frontend)> {
         let is_left = |seen: &SeenBalancer| {
             seen.is_unclaimed
@@ -341,8 +341,8 @@ impl Mirror {
         left
     }
 
-    /// It names what only kube-proxy makes: what stands for a pod elsewhere, with a hardware address of its invention. On an
-    /// overlay, its own address has such an endpoint.
+    /// Whether it names an endpoint that only kube-proxy makes: a remote one with a hardware address that kube-proxy invented. On
+    /// an overlay, the address of the load balancer itself has such an endpoint.
     fn names_kube_proxys(&self, seen: &SeenBalancer) -> bool {
         let is_theirs = |id: &Guid| {
             let is_theirs = |seen: &SeenEndpoint| !seen.is_own && seen.is_unclaimed && self.is_own(seen);

@@ -1,7 +1,7 @@
 //! The running dataplane: keeps HNS at what the Intent asks for.
 //!
-//! The [`Ledger`] knows what is wanted, the [`Mirror`] what HNS has. A change compares the two where it touches them, and
-//! costs the calls of its Services. After silence, the mirror is not trusted, and the next attempt looks first.
+//! The [`Ledger`] has the wanted objects, the [`Mirror`] the objects of HNS. A change compares the two where it affects them,
+//! and costs the calls of its Services. After a call without an answer, the mirror is not trusted: the next attempt reads HNS.
 //! `capability.rs` has the capabilities.
 
 mod announcements;
@@ -56,9 +56,9 @@ pub struct Kernelspace {
     is_certain: bool,
     keep_unknown: bool,
     modify: Modify,
-    /// Which share of what is known the next look reads again.
+    /// The share of the known objects that the next look reads again.
     turn: u8,
-    /// HNS gave no list of whole objects of these kinds when it was asked last: that was logged.
+    /// Kinds of which HNS last gave no list of whole objects, which was logged.
     blind: BTreeSet<Kind>,
     failures: Failures,
     announcements: Option<Announcements>,
@@ -73,7 +73,7 @@ struct Life {
     shown: Instant,
 }
 
-/// Whether HNS changes load balancers in place. What it says of itself is checked once.
+/// Whether HNS changes load balancers in place. The capability that it reports is verified once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Modify {
     Unchecked,
@@ -81,7 +81,7 @@ enum Modify {
     DoesNotWork,
 }
 
-/// What a look at an object finds.
+/// The result of reading an object.
 enum Seen<T> {
     There(T),
     Gone,
@@ -101,7 +101,7 @@ impl fmt::Debug for MacOf {
 }
 
 impl Kernelspace {
-    /// Asks HNS nothing: it may not run yet.
+    /// Does not call HNS: it may not run yet.
     pub fn new(hcn: Hcn, options: Options, mac_of: MacOf) -> Kernelspace {
         Kernelspace {
             hcn,
@@ -128,7 +128,7 @@ impl Kernelspace {
         self.hcn.calls()
     }
 
-    /// What HNS has of what is wanted, as of the last look and what was written since.
+    /// Our objects in HNS, as of the last look and of what we wrote since.
     pub fn in_force(&self) -> State {
         self.mirror.state(&self.wanted())
     }
@@ -137,7 +137,7 @@ impl Kernelspace {
         self.surroundings.as_ref().map(|it| self.ledger.state(it)).unwrap_or_default()
     }
 
-    /// Looks at HNS, and counts again if the surroundings changed.
+    /// Looks at HNS, and updates the counts of the ledger if the surroundings changed.
     fn refresh(&mut self, node: &NodeIntent) -> Result<Surroundings, Error> {
         self.look(node)?;
         let surroundings = self.surroundings.clone().ok_or(Error::NoNodeIp)?;
@@ -176,7 +176,7 @@ impl Kernelspace {
             receipt: self.receipt(before),
             operations: applied.operations,
             refused: refused.into_iter().map(|(service, reason)| Refusal { service, reason }).collect(),
-            // What could not be removed belongs to no Service any more.
+            // Objects that could not be removed belong to no Service any more.
             drift: applied.refused.iter().any(|(op, _)| op.is_removal()),
         })
     }
@@ -199,7 +199,7 @@ impl Kernelspace {
         Ok((diff(&seen, &touched.wanted.bound_to(&of_others)), missing))
     }
 
-    /// The Plan for everything. What it finds right is ours from now on.
+    /// The Plan for everything. Adopts load balancers without an owner at our frontends.
     fn plan_to_keep(&mut self) -> (Plan, Missing) {
         let wanted = self.wanted();
         self.mirror.adopt(wanted.balancers.keys());
@@ -214,7 +214,7 @@ impl Kernelspace {
     }
 
     fn missing(&self, wanted: &State) -> Missing {
-        // What stood for a pod elsewhere does not count once the pod is here.
+        // The endpoint that stood for a remote pod does not count once the pod is on this node.
         let is_missing = |ip: &IpAddr| !wanted.endpoints.contains_key(ip) && !self.mirror.is_of_others(*ip);
         let balancers = wanted.balancers.iter();
         balancers
@@ -288,7 +288,7 @@ impl Kernelspace {
 type Missing = Vec<(crate::state::Frontend, IpAddr)>;
 
 impl Dataplane for Kernelspace {
-    /// An HNS that does not run, or has no network yet, is waited for.
+    /// If HNS does not run, or has no network yet, the agent waits for it.
     fn probe(&mut self, _: &NodeIntent) -> Result<(), Failure> {
         if self.options.network.is_none() {
             return Err(Error::NoNetworkName.into());

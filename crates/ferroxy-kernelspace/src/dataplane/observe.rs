@@ -1,6 +1,6 @@
-//! Reading HNS: the network, then ids, then what is not known yet, what others may have changed, and a part of the rest.
+//! Reads HNS: the network, then ids, then new objects, those that others may have changed, and a share of the rest.
 //!
-//! Silence ends a look with an error: what was seen before stays, and nothing counts as absent.
+//! A call without an answer ends a look with an error: what was seen before stays known, and nothing counts as absent.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -20,7 +20,7 @@ use crate::surroundings::{Overlay, Surroundings};
 /// Names of endpoints that network plugins make for the source VIP.
 const SOURCE_VIP_ENDPOINTS: [&str; 2] = ["sourcevip", "Calico_ep"];
 
-/// Of what is known already, a look reads one in this many again: others may have changed it in a way that no list shows.
+/// A look reads one in this many known objects again: others may have changed them in a way that no list shows.
 const SHARES: u8 = 20;
 
 impl Kernelspace {
@@ -28,7 +28,7 @@ impl Kernelspace {
     pub(super) fn look(&mut self, node: &NodeIntent) -> Result<(), Error> {
         self.is_certain = false;
         self.features()?;
-        // Before anything is read: what happens after that is announced.
+        // Subscribes before anything is read, so that later changes are announced.
         self.listen();
         let network = self.find_network()?;
         self.look_at_endpoints(true)?;
@@ -48,7 +48,7 @@ impl Kernelspace {
         Ok(())
     }
 
-    /// Asked once: the answer does not change while the system runs.
+    /// Queried once: the answer does not change while the system runs.
     pub(super) fn features(&mut self) -> Result<Features, Error> {
         if let Some(features) = self.features {
             return Ok(features);
@@ -66,7 +66,7 @@ impl Kernelspace {
         Ok(features)
     }
 
-    /// The network by its name. Another id is believed only if the old one is gone.
+    /// The network by its name. Another id is accepted only if the old one is gone.
     pub(super) fn find_network(&mut self) -> Result<Network, Error> {
         let name = self.options.network.clone().ok_or(Error::NoNetworkName)?;
         let Some(network) = self.hcn.network(&name)? else {
@@ -107,7 +107,7 @@ impl Kernelspace {
         Ok(is_same)
     }
 
-    /// `again`: also those that others may have changed, and a part of the rest.
+    /// `again`: also reads known endpoints that others may have changed, and a share of the rest.
     pub(super) fn look_at_endpoints(&mut self, again: bool) -> Result<(), Error> {
         let Some(network) = self.network else { return Ok(()) };
         let mut ids: BTreeSet<Guid> = self.hcn.endpoints(network)?.into_iter().collect();
@@ -126,7 +126,7 @@ impl Kernelspace {
                     self.mirror.enter_endpoint(id, read_endpoint(network, id, &document));
                 }
                 Seen::Gone => self.mirror.forget_endpoint(id),
-                // Its print is not that of what is known: the next look tries again.
+                // Its print is not recorded, so the next look tries again.
                 Seen::Unreadable => drop(ids.remove(&id)),
             }
             self.show_life();
@@ -203,12 +203,12 @@ impl Kernelspace {
         Ok(Overlay { routes, own, source_vip, host_mac })
     }
 
-    /// A pod with the source VIP would get the answers to everybody's connections. Found out later, it is no reason to stop:
-    /// all other Services would suffer.
+    /// A pod with the source VIP would get the answers to all connections through load balancers. If it appears later, we only log
+    /// it: stopping would harm all other Services.
     fn check_source_vip(&self, ip: IpAddr, host_mac: Mac) -> Result<(), Error> {
         let is_for_it = |name: &str| SOURCE_VIP_ENDPOINTS.iter().any(|it| it.eq_ignore_ascii_case(name));
         let holders = self.mirror.of_others_at(ip);
-        // kube-proxy makes one without a name, with the host's hardware address.
+        // kube-proxy's endpoint for the source VIP has no name, and the host's hardware address.
         let mut strangers = holders.filter(|seen| !is_for_it(&seen.name) && seen.endpoint.mac != host_mac);
         let Some(stranger) = strangers.next() else { return Ok(()) };
         let error = Error::SourceVipTaken { ip, name: stranger.name.clone() };

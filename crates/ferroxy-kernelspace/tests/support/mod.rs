@@ -82,7 +82,7 @@ impl Host {
         Kernelspace::new(self.fake.hcn(), self.options.clone(), MacOf(Box::new(mac_of)))
     }
 
-    /// The same, with calls that return in time.
+    /// Like `open`, with a deadline for calls.
     pub fn open_within(&self, deadline: std::time::Duration) -> Kernelspace {
         let mac = self.mac;
         let api = ferroxy_hcn::Patience::with(Box::new(self.fake.clone()), deadline).unwrap();

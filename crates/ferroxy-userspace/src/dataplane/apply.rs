@@ -1,4 +1,4 @@
-//! Carries out plans: opens and closes listeners, adds and removes routes. The rules between the two are `rules.rs`'s.
+//! Carries out plans: opens and closes listeners, adds and removes routes. `rules.rs` changes the rules in between.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::plan::Op;
 use crate::render::assign_redirects;
 use crate::settings::Rules;
 
-/// How often another port is tried for a listener, where other programs have those that were chosen.
+/// How many other ports are tried for a listener if other programs use the chosen ones.
 const PORT_ATTEMPTS: usize = 64;
 
 /// A listener that could not be opened.
@@ -52,7 +52,7 @@ impl Userspace {
         Ok(added)
     }
 
-    /// The proxy's own addresses.
+    /// Adds local routes to the proxy's own addresses.
     pub(super) fn add_own_routes(&mut self) -> Result<usize, Failure> {
         if self.settings.rules != Rules::Nftables {
             return Ok(0);
@@ -62,8 +62,8 @@ impl Userspace {
         self.add_routes(&ops)
     }
 
-    /// Opens and changes what these Services need before the rules do. Where a port of ours is in use, another is taken.
-    /// Returns what could not be opened, by Service.
+    /// Opens and changes the listeners that these Services need, before the rules change. If another program uses a port of ours,
+    /// another port is taken. Returns the listeners that could not be opened, by Service.
     pub(super) fn open_listeners(
         &mut self,
         changes: &[Change],
@@ -121,7 +121,7 @@ impl Userspace {
         by_service
     }
 
-    /// Closes unreferenced listeners, and enters the Services that are in force.
+    /// Closes unreferenced listeners, and records the Services that are in force.
     pub(super) fn finish(
         &mut self,
         changes: Vec<Change>,

@@ -1,4 +1,4 @@
-//! The capabilities of userspace mode. What concerns rules is nftables mode's own.
+//! The capabilities of userspace mode. Those that concern rules are nftables mode's own.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -127,7 +127,7 @@ impl HandsOver for Userspace {
     }
 }
 
-/// Connections to the proxy never become stale: it knows where their datagrams go. All others are judged as in other modes.
+/// Connections to the proxy never become stale: it decides where their datagrams go. All others are judged as in other modes.
 pub(super) fn sweeper(settings: &Settings) -> Box<dyn SweepsConnections> {
     let own = Family::ALL.map(|family| settings.proxy().address(family));
     Box::new(Sweeper { own, table: Conntrack })

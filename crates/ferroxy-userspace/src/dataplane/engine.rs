@@ -21,7 +21,7 @@ const DIRECTORY: &str = "/run/ferroxy";
 #[derive(Debug)]
 pub(super) struct Proxy {
     engine: Arc<Engine>,
-    /// Until the sockets of a predecessor have been taken over.
+    /// The path of the hand-over, until the sockets of a predecessor have been taken over.
     hand_over: Option<PathBuf>,
 }
 
@@ -50,7 +50,7 @@ impl Proxy {
         Ok(Proxy { engine, hand_over })
     }
 
-    /// Carries out what concerns the engine. What is not among the failures is in force.
+    /// Carries out the operations of the engine. Those that are not among the failures are in force.
     pub(super) fn apply(&self, ops: &[Op]) -> Vec<ferroxy_proxy::Failure> {
         let change = change(ops);
         if change.is_empty() { Vec::new() } else { self.engine.apply(change).failures }

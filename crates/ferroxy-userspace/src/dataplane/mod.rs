@@ -1,6 +1,6 @@
-//! The running dataplane, on Linux: keeps the proxy, and the rules that lead to it, at what it was last given.
+//! The running dataplane, on Linux: keeps the proxy, and the rules that lead to it, at what the Intent asks for.
 //!
-//! Sockets first, then rules, then unreferenced listeners: no client is refused that is served before and after.
+//! It opens sockets, then changes rules, then closes unreferenced listeners: no client is refused that is served before and after.
 //! `apply.rs` and `observe.rs` do it; `rules.rs` is the kernel's part, `engine.rs` the proxy's, `capability.rs` has the
 //! capabilities, `remnants.rs` finds chains of a run with other settings.
 
@@ -187,7 +187,7 @@ impl Dataplane for Userspace {
         self.ledger.acknowledged()
     }
 
-    /// What the kernel has is compared. The listeners of the running process are its own affair.
+    /// Compares what the kernel has. The listeners belong to the running process and are not compared.
     fn preview(&mut self, intent: &Intent) -> Result<Preview, Failure> {
         self.begin(intent)?;
         let mut ports = self.ledger.ports().clone();

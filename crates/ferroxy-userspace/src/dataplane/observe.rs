@@ -28,7 +28,7 @@ impl Userspace {
         Ok(())
     }
 
-    /// What the kernel has. The listeners are those of `wanted`: they are known to the process that has them only.
+    /// The State of the kernel, with the listeners of `wanted`: only the process that has the listeners knows them.
     pub(super) fn observe(&mut self, wanted: &State) -> Result<State, Failure> {
         let mut seen = wanted.clone();
         seen.routes = self.routes.seen()?;

@@ -8,7 +8,7 @@ use ferroxy_netfilter::failure;
 use ferroxy_netlink::route::{Connection, LocalRoute};
 use rustix::io::Errno;
 
-/// The number by which our routes are known (`ip route show table local proto 102`). No other program has it registered.
+/// The protocol number of our routes (`ip route show table local proto 102`). No other program has registered it.
 const PROTOCOL: u8 = 102;
 
 #[derive(Debug)]
@@ -21,7 +21,7 @@ impl Routes {
         Ok(Routes { connection: Connection::open().map_err(failure::of)? })
     }
 
-    /// Whether it was missing.
+    /// Returns whether the route was missing.
     pub(super) fn add(&mut self, address: IpAddr) -> Result<bool, Failure> {
         match self.connection.add_local_route(LocalRoute { address, protocol: PROTOCOL }) {
             Ok(()) => Ok(true),
@@ -37,7 +37,7 @@ impl Routes {
         }
     }
 
-    /// Ours, whichever run added them.
+    /// The addresses of our routes, whichever run added them.
     pub(super) fn seen(&mut self) -> Result<BTreeSet<IpAddr>, Failure> {
         let routes = self.connection.local_routes(PROTOCOL).map_err(failure::of)?;
         Ok(routes.into_iter().map(|route| route.address).collect())

@@ -80,7 +80,7 @@ impl Door {
         }
     }
 
-    /// Changes the rules of some Services. `all` is asked for only where rules are written as a whole.
+    /// Changes the rules of some Services. `all` is called only if the rules are written as a whole.
     pub(super) fn change(
         &mut self,
         changes: Vec<Change>,

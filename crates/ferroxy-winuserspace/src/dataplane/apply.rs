@@ -1,4 +1,4 @@
-//! Applies a Plan: addresses are added, sockets opened and closed, addresses removed. What fails is named; the rest is in force.
+//! Applies a Plan: adds addresses, opens and closes sockets, removes addresses. Failures are reported; the rest is in force.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -13,7 +13,7 @@ use super::journal::MOST;
 use crate::plan::{Op, Plan};
 use crate::state::{State, needed_address};
 
-/// What became of a Plan.
+/// The result of a Plan.
 #[derive(Debug, Default)]
 pub(super) struct Applied {
     pub operations: usize,
@@ -50,10 +50,10 @@ impl Winuserspace {
         let mut fail = |ip: IpAddr, error: &io::Error| {
             applied.addresses.insert(ip, format!("cannot add the address {ip}: {error}"));
         };
-        // What was ours before this attempt stays ours, whatever comes of it: it may be back any moment.
+        // Addresses that were ours before stay ours even if this attempt fails: they return when an interface comes up again.
         let is_new = |ip: &&IpAddr| !self.journal.ours().contains(ip);
         let new: BTreeSet<IpAddr> = wanted.iter().filter(is_new).copied().collect();
-        // What is not remembered must not be added: it would never be removed.
+        // An address that the journal does not have must not be added: it would never be removed.
         let beyond: BTreeSet<IpAddr> = match self.journal.remember(&wanted) {
             Ok(beyond) => beyond.into_iter().collect(),
             Err(error) => {
@@ -111,7 +111,7 @@ impl Winuserspace {
         Ok(())
     }
 
-    /// Only ours: what the host had before stays.
+    /// Removes only addresses of ours: an address that the host had before stays.
     pub(super) fn remove_addresses(&mut self, unwanted: Vec<IpAddr>, applied: &mut Applied) {
         let (ours, mut gone): (Vec<IpAddr>, Vec<IpAddr>) =
             unwanted.into_iter().partition(|ip| self.journal.ours().contains(ip));
@@ -135,14 +135,14 @@ impl Winuserspace {
         self.remember_less(&gone);
     }
 
-    /// A file that names too much is no harm: the next look compares it with what the host has.
+    /// An error is only logged: if the file names too many addresses, the next look compares them with the host's.
     pub(super) fn remember_less(&mut self, addresses: &[IpAddr]) {
         if let Err(error) = self.journal.forget(addresses) {
             warn!("cannot write which addresses are ours: {error}");
         }
     }
 
-    /// Moves nothing: what is on another interface than the configured one is removed, and the next Plan adds it again.
+    /// Removes our addresses if they are on another interface than the configured one. The next Plan adds them again.
     pub(super) fn leave_other_interface(&mut self) -> Result<(), Failure> {
         if self.journal.interface() == self.interface.name() {
             return Ok(());

@@ -57,7 +57,7 @@ fn examples(plan: &Plan) -> Vec<String> {
     plan.ops().iter().take(3).map(ToString::to_string).collect()
 }
 
-/// On Windows no other process can take over a listening socket: only the end is handed over in order.
+/// On Windows no other process can take over a listening socket: this mode only ends in order.
 impl HandsOver for Winuserspace {
     fn is_superseded(&self) -> bool {
         false

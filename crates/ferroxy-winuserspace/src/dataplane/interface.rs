@@ -1,4 +1,4 @@
-//! The door to the host: which addresses it has, and putting those of Services on an interface.
+//! Access to the host's addresses: lists them, and puts those of Services on an interface.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -9,16 +9,16 @@ use ferroxy_platform::interface::Interface as OfHost;
 
 /// On Windows this is the platform's; tests have one in memory.
 pub trait Interface: Debug + Send {
-    /// Its name. Addresses of ours that are on another one are moved.
+    /// Its name. Addresses of ours that are on another interface are moved.
     fn name(&self) -> &str;
 
     /// All addresses of the host, on all interfaces.
     fn present(&mut self) -> io::Result<BTreeSet<IpAddr>>;
 
-    /// `false`: the host has the address already, so it is not ours. Lists nothing once `present` was asked.
+    /// `false`: the host has the address already, so it is not ours. Does not list addresses again after `present`.
     fn add(&mut self, address: IpAddr) -> io::Result<bool>;
 
-    /// Removes what `add` has added, in this process or in an earlier one. Nothing of that kind is no error. A result for each.
+    /// Removes addresses that `add` added, in this process or in an earlier one. A missing address is no error. One result each.
     fn remove(&mut self, addresses: &[IpAddr]) -> Vec<io::Result<()>>;
 }
 

@@ -1,8 +1,8 @@
 //! Remembers in a file which addresses are ours: a restart adopts them, and `cleanup` removes them and no others.
 //!
-//! A line names an address that was added (`+`) or removed (`-`), and is written before the one and after the other: after a
-//! crash the file may name an address that the host does not have, never the reverse. A line without an end counts for nothing.
-//! When most lines are history the file is rewritten under another name and renamed.
+//! Each line names an address: `+` is written before the address is added, `-` after it was removed. After a crash the file may
+//! therefore name an address that the host does not have, never the reverse. A line without a line break is ignored. When most
+//! lines are history, the file is rewritten under another name and renamed.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -14,10 +14,10 @@ use std::path::{Path, PathBuf};
 /// The most addresses of Services on a host. Limits of frontends, which are fair to namespaces, apply long before.
 pub const MOST: usize = 1_048_576;
 
-/// A file of ours is never longer: twice as many lines as addresses, of the longest kind.
+/// The size of the longest file that we write: twice as many lines as addresses, each as long as possible.
 const MOST_BYTES: u64 = 2 * (MOST as u64 + SLACK as u64) * 48;
 
-/// History that does not matter.
+/// So many lines of history do not cause a rewrite.
 const SLACK: usize = 256;
 
 const HEADER: &str = "ferroxy addresses of Services on ";
@@ -29,12 +29,12 @@ pub struct Journal {
     ours: BTreeSet<IpAddr>,
     lines: usize,
     most: usize,
-    /// To append; `None` before the first address.
+    /// Open for appending. `None`: the next change rewrites the file.
     file: Option<File>,
 }
 
 impl Journal {
-    /// Reads what earlier runs wrote. Changes nothing. A file that cannot be understood is not ours to use.
+    /// Reads the file of earlier runs, and changes nothing. A file that is not in our format is an error.
     pub fn open(path: &Path, interface: &str) -> io::Result<Journal> {
         let mut journal = Journal {
             path: path.to_owned(),
@@ -58,7 +58,7 @@ impl Journal {
     }
 
     fn read(&mut self, text: &str) -> io::Result<()> {
-        // The last piece has no end: nothing, or what a crash left.
+        // The text after the last line break is empty, or an incomplete line that a crash left.
         let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
         let mut lines = whole.lines();
         let Some(header) = lines.next() else { return Ok(()) };
@@ -85,7 +85,7 @@ impl Journal {
         &self.interface
     }
 
-    /// From now on addresses are put on this one. None of ours may be left on another.
+    /// From now on addresses are put on this interface. None of ours may be left on another one.
     pub fn set_interface(&mut self, name: &str) {
         if self.interface != name {
             name.clone_into(&mut self.interface);
@@ -93,7 +93,8 @@ impl Journal {
         }
     }
 
-    /// Before they are added. After an error, none of them is remembered. Returns those beyond the limit, which must not be added.
+    /// To be called before addresses are added. After an error, none of the new ones is remembered. Returns the addresses beyond
+    /// the limit, which must not be added.
     pub fn remember(&mut self, addresses: &[IpAddr]) -> io::Result<Vec<IpAddr>> {
         let mut new: Vec<IpAddr> = addresses.iter().filter(|ip| !self.ours.contains(ip)).copied().collect();
         let beyond = new.split_off(new.len().min(self.most.saturating_sub(self.ours.len())));
@@ -107,7 +108,7 @@ impl Journal {
         Ok(beyond)
     }
 
-    /// After they were removed.
+    /// To be called after addresses were removed.
     pub fn forget(&mut self, addresses: &[IpAddr]) -> io::Result<()> {
         let gone: Vec<IpAddr> = addresses.iter().filter(|ip| self.ours.contains(ip)).copied().collect();
         for ip in &gone {
@@ -116,7 +117,7 @@ impl Journal {
         self.append('-', &gone)
     }
 
-    /// Nothing is ours any more.
+    /// Forgets all addresses, and removes the file.
     pub fn delete(&mut self) -> io::Result<()> {
         self.file = None;
         self.ours.clear();
@@ -142,7 +143,7 @@ impl Journal {
         let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_data());
         match written {
             Ok(()) => self.lines += addresses.len(),
-            // Half a line may be there: the next attempt writes all of it.
+            // The file may end with half a line: the next attempt rewrites the file.
             Err(_) => self.file = None,
         }
         written
@@ -208,7 +209,7 @@ mod tests {
         second.delete().unwrap();
     }
 
-    /// Whatever a crash leaves of the last write, all that came before is known, and nothing that was never written.
+    /// After a crash during the last write, everything before it is known, and nothing that was never written.
     #[test]
     fn a_cut_anywhere_loses_the_last_line_only() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,7 +1,7 @@
-//! The running dataplane: keeps the proxy, and the addresses that it listens on, at what it was last given.
+//! The running dataplane: keeps the proxy, and the addresses that it listens on, at what the Intent asks for.
 //!
-//! The [`Ledger`] knows what is wanted, `in_force` what the engine and the interface have. A change compares the two where it
-//! touches them; an attempt that fails half-way needs no bookkeeping. `capability.rs` has the capabilities.
+//! The [`Ledger`] has the wanted State, `in_force` the State of the engine and the interface. A change compares the two where it
+//! affects them, so an attempt that fails half-way needs no bookkeeping. `capability.rs` has the capabilities.
 
 mod apply;
 mod capability;
@@ -48,7 +48,7 @@ pub struct Winuserspace {
 }
 
 impl Winuserspace {
-    /// `path`: where the addresses that are ours are remembered.
+    /// `path`: the journal of our addresses.
     pub fn open(
         families: &[Family],
         values: &Values,
@@ -72,7 +72,7 @@ impl Winuserspace {
         })
     }
 
-    /// What the engine and the interface have.
+    /// The State of the engine and the interface.
     pub fn in_force(&self) -> &State {
         &self.in_force
     }
@@ -87,7 +87,7 @@ impl Winuserspace {
         self.engine.as_deref().ok_or_else(|| Failure::other("the proxy is not running"))
     }
 
-    /// Everything that is wanted, and what must be kept besides.
+    /// The wanted State, and addresses that must be kept besides.
     fn wanted(&self) -> State {
         let mut wanted = self.ledger.state();
         if self.keep_unknown {
@@ -105,7 +105,7 @@ impl Winuserspace {
         Ok(self.outcome(changes, applied))
     }
 
-    /// Enters what is in force.
+    /// Records the Services that are in force.
     fn outcome(&mut self, changes: &[Change], applied: Applied) -> Outcome {
         let mut refused = Vec::new();
         for (name, service) in changes.iter().filter_map(|(name, it)| Some((name, it.as_ref()?))) {
@@ -118,7 +118,7 @@ impl Winuserspace {
         Outcome { operations: applied.operations, refused, drift: applied.is_left, ..Outcome::default() }
     }
 
-    /// Counting may have been switched on or off.
+    /// Follows all Services again: counting may have been switched on or off.
     fn follow_traffic(&self) {
         let in_force = self.ledger.acknowledged();
         let services = in_force.services().filter(|_| in_force.node().count_traffic);

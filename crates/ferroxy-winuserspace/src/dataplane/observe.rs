@@ -13,11 +13,11 @@ impl Winuserspace {
         self.interface.present().map_err(|error| failed("cannot list the host's addresses", &error))
     }
 
-    /// Compares the addresses that are in force with those that the host has. Of `wanted`, what the host has anyway needs no
-    /// operation.
+    /// Compares the addresses that are in force with those that the host has. Addresses of `wanted` that the host has anyway need
+    /// no operation.
     pub(super) fn look(&mut self, wanted: &State) -> Result<(), Failure> {
         let present = self.present()?;
-        // An interface that is down has none of its addresses, and all of them when it is up again: what is wanted stays ours.
+        // An interface that is down has none of its addresses, and all of them when it is up again: wanted addresses stay ours.
         let gone = self.journal.ours().iter().filter(|ip| !present.contains(ip));
         let gone: Vec<IpAddr> = gone.filter(|ip| !wanted.addresses.contains(ip)).copied().collect();
         self.remember_less(&gone);
@@ -29,7 +29,7 @@ impl Winuserspace {
         Ok(())
     }
 
-    /// Sockets on an address that was removed may receive nothing after it returns.
+    /// A socket on an address that was removed may receive nothing after the address returns.
     fn close_at(&mut self, lost: &BTreeSet<IpAddr>) {
         if lost.is_empty() {
             return;

@@ -101,7 +101,7 @@ impl Host {
         self.addresses.lock().unwrap()
     }
 
-    /// What was called since the last question.
+    /// The calls since this function was last used.
     pub fn calls(&self) -> Vec<String> {
         std::mem::take(&mut self.lock().calls)
     }
@@ -200,7 +200,7 @@ pub fn udp_server(name: &'static str) -> SocketAddr {
     address
 }
 
-/// What answers at this address.
+/// The answer of the server at this address.
 pub fn ask_tcp(ip: IpAddr, port: u16) -> io::Result<String> {
     let mut stream = TcpStream::connect_timeout(&SocketAddr::new(ip, port), PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;

@@ -1,4 +1,4 @@
-//! Portions end where the whole ends, and no Service is ever half changed.
+//! Tests that portions lead to the same rules as the whole input, and that no Service is ever half changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -102,7 +102,7 @@ fn what_is_unusual_is_left_as_it_is() {
     }
 }
 
-/// What a restore does to chains and jumps. An error for what the kernel would refuse.
+/// A model of what a restore does to chains and jumps. Returns an error where the kernel would refuse.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 struct Kernel(BTreeMap<String, Vec<String>>);
 
@@ -186,8 +186,8 @@ fn full_text(before: &Cluster, cluster: &Cluster) -> String {
 }
 
 proptest! {
-    /// Portions end where the whole ends, the kernel takes each, and after each every Service is as it was or as it
-    /// shall be.
+    /// Portions lead to the same rules as the whole input, the kernel accepts each portion, and after each portion every Service
+    /// is in its old or in its new state.
     #[test]
     fn no_service_is_ever_half_changed(before in clusters(), after in clusters(), limit in 1..20usize) {
         let mut kernel = Kernel::default();
