@@ -120,8 +120,8 @@ impl NfTables {
         let family = nft_family(self.family);
         if self.connection.table(family, table.as_str())?.is_none() {
             let name = table.as_str().to_owned();
-            writing.batch.add_table(0, family, &NftTable { name, comment: None });
-            writing.lines.push(Line::Chain(table.as_str()));
+            let tag = writing.tag(Line::Chain(table.as_str()));
+            writing.batch.add_table(tag, family, &NftTable { name, comment: None });
         }
         let mut builtins: Vec<&str> = Vec::new();
         for op in ops {
