@@ -1,4 +1,4 @@
-//! Starts on hosts that are not ready, or that have another kind of network.
+//! Starts on hosts that are not ready, have an old HNS, or have another kind of network.
 
 use std::net::IpAddr;
 
