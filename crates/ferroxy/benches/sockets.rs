@@ -38,7 +38,7 @@ struct Target {
     port: u16,
     /// The number of servers and thus of endpoints, each at a port of its own.
     servers: u16,
-    /// In a round, every way has servers and a Service of its own, so that no two ways share the kernel's state of a connection. In the next
+    /// In a round, every way has servers and a Service of its own, so that no two ways share kernel state of a connection. In the next
     /// round, each way gets those of its neighbour, because ports may collide in hash tables by chance.
     by_way: bool,
     /// The number of the first Service, which is the second half of its address.
