@@ -134,7 +134,7 @@ impl Stage {
         real_endpoints(self.cluster.endpoints).map(|address| (address, port).into()).collect()
     }
 
-    /// What the API server has spent so far.
+    /// The costs of the API server so far.
     pub fn spent_by_server(&self) -> Result<Spent> {
         self.api.spent(self.network.namespace(API_HOST)?)
     }

@@ -1,4 +1,4 @@
-//! What to measure: the command line, checked. Wrong input is one line.
+//! The command line of bench-fleet, checked. An error about wrong input is one line.
 
 use std::path::{Path, PathBuf};
 

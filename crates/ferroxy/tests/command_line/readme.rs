@@ -36,7 +36,7 @@ const PICTURES: [&str; 1] = [" API server"];
 
 #[derive(Debug, PartialEq, Eq)]
 struct Block<'t> {
-    /// Of the first line inside, from 1.
+    /// The number of the first line inside, from 1.
     line: usize,
     lines: Vec<&'t str>,
 }
@@ -185,8 +185,8 @@ fn first_missing<'t>(excerpt: &[&'t str], text: &str) -> Option<&'t str> {
     })
 }
 
-/// What the README describes: one endpoint is replaced, an element is deleted with `nft`, the agent is stopped and
-/// started again.
+/// The steps that the README describes: one endpoint is replaced, an element is deleted with `nft`, the agent is stopped
+/// and started again.
 #[test]
 fn run_logs_what_is_shown() {
     let Some(node) = support::lonely_node() else { return };

@@ -56,7 +56,7 @@ fn start(costs: &mut Costs) {
     costs.found("keeping a Service: bytes", each(ending.freed));
 }
 
-/// So many that memory is tidied at the end of a start, as in a large cluster.
+/// Uses so many Services that memory is tidied at the end of a start, as in a large cluster.
 fn keep(costs: &mut Costs) {
     const MANY: usize = 4000;
     let node = Node::start(work::decode(&lines_of(Cluster::new(MANY, 1))));

@@ -65,7 +65,7 @@ fn exposed(node: &Namespace) -> BTreeSet<String> {
     series.collect()
 }
 
-/// The same of an agent with all metrics that can be switched on.
+/// The same for an agent with all optional metrics switched on.
 fn exposed_in_full(node: &Namespace) -> BTreeSet<String> {
     let cluster = Cluster::new();
     let mut arguments = run_arguments(&cluster.manifests(), &cluster.config()).to_vec();

@@ -91,7 +91,7 @@ impl Stream {
         let enough = Arc::new(AtomicBool::new(false));
         let stop = Arc::clone(&enough);
         let work = move || {
-            // Bounded, whatever the test waits for.
+            // A bound, in case the test waits for too long.
             let mut kept: Vec<TcpStream> = Vec::new();
             for number in 0..20_000 {
                 if stop.load(Ordering::Relaxed) {

@@ -1,4 +1,4 @@
-//! What the running agent does to its host and to itself: privileges given up, settings made, systemd notified.
+//! Effects of the running agent on its host and on itself: it gives up privileges, changes settings, notifies systemd.
 
 use std::fs;
 use std::os::unix::net::UnixDatagram;

@@ -1,4 +1,4 @@
-//! What the node serves over HTTP, asked by a client that reads the bytes itself: health, health-check node ports,
+//! The HTTP servers of the node, tested by a client that reads the bytes itself: health, health-check node ports,
 //! metrics.
 
 use std::ffi::OsString;
@@ -248,7 +248,7 @@ fn metrics_have_the_names_and_types_of_the_original() {
     assert_eq!(before["kubeproxy_sync_full_proxy_rules_duration_seconds_count{ip_family=\"IPv4\"}"], 1.0);
     let no_local =
         "kubeproxy_sync_proxy_rules_no_local_endpoints_total{ip_family=\"IPv4\",traffic_policy=\"external\"}";
-    // It has no address from outside, so nobody can be missing an endpoint.
+    // The Service has no external address, so external traffic cannot lack a local endpoint.
     assert_eq!(before[no_local], 0.0);
     assert!(before["ferroxy_kernel_messages_total"] > 100.0 && before["ferroxy_ready"] == 1.0);
 

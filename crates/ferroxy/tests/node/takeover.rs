@@ -60,13 +60,13 @@ impl Cluster {
         cluster
     }
 
-    /// From the next start on, in this mode.
+    /// Selects the mode from the next start on.
     fn run_in(&self, mode: &str) {
         let config = on_echo_port(&support::configured("dual-stack", mode));
         fs::write(self.path("config.yaml"), config).unwrap();
     }
 
-    /// From the next start on, with this `iptables.program`.
+    /// Selects `iptables.program` from the next start on.
     fn written_by(&self, program: &str) {
         let config = fs::read_to_string(self.path("config.yaml")).unwrap();
         let (before, after) = config.split_once("iptables:\n").unwrap();

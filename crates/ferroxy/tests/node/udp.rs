@@ -1,5 +1,5 @@
-//! UDP clients that keep their socket, with real packets: they leave an endpoint that is gone, keep one that still serves,
-//! and find a Service that came after their first datagram. No other connection is touched.
+//! UDP clients that keep their socket, with real packets: they leave a removed endpoint, keep an endpoint that still serves,
+//! and find a Service that was created after their first datagram. No other connection is touched.
 //!
 //! Without the sweep of `agent/sweep.rs`, the kernel would treat a connection as it began, for as long as its client sends.
 
@@ -94,7 +94,7 @@ impl Client {
         wait_until(&format!("{} reaches {pod}", self.way), DEADLINE, || self.ask().as_deref() == Some(pod));
     }
 
-    /// Goes on sending until nobody answers.
+    /// Goes on sending until no pod answers.
     fn reaches_nobody(&self) {
         wait_until(&format!("{} reaches nobody", self.way), DEADLINE, || self.ask().is_none());
     }

@@ -282,7 +282,7 @@ fn without_privileges_node_ports_are_served_and_a_warning_says_so() {
     agent.terminate();
 }
 
-/// With annotations, which `Service` has no field for.
+/// Writes a Service with annotations, for which `Service` has no field.
 fn write_annotated(cluster: &Cluster, service: &Service, annotations: serde_json::Value) {
     let mut objects = service.objects();
     objects[0]["metadata"]["annotations"] = annotations;

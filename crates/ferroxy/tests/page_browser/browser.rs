@@ -94,7 +94,7 @@ fn start(program: &Path, profile: &Path) -> Child {
     // The browser's own sandbox needs privileges that a test may not have; all it opens is our page.
     command.args(["--headless", "--no-sandbox", "--remote-debugging-pipe", "--disable-gpu"]);
     command.args(["--disable-dev-shm-usage", "--hide-scrollbars", "--no-first-run", "--lang=en"]);
-    // It must not look for updates and accounts: a namespace has no route to them, and the attempts take time.
+    // The browser must not look for updates and accounts: a namespace has no route to their servers, and the attempts take time.
     command.args(["--disable-quic", "--disable-background-networking", "--disable-component-update"]);
     command.args(["--disable-sync", "--disable-default-apps", "--disable-extensions", "--mute-audio"]);
     command.arg(format!("--user-data-dir={}", profile.display())).env("HOME", profile).env("TZ", "UTC");

@@ -1,4 +1,4 @@
-//! What the page shows when something is wrong: no agent, no token, too many streams, no Service.
+//! Errors that the page shows: no agent, no token, too many streams, no Service.
 
 use std::fs;
 use std::io::{Read, Write};

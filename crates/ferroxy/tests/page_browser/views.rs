@@ -1,4 +1,4 @@
-//! What a person does with the page: search, sort, open, trace, follow.
+//! Actions of users on the page: search, sort, open, trace, follow.
 
 use serde_json::json;
 
@@ -92,7 +92,7 @@ fn everything_is_reached_by_keyboard() {
     browser.wait("!document.getElementById('view-services').hidden");
     browser.press("?");
     browser.wait("document.getElementById('help').open");
-    // It lists the keys that docs/page.md does.
+    // The help lists the same keys as docs/page.md.
     let keys = browser.js("[...document.querySelectorAll('#help kbd')].map(it => it.innerText)");
     let documented = include_str!("../../../../docs/page.md");
     for key in keys.as_array().unwrap().iter().map(|key| key.as_str().unwrap()) {

@@ -42,7 +42,7 @@ fn thief(victims: &[&str], round: usize) -> Value {
 /// Addresses that collide under FxHash: their first eight bytes cancel its seed, and zero times anything is zero.
 const COLLIDING: Ipv6Addr = Ipv6Addr::new(0xd308, 0xa385, 0x886a, 0x3f24, 0, 0, 0, 0);
 
-/// What all addresses of [`many_addresses`] begin with, as `nft` prints them.
+/// The common prefix of all addresses of [`many_addresses`], as `nft` prints them.
 pub const COLLIDING_PREFIX: &str = "d308:a385:886a:3f24:";
 
 fn many_addresses(round: usize) -> Value {

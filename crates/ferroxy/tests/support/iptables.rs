@@ -49,7 +49,7 @@ impl Iptables {
         path
     }
 
-    /// What `iptables-save` and `ip6tables-save` print, without counters and remarks.
+    /// The output of `iptables-save` and `ip6tables-save`, without counters and comment lines.
     pub fn save(&self, node: &Namespace) -> Vec<String> {
         let mut lines = Vec::new();
         for family in ["iptables", "ip6tables"] {

@@ -70,7 +70,7 @@ pub fn ferroxy_with<S: AsRef<OsStr> + Sync>(node: &Namespace, tools: &Iptables, 
     Done::of(node.run(run).unwrap().unwrap())
 }
 
-/// What `nft` printed; it must succeed.
+/// Runs `nft`, which must succeed, and returns its output.
 pub fn nft<S: AsRef<OsStr> + Sync + std::fmt::Debug>(node: &Namespace, arguments: &[S]) -> String {
     let done = Done::of(node.run(|| Command::new("nft").args(arguments).output()).unwrap().unwrap());
     assert_eq!(done.code, 0, "nft {arguments:?}: {}", done.stderr);

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use super::cluster::{configuration, node, service_cidr};
 use super::{Agent, DEADLINE, Service, ask_from, pod_from, pod_of, wait_until, web_service};
 
-/// What kind of API server it is, and where.
+/// The kind of API server, and its place in the network.
 #[derive(Debug, Clone, Copy)]
 pub struct Setting {
     /// In which namespace of the network.
@@ -26,7 +26,7 @@ pub struct Setting {
 }
 
 impl Default for Setting {
-    /// On the node's loopback, open to everybody.
+    /// A server on the node's loopback, without access control.
     fn default() -> Setting {
         let (tls, access, login) = (false, Access::Open, Login::Nothing);
         Setting { host: "ka", address: "127.0.0.1:6443", tls, access, login }
@@ -60,7 +60,7 @@ impl Stage {
         Some(stage)
     }
 
-    /// With a server that has no objects.
+    /// A stage whose server has no objects.
     pub fn empty(setting: Setting) -> Option<Stage> {
         let network = super::network()?;
         let address: SocketAddr = setting.address.parse().unwrap();
@@ -86,7 +86,7 @@ impl Stage {
         self.folder().join("config.yaml")
     }
 
-    /// With the current credentials.
+    /// Writes a kubeconfig with the current credentials.
     pub fn write_kubeconfig(&self) -> PathBuf {
         self.server.kubeconfig(self.folder(), self.login).unwrap()
     }

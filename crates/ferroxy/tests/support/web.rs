@@ -12,7 +12,7 @@ use super::DEADLINE;
 pub const HEALTHZ: &str = "127.0.0.1:10256";
 pub const METRICS: &str = "127.0.0.1:10249";
 
-/// What came back.
+/// An HTTP answer.
 #[derive(Debug, PartialEq)]
 pub struct Reply {
     pub code: u16,

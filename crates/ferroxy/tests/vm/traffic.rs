@@ -178,7 +178,7 @@ fn every_scheduler_does_what_it_is_for() {
         let pods = stage.ask(client, &address_of("sh"), 5, 0);
         assert_eq!(distinct(&pods).len(), 1, "sh, {client}: {pods:?}");
     }
-    // These choose by destination address: all clients get the same endpoint.
+    // These schedulers choose by destination address, so all clients get the same endpoint.
     for scheduler in ["dh", "lblc", "lblcr"] {
         let ask = |client: &&str| stage.ask(client, &address_of(scheduler), 4, 0);
         let pods: Vec<String> = CLIENTS.iter().flat_map(ask).collect();

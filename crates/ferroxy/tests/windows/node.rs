@@ -279,7 +279,7 @@ pub fn node(name: &str, ip: IpAddr) -> Value {
 pub struct Service {
     pub number: u16,
     pub endpoints: Vec<u16>,
-    /// Of a load-balancer Service with policy Local, whose one endpoint is the pod of this node.
+    /// The health-check port of a load-balancer Service with policy Local, whose one endpoint is the pod of this node.
     pub health_check: Option<u16>,
 }
 
