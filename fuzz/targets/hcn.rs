@@ -1,5 +1,5 @@
-//! Arbitrary text as answers of the Host Networking Service: documents are read or refused, what is read is written and read
-//! again as the same, and the dataplane's view of it exists.
+//! Arbitrary text as answers of the Host Networking Service: documents are read or refused; a document that was read gives the
+//! same value when it is written and read again, and the dataplane can interpret it.
 
 #![no_main]
 

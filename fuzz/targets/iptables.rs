@@ -1,5 +1,5 @@
-//! Arbitrary text as output of `iptables-save`: what the parser accepts round-trips through printing, and diffs from and to
-//! it are Plans.
+//! Arbitrary text as output of `iptables-save`: accepted text round-trips through printing, and diffs from and to it are
+//! Plans.
 
 #![no_main]
 

@@ -23,9 +23,10 @@ fuzz_target!(|bytes: &[u8]| {
     rule_of_iptables(bytes);
 });
 
-/// As the expressions of a rule of iptables: what is read as a rule that we write is written as the same rule.
+/// Decodes the bytes as the expressions of an iptables rule. If they are read as a rule that we write, writing that rule and
+/// reading it again gives the same rule.
 fn rule_of_iptables(bytes: &[u8]) {
-    // No number of a set is known, except one.
+    // Only one set number is known.
     let sets: Sets = [(1, "set".to_owned())].into_iter().collect();
     for family in Family::ALL {
         let terms = Terms { family, sets: &sets };
@@ -35,7 +36,7 @@ fn rule_of_iptables(bytes: &[u8]) {
     }
 }
 
-/// Follows every attribute as if it were a nest. What is inside is always smaller than what it is in: this ends.
+/// Follows every attribute as if it were a nest. This ends, because an inner attribute is always smaller than the outer one.
 fn walk(attributes: Attributes<'_>, limit: usize) {
     for attribute in attributes.flatten() {
         assert!(attribute.payload.len() < limit, "an attribute larger than what it was found in");

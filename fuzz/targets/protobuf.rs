@@ -1,4 +1,4 @@
-//! Arbitrary bytes as answers in protobuf, of every kind: bodies and frames of a watch. Reading is deterministic, and what is read is
+//! Arbitrary bytes as answers in protobuf, of every kind: bodies and frames of a watch. Reading is deterministic, and the result is
 //! not larger than the bounds allow.
 
 #![no_main]
@@ -13,7 +13,7 @@ fuzz_target!(|bytes: &[u8]| {
         let events = events_of_body(kind, bytes);
         assert_eq!(events, events_of_body(kind, bytes), "a body was read in two ways");
         events.iter().flatten().for_each(|event| check(event, bytes.len()));
-        // Seeds are recorded streams, where a frame comes after its length.
+        // Seeds are recorded streams, where the length precedes each frame.
         for frame in [bytes, bytes.get(4..).unwrap_or_default()] {
             let event = event_of_frame(kind, frame);
             assert_eq!(event, event_of_frame(kind, frame), "a frame was read in two ways");

@@ -1,7 +1,7 @@
 //! `make bench`: the nftables dataplane against the `nft` tool doing the same work on the same kernel, in one run.
 //!
-//! Ratios are what counts: the machine may be noisy, but both sides are measured within seconds of each other, each in
-//! a network namespace of its own. Memory is that of the agent itself, run on the same cluster as a manifest.
+//! Only ratios count: the machine may be noisy, but both sides are measured within seconds of each other, each in a
+//! network namespace of its own. Memory is that of the agent itself, run on the same cluster as a manifest.
 
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write};
@@ -128,7 +128,7 @@ fn as_text(intent: &Intent, name: &ServiceName, away: Vec<Change>, back: Vec<Cha
     [away, back].map(|changes| {
         let (plan, settlement) = ledger.plan(&changes);
         ledger.settle(settlement);
-        // The chains for both numbers of endpoints are there already: the loop before left them.
+        // The chains for both numbers of endpoints exist already: the loop before left them.
         let lines: Vec<String> =
             plan.ops().filter(|op| op.action.element().is_some()).map(ToString::to_string).collect();
         lines.join("\n")
@@ -164,7 +164,7 @@ fn agent_memory(manifests: &Path) -> Result<(u64, u64)> {
         .spawn()?;
     let log = BufReader::new(agent.stderr.take().ok_or("the agent has no log")?);
     let in_sync = log.lines().map_while(|line| line.ok()).any(|line| line.contains("in sync"));
-    // What the start has freed is given back right after that line.
+    // The agent returns the memory that the start has freed right after that line.
     std::thread::sleep(Duration::from_millis(500));
     let status = std::fs::read_to_string(format!("/proc/{}/status", agent.id()))?;
     agent.kill()?;

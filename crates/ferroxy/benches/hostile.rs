@@ -1,9 +1,9 @@
-//! `make bench-hostile`: what one hostile tenant costs another one, against a quiet phase of the same run.
+//! `make bench-hostile`: how much one hostile tenant slows another one down, compared with a quiet phase of the same run.
 //!
 //! Endpoints of Services move from pod to pod, one after the other, first in peace, then while a tenant writes every object of
-//! `tests/support/hostile.rs` again and again and holds hundreds of connections to the health and metrics ports. A change
-//! takes from its write to the API server until a packet arrives at the new pod. Both phases have the same length and the same
-//! number of changes, so on a busy machine the ratio still counts.
+//! `tests/support/hostile.rs` again and again and holds hundreds of connections to the health and metrics ports. The time of a
+//! change is from its write to the API server until a packet arrives at the new pod. Both phases have the same length and the
+//! same number of changes, so on a busy machine the ratio still counts.
 
 #![allow(
     clippy::unwrap_used,
@@ -60,7 +60,7 @@ pub enum Output {
     Json,
 }
 
-/// So many that the rate limit of a Service (`minSyncPeriod`) is never reached.
+/// The number of Services, so large that the rate limit of a Service (`minSyncPeriod`) is never reached.
 const VICTIMS: usize = 50;
 const HOMES: [&str; 4] = ["a1", "a2", "b1", "b2"];
 /// Connections to each of the ports of the agent, opened again in every round of the attack.
@@ -71,7 +71,7 @@ const MIB: f64 = 1024.0 * 1024.0;
 
 fn main() {
     let options = Options::parse();
-    // The lab says what this machine lacks.
+    // The lab prints what this machine lacks.
     let Some(figures) = measure(&options) else { std::process::exit(1) };
     match options.output {
         Output::Text => print!("{}", figures.text()),
@@ -87,14 +87,14 @@ pub struct Figures {
     pub rounds: usize,
 }
 
-/// What was measured while it was quiet, or under attack.
+/// The measurements of the quiet phase, or of the phase under attack.
 #[derive(Debug, Clone)]
 pub struct Phase {
     /// How long each change took, the shortest first.
     pub changes: Vec<Duration>,
     /// How long each answer of /livez took, the shortest first.
     pub livez: Vec<Duration>,
-    /// Questions to /livez without a good answer within a second.
+    /// Requests of /livez without a good answer within a second.
     pub unanswered: usize,
     /// The most memory of the agent at any moment.
     pub peak_bytes: u64,
@@ -106,7 +106,7 @@ pub struct Phase {
 pub fn measure(options: &Options) -> Option<Figures> {
     let stage = Stage::new(Setting::default())?;
     let cluster = Cluster { services: options.services as usize, endpoints: 4, nodes: 0 };
-    // The range of Services is that of the stage.
+    // The stage has created the ServiceCIDR already.
     stage.server.put_all(cluster.objects().filter(|object| !object.contains("ServiceCIDR"))).unwrap();
     (0..VICTIMS).for_each(|number| stage.put_service(&victim(number, 0)));
     let agent = stage.start();
@@ -129,7 +129,7 @@ pub fn measure(options: &Options) -> Option<Figures> {
     Some(Figures { quiet, attacked, rounds: rounds.into_inner() })
 }
 
-/// All that a hostile tenant does, again and again.
+/// The attack of the hostile tenant: repeats all of it until `over`.
 fn attack(server: &Server, node: &Namespace, every: Duration, over: &AtomicBool, rounds: &AtomicUsize) {
     let mut crowd = Vec::new();
     while !over.load(Ordering::Relaxed) {
@@ -140,7 +140,7 @@ fn attack(server: &Server, node: &Namespace, every: Duration, over: &AtomicBool,
         for object in objects {
             server.put_raw(object.as_bytes()).unwrap();
         }
-        // The last ones close only when the next ones are open.
+        // The connections of the last round close only when the new ones are open.
         crowd = [HEALTHZ, METRICS].into_iter().flat_map(|port| gather(node, port, crowd.len())).collect();
         while !over.load(Ordering::Relaxed) && began.elapsed() < every {
             thread::park_timeout(every.saturating_sub(began.elapsed()));
@@ -148,7 +148,7 @@ fn attack(server: &Server, node: &Namespace, every: Duration, over: &AtomicBool,
     }
 }
 
-/// Connections that say nothing, or half of a request.
+/// Connections that send nothing, or half of a request.
 fn gather(node: &Namespace, port: &str, before: usize) -> Vec<TcpStream> {
     let address: SocketAddr = port.parse().unwrap();
     let join = |number: usize| {
@@ -169,7 +169,7 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Changes at an even pace, with a question to /livez after each. Changes are numbered from `first` on.
+    /// Changes at an even pace, with a request of /livez after each. Changes are numbered from `first` on.
     fn phase(&self, first: usize) -> Phase {
         let (mut changes, mut livez, mut log) = (Vec::new(), Vec::new(), vec![self.log_now()]);
         let (began, pace) = (Instant::now(), SECOND * self.options.seconds / self.options.changes);
@@ -193,7 +193,7 @@ impl Bench<'_> {
         }
     }
 
-    /// Moves the endpoint of one Service; takes until packets arrive there.
+    /// Moves the endpoint of one Service. Returns how long it took until packets arrived there.
     fn change(&self, number: usize) -> Duration {
         // Each turn of the Services goes to another pod.
         let service = victim(number % VICTIMS, 1 + number / VICTIMS);
@@ -217,7 +217,7 @@ impl Bench<'_> {
         client.run(|| arrived(began)).unwrap()
     }
 
-    /// How long a good answer took.
+    /// How long a good answer took, if there was one.
     fn livez(&self) -> Option<Duration> {
         let address: SocketAddr = HEALTHZ.parse().unwrap();
         let answer = || {
@@ -255,7 +255,7 @@ fn peak(pid: u32) -> u64 {
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
 }
 
-/// Of a log that had these lengths at these times.
+/// The most bytes logged within a minute, from the lengths of the log at these times.
 fn most_in_a_minute(log: &[(Instant, usize)]) -> usize {
     let since = |(index, (now, length)): (usize, &(Instant, usize))| {
         let first = log[..index].iter().find(|(then, _)| now.duration_since(*then) <= MINUTE);
@@ -264,7 +264,7 @@ fn most_in_a_minute(log: &[(Instant, usize)]) -> usize {
     log.iter().enumerate().map(since).max().unwrap_or_default()
 }
 
-/// Of sorted times; that of few is the longest of them.
+/// A percentile of sorted times. If there are only few times, it is the longest of them.
 fn percentile(times: &[Duration], percent: usize) -> Duration {
     let index = (times.len() * percent).div_ceil(100).saturating_sub(1);
     times.get(index).copied().unwrap_or_default()

@@ -1,5 +1,5 @@
-//! `make bench`: iptables mode without a tool, and with the tools of both variants, our own CPU apart from that of the tool; and
-//! what the nft variant of the tool saves by being fed in portions, against one plain restore of the same text.
+//! `make bench`: iptables mode without a tool, and with the tools of both variants, with our own CPU and the tool's CPU apart; and
+//! how much time the nft variant of the tool saves if it gets its input in portions, against one plain restore of the same text.
 //!
 //! A plain restore of the large cluster takes the nft variant more than ten minutes. So the two are compared at sizes where
 //! it is bounded, and at the large one only with `PLAIN=1` in the environment. (The ratio falls as clusters grow.)
@@ -21,7 +21,7 @@ use ferroxy_lab::Namespace;
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 const LARGE: (u32, u32) = (10_000, 10);
-/// Where a plain restore ends soon enough.
+/// Sizes at which a plain restore ends soon enough.
 const SMALLER: [(u32, u32); 2] = [(1_000, 10), (2_000, 10)];
 /// Ferroxy itself, and the tools of each variant.
 const WRITERS: [Option<Variant>; 3] = [None, Some(Variant::NfTables), Some(Variant::Legacy)];
@@ -33,7 +33,7 @@ fn main() -> Result<()> {
     portions()
 }
 
-/// The life of a large cluster.
+/// A start, changes, a verification and a restart with a large cluster.
 fn working() -> Result<()> {
     let (services, endpoints) = LARGE;
     let mut table = Table::default();
@@ -82,7 +82,7 @@ fn open(writer: Option<Variant>) -> Result<Iptables> {
     Ok(Iptables::through(vec![door], patient()))
 }
 
-/// An endpoint that leaves and comes back, on average.
+/// The average cost of removing an endpoint and adding it again.
 fn changes(dataplane: &mut Iptables, intent: &Intent) -> Result<Measured<usize>> {
     let (name, full) = intent.services.iter().nth(intent.services.len() / 2).ok_or("no Service")?;
     let mut fewer = ServiceIntent::clone(full);
@@ -102,7 +102,7 @@ fn changes(dataplane: &mut Iptables, intent: &Intent) -> Result<Measured<usize>>
     Ok(Measured { wall: wall / CHANGES, ours: ours / CHANGES, tool: tool / CHANGES, value })
 }
 
-/// The same text in portions and plain, each to an empty kernel.
+/// Compares the same text in portions and as one plain restore, each to an empty kernel.
 fn portions() -> Result<()> {
     let mut table = Table::default();
     table.row(["nft variant", "ours in all", "one plain restore", "ours / plain", "goal"]);
@@ -135,7 +135,7 @@ fn portions() -> Result<()> {
     Ok(())
 }
 
-/// What the tool is fed for a kernel that has nothing.
+/// The input of the tool for an empty kernel.
 fn input(intent: &Intent) -> String {
     let wanted = render(intent, Parameters::default(), &[Family::V4]);
     diff(&State::default(), &wanted).restore_input(Family::V4)
@@ -179,7 +179,7 @@ fn measure<T>(work: impl FnOnce() -> Result<T>) -> Result<Measured<T>> {
     Ok(Measured { wall, ours: after.0 - ours, tool: after.1 - tool, value })
 }
 
-/// Of this process, and of its children that have ended; in hundredths of a second.
+/// The CPU time of this process, and of its children that have ended, to a hundredth of a second.
 fn cpu() -> Result<(Duration, Duration)> {
     let stat = fs::read_to_string("/proc/self/stat")?;
     let (_, fields) = stat.rsplit_once(") ").ok_or("no such field")?;

@@ -1,4 +1,4 @@
-//! `make bench-page`: what the node's page and its journal cost an agent while a cluster changes.
+//! `make bench-page`: how much CPU and memory the node's page and its journal take while a cluster changes.
 //!
 //! Three agents run at the same time, each in its own namespace with its own API server, and get the same changes at the same
 //! moments: one without a page, one with a page that no browser has open, and one with a page that is open. In each round they
@@ -59,13 +59,13 @@ pub struct Options {
 const ENDPOINTS: usize = 10;
 const SECOND: Duration = Duration::from_secs(1);
 const MB: f64 = 1e6;
-/// Of a processor, and of memory: more than this is too much.
+/// The page may take at most this part of a processor, and this much memory.
 const GOAL_CORES: f64 = 0.01;
 const GOAL_BYTES: f64 = 8.0 * MB;
 const PAGE: &str = "127.0.0.1:10261";
-/// As many names as the page asks for at once.
+/// The page requests this many names at once.
 const NAMES: usize = 200;
-/// What the kernel counts a process's time in, on every Linux platform.
+/// The unit in which the kernel counts the time of a process, on every Linux platform.
 const TICKS_PER_SECOND: f64 = 100.0;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,7 +77,7 @@ enum Variant {
 
 const VARIANTS: [Variant; 3] = [Variant::Off, Variant::On, Variant::Open];
 
-/// Of one agent in one round.
+/// The cost of one agent in one round.
 #[derive(Debug, Clone, Copy)]
 struct Cost {
     /// Processors that it used while the changes came.
@@ -91,7 +91,7 @@ fn main() {
     let mut costs: [Vec<Cost>; 3] = Default::default();
     for round in 0..options.rounds {
         eprintln!("bench-page: round {} of {}", round + 1, options.rounds);
-        // The lab says what this machine lacks.
+        // The lab prints what this machine lacks.
         let Some(found) = run(&options, round as usize) else { std::process::exit(1) };
         for (variant, cost) in found {
             costs[variant as usize].push(cost);
@@ -114,7 +114,7 @@ fn run(options: &Options, round: usize) -> Option<Vec<(Variant, Cost)>> {
     let total = options.rate * options.seconds;
     for number in 0..total {
         thread::sleep((SECOND * number / options.rate).saturating_sub(began.elapsed()));
-        // Each Service in its turn; no two rounds of turns have the same address.
+        // The Services take turns. Each turn of a Service uses a new address.
         let (service, turn) = (number as usize % cluster.services, number as usize / cluster.services);
         let slice = cluster.moved(service, 0, 1 + turn);
         for place in &places {
@@ -122,9 +122,9 @@ fn run(options: &Options, round: usize) -> Option<Vec<(Variant, Cost)>> {
         }
     }
     let took = began.elapsed().as_secs_f64();
-    // A machine that is too busy for the rate makes the figures too good.
+    // If the machine is too busy for the rate, the figures are too good.
     eprintln!("bench-page: {:.0} changes/s", f64::from(total) / took);
-    // What it takes to catch up counts as well.
+    // The time to catch up counts as well.
     thread::sleep(SECOND);
     let found = places.iter().zip(before);
     let found = found.map(|(place, before)| (place.variant, place.cost(before, took))).collect();
@@ -134,7 +134,7 @@ fn run(options: &Options, round: usize) -> Option<Vec<(Variant, Cost)>> {
     Some(found)
 }
 
-/// An agent with its API server and, if its page is open, a reader that asks as the page in a browser does.
+/// An agent with its API server and, if its page is open, a reader that sends the same requests as the page in a browser.
 struct Place {
     variant: Variant,
     reader: Option<(TcpStream, JoinHandle<usize>)>,
@@ -189,7 +189,7 @@ impl Place {
         Cost { cores, bytes: self.agent.resident() as f64 * 1024.0 }
     }
 
-    /// The journal must have the changes, and an open page must have received them: else the figures mean nothing.
+    /// Ends the agent. The journal must have the changes, and an open page must have received them: else the figures mean nothing.
     fn end(self, changes: u32) {
         if self.variant != Variant::Off {
             let address: SocketAddr = PAGE.parse().unwrap();
@@ -205,7 +205,8 @@ impl Place {
     }
 }
 
-/// The stream of events, and once a second the Services that changed, as `store.js` does it. Returns how many it received.
+/// Reads the stream of events, and once a second the Services that changed, as `store.js` does. The thread returns the number of
+/// events.
 fn read_events(node: &Namespace) -> (TcpStream, JoinHandle<usize>) {
     let address: SocketAddr = PAGE.parse().unwrap();
     let mut stream = node.run(|| TcpStream::connect_timeout(&address, PATIENCE)).unwrap().unwrap();
@@ -213,7 +214,7 @@ fn read_events(node: &Namespace) -> (TcpStream, JoinHandle<usize>) {
     let lines = BufReader::new(stream.try_clone().unwrap()).lines();
     let read = move || {
         let (mut names, mut received, mut asked) = (BTreeSet::new(), 0, Instant::now());
-        // An error is the end: the stream is shut down.
+        // An error means that the stream was shut down.
         for line in lines.map_while(Result::ok) {
             let event = line.strip_prefix("data:").and_then(|data| serde_json::from_str::<Value>(data).ok());
             if let Some(name) = event.as_ref().and_then(|event| event["service"].as_str()) {

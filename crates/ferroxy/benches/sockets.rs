@@ -1,5 +1,5 @@
-//! `make bench-sockets`: connections, requests and a stream through a Service at sockets, against a direct way and against
-//! nftables, from one pod to another one on the same node. Prints the goals beside the figures, and judges nothing by itself.
+//! `make bench-sockets`: connections, requests and a stream through a Service at sockets, compared with a direct way and
+//! with nftables, from one pod to another one on the same node. Prints the goals beside the figures, and enforces none.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark that cannot run says so and ends")]
 
@@ -20,9 +20,9 @@ use ferroxy_lab::{BpfFilesystem, Cgroups, Network, cgroup};
 use ferroxy_sockets::{Accelerated, Clients, Options};
 use rustix::net::sockopt::set_socket_linger;
 
-/// Many and short, so that what else the machine does hits all ways of a round alike. Connections to one port are fewer than half
-/// of the client's ports, which is how many the kernel uses before it repeats one: connection tracking knows closed ones for
-/// seconds, and takes longer where it meets one again.
+/// Many short rounds, so that other load on the machine hits all ways of a round alike. The connections to one port are fewer than
+/// half of the client's ports, because the kernel uses that many ports before it repeats one. Connection tracking remembers a closed
+/// connection for seconds, and takes longer if a new connection has the same ports.
 const ROUNDS: usize = 340;
 const CONNECTIONS: usize = 40;
 const REQUESTS: usize = 60;
@@ -34,14 +34,14 @@ const SERVER: [u8; 4] = [10, 244, 1, 6];
 /// Servers in pod a2, and the Services in front of them.
 struct Target {
     what: &'static str,
-    /// Of the first server.
+    /// The port of the first server.
     port: u16,
-    /// How many servers, and so endpoints, each at a port of its own.
+    /// The number of servers and thus of endpoints, each at a port of its own.
     servers: u16,
-    /// In a round, every way has servers and a Service of its own: no two ways share what the kernel knows of a connection. In
-    /// the next round they have those of their neighbour, since one port may share its place in a hash table and another not.
+    /// In a round, every way has servers and a Service of its own, so that no two ways share kernel state of a connection. In the next
+    /// round, each way gets those of its neighbour, because ports may collide in hash tables by chance.
     by_way: bool,
-    /// The number of the first Service, which is the last half of its address.
+    /// The number of the first Service, which is the second half of its address.
     service: u16,
 }
 
@@ -49,14 +49,14 @@ const ANSWERED: Target =
     Target { what: "request/response", port: ECHO_PORT, servers: 1, by_way: false, service: 0 };
 const STREAMED: Target =
     Target { what: "stream of 16 MiB", port: 5001, servers: 1, by_way: false, service: u16::MAX };
-/// Nobody waits for connections there, so that nothing but the kernel takes part in making one. One endpoint, a few that are
-/// listed in the frontend, and so many that they have a map of their own.
+/// No thread accepts connections there, so that only the kernel takes part in making one. One endpoint, a few that are listed
+/// in the frontend, and so many that they have a map of their own.
 const QUIET: [Target; 3] = [
     Target { what: "connect, 1 of 1", port: 6000, servers: 1, by_way: true, service: 65_000 },
     Target { what: "connect, 1 of 3", port: 6100, servers: 3, by_way: true, service: 65_010 },
     Target { what: "connect, 1 of 8", port: 6200, servers: 8, by_way: true, service: 65_020 },
 ];
-/// So many ports are reserved for a way of a round.
+/// The number of ports that are reserved for a way of a round.
 const MOST_SERVERS: u16 = 10;
 
 impl Target {
@@ -69,7 +69,7 @@ impl Target {
         self.service + if self.by_way { set as u16 } else { 0 }
     }
 
-    /// Where the connections of a way go in a round, to any of them.
+    /// The addresses of a way in a round. Each connection goes to any of them.
     fn addresses(&self, way: usize, round: usize) -> Vec<SocketAddr> {
         let set = (way + round) % WAYS.len();
         if WAYS[way].through_service {
@@ -92,14 +92,14 @@ impl Target {
     }
 }
 
-/// What is asked of sockets.
+/// The settings of accelerated sockets.
 #[derive(Clone, Copy)]
 struct Setting {
     name: &'static str,
     clients: Clients,
     names_peers: bool,
-    /// With CAP_BPF, and neither CAP_PERFMON nor CAP_SYS_ADMIN, as the agent in its pod: the kernel protects itself from what
-    /// a processor could guess, which adds to the programs.
+    /// With CAP_BPF, and neither CAP_PERFMON nor CAP_SYS_ADMIN, as the agent in its pod: then the kernel adds instructions to the
+    /// programs that protect it against speculative execution.
     few_privileges: bool,
 }
 
@@ -133,9 +133,9 @@ impl Setting {
 struct Way {
     name: &'static str,
     through_service: bool,
-    /// The client's cgroup: a pod's, where the programs run for it; one where there are none; or one with a program that
-    /// does nothing, which is what the kernel takes for the call. All are equally deep, since the scheduler's statistics
-    /// cost something for each level.
+    /// The client's cgroup: a pod's cgroup, where our programs run; a cgroup without programs; or a cgroup with a program that does
+    /// nothing, which shows the cost of the call itself. All are equally deep, because the scheduler's statistics cost time for each
+    /// level.
     cgroup: &'static str,
 }
 
@@ -143,8 +143,8 @@ const POD: &str = "ka/kubepods/a1";
 const NOBODYS: &str = "elsewhere/others/a1";
 const IDLE: &str = "elsewhere/idle/a1";
 
-/// The first is what the others are compared with. The last two are what sockets cost those who use no Service, and what any
-/// program at this place costs.
+/// The others are compared with the first. The last two show the cost for connections that use no Service, and the cost of any
+/// program at this hook.
 const WAYS: [Way; 5] = [
     Way { name: "direct", through_service: false, cgroup: NOBODYS },
     Way { name: "sockets", through_service: true, cgroup: POD },
@@ -219,7 +219,7 @@ impl Bench {
         Bench { network, cgroups, pins, dataplane, size, _idle: idle }
     }
 
-    /// Does some work to these addresses on one of the ways, from pod a1.
+    /// Runs `work` with these addresses on one of the ways, from pod a1.
     fn on<T: Send>(&self, way: usize, to: &[SocketAddr], work: impl FnOnce(&[SocketAddr]) -> T + Send) -> T {
         let cgroup = self.cgroups.root().join(WAYS[way].cgroup);
         let client = self.network.namespace("a1").unwrap();
@@ -230,8 +230,8 @@ impl Bench {
         client.run(inside).unwrap()
     }
 
-    /// Rounds over all ways, each round from another one on. The ratio is the median of the rounds' ratios: times of a round
-    /// are compared with times of the same few milliseconds only.
+    /// Rounds over all ways; each round begins with another way. The ratio is the median of the rounds' ratios, so that only times
+    /// of the same few milliseconds are compared.
     fn measure(
         &self,
         to: &Target,
@@ -245,7 +245,7 @@ impl Bench {
         let mut processor = WAYS.map(|_| 0.0);
         for round in 0..rounds {
             let mut medians = WAYS.map(|_| 0.0);
-            // The way that begins changes by two, its servers by one.
+            // From round to round, the first way moves by two and its servers by one.
             for index in (0..WAYS.len()).map(|index| (index + 2 * round) % WAYS.len()) {
                 let (measured, used) = self.on(index, &to.addresses(index, round), |to| {
                     let before = processor_time();
@@ -279,7 +279,7 @@ impl Bench {
                     let began = Instant::now();
                     let stream = TcpStream::connect(to).unwrap();
                     let took = began.elapsed();
-                    // With a reset: no port waits, and connection tracking forgets it soon.
+                    // Close with a reset: no port stays in TIME_WAIT, and connection tracking forgets the connection soon.
                     set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
                     took
                 };
@@ -329,10 +329,10 @@ impl Bench {
         });
     }
 
-    /// One endpoint of one Service leaves or comes back: at sockets alone, and with nftables below.
+    /// Removes or adds one endpoint of one Service: at sockets alone, and with nftables below.
     fn change(&self) {
         let (mut alone, mut with_rules) = (self.alone(), self.dataplane.borrow_mut());
-        // The dataplane that does nothing says that it did one thing.
+        // The dataplane that does nothing reports one operation.
         for (what, dataplane, others) in
             [("sockets alone", &mut alone, 1), ("nftables below", &mut *with_rules, 0)]
         {
@@ -393,21 +393,21 @@ fn idle_program(cgroup: &std::path::Path) -> Link {
     Link::create("idle", &program, &Cgroup::open(cgroup).unwrap(), Attach::Connect4).unwrap()
 }
 
-/// As the endpoints of a Service are chosen: a processor learns any order that repeats itself.
+/// A random address, as the endpoints of a Service are chosen: a processor would learn any order that repeats itself.
 fn any(of: &[SocketAddr]) -> &SocketAddr {
     let random = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), of.len());
     &of[random as usize % of.len()]
 }
 
-/// Reads to the end, and says so.
+/// Reads to the end, and confirms that with one byte.
 fn swallow(mut stream: TcpStream) {
     let mut buffer = vec![0; 1 << 16];
     while stream.read(&mut buffer).is_ok_and(|read| read > 0) {}
-    // Whoever is gone does not want to know.
+    // The client may be gone.
     let _ = stream.write_all(b".");
 }
 
-/// So many Services and those that are measured, on a node that recognises pods.
+/// `size` Services and those that are measured, on a node that recognises pods.
 fn intent(size: u16) -> Intent {
     let services: BTreeMap<_, _> =
         (0..=size).chain(Target::services().into_keys()).map(|number| service(number, 0)).collect();
@@ -417,14 +417,14 @@ fn intent(size: u16) -> Intent {
     intent
 }
 
-/// Sorts, and returns the value below which this part of all is.
+/// Sorts, and returns the value below which this part of all values lies.
 fn quantile(values: &mut [f64], part: f64) -> f64 {
     values.sort_unstable_by(f64::total_cmp);
     values[((values.len() - 1) as f64 * part) as usize]
 }
 
-/// Those of a [`Target`] are measured: their servers are in pod a2. The endpoints of others exist nowhere. `gone`: how many of them
-/// left.
+/// The Services of a [`Target`] are measured: their servers are in pod a2. The endpoints of other Services do not exist. `gone` of
+/// those are left out.
 fn service(number: u16, gone: u8) -> (ServiceName, Arc<ServiceIntent>) {
     let [high, low] = number.to_be_bytes();
     let other = |n: u8| Endpoint { ip: IpAddr::from([10, 100 + n, high, low]), port: 80, is_local: false };
@@ -437,7 +437,8 @@ fn service(number: u16, gone: u8) -> (ServiceName, Arc<ServiceIntent>) {
     (name, Arc::new(service))
 }
 
-/// Client and server take turns. Where the scheduler puts them makes more of a difference than everything that is measured here.
+/// Client and server take turns on one processor. Otherwise the choice of processors by the scheduler would make a larger difference
+/// than everything that is measured here.
 fn stay_on_one_processor() {
     use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
     let allowed = sched_getaffinity(None).unwrap();
@@ -447,7 +448,7 @@ fn stay_on_one_processor() {
     sched_setaffinity(None, &only).unwrap();
 }
 
-/// Of this thread.
+/// Reduces the privileges of this thread.
 fn give_up_privileges() {
     use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
     let mut sets = capabilities(None).unwrap();
@@ -460,7 +461,7 @@ fn processor_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// As the kernel accounts it for a pinned map. `None` for what is no map.
+/// The memory of a pinned map, as the kernel accounts it. `None` if the path is not a map.
 fn memory_of(path: &std::path::Path) -> Option<u64> {
     use std::os::fd::{AsFd, AsRawFd};
     let map = Map::open_pinned(path).ok()?;

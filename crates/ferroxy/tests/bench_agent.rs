@@ -1,5 +1,5 @@
-//! `make bench-agent` at the smallest size, for real, so that it cannot rot: every figure is there, and what it writes can
-//! be read. No figure is judged.
+//! Runs `make bench-agent` at the smallest size, so that the benchmark keeps working: every figure is present, and its
+//! files can be parsed. No figure is compared with a goal.
 
 #![allow(
     clippy::unwrap_used,
@@ -27,7 +27,7 @@ fn every_figure_is_measured_of_both_binaries() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    // A peer is known by nothing but its flags: our own binary by the name of the other.
+    // The benchmark needs only the flags of its peer, so our own binary under the name of kube-proxy can be the peer.
     let peer = folder.path().join("kube-proxy");
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_ferroxy"), &peer).unwrap();
     let words = [

@@ -1,5 +1,5 @@
-//! `make bench-fleet` at the smallest size, for real, so that it cannot rot. No figure is judged but what must be more with
-//! more agents.
+//! Runs `make bench-fleet` at the smallest size, so that the benchmark keeps working. It only checks the figures that must
+//! grow with the number of agents.
 
 #![allow(
     clippy::unwrap_used,
@@ -36,7 +36,7 @@ fn every_agent_costs_the_api_server_a_list_and_an_event_for_each_change() {
     assert_eq!(fleets.len(), 2);
     let figure = |fleet: usize, key: &str| fleets[fleet][key].as_f64().unwrap();
     for key in ["start_api_server_bytes", "changes_api_server_bytes"] {
-        // Not three times: the agents are not alike to the byte. More than twice is more than noise.
+        // Not exactly three times, because the agents do not exchange the same number of bytes. More than twice is not noise.
         assert!(figure(1, key) > 2.0 * figure(0, key), "{key}: {report}");
     }
     assert!(figure(1, "change_p99_milliseconds") > 0.0, "{report}");

@@ -25,8 +25,8 @@ fn policy(case: &Case, mode: &Mode) -> Policy {
     config.policy(mode, "ka".into())
 }
 
-/// A mode without recordings of the original names the mode whose traffic it must have. (Of Windows no traffic was recorded:
-/// its mode is compared with the recorded objects of HNS, in its own crate.)
+/// `conformance::Mode::named` says which recordings belong to a mode. (No traffic was recorded on Windows: there,
+/// the recorded objects of HNS are compared, in the crate of the mode.)
 #[test]
 fn every_recorded_probe_follows_from_the_ruleset_of_every_mode() {
     for mode in MODES.for_platform(Platform::Linux) {

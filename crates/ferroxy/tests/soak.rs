@@ -1,10 +1,10 @@
-//! Three minutes of a cluster that never rests: churn, an API server that fails again and again, a hostile tenant, a foreign program
-//! that deletes a table of ours, a full log pipe, a scraper, and restarts. Then the kernel has exactly what the server says, memory and
-//! descriptors are what they were, and no connection to an untouched Service has failed. (While a table is deleted, traffic of its
-//! family rests until the agent has repaired it.)
+//! Soak test: three minutes of churn, API server faults, a hostile tenant, another program that deletes our tables, a full log pipe, a
+//! scraper, and restarts. At the end, the kernel matches the API server, memory and descriptors are within their bounds, and no
+//! connection to an unchanged Service has failed. (When a table is deleted, the test pauses the traffic of that family until the agent
+//! has repaired the table.)
 //!
-//! `FERROXY_SOAK_SECONDS` makes it shorter or longer, `FERROXY_SOAK_SERVICES` and `FERROXY_SOAK_PACE` (milliseconds from one change
-//! to the next) smaller or larger, `FERROXY_SOAK_SEED` plays the same churn and faults again. `make soak` takes an hour.
+//! `FERROXY_SOAK_SECONDS` sets the duration, `FERROXY_SOAK_SERVICES` the number of Services, `FERROXY_SOAK_PACE` the milliseconds
+//! between changes. `FERROXY_SOAK_SEED` repeats the churn and the faults of another run. `make soak` takes an hour.
 
 #![allow(
     clippy::unwrap_used,
@@ -63,7 +63,7 @@ fn churn_and_faults_leave_no_trace() {
             if trouble.traffic.is_flowing(Family::V4) {
                 delays.turn(weather.faults + trouble.troubles(), weather.bad);
             }
-            // Restarts and hostile objects end half-way: then everything has been used, and memory must stay.
+            // Restarts and hostile objects end half-way. At two thirds, memory has reached its peak: it must not grow after that.
             if warm.is_none() && began.elapsed() >= length * 2 / 3 {
                 warm = Some((agent.resident(), agent.descriptors()));
             }
@@ -109,8 +109,8 @@ fn churn_and_faults_leave_no_trace() {
     assert!(!log.contains("panicked"), "{log}");
 }
 
-/// One change after the other, each at its time. Whoever is late does not wait, until it has caught up; what is later than a while is
-/// not made up for.
+/// Paces the changes. After a delay, changes follow without a pause until the schedule is met again. A delay beyond `LATEST` is not
+/// made up for.
 struct Schedule {
     next: Instant,
     pace: Duration,
@@ -126,7 +126,7 @@ impl Schedule {
     }
 }
 
-/// Asks for metrics and health, as a monitoring system and a kubelet do. Between an agent's end and the next one nobody answers.
+/// Polls metrics and health, as a monitoring system and a kubelet do. During a restart of the agent, no process answers.
 #[derive(Default)]
 struct Scraper {
     is_stopped: AtomicBool,
@@ -144,7 +144,7 @@ impl Scraper {
             {
                 let count = match web::get(node, address, path) {
                     Some(reply) => {
-                        // Other tests check its health: before its first sync it is not.
+                        // An agent is not healthy before its first sync. Other tests check health itself.
                         assert!(matches!(reply.code, 200 | 503), "{path}: {reply:?}");
                         &self.answers
                     }
@@ -171,7 +171,7 @@ impl Drop for Stopped<'_> {
     }
 }
 
-/// Traffic of both families. That of one rests while the table of that family is gone.
+/// Traffic of both families. The traffic of a family pauses while the table of that family is deleted.
 struct Flows<'a> {
     network: &'a Network,
     /// By family.
@@ -189,7 +189,7 @@ impl Flows<'_> {
         self.traffic[family as usize].is_some()
     }
 
-    /// Up to now nothing has failed; from now on it may.
+    /// Checks that no connection has failed so far, and pauses the traffic: from now on, connections may fail.
     fn rest(&mut self, family: Family) {
         if let Some(traffic) = self.traffic[family as usize].take() {
             traffic.was_undisturbed();
@@ -197,7 +197,7 @@ impl Flows<'_> {
         self.resting_since = Instant::now();
     }
 
-    /// Goes on where that is possible again.
+    /// Resumes the traffic of a family as soon as a connection succeeds again.
     fn turn(&mut self) {
         for family in Family::ALL {
             if !self.is_flowing(family) && Traffic::is_possible(self.network, family) {
@@ -219,25 +219,25 @@ impl Flows<'_> {
     }
 }
 
-/// How long one Service's change takes until a packet follows it, over and over, beside everything else.
+/// Measures again and again, during all of the above, how long one Service's change takes until a packet follows it.
 struct Delays<'a> {
     stage: &'a Stage,
     moved: Option<Moved>,
     next_look: Instant,
-    /// While API server and agent were up all the time.
+    /// Delays during which the API server and the agent were up all the time.
     quiet: Vec<Duration>,
     disturbed: Vec<Duration>,
 }
 
 struct Moved {
     at: Instant,
-    /// How many faults and restarts there had been; whether there was a fault at that moment.
+    /// The number of faults and restarts before the change, and whether a fault was active at that moment.
     troubles: usize,
     in_trouble: bool,
 }
 
 impl Delays<'_> {
-    /// From one look at where packets arrive to the next.
+    /// Time between two checks of where packets arrive.
     const RESOLUTION: Duration = Duration::from_millis(10);
 
     fn new(stage: &Stage, now: Instant) -> Delays<'_> {
@@ -273,7 +273,7 @@ impl Delays<'_> {
     }
 }
 
-/// What a busy node does to the agent.
+/// Troubles on the node: restarts, hostile objects, deleted tables, an unread log.
 struct Trouble<'a> {
     stage: &'a Stage,
     next: Instant,
@@ -281,7 +281,7 @@ struct Trouble<'a> {
     half: Instant,
     rounds: usize,
     restarts: usize,
-    /// Tables, by family.
+    /// The number of deleted tables, by family.
     deleted: [usize; 2],
     traffic: Flows<'a>,
 }
@@ -293,7 +293,7 @@ impl Trouble<'_> {
         Trouble { stage, next, half: now + length / 2, rounds: 0, restarts: 0, deleted: [0; 2], traffic }
     }
 
-    /// How often a change may have waited because of it.
+    /// The number of restarts and deletions, each of which may have delayed a change.
     fn troubles(&self) -> usize {
         self.restarts + self.deleted.iter().sum::<usize>()
     }
@@ -309,7 +309,7 @@ impl Trouble<'_> {
                 self.restarts += 1;
                 agent.read_log(true);
                 drop(if dice.roll(2) == 0 { agent.terminate() } else { agent.kill() });
-                // With whatever fault the API server has now: what is in the kernel serves until it answers.
+                // The API server may be failing now: the rules in the kernel serve until it answers.
                 agent = self.stage.spawn();
             }
             1 if Instant::now() < self.half => {
@@ -323,7 +323,7 @@ impl Trouble<'_> {
         agent
     }
 
-    /// Another program does it. The table may be gone already, or not there yet.
+    /// Plays another program. The command may fail: the table may be deleted already, or not created yet.
     fn delete_table(&mut self, family: Family) {
         self.traffic.rest(family);
         self.deleted[family as usize] += 1;
@@ -346,7 +346,7 @@ struct Churn<'a> {
     server: &'a Server,
     cluster: Cluster,
     dice: Dice,
-    /// Which of the Services are there.
+    /// Which of the Services exist.
     present: Vec<bool>,
     changes: usize,
 }
@@ -354,7 +354,7 @@ struct Churn<'a> {
 impl Churn<'_> {
     fn new(server: &Server, services: usize, dice: Dice) -> Churn<'_> {
         let cluster = Cluster { services, endpoints: ENDPOINTS, nodes: 0 };
-        // The range of Services is that of the stage.
+        // The stage has created the ServiceCIDR already.
         let objects = cluster.objects().filter(|object| !object.contains("ServiceCIDR"));
         server.put_all(objects).unwrap();
         Churn { server, cluster, dice, present: vec![true; services], changes: 0 }
@@ -393,7 +393,7 @@ impl Churn<'_> {
     }
 }
 
-/// Good and bad by turns.
+/// Switches faults of the API server on and off by turns.
 struct Weather {
     next_turn: Instant,
     bad: bool,
@@ -421,14 +421,14 @@ impl Weather {
     }
 }
 
-/// Any fault there is, of those that end by themselves or by being cleared.
+/// Strikes with a random fault, one of those that end by themselves or when they are cleared.
 fn strike(server: &Server, dice: &mut Dice) {
     let kind = [Kind::Service, Kind::EndpointSlice, Kind::Node][dice.roll(3)];
     let lasting = |fault| {
         server.fault(fault).unwrap();
         server.cut();
     };
-    // An injection finds no watch when it has just been cut: that is weather, too.
+    // If the watch has just been cut, there is no watch to inject into. That is a fault, too.
     let injected = |injection| {
         server.inject(kind, injection);
     };

@@ -1,4 +1,4 @@
-//! The API server of a benchmark, ours or a real one, and what it spends: CPU time, memory, and bytes it sends.
+//! The API server of a benchmark, ours or a real one, and its costs: CPU time, memory, and bytes it sends.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -17,12 +17,12 @@ pub enum Api {
     Real(Box<ControlPlane>),
 }
 
-/// Since the API server was started.
+/// The costs since the API server was started.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Spent {
-    /// Of our own server its thread; of a real one the process kube-apiserver, without etcd.
+    /// For our own server, its thread; for a real one, the process kube-apiserver without etcd.
     pub cpu: Duration,
-    /// All that left its network interface: answers, TLS, and the headers of TCP and IP.
+    /// All bytes that left its network interface: answers, TLS, and the headers of TCP and IP.
     pub bytes: u64,
 }
 
@@ -30,7 +30,7 @@ pub struct Spent {
 const LINK: &str = "eth0:";
 
 impl Api {
-    /// In the network namespace of the calling thread.
+    /// Starts the server in the network namespace of the calling thread.
     pub fn start(assets: Option<&Path>, folder: &Path, address: Ipv4Addr) -> Result<Api> {
         match assets {
             None => {
@@ -78,7 +78,7 @@ impl Api {
         }
     }
 
-    /// So far. `host` is the server's namespace.
+    /// The costs so far. `host` is the server's namespace.
     pub fn spent(&self, host: &Namespace) -> Result<Spent> {
         let cpu = match self {
             Api::Test(server) => server.cpu()?,
@@ -89,7 +89,7 @@ impl Api {
         Ok(Spent { cpu, bytes })
     }
 
-    /// Resident memory of the process that serves. Of our own server that is the whole benchmark.
+    /// Resident memory of the process that serves. For our own server, that is the whole benchmark.
     #[allow(dead_code, reason = "for bench-fleet, which uses this file too")]
     pub fn memory(&self) -> Result<u64> {
         Ok(match self {

@@ -1,4 +1,4 @@
-//! What the command lines of bench-agent and bench-fleet have in common. Wrong input is one line.
+//! The common part of the command lines of bench-agent and bench-fleet. An error about wrong input is one line.
 
 use std::path::Path;
 
@@ -30,7 +30,7 @@ pub fn of_words<T: Parser>(name: &str, words: &[&str]) -> Result<T> {
     T::try_parse_from(words).map_err(|error| one_line(&error).into())
 }
 
-/// Whether what is measured, and the API server, exist.
+/// Checks that the binaries to measure, and the API server, exist.
 pub fn check(ours: &Path, peer: Option<&Path>, assets: Option<&Path>) -> Result<()> {
     if let Some(missing) = [Some(ours), peer].into_iter().flatten().find(|program| !program.is_file()) {
         return Err(format!("{}: no such program", missing.display()).into());
@@ -41,7 +41,7 @@ pub fn check(ours: &Path, peer: Option<&Path>, assets: Option<&Path>) -> Result<
     Ok(())
 }
 
-/// What is measured, with what it is called.
+/// The binaries to measure, with their names.
 pub fn binaries<'p>(ours: &'p Path, peer: Option<&'p Path>) -> Vec<(&'static str, &'p Path)> {
     std::iter::once(("ours", ours)).chain(peer.map(|peer| ("peer", peer))).collect()
 }

@@ -1,5 +1,5 @@
-//! What is measured: the figures, their names and units, what they should be, and what has been published of
-//! kube-proxy. How they are measured is in `measure/`, how they are shown in `report` and `picture`.
+//! The figures: their names and units, their goals, and the values published for kube-proxy. `measure/` measures them,
+//! `report` and `picture` show them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -85,12 +85,12 @@ impl Figure {
         Figure::ConnectByHand,
     ];
 
-    /// In the JSON.
+    /// Its name in the JSON.
     pub fn key(self) -> &'static str {
         self.description().0
     }
 
-    /// In the table.
+    /// Its name in the table.
     pub fn title(self) -> &'static str {
         self.description().1
     }
@@ -185,7 +185,7 @@ impl Figure {
         }
     }
 
-    /// And not of what is around it, or a ratio already: two of these can be compared.
+    /// Whether it measures the proxy itself: neither its environment nor a ratio. Only such figures can be compared.
     pub fn is_of_the_proxy(self) -> bool {
         !matches!(
             self,
@@ -198,10 +198,10 @@ impl Figure {
         )
     }
 
-    /// At most this, in nftables mode.
+    /// The goal in nftables mode: at most this.
     fn goal(self, size: Size) -> Option<f64> {
         match (self, (size.services, size.endpoints)) {
-            // A twentieth of what is published, below, and a tenth of its CPU.
+            // A twentieth of the published time below, and a tenth of the published CPU.
             (Figure::FirstPacket, (10_000, 10)) => Some(1.65),
             (Figure::Cpu, (10_000, 10)) => Some(3.2),
             (Figure::FirstPacket, (5_000, 50)) => Some(5.0),
@@ -215,8 +215,8 @@ impl Figure {
         }
     }
 
-    /// Of kube-proxy 1.37 in nftables mode on a machine with two cores and a real API server; the starts at the two
-    /// other sizes are what its users have reported (13 and 16 minutes).
+    /// The values of kube-proxy 1.37 in nftables mode on a machine with two cores and a real API server. For the starts at
+    /// the two other sizes, the times that users have reported (13 and 16 minutes).
     fn published(self, size: Size) -> Option<f64> {
         match (self, (size.services, size.endpoints)) {
             (Figure::FirstPacket, (10_000, 10)) => Some(33.0),
@@ -230,11 +230,11 @@ impl Figure {
     }
 }
 
-/// Of one binary at one size. What could not be known is not there.
+/// The figures of one binary at one size. A figure that could not be measured is missing.
 #[derive(Debug, Clone, Default)]
 pub struct Figures {
     values: BTreeMap<Figure, f64>,
-    /// More was announced than could be counted: the number is too small.
+    /// Figures that are too small, because some notifications were lost.
     pub at_least: Vec<Figure>,
 }
 
@@ -257,7 +257,7 @@ impl Figures {
     }
 }
 
-/// One size, and what came of each binary there.
+/// One size, and the figures of each binary there.
 #[derive(Debug, Clone)]
 pub struct Run {
     pub size: Size,
@@ -265,11 +265,11 @@ pub struct Run {
     pub peer: Option<Figures>,
 }
 
-/// All of it, with where it was measured.
+/// All runs, and the machine that they were measured on.
 #[derive(Debug, Clone)]
 pub struct Results {
     pub mode: Mode,
-    /// The word, and what it says.
+    /// Names and values.
     pub setting: Vec<(&'static str, String)>,
     pub runs: Vec<Run>,
 }
@@ -279,7 +279,7 @@ impl Results {
         self.runs.iter().any(|run| run.peer.is_some())
     }
 
-    /// The peer's; without one, what is published.
+    /// The figure of the peer. Without a peer, the published figure.
     pub fn other(&self, run: &Run, figure: Figure) -> Option<f64> {
         match &run.peer {
             Some(peer) => peer.get(figure),

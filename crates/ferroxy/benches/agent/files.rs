@@ -8,7 +8,7 @@ use super::{Result, progress};
 pub struct Files(PathBuf);
 
 impl Files {
-    /// An empty folder. What an interrupted run has left in it goes.
+    /// Creates an empty folder. Files that an interrupted run has left in it are removed.
     pub fn new(folder: PathBuf) -> Result<Files> {
         if folder.exists() {
             fs::remove_dir_all(&folder)?;

@@ -1,6 +1,6 @@
-//! What the kernel says about its rules: every change of nf_tables in a namespace is announced to whoever listens, by
-//! whatever program it was made. That is how a change is seen to arrive, and what the figures "messages" and "bytes"
-//! count: announcements, one for each rule, element, chain, set or map that came or went.
+//! nf_tables notifications: the kernel announces every change in a namespace, whichever program made it. They show when a
+//! change arrives in the kernel. The figures "messages" and "bytes" count them: one notification for each rule, element,
+//! chain, set or map that was added or deleted.
 
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
@@ -21,11 +21,11 @@ use super::Result;
 const GROUP: u32 = 7;
 /// `NFNL_SUBSYS_NFTABLES` and `NFT_MSG_NEWGEN`: the end of a transaction, not a change.
 const NEW_GENERATION: u16 = (10 << 8) | 15;
-/// A proxy that rewrites everything is announced by a million messages in one go. No memory is set aside for it.
+/// A proxy that rewrites all rules causes a million notifications at once. The kernel does not allocate this memory in advance.
 const QUEUE: usize = 1 << 30;
-/// How long the thread sleeps at most before it looks whether it is to end.
+/// How long the thread sleeps at most before it checks whether it must stop.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Where the harness moves endpoints to: 10.192.0.0/10.
+/// The range of addresses that the harness moves endpoints to: 10.192.0.0/10.
 const MOVED: (u32, u32) = (0x0ac0_0000, 0xffc0_0000);
 
 /// Listens until dropped.
@@ -42,7 +42,7 @@ pub struct Announced {
     pub transactions: usize,
     pub messages: usize,
     pub bytes: usize,
-    /// More was announced than the queue could hold: all the above is too little.
+    /// The queue overflowed: the numbers above are too small.
     pub lost: bool,
 }
 
@@ -74,7 +74,7 @@ impl Listener {
         Ok(Listener { received, stop, thread })
     }
 
-    /// Since it was opened.
+    /// The counts since the listener was opened.
     pub fn announced(&self) -> Announced {
         self.received.lock().announced
     }
@@ -159,8 +159,8 @@ impl State {
     }
 }
 
-/// Wherever in a message they stand: as (part of) an element's key or data, or as an operand of a rule. Netlink aligns
-/// attributes, and nf_tables the parts of a concatenation, to four bytes.
+/// Finds addresses anywhere in a message: as (part of) an element's key or data, or as an operand of a rule. Netlink
+/// aligns attributes, and nf_tables the parts of a concatenation, to four bytes.
 fn moved_addresses(payload: &[u8]) -> impl Iterator<Item = Ipv4Addr> {
     let (network, mask) = MOVED;
     let words = payload.as_chunks::<4>().0.iter().map(|word| u32::from_be_bytes(*word));

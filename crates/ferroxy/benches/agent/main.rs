@@ -1,11 +1,11 @@
 //! `make bench-agent`: a whole proxy, ours and if wanted another, measured from outside against an API server at scale.
 //!
-//! Nothing of the binary under test is used but kube-proxy's flags, its signals, and what it does to the kernel and to
-//! packets. Each runs alone, one after the other, as the node of a cluster of namespaces made for it; the API server and
-//! its objects are the same for both. `measure/` documents how each figure is measured.
+//! The benchmark only uses kube-proxy's flags and signals, and observes the effects on the kernel and on packets. The
+//! binaries run one after the other, each on its own node in a cluster of namespaces; the API server and its objects are
+//! the same for both. `measure/` documents how each figure is measured.
 //!
-//! Whatever ends this ends all of it. An interrupted run leaves a few small files in the folder of the figures, which
-//! the next one removes.
+//! All processes end with the benchmark. An interrupted run leaves a few small files in the folder of the figures, which
+//! the next run removes.
 
 mod api;
 mod command_line;
@@ -63,7 +63,7 @@ pub fn bench(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// What takes longer than a moment is announced.
+/// Prints a step that takes longer than a moment.
 fn progress(what: &str) {
     eprintln!("bench-agent: {what}");
 }

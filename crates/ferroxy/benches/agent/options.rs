@@ -1,4 +1,4 @@
-//! What to measure: the command line, checked. Wrong input is one line.
+//! The command line of bench-agent, checked. An error about wrong input is one line.
 
 use std::path::{Path, PathBuf};
 
@@ -52,7 +52,7 @@ pub struct Options {
     bench: bool,
 }
 
-/// Each moves an endpoint to an address of its own, and there are only so many.
+/// The most changes of a churn: each moves an endpoint to a new address, and the number of addresses is limited.
 pub const MOST_CHURN: u32 = 1_000_000;
 
 /// Those whose rules the kernel gives notice of; the notices are how a change is seen to arrive.
@@ -101,7 +101,7 @@ impl Options {
         Ok(self)
     }
 
-    /// What is measured, with what it is called.
+    /// The binaries to measure, with their names.
     pub fn binaries(&self) -> Vec<(&'static str, &Path)> {
         command_line::binaries(&self.ours, self.peer.as_deref())
     }

@@ -1,4 +1,4 @@
-//! The figures people ask for first, as bars in an SVG: hand-written, with colours for light and for dark pages.
+//! The most important figures as bars in an SVG: hand-written, with colours for light and for dark pages.
 
 use super::figures::{Figure, Results, Run};
 use super::report::show;
@@ -10,14 +10,14 @@ const PANELS: [Figure; 5] =
 const WIDTH: f64 = 860.0;
 const MARGIN: f64 = 24.0;
 const LABEL: f64 = 110.0;
-/// Beside a bar, for its value.
+/// The space beside a bar, for its value.
 const VALUE: f64 = 230.0;
 const BAR: f64 = 11.0;
 const ROW: f64 = 2.0 * BAR + 12.0;
 const HEAD: f64 = 78.0;
 const TITLE: f64 = 34.0;
 
-/// Of the larger clusters; one Service alone has nothing to compare.
+/// The picture of the larger clusters. For a single Service there is nothing to compare.
 pub fn svg(results: &Results) -> String {
     let runs: Vec<&Run> = results.runs.iter().filter(|run| run.size.services > 1).collect();
     let mut at = HEAD;
@@ -73,7 +73,7 @@ fn panel(figure: Figure, runs: &[&Run], top: f64, results: &Results) -> String {
         text.push_str(&format!("<text class=\"faint\" x=\"{MARGIN}\" y=\"{middle}\">{size}</text>\n"));
         let [ours, theirs] = values(run);
         if let Some(ours) = ours {
-            // Of two that were measured side by side only: what is published is of other machines.
+            // Only if both were measured here: published figures are from other machines.
             let ratio = theirs.filter(|_| results.has_peer() && ours > 0.0).map(|theirs| theirs / ours);
             let less = ratio.filter(|ratio| *ratio >= 1.5).map(|ratio| format!("  ({ratio:.1}x less)"));
             let label = show(figure, ours) + &less.unwrap_or_default();

@@ -1,5 +1,5 @@
-//! A proxy as a child process in a node's namespace, and what the system says it uses. It knows nothing of the binary but
-//! that it takes kube-proxy's flags and ends on SIGTERM.
+//! A proxy as a child process in a node's namespace, and the resources that it uses according to the system. Works with
+//! any binary that takes kube-proxy's flags and ends on SIGTERM.
 
 use std::fs::{self, File};
 use std::os::fd::AsFd;
@@ -17,7 +17,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::Result;
 
-/// Killed when dropped, and when the harness ends in whatever way.
+/// Killed when dropped, and when the harness ends for any reason.
 pub struct Proxy {
     child: Child,
     started: Instant,
@@ -25,14 +25,14 @@ pub struct Proxy {
     children: Children,
 }
 
-/// Of one process.
+/// The memory of one process.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Memory {
     pub resident: u64,
     pub peak: u64,
 }
 
-/// How long its end may take.
+/// How long the proxy may take to end.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How much of its log a failure shows.
 const LAST_LINES: usize = 5;
@@ -51,7 +51,7 @@ impl Proxy {
             });
         }
         let child = command.spawn().map_err(|e| format!("run {}: {e}", program.display()))?;
-        // `spawn` returns at exec. To begin before it would count the fork of this large process.
+        // `spawn` returns at exec. A time from before `spawn` would include the fork of this large process.
         let started = Instant::now();
         let children = Children::watch(child.id());
         Ok(Proxy { child, started, log, children })
@@ -62,7 +62,7 @@ impl Proxy {
         self.started
     }
 
-    /// An error with the end of its log when it has ended.
+    /// Returns an error with the end of its log if it has ended.
     pub fn check(&mut self) -> Result<()> {
         match self.child.try_wait()? {
             None => Ok(()),
@@ -70,18 +70,18 @@ impl Proxy {
         }
     }
 
-    /// Its own and that of its children: `nft` for example. In hundredths of a second.
+    /// The CPU time of the proxy and of its children, for example `nft`, to a hundredth of a second.
     pub fn cpu(&self) -> Result<Duration> {
-        // Those that have ended are in the third and the fourth of these, when it has waited for them.
+        // The third and the fourth number contain the children that have ended and that the proxy has waited for.
         let own: u64 = read_ticks(self.child.id()).ok_or("no times in /proc/PID/stat")?.iter().sum();
         let running = children(self.child.id()).into_iter().filter_map(read_ticks);
         Ok(ticks(own + running.flatten().sum::<u64>()))
     }
 
-    /// How long its threads were ready to run, and others ran: on a machine with other work, what times are too long by.
+    /// How long its threads were ready to run but other threads ran. On a busy machine, measured times are too long by this.
     pub fn waited(&self) -> Result<Duration> {
         let threads = fs::read_dir(format!("/proc/{}/task", self.child.id()))?;
-        // Nanoseconds on a processor, nanoseconds waiting for one, turns. A thread that has just ended tells nothing.
+        // Nanoseconds on a processor, nanoseconds waiting for one, turns. A thread that has just ended has no file.
         let waited = threads.filter_map(|thread| {
             let schedstat = fs::read_to_string(thread.ok()?.path().join("schedstat")).ok()?;
             schedstat.split_whitespace().nth(1)?.parse::<u64>().ok()
@@ -93,8 +93,8 @@ impl Proxy {
         memory_of(self.child.id())
     }
 
-    /// The most its children had at any moment, together. They are looked at every few milliseconds: one that lives
-    /// for less is not seen.
+    /// The peak memory of all its children together. They are sampled every few milliseconds, so a child that lives for
+    /// less may not count.
     pub fn peak_of_children(&self) -> u64 {
         self.children.peak.load(Ordering::Relaxed)
     }
@@ -114,7 +114,7 @@ impl Proxy {
         Err(format!("it was never idle within {patience:?}").into())
     }
 
-    /// SIGTERM, and its end awaited.
+    /// Sends SIGTERM and waits for the end of the process.
     pub fn stop(mut self) -> Result<()> {
         kill_process(Pid::from_child(&self.child), Signal::TERM)?;
         let deadline = Instant::now() + PATIENCE;
@@ -144,7 +144,7 @@ impl Drop for Proxy {
     }
 }
 
-/// A thread that looks at the memory of a process's children.
+/// A thread that samples the memory of a process's children.
 struct Children {
     peak: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
@@ -186,14 +186,14 @@ fn memory_of_children(parent: u32) -> u64 {
     children(parent).into_iter().filter_map(resident).sum::<u64>() * 1024
 }
 
-/// Those that run a program of their own. Whatever ends while it is looked at has nothing to tell.
+/// The children that run another program. Processes that end meanwhile are skipped.
 fn children(parent: u32) -> Vec<u32> {
     let Ok(threads) = fs::read_dir(format!("/proc/{parent}/task")) else { return Vec::new() };
     let lists = threads.filter_map(|thread| fs::read_to_string(thread.ok()?.path().join("children")).ok());
     let pids: Vec<u32> = lists
         .flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
         .collect();
-    // Between fork and exec a child has its parent's memory, and its program.
+    // Between fork and exec, a child shares its parent's memory and still has its program.
     let program = |pid: u32| fs::read_link(format!("/proc/{pid}/exe")).ok();
     pids.into_iter().filter(|pid| program(*pid) != program(parent)).collect()
 }
@@ -204,7 +204,7 @@ pub fn memory_of(pid: u32) -> Result<Memory> {
     Ok(Memory { resident: field("VmRSS:")? * 1024, peak: field("VmHWM:")? * 1024 })
 }
 
-/// Of a process without its children, in hundredths of a second.
+/// The CPU time of a process without its children, to a hundredth of a second.
 pub fn cpu_of(pid: u32) -> Result<Duration> {
     let [user, system, ..] = read_ticks(pid).ok_or("no times in /proc/PID/stat")?;
     Ok(ticks(user + system))
@@ -214,7 +214,7 @@ fn ticks(count: u64) -> Duration {
     Duration::from_secs_f64(count as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
-/// Of the process in user mode and in the kernel, and of its children that have ended the same.
+/// The ticks of the process in user mode and in the kernel, and the same two numbers for its children that have ended.
 fn read_ticks(pid: u32) -> Option<[u64; 4]> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The 12th to the 15th after the name in parentheses, which may have spaces.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// The smallest that is not less than `share` of them.
+/// The smallest of the times that is not less than `share` of them.
 pub fn quantile(times: &mut [Duration], share: f64) -> Duration {
     times.sort_unstable();
     let rank = (times.len() as f64 * share).ceil() as usize;

@@ -1,5 +1,5 @@
-//! The figures as a table with ratios, and as JSON. Beside ours stands the peer that was measured; where there was none,
-//! what is published of kube-proxy, and marked so.
+//! The figures as a table with ratios, and as JSON. Beside our figures are those of the peer or, if none was measured, the
+//! published figures of kube-proxy, marked as such.
 
 use std::fmt::Write;
 
@@ -63,7 +63,7 @@ fn row(results: &Results, run: &Run, figure: Figure, ours: f64) -> [String; 6] {
     ]
 }
 
-/// With its unit, and as many digits as mean something.
+/// The value with its unit, and with a useful number of digits.
 pub fn show(figure: Figure, value: f64) -> String {
     match figure.unit() {
         Unit::Seconds if value >= 100.0 => format!("{value:.0} s"),

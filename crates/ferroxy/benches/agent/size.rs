@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use ferroxy_lab::api::cluster::Cluster;
 
-/// So many Services with so many endpoints each.
+/// The number of Services, and of endpoints of each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Size {
     pub services: usize,
@@ -15,7 +15,7 @@ pub struct Size {
 impl Size {
     pub const ONE: Size = Size { services: 1, endpoints: 1 };
 
-    /// The addresses of Services and of endpoints are counted up in ranges of this size, and moved endpoints in another.
+    /// Limits, because Services and endpoints get consecutive addresses from ranges of this size. Moved endpoints have another range.
     const MOST_SERVICES: usize = 100_000;
     const MOST_ENDPOINTS: usize = 1_000_000;
 

@@ -1,6 +1,6 @@
-//! The cluster a proxy is measured in: clients, node and endpoints, an API server, each on a cable of its own, and objects for
-//! all of it. One Service is real, the last in every order, with as many endpoints as the others have; the endpoints of
-//! those are addresses only.
+//! The cluster a proxy is measured in: clients, node and endpoints, an API server, each on a cable of its own, and their
+//! objects. One Service is real, the last in every order. It has as many endpoints as the other Services have, whose
+//! endpoints are only addresses.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -29,8 +29,8 @@ pub struct Stage {
     files: Files,
 }
 
-/// Pods that ask, and one that answers, by as many addresses as the Service has endpoints; all are routed by the node, so
-/// that the way through a Service is no longer than the direct one.
+/// The client pods. One server pod answers at as many addresses as the Service has endpoints. The node routes all of them,
+/// so that the way through a Service is not longer than the direct one.
 const CLIENTS: [Ipv4Addr; 5] = [
     Ipv4Addr::new(10, 244, 1, 2),
     Ipv4Addr::new(10, 244, 3, 2),
@@ -38,19 +38,20 @@ const CLIENTS: [Ipv4Addr; 5] = [
     Ipv4Addr::new(10, 244, 5, 2),
     Ipv4Addr::new(10, 244, 6, 2),
 ];
-/// All there are. One client makes some 6,000 connections to the same address before it uses a port again (the kernel takes
-/// each tenth or so).
+/// All ports. One client makes some 6,000 connections to the same address before it uses a port again (the kernel takes about
+/// every tenth port).
 const CLIENT_PORTS: &str = "1024 65535";
 const FIRST_ENDPOINT: Ipv4Addr = Ipv4Addr::new(10, 244, 2, 2);
 const MOST_REAL_ENDPOINTS: usize = 250;
 const ENDPOINT_PORT: u16 = 8080;
-/// Another than the Service's: were it the same, connections from the same port of the client would be the same to the
-/// endpoint both ways, and the kernel, which keeps them for seconds, would have to find another port for the second.
+/// Differs from the endpoint port of the Service. If it were the same, a direct connection and one through the Service from
+/// the same client port would have the same tuple at the endpoint. The kernel, which remembers a tuple for seconds, would have
+/// to find another port for the second connection.
 const DIRECT_PORT: u16 = 9090;
 const SERVICE_PORT: u16 = 80;
-/// All of them.
+/// Contains all pods.
 pub const POD_RANGE: &str = "10.244.0.0/16";
-/// Which of the cluster's nodes the proxy's is. Endpoints of other Services are said to be there, too.
+/// The number of the proxy's node in the cluster. Objects place endpoints of other Services on this node, too.
 const NODE: usize = 1;
 /// The API server's namespace.
 const API_HOST: &str = "api";
@@ -63,14 +64,14 @@ const MOVED: Ipv4Addr = Ipv4Addr::new(10, 192, 0, 1);
 #[derive(Debug, Clone)]
 pub struct Change {
     pub service: usize,
-    /// No other change has the same, nor has anything else.
+    /// A new address, which no other change and no other object has.
     pub address: Ipv4Addr,
     /// The slice after it.
     slice: String,
 }
 
 impl Stage {
-    /// `nodes` are the names of what will be measured, each on a node of its own.
+    /// `nodes` are the names of the binaries to measure, each on a node of its own.
     pub fn new(size: Size, nodes: &[&str], options: &Options) -> Result<Stage> {
         let files = Files::new(options.folder.join("files"))?;
         let mut network = Network::new()?;
@@ -114,17 +115,17 @@ impl Stage {
         Ok(self.api.host().kubeconfig(self.folder(), Login::Token)?)
     }
 
-    /// Where the real Service is.
+    /// The address of the real Service.
     pub fn service(&self) -> SocketAddr {
         (cluster_ip(self.last()), SERVICE_PORT).into()
     }
 
-    /// Where its endpoints are.
+    /// The addresses of its endpoints.
     pub fn endpoints(&self) -> Vec<SocketAddr> {
         self.at_each_endpoint(ENDPOINT_PORT)
     }
 
-    /// The same pod, and no Service leads there.
+    /// The same pod, at a port that no Service uses.
     pub fn direct(&self) -> Vec<SocketAddr> {
         self.at_each_endpoint(DIRECT_PORT)
     }
@@ -133,19 +134,19 @@ impl Stage {
         real_endpoints(self.cluster.endpoints).map(|address| (address, port).into()).collect()
     }
 
-    /// What the API server has spent so far.
+    /// The costs of the API server so far.
     pub fn spent_by_server(&self) -> Result<Spent> {
         self.api.spent(self.network.namespace(API_HOST)?)
     }
 
-    /// The change of that number; the same number is the same change. Services take turns, so that two in a row are never
-    /// of the same one (but in the smallest of clusters). It is always the same endpoint of a Service that moves on.
+    /// The change with this number: the same number always gives the same change. Services take turns, so that two changes in a
+    /// row never belong to the same Service (except in the smallest clusters). It is always the same endpoint of a Service that moves.
     pub fn change(&self, number: usize) -> Change {
-        // Not the last, whose endpoints are real.
+        // Not the last Service, whose endpoints are real.
         let service = number % self.last().max(1);
         let endpoint = service % self.cluster.endpoints;
         let place = service * self.cluster.endpoints + endpoint;
-        // `moved` counts from the endpoint's place on: with this the sum is another for each number.
+        // `moved` adds the endpoint's place to this argument, so the sum differs for each number.
         let all = self.cluster.services * self.cluster.endpoints;
         let slice = self.cluster.moved(service, endpoint, all + number - place);
         let address = Ipv4Addr::from_bits(MOVED.to_bits() + (all + number) as u32);
@@ -187,7 +188,7 @@ fn real_endpoints(count: usize) -> impl Iterator<Item = Ipv4Addr> {
     (FIRST_ENDPOINT.to_bits()..).take(count.min(MOST_REAL_ENDPOINTS)).map(Ipv4Addr::from_bits)
 }
 
-/// A node called as the binary that will run there, with clients and a pod of endpoints of its own.
+/// A node with the name of the binary that will run there, with its own clients and its own pod of endpoints.
 fn add_node(
     network: &mut Network,
     name: &str,
@@ -206,7 +207,7 @@ fn add_node(
     Ok(PodServer::start(network.namespace(&pod)?)?)
 }
 
-/// On a cable of its own to the node, which is the address before its first.
+/// Adds a pod on its own cable to the node. The node has the address before the first address of the pod.
 fn add_neighbour(
     network: &mut Network,
     node: &str,

@@ -1,8 +1,9 @@
-//! `make bench-fleet`: what many agents cost one API server, ours and if wanted another's. Each agent is a whole proxy on
-//! a node of its own, with a kernel's rules of its own; all of them share this machine's processors with the server.
+//! `make bench-fleet`: the cost of many agents for one API server, our agents and, if wanted, those of a peer. Each agent
+//! is a whole proxy on a node of its own, with its own rules in the kernel; all share this machine's processors with the
+//! server.
 //!
 //! The API server's CPU, memory and bytes are its own and do not depend on what the agents do to their kernels. The delay of
-//! a change does: it ends when the last of the agents has it in its kernel.
+//! a change does: it ends when the kernel of the last agent has the change.
 
 #[path = "../agent/api.rs"]
 #[allow(dead_code, reason = "bench-agent uses the rest")]
@@ -61,7 +62,7 @@ pub fn bench(options: &Options) -> Result<String> {
     }
 }
 
-/// What takes longer than a moment is announced.
+/// Prints a step that takes longer than a moment.
 fn progress(what: &str) {
     eprintln!("bench-fleet: {what}");
 }

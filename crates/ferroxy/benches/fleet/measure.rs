@@ -17,16 +17,16 @@ use super::options::Options;
 use super::proxy::Proxy;
 use super::{Result, progress};
 
-/// So many agents of one binary, and what they cost.
+/// A number of agents of one binary, and their costs.
 #[derive(Debug, Clone)]
 pub struct Fleet {
     pub binary: &'static str,
     pub agents: usize,
-    /// Of the API server, from the first start until all agents were idle.
+    /// Costs of the API server, from the first start until all agents were idle.
     pub start: Spent,
     /// Resident memory of the API server after that.
     pub server_memory: u64,
-    /// Of the API server, for all changes.
+    /// Costs of the API server for all changes.
     pub changes: Spent,
     /// From the API server's answer to a change until each agent's kernel had it.
     pub delays: Vec<Duration>,
@@ -37,7 +37,7 @@ const API_ADDRESS: Ipv4Addr = Ipv4Addr::new(172, 18, 255, 1);
 /// Moved endpoints get addresses from here on, each its own.
 const MOVED: Ipv4Addr = Ipv4Addr::new(10, 192, 0, 1);
 const POD_RANGE: &str = "10.244.0.0/16";
-/// All agents together use less than a twentieth of a processor for so long: they are idle.
+/// Agents are idle if all of them together use less than a twentieth of a processor for this long.
 const IDLE: Duration = Duration::from_secs(2);
 /// Longer than kube-proxy keeps changes back after a sync (a second), so that each is met by a proxy at rest.
 const REST: Duration = Duration::from_millis(1_200);
@@ -116,7 +116,7 @@ impl Field {
         (0..self.agents).map(start).collect()
     }
 
-    /// From each answer until each kernel had the change.
+    /// The delays from each answer until each kernel had the change.
     fn change(&self, count: u32, proxies: &mut [Proxy]) -> Result<Vec<Duration>> {
         let open = |agent| Listener::open(self.network.namespace(&node(agent))?);
         let listeners = (0..self.agents).map(open).collect::<Result<Vec<Listener>>>()?;
@@ -138,7 +138,7 @@ impl Field {
     /// The first endpoint of a Service in a new place: no two changes have the same address.
     fn moved(&self, number: usize) -> (Ipv4Addr, String) {
         let service = number % self.cluster.services;
-        // `moved` counts from the endpoint's place on.
+        // `moved` adds the endpoint's place to this argument.
         let all = self.cluster.services * self.cluster.endpoints;
         let slice = self.cluster.moved(service, 0, all + number - service * self.cluster.endpoints);
         (Ipv4Addr::from_bits(MOVED.to_bits() + (all + number) as u32), slice)
@@ -153,7 +153,7 @@ fn node(agent: usize) -> String {
     format!("node{agent}")
 }
 
-/// Returns when all of them together have been idle for a while.
+/// Waits until all proxies together have been idle for a while.
 fn settle(proxies: &mut [Proxy], patience: Duration) -> Result<()> {
     let deadline = Instant::now() + patience;
     let used = |proxies: &[Proxy]| proxies.iter().map(Proxy::cpu).sum::<Result<Duration>>();

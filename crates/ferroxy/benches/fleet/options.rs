@@ -1,4 +1,4 @@
-//! What to measure: the command line, checked. Wrong input is one line.
+//! The command line of bench-fleet, checked. An error about wrong input is one line.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use super::Result;
 use super::command_line::{self, Output};
 use super::size::Size;
 
-/// Nodes of the network have addresses of one byte, and the machine has so much memory.
+/// The number of a node must fit into one byte of its address, and memory is limited.
 const MOST_AGENTS: usize = 200;
 
 #[derive(Debug, Clone, Parser)]
@@ -65,7 +65,7 @@ impl Options {
         Ok(self)
     }
 
-    /// What is measured, with what it is called.
+    /// The binaries to measure, with their names.
     pub fn binaries(&self) -> Vec<(&'static str, &Path)> {
         command_line::binaries(&self.ours, self.peer.as_deref())
     }

@@ -1,5 +1,5 @@
-//! What credentials may do to the agent: the program that prints them gets no privileges, and a server whose certificate is
-//! not verified is warned of once.
+//! Credentials: the exec plugin that prints them gets no privileges, and the agent warns once if it does not verify the
+//! server's certificate.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use ferroxy_lab::api::{Access, Login};
 
 use crate::support::{Agent, DEADLINE, Iptables, Setting, Stage, configuration, wait_until};
 
-/// In iptables mode, whose tools get privileges from the agent.
+/// In iptables mode, because there the agent passes privileges to the iptables tools.
 #[test]
 fn an_exec_plugin_has_no_privileges() {
     let setting = Setting { access: Access::Token, login: Login::Exec, ..Setting::default() };
@@ -29,7 +29,7 @@ fn an_exec_plugin_has_no_privileges() {
             seen.lines().filter_map(|line| line.strip_prefix(set)?.strip_prefix(":\t")).collect();
         assert!(!values.is_empty() && values.iter().all(|value| *value == "0000000000000000"), "{seen}");
     }
-    // The tools, however, still work.
+    // The tools still have their privileges.
     stage.move_other();
     stage.wait_for_other();
     agent.terminate();
@@ -47,7 +47,7 @@ fn a_certificate_that_is_not_verified_is_warned_of_once() {
     fs::write(&kubeconfig, careless).unwrap();
 
     let agent = stage.start();
-    // Every new connection is not verified again.
+    // New connections are not verified either, and must not repeat the warning.
     let requests = stage.server.requests().len();
     stage.server.cut();
     stage.move_other();

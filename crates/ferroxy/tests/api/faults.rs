@@ -1,5 +1,5 @@
-//! Everything that can go wrong between the agent and the API server, under traffic: no connection is lost, the right
-//! state comes once the fault is over, and nothing is listed again that need not be.
+//! Everything that can go wrong between the agent and the API server, under traffic: no connection is lost, the agent
+//! programs the right state once the fault is over, and it does not list again without need.
 //!
 //! One table of scenes. Each has a network, a server and an agent of its own and plays its faults one after the other;
 //! all scenes play at once, because most of their time is waiting.
@@ -24,23 +24,23 @@ struct Scene {
 /// One fault.
 struct Trouble {
     name: &'static str,
-    /// The agent is not there when it strikes, and has to start under it.
+    /// The agent is killed before the fault strikes, and starts while the fault lasts.
     at_start: bool,
     strike: fn(&Stage),
-    /// Whether it had its effect: then it ends.
+    /// Whether the fault has had its effect. Then the test ends the fault.
     struck: fn(&Stage, &Agent) -> bool,
-    /// Until it ends, the agent cannot know enough to touch anything.
+    /// The agent must not change rules until the fault ends: it does not know enough.
     keeps_rules: bool,
-    /// What ends it, beside clearing the server's faults.
+    /// Ends the fault, in addition to clearing the server's faults.
     mend: fn(&Stage),
-    /// How many lists of Services and EndpointSlices it costs. None where that is chance.
+    /// How many lists of Services and EndpointSlices the fault causes; `None` if the number varies.
     lists: Option<usize>,
-    /// What else must be so afterwards.
+    /// Further checks after the fault.
     then: fn(&Stage),
 }
 
 impl Trouble {
-    /// Under a running agent, over as soon as it has begun, and at no cost.
+    /// A fault under a running agent that ends as soon as it has begun, and causes no list.
     fn new(name: &'static str, strike: fn(&Stage)) -> Trouble {
         Trouble {
             name,
@@ -54,7 +54,7 @@ impl Trouble {
         }
     }
 
-    /// The agent starts under it, which takes its two lists at least.
+    /// A fault under which the agent starts. A start without retries takes two lists.
     fn at_start(name: &'static str, strike: fn(&Stage)) -> Trouble {
         Trouble { at_start: true, lists: Some(2), ..Trouble::new(name, strike) }
     }
@@ -134,7 +134,7 @@ fn pass(stage: &Stage, agent: Agent, trouble: &Trouble) -> Agent {
     (trouble.mend)(stage);
     stage.wait_for_other();
     if let Some(lists) = trouble.lists {
-        // The kinds come back each in its own time.
+        // Each kind of object reconnects in its own time.
         wait_until(&format!("{lists} lists are asked for"), DEADLINE, || stage.lists() >= lists);
         assert_eq!(stage.lists(), lists, "lists of {}: {:#?}", trouble.name, stage.server.requests());
     }
@@ -147,7 +147,7 @@ fn pass(stage: &Stage, agent: Agent, trouble: &Trouble) -> Agent {
     agent
 }
 
-/// More than one fault in a scene makes the waits before the next attempt longer: where attempts fail, few go together.
+/// Several faults in a scene lengthen the agent's backoff. So faults that make attempts fail are combined sparingly.
 fn scenes() -> Vec<Scene> {
     let plain = |faults: Vec<Trouble>| Scene { setting: Setting::default(), faults };
     let mut scenes: Vec<Scene> = vec![

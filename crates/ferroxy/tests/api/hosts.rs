@@ -1,5 +1,5 @@
-//! What holds with any API server: played with ours, and with the real control plane where `KUBEBUILDER_ASSETS` says
-//! that there is one.
+//! Behaviour that holds with any API server: tested with ours, and with a real control plane if `KUBEBUILDER_ASSETS`
+//! names one.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -54,7 +54,7 @@ fn play(network: &Network, host: &dyn ApiHost) {
     host.delete(Kind::Service, "default", "other").unwrap();
     leads_to(network, "10.96.0.81:80", None);
 
-    // The Node changes under the agent's feet.
+    // The Node changes while the agent runs.
     let mut tainted = node("ka", 1);
     tainted["spec"]["taints"] = json!([{ "key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule" }]);
     host.put(&tainted).unwrap();
@@ -72,7 +72,7 @@ fn play(network: &Network, host: &dyn ApiHost) {
     agent.terminate();
 }
 
-/// Waits until the address leads to this pod, or to nobody.
+/// Waits until this pod answers at the address, or until no pod does.
 fn leads_to(network: &Network, target: &str, pod: Option<&str>) {
     wait_until(&format!("{target} leads to {pod:?}"), DEADLINE, || {
         match ask_from(network, "a1", Protocol::Tcp, target) {

@@ -1,5 +1,5 @@
-//! What changes while the agent runs, without an end of it: its Node, and its configuration. Each change is shown by a
-//! packet.
+//! Changes that a running agent applies without a restart: of its Node, and of its configuration. Packets prove each
+//! change.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -31,7 +31,7 @@ fn the_node_s_address_zone_and_taints() {
     wait_for_node_port(&stage, "172.18.0.2:30080", false);
     agent.settle(stage.ka());
 
-    // Hints for zones lead where the Node's zone is.
+    // Zone hints lead to the endpoint of the Node's zone.
     hinted().iter().for_each(|object| stage.put(object));
     for (zone, pod) in [("z1", "a2"), ("z2", "b1"), ("z1", "a2")] {
         moved["metadata"]["labels"] = json!({ "topology.kubernetes.io/zone": zone });
@@ -41,7 +41,7 @@ fn the_node_s_address_zone_and_taints() {
         });
     }
 
-    // The autoscaler's taint: load balancers shall go elsewhere, and what is here works on.
+    // The autoscaler's taint: load balancers must choose other nodes, while this node keeps serving.
     wait_for_health(&stage, 200);
     moved["spec"]["taints"] = json!([{ "key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule" }]);
     stage.put(&moved);
@@ -51,7 +51,7 @@ fn the_node_s_address_zone_and_taints() {
     stage.put(&moved);
     wait_for_health(&stage, 200);
 
-    // Gone, what it last said holds; back, what it says now.
+    // While the Node object is deleted, its last state stays in force. When it is recreated, its new state applies.
     moved["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
     stage.put(&moved);
     wait_for_health(&stage, 503);
@@ -84,7 +84,7 @@ fn the_node_s_pod_cidrs() {
     assert_eq!(agent.said("in sync"), 0, "{}", agent.log());
     stage.put(&node("ka", 1));
     agent.wait_for("in sync");
-    // Our own pods are known by their addresses; everybody else is masqueraded.
+    // Pods of this node are recognised by their addresses; all other clients are masqueraded.
     wait_for_source(&stage, "10.244.1.6");
     let mut renumbered = node("ka", 1);
     renumbered["spec"] = json!({ "podCIDR": "10.244.9.0/24", "podCIDRs": ["10.244.9.0/24"] });
@@ -99,7 +99,7 @@ fn the_node_s_pod_cidrs() {
 fn the_configuration_file() {
     let Some(stage) = Stage::new(Setting::default()) else { return };
     stage.put_service(&remote());
-    // As in a ConfigMap volume: the file is a link, through a link that is replaced.
+    // As in a ConfigMap volume: the file is a symbolic link through `..data`, a link that is replaced with a rename.
     let folder = stage.folder().to_owned();
     let publish = |version: &str, text: &str| {
         fs::create_dir(folder.join(version)).unwrap();
@@ -151,7 +151,7 @@ fn the_configuration_file() {
     traffic.was_undisturbed();
 }
 
-/// The agent is the one that was started, it is in sync, and nobody had to repair anything.
+/// Checks that the agent is in sync, has not restarted, and had no drift to repair.
 fn ran_on(stage: &Stage, agent: Agent) {
     agent.settle(stage.ka());
     let log = agent.terminate();
@@ -187,12 +187,12 @@ fn answering_pod(stage: &Stage, from: &str, target: &str) -> Option<String> {
     }
 }
 
-/// A Service whose one endpoint is on the other node: it sees who asks, or the node in its place.
+/// A Service whose only endpoint is on the other node. The endpoint sees the client's address, or the node's if masqueraded.
 fn remote() -> Service {
     Service::new("remote", &["10.96.0.91"]).port(Protocol::Tcp, 80, 80).endpoints(&["b1"])
 }
 
-/// Asked from pod a2, the endpoint sees this address.
+/// Waits until the endpoint sees connections of pod a2 with this source address.
 fn wait_for_source(stage: &Stage, source: &str) {
     let expected = format!("b1:80 {source}");
     wait_until(

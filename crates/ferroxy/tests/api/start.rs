@@ -1,5 +1,5 @@
-//! The way to the first sync with an API server: what is waited for, what is said meanwhile, and that the result is what
-//! manifests would have given. (Servers that fail at the start are in `faults`.)
+//! From the start to the first sync with an API server: what the agent waits for, what it logs meanwhile, and that the
+//! result is the same as from manifests. (Servers that fail at the start are in `faults`.)
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ fn it_waits_for_its_node_and_for_an_address_of_it() {
     let mut without_address = node("ka", 1);
     without_address["status"] = json!({ "addresses": [{ "type": "Hostname", "address": "ka" }] });
     stage.put(&without_address);
-    // Seen by the agent before what follows, as both come on one watch.
+    // One watch delivers both updates in order: the agent sees the Node without an address before the next update.
     assert_eq!(agent.said("in sync"), 0, "{}", agent.log());
     stage.put(&node("ka", 1));
     agent.wait_for("in sync");
@@ -50,7 +50,7 @@ fn a_kubelet_never_hears_that_a_good_start_is_not_ready() {
             agent.wait_for("serving healthz");
             let asked = Instant::now();
             let early = get(stage.ka(), HEALTHZ, "/readyz").unwrap();
-            // On a machine that needs longer than that for a start, it must at least have waited.
+            // If the start takes longer than /readyz waits for it, /readyz must at least have waited.
             assert!(early.code == 200 || asked.elapsed() >= Duration::from_secs(2), "{early:?}");
             agent.wait_for("in sync");
             let late = get(stage.ka(), HEALTHZ, "/readyz").unwrap();
@@ -66,7 +66,7 @@ fn it_asks_as_the_original_does() {
     let agent = stage.start();
     let asked: Vec<String> = stage.server.requests().iter().map(|it| it.user_agent.clone()).collect();
     assert!(asked.iter().all(|agent| agent.starts_with("ferroxy/")), "{asked:?}");
-    // The selectors of the original: what other proxies serve, and headless Services, are never sent.
+    // The selectors of the original: the server sends neither Services of other proxies nor headless Services.
     let parameter = |kind, name: &str| -> String {
         let requests = stage.server.requests();
         requests.iter().find(|it| it.kind == Some(kind)).unwrap().parameter(name).to_owned()
@@ -77,7 +77,7 @@ fn it_asks_as_the_original_does() {
     assert_eq!(parameter(Kind::Node, "fieldSelector"), "metadata.name=ka");
     assert_eq!(stage.lists(), 2, "one of each");
     let accepted = |stage: &Stage| -> Vec<String> {
-        // What is written (Events) stays JSON.
+        // Requests that write (Events) stay JSON.
         let reads = |it: &Request| it.kind.is_some_and(|kind| kind != Kind::Event);
         stage.server.requests().into_iter().filter(reads).map(|it| it.accept).collect()
     };
@@ -132,7 +132,7 @@ fn a_cluster_of_the_corpus_gives_the_same_traffic_as_from_manifests() {
     }
 }
 
-/// The ruleset, from the API server unless the words say otherwise.
+/// The rendered ruleset: from the API server, unless `words` name manifests.
 fn rendered(stage: &Stage, words: &[&str]) -> String {
     let done = ferroxy(stage.ka(), &stage.command(&[&["render"], words].concat()));
     assert_eq!(done.code, 0, "{done:?}");

@@ -1,4 +1,4 @@
-//! The ways to start it as the original is started, and the commands that look, all with an API server.
+//! The ways to start the agent as the original is started, and the read-only commands, all with an API server.
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -37,7 +37,7 @@ fn the_commands_that_look() {
 #[test]
 fn the_commands_that_look_say_which_permission_is_missing() {
     let Some(stage) = Stage::new(Setting::default()) else { return };
-    // May list, but not watch: that is enough to look.
+    // The user may list, but not watch: that is enough for the read-only commands.
     stage.server.fault_on(Verb::Watch, Fault::answer(403)).unwrap();
     stage.server.fault_on(Verb::StreamList, Fault::answer(403)).unwrap();
     let listed = ask(&stage, &["render"]);
@@ -52,7 +52,7 @@ fn the_commands_that_look_say_which_permission_is_missing() {
     for words in looks {
         let forbidden = ask(&stage, words);
         assert_eq!((forbidden.code, forbidden.stdout.as_str()), (1, ""), "{forbidden:?}");
-        // Not "within 30 seconds": it does not wait for what will not come.
+        // The message does not say "within 30 seconds": the command does not wait, because no answer would come.
         let expected = "missing permission at http://127.0.0.1:6443: list endpointslices.discovery.k8s.io (403): \
                         forbidden: User \"system:anonymous\" cannot do this";
         assert!(forbidden.stderr.contains(expected), "{forbidden:?}");
@@ -70,7 +70,7 @@ fn the_commands_that_look_say_that_their_credentials_are_refused() {
     assert!(refused.stderr.contains(expected) && refused.stderr.contains("(401)"), "{refused:?}");
 }
 
-/// As the DaemonSet of the original starts it: by that name, with two flags.
+/// As the DaemonSet of the original starts kube-proxy: under that name, with two flags.
 #[test]
 fn as_kube_proxy() {
     let Some(stage) = Stage::new(Setting::default()) else { return };
@@ -119,7 +119,7 @@ fn in_a_pod() {
     let account = stage.folder().join("account");
     std::fs::create_dir(&account).unwrap();
     stage.server.service_account(&account).unwrap();
-    // Without a kubeconfig of its own.
+    // The configuration names no kubeconfig.
     std::fs::write(stage.config(), crate::support::configuration()).unwrap();
 
     let agent = Agent::spawn_as(stage.ka(), in_pod(&account), stage.arguments());
@@ -135,7 +135,7 @@ fn in_a_pod() {
     agent.terminate();
 }
 
-/// With this folder as the pod's service account.
+/// Runs the agent with this folder as the pod's service account.
 fn in_pod(account: &Path) -> Command {
     let script = "set -e
         mount -t tmpfs tmpfs /run

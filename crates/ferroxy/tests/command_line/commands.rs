@@ -1,5 +1,5 @@
-//! The command line from outside: what is refused and how, what the commands that look print, and with which code they
-//! end. Traffic is tested elsewhere.
+//! The command line from outside: refused input, the output of the read-only commands, and exit codes. Traffic is tested
+//! elsewhere.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -41,7 +41,7 @@ fn run(words: &[&str], cluster: &Cluster) -> Vec<OsString> {
     words.chain(["--manifests".into(), cluster.manifests().into()]).collect()
 }
 
-/// `ferroxy … | head`: a reader that is gone is no reason to abort, on either stream.
+/// As in `ferroxy … | head`: a closed pipe must not abort the program, on either stream.
 #[test]
 fn a_reader_that_is_gone_is_no_panic() {
     let folder = tempfile::tempdir().unwrap();
@@ -138,14 +138,14 @@ fn looking_at_manifests_needs_no_privileges() {
     }
 }
 
-/// Runs it as a process that can never gain a capability. That is per thread, and the thread in the namespace is made
-/// for this call.
+/// Runs the program as a process that can never gain a capability. The bounding set belongs to the thread, and the thread
+/// in the namespace is created for this call.
 fn without_capabilities(node: &Namespace, arguments: &[OsString]) -> Done {
     use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
     let all = CapabilitySet::all();
     let output = node.run(|| {
         for capability in all.iter() {
-            // A kernel that does not know the youngest ones refuses to remove them.
+            // A kernel refuses to remove the newest capabilities if it does not know them.
             let _ = remove_capability_from_bounding_set(capability);
         }
         std::process::Command::new(support::FERROXY).args(arguments).output()
@@ -209,7 +209,7 @@ fn render_prints_what_nft_reads() {
     cluster.write_text("rendered.nft", &done.stdout);
     nft(&node, &["-f".as_ref(), cluster.file("rendered.nft").as_os_str()]);
     let programmed = Namespace::new("ka").unwrap();
-    // The addresses that node ports answer on are asked of the host, when there is one.
+    // `run` lists the host's addresses for node ports, so this host gets the addresses of the Node object.
     let mut connection = programmed.connection().unwrap();
     let link = connection.link("lo").unwrap().index;
     for (ip, prefix_length) in [("172.18.0.2", 32), ("fd00:172:18::2", 128)] {

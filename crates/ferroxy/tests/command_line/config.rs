@@ -141,7 +141,7 @@ fn several_mistakes_are_several_lines() {
     assert_eq!(done.stderr, expected);
 }
 
-/// A file that is followed, and what came of its changes.
+/// A configuration file that is watched, and the results of its reloads.
 struct Followed {
     path: PathBuf,
     reloads: mpsc::Receiver<Reload>,

@@ -1,4 +1,4 @@
-//! `ferroxy demo` as people run it: what it shows is true, and nothing is left of it however it ends.
+//! `ferroxy demo` as users run it: what it shows is true, and it leaves nothing behind however it ends.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -22,7 +22,7 @@ fn every_row_is_as_it_should_be() {
     let found: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(found["wrong"], Value::Array(Vec::new()));
 
-    // Not the demo's own word for it: the answers themselves.
+    // Check the answers themselves, not the demo's own verdict.
     let front = row(&found["outside"], "visitor", "shop/front", "load balancer");
     assert_eq!(pods(front), ["web-1"], "policy Local, by node-1");
     assert_eq!(sources(front), ["172.18.0.100"], "policy Local keeps the source");
@@ -77,7 +77,7 @@ fn killed_in_the_middle_it_leaves_nothing() {
 fn an_ordinary_user_can_run_it_or_learns_that_root_can() {
     let Some(folder) = folder() else { return };
     if !rustix::process::geteuid().is_root() {
-        return; // Then all the tests above were that.
+        return; // Then the tests above ran as an ordinary user.
     }
     // Where an ordinary user can read it.
     let program = folder.path().join("ferroxy");
@@ -122,7 +122,7 @@ fn the_shop_can_be_saved_and_explained_without_privileges() {
     assert!(String::from_utf8_lossy(&output.stdout).contains("port named web"));
 }
 
-/// A temporary folder of the demo's own, by which its processes are known; None where it cannot run.
+/// A temporary folder for the demo, which also identifies its processes. `None` if the demo cannot run here.
 fn folder() -> Option<TempDir> {
     let able = require(&[Capability::NetworkNamespaces, Capability::Bridges, Capability::NfTables]);
     able.then(|| tempfile::tempdir().unwrap())
@@ -147,7 +147,7 @@ fn sources(row: &Value) -> Vec<&str> {
     row["answers"].as_array().unwrap().iter().map(|answer| answer["source"].as_str().unwrap()).collect()
 }
 
-/// Anonymous namespaces live as long as the processes in them.
+/// Anonymous namespaces live as long as the processes in them, so the check for processes covers them.
 fn assert_nothing_left(folder: &TempDir) {
     assert_eq!(processes(folder), Vec::<String>::new());
     assert_eq!(entries(folder.path()), Vec::<PathBuf>::new());
@@ -163,7 +163,7 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
 fn processes(folder: &TempDir) -> Vec<String> {
     let name = folder.path().to_str().unwrap();
     let processes = fs::read_dir("/proc").unwrap().filter_map(Result::ok);
-    // One that ends while we look has no command line any more.
+    // A process that has ended meanwhile has no command line any more.
     let lines = processes.filter_map(|process| fs::read_to_string(process.path().join("cmdline")).ok());
     lines.filter(|line| line.contains(name)).collect()
 }

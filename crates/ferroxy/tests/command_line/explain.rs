@@ -1,4 +1,4 @@
-//! What `explain` finds: what is right, what is wrong, and what is so by design.
+//! The findings of `explain`: Services that work, problems, and behaviour that is by design.
 
 use ferroxy_lab::Protocol;
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::commands::{web, with_web};
 use crate::support::{self, Agent, Cluster, DEADLINE, Service, ferroxy, nft, wait_until};
 
-/// Needs no IPVS: nothing is asked of the kernel for it.
+/// Needs no IPVS: the command does not query the kernel for the scheduler.
 #[test]
 fn explain_names_the_scheduler_of_virtual_servers() {
     let Some(node) = support::lonely_node() else { return };
@@ -89,7 +89,7 @@ const TROUBLES: [Trouble; 8] = [
     ("slices without a Service", |objects| drop(objects.remove(0)), "default/web does not exist"),
 ];
 
-/// What is as the objects ask for: no problem, and worth a note.
+/// Behaviour that the objects ask for: not a problem, but worth a note.
 const BY_DESIGN: [Trouble; 5] = [
     (
         "nothing local for the outside",
@@ -148,7 +148,7 @@ fn what_is_by_design_is_a_note() {
     let cluster = Cluster::new();
     let _agent = Agent::start(&node, &cluster);
     for (index, (name, change, words)) in BY_DESIGN.into_iter().enumerate() {
-        // Each is a Service of its own: the agent programs one after another.
+        // Each change has its own Service, because the agent keeps running and programs them one after another.
         let (service, port) = (format!("web{index}"), 30080 + index as u16);
         let made = Service::new(&service, &[format!("10.96.1.{}", index + 1).as_str()]);
         let mut objects = made.node_port(Protocol::Tcp, 80, 8080, port).endpoints(&["b1"]).objects();

@@ -1,5 +1,5 @@
-//! `kubectl ferroxy`: agents on several nodes, asked through the pod proxy of an API server: healthy, different, of another version, gone;
-//! and without the rights for it.
+//! `kubectl ferroxy` asks the agents of several nodes through the pod proxy of an API server: healthy agents, agents that differ, run
+//! another version or do not answer; and users without permission.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -14,10 +14,10 @@ use tempfile::TempDir;
 
 use crate::support::{Agent, Cluster, Done, FERROXY, Service, ask_from, network};
 
-/// The name by which kubectl asks what a word can become.
+/// The name under which kubectl runs the plugin to complete a word.
 const COMPLETION: &str = "kubectl_complete-ferroxy";
 const TOKEN: &str = "0123456789abcdef-page";
-/// Of the secret above, as Secrets have it.
+/// The token above in base64, as in the data of a Secret.
 const ENCODED: &str = "MDEyMzQ1Njc4OWFiY2RlZi1wYWdlCg==";
 
 /// An API server, and agents on ka and kb. kb does not know the Service `dns`; kc has a fake agent of another version, kd none.
@@ -103,7 +103,7 @@ fn pod(namespace: &str, name: &str, node: &str, ip: &str) -> Value {
     })
 }
 
-/// An agent of another version, whose answers are hostile: they command a terminal, and one is too long.
+/// An agent of another version with hostile answers: one has an escape sequence for terminals, the others are too long.
 fn answer(mut stream: TcpStream) {
     let mut request = Vec::new();
     while !request.ends_with(b"\r\n\r\n") {
@@ -130,7 +130,7 @@ fn answer(mut stream: TcpStream) {
 }
 
 impl Fleet {
-    /// From a host that is no node.
+    /// Runs the plugin on a host that is not a node.
     fn run(&self, arguments: &[&str]) -> Done {
         self.run_as("kubectl-ferroxy", arguments)
     }
@@ -158,7 +158,7 @@ fn has(lines: &[String], part: &str) {
     assert!(lines.iter().any(|line| line.contains(part)), "{part:?} in {lines:#?}");
 }
 
-/// As kubectl asks when the shell completes a word.
+/// As kubectl runs the plugin when the shell completes a word.
 #[test]
 fn commands_flags_and_names_are_completed() {
     let Some(fleet) = fleet() else { return };
@@ -175,7 +175,7 @@ fn commands_flags_and_names_are_completed() {
     assert_eq!(completed(&["explain", "-n", "other", ""]), [":4"]);
     assert_eq!(completed(&["trace", "c"]), ["client", ":4"]);
     assert_eq!(completed(&["trace", "client", "d"]), ["dns", ":4"]);
-    // Who may not ask gets no names, and no error in the middle of a command line.
+    // A user without permission gets no names, and no error in the middle of a command line.
     fleet.server.fault_on((Kind::Pod, Verb::List), Fault::answer(403)).unwrap();
     assert_eq!(completed(&["trace", ""]), [":4"]);
 }
@@ -231,7 +231,7 @@ fn a_node_without_an_agent_is_a_row_too() {
     has(&lines, "service default/web on 6 nodes");
     has(&lines, "no agent on 1 node: ab");
 
-    // Only the agents that answer and agree are left: without that node all would be fine.
+    // Only one healthy agent is left, and the node without an agent: that node alone must make the command fail.
     for name in ["kb", "kc", "kd", "kw"] {
         fleet.server.delete(Kind::Pod, "kube-system", &format!("kube-proxy-{name}")).unwrap();
         fleet.server.delete(Kind::Node, "", name).unwrap();
@@ -250,7 +250,7 @@ fn a_node_without_an_agent_is_a_row_too() {
     assert!(reason.as_str().unwrap().contains("`list nodes` is needed"), "{reason}");
 }
 
-/// As kubectl finds them: what does not exist is passed over.
+/// As in kubectl, files that do not exist are skipped.
 #[test]
 fn kubeconfigs_are_found_as_kubectl_finds_them() {
     let Some(fleet) = fleet() else { return };

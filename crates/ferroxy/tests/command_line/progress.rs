@@ -1,5 +1,5 @@
-//! What a command waits for is a line on a terminal, gone when it is done, and nothing in a pipe: with a server that answers like an
-//! agent, and only when the test lets it.
+//! Progress: on a terminal, a line says what a command waits for, and disappears when it is done. A pipe gets no such line. A fake
+//! agent answers when the test releases the answer.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -16,7 +16,7 @@ use crate::support::terminal::Terminal;
 /// Removes a line.
 const REMOVED: &str = "\r\x1b[K";
 
-/// Answers to requests whose path has `waits` in it wait for a word of the test.
+/// Starts a fake agent. It holds back each answer to a path that contains `waits` until the test releases it.
 fn agent(waits: &'static str) -> (SocketAddr, Sender<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -29,7 +29,7 @@ fn agent(waits: &'static str) -> (SocketAddr, Sender<()>) {
                 return;
             }
             let body = answer(&path);
-            // Whoever asked may be gone.
+            // The client may be gone.
             let _ = write!(stream, "HTTP/1.0 200 OK\r\n\r\n{body}");
         }
     });
@@ -102,7 +102,7 @@ fn record_says_its_steps_in_one_line() {
     assert_eq!(bundle["objects"], json!([{ "kind": "Node" }]));
 }
 
-/// Long enough for a terminal to have the line.
+/// The agent takes so long that a terminal would show the line.
 #[test]
 fn a_pipe_has_no_such_line() {
     let (address, release) = agent("/status");
@@ -115,7 +115,7 @@ fn a_pipe_has_no_such_line() {
     assert!(output.stdout.starts_with(b"node ka, "), "{output:?}");
 }
 
-/// As Ctrl-C does: the program ends by the signal, and no file is begun.
+/// SIGINT, as Ctrl-C sends it, ends the program. No file is left.
 #[test]
 fn an_interrupted_record_leaves_no_file() {
     let (address, _release) = agent("/objects");

@@ -24,7 +24,7 @@ const NOT_RUN: [(&str, &str); 2] = [
     ("helm ", "needs a cluster; deploy.rs renders the chart"),
 ];
 
-/// Blocks without a command: the first line, and the command of whose output they are a part.
+/// Blocks without a command: the first line, and the folder and the command whose output contains the block.
 const EXCERPTS: [(&str, &str, &str); 1] = [(
     "map frontends {",
     "conformance/cases/clusterip-tcp",
@@ -36,7 +36,7 @@ const PICTURES: [&str; 1] = [" API server"];
 
 #[derive(Debug, PartialEq, Eq)]
 struct Block<'t> {
-    /// Of the first line inside, from 1.
+    /// The number of the first line inside, from 1.
     line: usize,
     lines: Vec<&'t str>,
 }
@@ -87,13 +87,13 @@ fn session<'t>(block: &Block<'t>) -> Vec<Example<'t>> {
     examples
 }
 
-/// Runs it without privileges: what is shown must not depend on this machine's kernel. The bounding set is a thread's.
+/// Runs it without privileges: the output must not depend on this machine's kernel. The bounding set is per thread.
 fn printed(folder: &str, arguments: &str) -> String {
     let folder = path(folder);
     let arguments: Vec<String> = arguments.split_whitespace().map(str::to_owned).collect();
     let run = move || {
         for capability in CapabilitySet::all().iter() {
-            // Refused to those who have no capability anyway, and by kernels that do not know the newest ones.
+            // Fails without privileges, and for capabilities that the kernel does not know. Both are harmless.
             let _ = remove_capability_from_bounding_set(capability);
         }
         let mut command = Command::new(FERROXY);
@@ -134,7 +134,7 @@ fn commands_print_what_is_shown() {
     assert!(wrong.is_empty(), "{}\nUPDATE_README=1 writes what is printed", wrong.join("\n"));
 }
 
-/// What is wrong with a document, which is written anew if that is asked for.
+/// The differences between a document and the output. With `UPDATE_README`, rewrites the document instead.
 fn compare(document: &str) -> Vec<String> {
     let before = text(document);
     let mut updated = before.clone();
@@ -185,8 +185,8 @@ fn first_missing<'t>(excerpt: &[&'t str], text: &str) -> Option<&'t str> {
     })
 }
 
-/// What the README describes: one endpoint is replaced, an element is deleted with `nft`, the agent is stopped and
-/// started again.
+/// The steps that the README describes: one endpoint is replaced, an element is deleted with `nft`, the agent is stopped
+/// and started again.
 #[test]
 fn run_logs_what_is_shown() {
     let Some(node) = support::lonely_node() else { return };
@@ -215,7 +215,7 @@ fn run_logs_what_is_shown() {
     is_logged(&start(), restarted);
 }
 
-/// The words after `# ferroxy run`, with the folder that is there in place of `manifests/`.
+/// The words after `# ferroxy run`, with this folder in place of `manifests/`.
 fn run_arguments(command: &str, manifests: PathBuf) -> Vec<std::ffi::OsString> {
     let words = command.split_whitespace().skip(3);
     words.map(|word| if word == "manifests/" { manifests.clone().into() } else { word.into() }).collect()

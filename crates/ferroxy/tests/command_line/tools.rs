@@ -77,7 +77,7 @@ fn watch_prints_what_was_and_what_comes() {
         })
         .unwrap();
     let read = || std::fs::read_to_string(file.path()).unwrap();
-    // It may begin to watch after any of these changes: there is always another one.
+    // The watch may begin after any of these changes, so the test makes changes until an entry appears.
     let mut turn = 0;
     wait_until("an entry about a change", DEADLINE, || {
         turn += 1;
@@ -159,11 +159,11 @@ fn without_a_mode_commands_take_that_of_the_agent() {
     assert!(explained.stdout.contains("programmed in this kernel: yes"), "{}", explained.stdout);
 }
 
-/// With a flag that changes rules: what comes through the agent has its configuration, too.
+/// With a flag that changes rules: a command that asks the agent must use the agent's configuration.
 #[test]
 fn commands_say_the_same_through_the_agent_and_without() {
     let Some(network) = support::network() else { return };
-    // It has the address of the Node: so its other addresses are known without an agent, too.
+    // This host has the address of the Node, so commands without an agent use its other addresses, too.
     let node = network.namespace("ka").unwrap();
     let cluster = cluster();
     let limit = "--service-max-endpoints=1";
@@ -271,7 +271,7 @@ fn a_bundle_is_read_where_there_is_no_agent() {
     }
 }
 
-/// As `record` without privileges leaves it: then the ledger says what the agent had not programmed yet.
+/// A bundle from `record` without privileges: `diff` compares with the agent's ledger instead of the kernel.
 #[test]
 fn where_the_kernel_was_not_compared_the_ledger_is() {
     let Some(node) = support::lonely_node() else { return };
@@ -314,7 +314,7 @@ fn where_the_kernel_was_not_compared_the_ledger_is() {
     assert!(older.code == 1 && older.stderr.contains("nothing was compared: not permitted"), "{older:?}");
 }
 
-/// With rules that these flags change: without them the kernel would seem to differ.
+/// The flags change the rules. Without the flags in the bundle, the kernel would seem to differ.
 #[test]
 fn a_bundle_has_what_only_flags_say() {
     let Some(node) = support::lonely_node() else { return };
@@ -367,7 +367,7 @@ fn a_node_port_is_traced_at_every_address_of_the_host() {
         let recorded: Vec<&str> = words.into_iter().chain(["--bundle", bundle]).collect();
         let offline = ferroxy(&elsewhere, &recorded);
         assert_eq!((offline.code, offline.stdout), (live.code, live.stdout), "{mode}: {}", offline.stderr);
-        // From an address of the host itself; and where this is not the node, the Node is all that is known.
+        // From an address of the host itself. On another machine, only the addresses of the Node object are known.
         let own = ferroxy(node, &cluster.command(&["trace", "10.244.1.1", "10.96.0.80:80"]));
         assert!(own.stdout.contains("sent by this node"), "{mode}: {}", own.stdout);
         let stranger = ferroxy(&elsewhere, &cluster.command(&words));

@@ -1,4 +1,4 @@
-//! `ferroxy top` in a pseudo-terminal: what the screen shows, keys, another size, and the terminal as it was before; and in a pipe.
+//! `ferroxy top` in a pseudo-terminal (the screen, keys, resizing, restoring the terminal), and in a pipe.
 
 use std::process::Command;
 

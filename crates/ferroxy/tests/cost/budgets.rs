@@ -1,4 +1,4 @@
-//! The budgets, read from `budgets.txt`, and what was counted held against them.
+//! The budgets, read from `budgets.txt`, and the comparison with what was counted.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -45,7 +45,7 @@ impl Costs {
         assert!(excess.is_empty(), "more than the budgets in {} allow:\n{excess}", file().display());
     }
 
-    /// What was not counted this time keeps its budget.
+    /// Costs that were not counted this time keep their budgets.
     fn write(&mut self) {
         let found = self.found.iter().map(|(name, count)| ((*name).to_owned(), *count));
         self.budgets.extend(found);

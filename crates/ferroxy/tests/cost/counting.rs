@@ -1,4 +1,4 @@
-//! An allocator that counts what the calling thread does. It allocates nothing itself and asks the system for all of it.
+//! An allocator that counts what the calling thread allocates and frees. It passes every call to the system's allocator.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -8,7 +8,7 @@ pub struct Counted {
     pub allocations: u64,
     pub bytes: u64,
     pub freed: u64,
-    /// As much as the system's allocator takes for what was freed: a word more, in steps of two.
+    /// The size of the freed blocks as the system's allocator counts them: a word more, rounded up to two words.
     pub given_back: u64,
 }
 
@@ -16,7 +16,7 @@ thread_local! {
     static SO_FAR: Cell<Counted> = const { Cell::new(Counted { allocations: 0, bytes: 0, freed: 0, given_back: 0 }) };
 }
 
-/// What `work` returns, and what it took on this thread.
+/// Returns the result of `work`, and what it allocated and freed on this thread.
 pub fn counted<T>(work: impl FnOnce() -> T) -> (T, Counted) {
     let before = SO_FAR.get();
     let result = work();
@@ -40,7 +40,7 @@ fn count(allocated: usize, freed: usize) {
     });
 }
 
-/// The size of a block for so many bytes.
+/// The size of a block for this many bytes.
 fn block(bytes: usize) -> usize {
     if bytes == 0 { 0 } else { (bytes + 8).next_multiple_of(16).max(32) }
 }
@@ -51,7 +51,7 @@ struct Counting;
 static ALLOCATOR: Counting = Counting;
 
 // SAFETY: every call is passed on unchanged to the system's allocator, which keeps the contract. Growing and shrinking
-// are a new allocation and a release, as the trait has it where nothing else is said: so they are counted.
+// are an allocation and a release, as in the default methods of the trait: so they are counted.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size(), 0);

@@ -1,5 +1,5 @@
-//! Instructions, counted by valgrind, which runs this test binary once more for one piece of work: exact, and the same on a
-//! busy machine.
+//! Counts instructions with valgrind, which runs this test binary again for one piece of work. The count is exact, and the
+//! same on a busy machine.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -29,7 +29,7 @@ pub fn can_be_counted() -> bool {
     there
 }
 
-/// How many it takes to start with a cluster and then take so many changes.
+/// How many instructions it takes to start with a cluster and then apply this many changes.
 pub fn of(cluster: Cluster, changes: usize) -> u64 {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("work");
@@ -37,7 +37,7 @@ pub fn of(cluster: Cluster, changes: usize) -> u64 {
     of_test("what_is_counted", FILE, file.as_os_str())
 }
 
-/// How many one of the ignored tests takes, which finds out from this variable what to do.
+/// How many instructions one of the ignored tests takes. The test reads from this environment variable what to do.
 pub fn of_test(name: &str, variable: &str, work: &OsStr) -> u64 {
     let done = Command::new("valgrind")
         .args(["--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null"])
@@ -53,7 +53,7 @@ pub fn of_test(name: &str, variable: &str, work: &OsStr) -> u64 {
     count.replace(',', "").parse().unwrap()
 }
 
-/// What valgrind runs.
+/// The work that valgrind runs.
 pub fn work() {
     let file = std::env::var_os(FILE).expect("the name of the file with the work");
     let text = fs::read_to_string(file).unwrap();
@@ -62,7 +62,7 @@ pub fn work() {
     for line in read(changes) {
         assert!(node.change(&line).operations > 0);
     }
-    // Taking it apart is no part of the work.
+    // Dropping it is not part of the work.
     std::mem::forget(node);
 }
 

@@ -1,5 +1,5 @@
-//! What a start and a change cost, counted and not timed: allocations, memory, operations, bytes, instructions. Fails when
-//! a count grows beyond its budget (`budgets.txt`), or when the cost of one change depends on the size of the cluster.
+//! The cost of a start and of a change, counted and not timed: allocations, memory, operations, bytes, instructions. Fails
+//! when a count grows beyond its budget (`budgets.txt`), or when the cost of one change depends on the size of the cluster.
 //!
 //! `UPDATE_COSTS=1 cargo test --test cost` writes what was counted as the new budgets: say in the commit why they grew.
 
@@ -22,11 +22,11 @@ use budgets::Costs;
 use counting::{Counted, counted};
 use work::{Node, Sent, lines_of, moves};
 
-/// Enough for what is paid once to disappear beside what each Service takes.
+/// So many that one-time costs are negligible beside the cost of each Service.
 const SERVICES: usize = 400;
 const ENDPOINTS: usize = 10;
 
-/// One test: what one counts must not be written down while another does.
+/// One test for everything, so that no two tests write the budgets at the same time.
 #[test]
 fn nothing_costs_more_than_it_did() {
     let mut costs = Costs::read();
@@ -56,7 +56,7 @@ fn start(costs: &mut Costs) {
     costs.found("keeping a Service: bytes", each(ending.freed));
 }
 
-/// So many that memory is tidied at the end of a start, as in a large cluster.
+/// Uses so many Services that memory is tidied at the end of a start, as in a large cluster.
 fn keep(costs: &mut Costs) {
     const MANY: usize = 4000;
     let node = Node::start(work::decode(&lines_of(Cluster::new(MANY, 1))));
@@ -81,7 +81,7 @@ fn one_change_among(services: usize) -> (Sent, Counted) {
     let cluster = Cluster::new(services, ENDPOINTS);
     let mut node = Node::start(work::decode(&lines_of(cluster)));
     let mut moves = moves(cluster, 3).into_iter();
-    // The first ones make room that stays.
+    // The first changes allocate memory that later ones use again.
     for line in moves.by_ref().take(2) {
         node.change(&line);
     }
@@ -89,7 +89,7 @@ fn one_change_among(services: usize) -> (Sent, Counted) {
     counted(|| node.change(&line))
 }
 
-/// Of a whole process each time: what is paid once, by reading the files say, goes away in a difference.
+/// Counts whole processes. The difference of two counts has no one-time costs, such as reading the files.
 fn instructions(costs: &mut Costs) {
     const MOVES: usize = 100;
     if !instructions::can_be_counted() {

@@ -1,4 +1,4 @@
-//! What is measured: a cluster, and one change, from the API server's lines through the agent to the bytes for the kernel.
+//! The measured work: a cluster, and one change, from the API server's lines through the agent to the bytes for the kernel.
 //! Everything except sockets. Counts nothing.
 
 use std::sync::{Arc, Mutex};
@@ -14,14 +14,14 @@ use ferroxy_nftables::ledger::Ledger;
 use ferroxy_nftables::{MODE, Plan, Settings, TABLE};
 use ferroxy_source::{Kind, kube};
 
-/// A line of a watch, and of which.
+/// A line of a watch, and the kind of object that the watch is for.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Line {
     pub kind: Kind,
     pub text: String,
 }
 
-/// What goes to the kernel.
+/// The amount that would be sent to the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Sent {
     pub operations: usize,
@@ -38,7 +38,7 @@ pub fn lines_of(cluster: Cluster) -> Vec<Line> {
     (0..cluster.services).flat_map(each).collect()
 }
 
-/// Endpoints that move, each of another Service as far as there are any.
+/// Moves of endpoints, each of another Service as long as there are enough Services.
 pub fn moves(cluster: Cluster, number: usize) -> Vec<Line> {
     let moved = |round| cluster.moved(round % cluster.services, round % cluster.endpoints, round);
     (0..number).map(|round| Line::new(Kind::Slice, &moved(round))).collect()
@@ -58,7 +58,7 @@ impl Line {
     }
 }
 
-/// An agent whose kernel is not there.
+/// An agent without a kernel.
 pub struct Node {
     agent: Agent,
     sent: Arc<Mutex<Sent>>,
@@ -76,7 +76,7 @@ impl Node {
         Node { agent, sent }
     }
 
-    /// By the last call of the dataplane.
+    /// The amount sent by the last call of the dataplane.
     pub fn sent(&self) -> Sent {
         *self.sent.lock().unwrap()
     }

@@ -1,4 +1,4 @@
-//! What iptables mode takes to write its rules, in both variants: allocations of a start and of a change, and instructions. With the
+//! The cost of writing rules in iptables mode, in both variants: allocations of a start and of a change, and instructions. With the
 //! real kernel, in network namespaces of their own. Needs root.
 
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::{ENDPOINTS, SERVICES};
 /// Names the variant, the number of Services and the number of changes, for the process that valgrind runs.
 const WORK: &str = "FERROXY_COST_WRITER";
 
-/// What is counted of a variant.
+/// The names of the counts of a variant.
 struct Names {
     variant: Variant,
     word: &'static str,
@@ -70,7 +70,7 @@ pub fn count(costs: &mut Costs) {
     }
 }
 
-/// A legacy table is replaced as a whole: what a change takes of it grows with the table.
+/// A legacy table is replaced as a whole, so the cost of a change grows with the table.
 fn shared_by(names: &Names) -> u64 {
     if names.variant == Variant::Legacy { SERVICES as u64 } else { 1 }
 }
@@ -81,7 +81,7 @@ fn allocations(costs: &mut Costs, names: &Names) {
     let (_, starting) = counted(|| dataplane.start(&intent).unwrap());
     costs.found(names.start[0], starting.allocations / SERVICES as u64);
     costs.found(names.start[1], starting.bytes / SERVICES as u64);
-    // The first ones make room that stays.
+    // The first changes allocate memory that later ones use again.
     let mut last = None;
     for number in 0..4 {
         last = Some(counted(|| change(&mut dataplane, &intent, number)).1);
@@ -104,7 +104,7 @@ fn count_instructions(costs: &mut Costs, names: &Names) {
     costs.found(names.change[2], changed / shared_by(names));
 }
 
-/// What valgrind runs.
+/// The work that valgrind runs.
 pub fn work() {
     let work = std::env::var(WORK).expect("what to do");
     let words: Vec<&str> = work.split(' ').collect();
@@ -115,7 +115,7 @@ pub fn work() {
     for number in 0..words[2].parse().unwrap() {
         change(&mut dataplane, &intent, number);
     }
-    // Taking it apart is no part of the work.
+    // Dropping it is not part of the work.
     std::mem::forget((dataplane, intent));
 }
 
@@ -132,7 +132,7 @@ fn cluster(services: usize) -> Intent {
     Intent { node: NodeIntent::default(), services: services.collect() }
 }
 
-/// An endpoint of a Service goes, or comes back.
+/// Removes an endpoint of a Service, or adds it again.
 fn change(dataplane: &mut Iptables, intent: &Intent, number: usize) {
     let (name, full) = intent.services.iter().nth(intent.services.len() / 2).unwrap();
     let mut wanted = Arc::clone(full);

@@ -1,4 +1,4 @@
-//! `scripts/check-advisories`: it finds what concerns our lock files, in the snapshot or in a database of advisories.
+//! `scripts/check-advisories` finds the advisories that concern our lock files, in the snapshot or in a database.
 
 use std::fs;
 use std::path::Path;
@@ -66,7 +66,7 @@ fn a_vulnerable_crate_fails_with_its_advisory() {
     );
 }
 
-/// The snapshot of the repository. Whatever concerns us in it fails this test, as it fails `make lint`.
+/// The snapshot of the repository. An advisory that concerns us fails this test, as it fails `make lint`.
 #[test]
 fn the_snapshot_covers_every_crate_and_concerns_none() {
     let Some(_) = tool("python3") else { return };

@@ -1,6 +1,6 @@
-//! What `deploy/` and `docs/` hold, judged by those it is for: manifests and chart by the API's own types, by kubectl and
-//! helm; the unit by systemd; commands by our own command line. No cluster is asked. The image: `image.rs`; alerts and
-//! dashboard: `monitoring.rs`.
+//! The files of `deploy/` and `docs/`, checked by the programs that read them: manifests and chart by the API's own types,
+//! kubectl and helm; the unit by systemd; commands by our own command line. Needs no cluster. The image: `image.rs`; alerts
+//! and dashboard: `monitoring.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -36,8 +36,8 @@ fn find<'a>(objects: &'a [Value], kind: &str) -> &'a Value {
     objects.iter().find(|object| object["kind"] == kind).unwrap_or_else(|| panic!("no {kind}"))
 }
 
-/// An object of the API has no field that the API does not know, and none of another type: read into the API's types and
-/// written again, it is the same.
+/// Checks that an object has only fields that the API knows, with the right types: read into the API's types and
+/// written again, the object is the same.
 fn known_to_kubernetes(object: &Value) -> Result<(), String> {
     let again = match object["kind"].as_str().unwrap() {
         "DaemonSet" => again::<DaemonSet>(object),
@@ -193,7 +193,7 @@ fn the_chart_uses_what_kubeadm_left() {
     assert_eq!(pod.get("initContainers"), None);
 }
 
-/// Every mode that this binary can run on a node: with the image, the privileges and the files of the host that it needs, and in the
+/// The chart supports every mode that this binary can run on a node: the image, the privileges, the files of the host, and the
 /// configuration.
 #[test]
 fn the_chart_offers_every_mode() {
@@ -213,7 +213,7 @@ fn the_chart_offers_every_mode() {
         assert_eq!(own["securityContext"]["capabilities"], json!({ "drop": ["ALL"], "add": words }));
         assert_eq!(own["securityContext"]["readOnlyRootFilesystem"], true);
         for container in [own, &pod["initContainers"][0]] {
-            // No mode runs a program: the image on an empty base is the image of all.
+            // By default, no mode runs another program, so all modes use the image on an empty base.
             assert!(!container["image"].as_str().unwrap().ends_with("-iptables"), "{}", mode.name);
             let mounts = container["volumeMounts"].as_array().unwrap();
             assert_eq!(mounts.iter().any(|it| it["mountPath"] == "/run/xtables.lock"), is_of_xtables);
@@ -241,7 +241,7 @@ fn manifests_for_windows_are_known_to_kubernetes_and_configure_a_mode_of_windows
     assert!(mode.runs_on(Platform::Windows), "{}", mode.name);
     let volumes = &pod(&manifests)["volumes"];
     assert_eq!(volumes[0]["configMap"]["name"], find(&manifests, "ConfigMap")["metadata"]["name"]);
-    // The files of the configuration are those of the volume, and the kubeconfig names a server.
+    // The configuration names files of the volume, and the kubeconfig names a server.
     let mount = pod(&manifests)["containers"][0]["volumeMounts"][0]["mountPath"].clone();
     let within = format!("C:{}/", mount.as_str().unwrap());
     assert_eq!(config.client.kubeconfig, format!("{within}kubeconfig.conf"));
@@ -254,7 +254,7 @@ fn manifests_for_windows_are_known_to_kubernetes_and_configure_a_mode_of_windows
     assert_eq!(kubeconfig["clusters"][0]["cluster"]["server"], API_SERVER);
 }
 
-/// The numbered items of "Not confirmed", the lines that the script can print, and the table of those lines: all the same.
+/// The numbered items of "Not confirmed", the lines that the script can print, and the table of those lines must agree.
 #[test]
 fn the_script_for_windows_nodes_checks_every_item_that_is_not_confirmed() {
     let page = text("docs/windows.md");
@@ -319,7 +319,7 @@ fn the_chart_offers_every_mode_of_windows() {
     }
 }
 
-/// The tools are an option, and have their image.
+/// The tools are an option, with an image of their own.
 #[test]
 fn the_image_has_the_tools_where_they_are_asked_for() {
     for program in ["tool", "builtin"] {
@@ -332,7 +332,7 @@ fn the_image_has_the_tools_where_they_are_asked_for() {
     }
 }
 
-/// With sockets, every mode has one capability more, and two more directories of the host.
+/// With accelerated sockets, every mode has one more capability, and two more directories of the host.
 #[test]
 fn the_chart_offers_sockets() {
     for (mode, capabilities, volumes) in
@@ -412,7 +412,7 @@ fn no_more_is_asked_of_the_api_server_than_needed() {
     assert_eq!(pod(&manifests)["serviceAccountName"], account["name"]);
 }
 
-/// What `kubectl ferroxy` asks for, and no more: the messages of `ferroxy_source::kube::AskError` name these permissions.
+/// Exactly the permissions that `kubectl ferroxy` needs. The messages of `ferroxy_source::kube::AskError` name them.
 #[test]
 fn people_get_what_the_plugin_needs() {
     let manifests = manifests();
@@ -423,7 +423,7 @@ fn people_get_what_the_plugin_needs() {
         { "apiGroups": [""], "resources": ["secrets"], "resourceNames": ["ferroxy-page"], "verbs": ["get"] },
     ]);
     assert_eq!(role["rules"], expected);
-    // A role of its own: bound in one namespace, the other one could not grant it.
+    // A separate role: if the first one is bound in one namespace only, it cannot grant access to nodes.
     let role = manifests.iter().find(|it| it["metadata"]["name"] == "ferroxy-viewer-nodes").unwrap();
     assert_eq!(role["rules"], json!([{ "apiGroups": [""], "resources": ["nodes"], "verbs": ["list"] }]));
     let binds = |it: &&Value| it["roleRef"]["name"].as_str().is_some_and(|it| it.contains("viewer"));
@@ -434,7 +434,7 @@ fn people_get_what_the_plugin_needs() {
     );
 }
 
-/// The page is off unless it is asked for; the chart and the kustomization then make the same objects, and the agent takes its flags.
+/// The page is off by default. When it is on, the chart and the kustomization make the same objects, and the agent accepts its flags.
 #[test]
 fn the_page_can_be_switched_on() {
     let Some(mut kubectl) = tool("kubectl") else { return };
@@ -463,7 +463,7 @@ fn the_agents_container_has_one_capability_and_nothing_of_the_host() {
     assert_eq!((pod.get("hostPID"), pod.get("hostIPC")), (None, None));
 }
 
-/// Every command of manifests and unit, with `--version` after it: parsed as it is, and carried out nowhere.
+/// Runs every command of manifests and unit with `--version` appended: the program parses it and does nothing else.
 #[test]
 fn commands_are_ours() {
     let pod = pod(&manifests());
@@ -553,7 +553,7 @@ fn the_way_back_cleans_up_when_kube_proxy_serves() {
     // The kubelet restarts a container that ends.
     let command = ["/usr/local/bin/ferroxy", "cleanup", "--when-replaced", "--stay"];
     assert_eq!(cleanup(containers)["command"], json!(command));
-    // As the guide does it.
+    // With the command of the guide.
     let mut set = tool("kubectl").unwrap();
     set.args(["set", "image", "--local", "-f", "-", "ferroxy-cleanup=elsewhere/ferroxy:1", "-o", "json"]);
     let renamed: Value = serde_json::from_str(&output(&mut set, &patched.to_string())).unwrap();
@@ -566,7 +566,7 @@ fn systemd_accepts_the_unit() {
     let Some(mut systemd_analyze) = tool("systemd-analyze") else { return };
     let folder = tempfile::tempdir().unwrap();
     let unit = folder.path().join("ferroxy.service");
-    // It looks whether the program is there.
+    // systemd-analyze checks that the program exists.
     fs::write(&unit, text("deploy/systemd/ferroxy.service").replace("/usr/local/bin/ferroxy", FERROXY))
         .unwrap();
     let done = run(systemd_analyze.arg("verify").arg(&unit), "");
@@ -586,7 +586,7 @@ const GUIDES: [&str; 8] = [
 ];
 const COMMANDS: [&str; 7] = ["run", "cleanup", "render", "diff", "trace", "explain", "demo"];
 
-/// Commands in the guides are commands that there are, with flags that there are. Links: `links/`.
+/// Commands in the guides exist, and have the flags that the guides show. Links: `links/`.
 #[test]
 fn commands_in_the_guides_exist() {
     let mut seen = 0;
@@ -598,7 +598,7 @@ fn commands_in_the_guides_exist() {
     assert!(seen > 5, "only {seen} commands");
 }
 
-/// Whether what follows our name is a command; one with a flag that there is not is a failure.
+/// Whether the text after our name is a command. Panics if the command does not have one of the flags.
 fn is_command(guide: &str, mention: &str) -> bool {
     let command = mention.split(['`', '|', '#']).next().unwrap();
     let mut words = command.split_whitespace();
@@ -636,7 +636,7 @@ fn metrics_and_log_lines_in_the_guides_exist() {
     assert!(seen > 30, "only {seen}");
 }
 
-/// `make site`: a link to a file that is no page leads to the repository, one to a page stays.
+/// `make site`: a link to a file that is not a page leads to the repository; a link to a page stays.
 #[test]
 fn links_out_of_the_book_lead_to_the_repository() {
     let Some(mut python) = tool("python3") else { return };
@@ -654,7 +654,7 @@ fn links_out_of_the_book_lead_to_the_repository() {
     assert_eq!(first["sub_items"][0]["Chapter"]["content"], inner);
 }
 
-/// What is in backticks.
+/// The texts in backticks.
 fn quoted(line: &str) -> impl Iterator<Item = &str> {
     line.split('`').skip(1).step_by(2)
 }

@@ -1,5 +1,5 @@
-//! The image's recipe, without a container tool: its build flags and the capability of its file do what they are there
-//! for, for a user who is not root. Ferroxy itself is built and tried that way by `make image-check`, which takes minutes.
+//! The image's recipe, without a container tool: its build flags and the file capability work for a user who is not root.
+//! `make image-check` builds and runs Ferroxy itself in this way, which takes minutes.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -46,7 +46,7 @@ fn the_variant_with_tools_has_them_and_the_same_binary() {
     assert!(text("deploy/helm/ferroxy/templates/_parts.tpl").contains("-iptables{{ end }}"));
 }
 
-/// A tag can be moved to another image.
+/// A tag is not enough, because it can be moved to another image.
 #[test]
 fn the_base_must_be_named_by_its_digest() {
     let recipe = text("deploy/Containerfile");
@@ -90,7 +90,7 @@ fn the_image_has_no_feature_that_is_for_people() {
     assert_eq!(features["demo"], serde_json::json!(["dep:ferroxy-lab", "dep:ferroxy-netlink", "dep:rustix"]));
 }
 
-/// With a small program: it runs where there is no library, and looks up names there.
+/// With a small program, which runs and looks up names where there is no library.
 #[test]
 fn the_build_flags_make_a_program_that_needs_no_library() {
     if !can_be_another_user() {
@@ -115,7 +115,7 @@ fn the_build_flags_make_a_program_that_needs_no_library() {
     assert_eq!(output(&mut program, ""), "Some(10.1.2.3:6443)");
 }
 
-/// `docs/security.md` says so: a user who is not root gets the capability from the file, unless no_new_privs was set.
+/// As `docs/security.md` says, a user who is not root gets the capability from the file, unless no_new_privs was set.
 #[test]
 fn the_capability_of_the_file_is_enough_to_program_the_kernel() {
     let Some(node) = support::lonely_node() else { return };
@@ -135,7 +135,7 @@ fn the_capability_of_the_file_is_enough_to_program_the_kernel() {
     assert!(done.code == 1 && done.stderr.contains("CAP_NET_ADMIN"), "{done:?}");
 }
 
-/// What only root can read must not look wrong to an agent that is not root.
+/// An agent that is not root must not warn about settings that only root can read.
 #[test]
 fn an_agent_that_is_not_root_finds_nothing_to_warn_of() {
     let Some(node) = support::lonely_node() else { return };
@@ -148,14 +148,14 @@ fn an_agent_that_is_not_root_finds_nothing_to_warn_of() {
     output(Command::new("setcap").arg("cap_net_admin+ep").arg(&ferroxy), "");
     let (manifests, config) = (directory.path().join("manifests"), directory.path().join("config.yaml"));
     fs::create_dir(&manifests).unwrap();
-    // Fewer connections than any host has: nothing needs to be changed, but it must be seen.
+    // Every host allows more connections: the agent must read the setting, but need not change it.
     let text = support::configuration().replace("maxPerCore: 0", "maxPerCore: 1");
     assert!(text.contains("maxPerCore: 1"), "{text}");
     fs::write(&config, text).unwrap();
     let agent =
         Agent::spawn_as(&node, as_the_container(&[], &ferroxy, &["run"]), run_arguments(&manifests, &config));
     agent.wait_for("in sync");
-    // Besides these, that there is no Node: manifests need none.
+    // The agent may also warn that there is no Node, which manifests do not need.
     assert_eq!(agent.warned("connection tracking") + agent.warned("cannot"), 0, "{}", agent.log());
     agent.terminate();
 }
@@ -166,7 +166,7 @@ fn init_only(node: &Namespace, ferroxy: &Path, options: &[&str]) -> Done {
     Done::of(node.run(|| command.output()).unwrap().unwrap())
 }
 
-/// As the pod's container is: user 65532, and no capability within reach but CAP_NET_ADMIN.
+/// As in the pod's container: user 65532, and only CAP_NET_ADMIN in the bounding set.
 fn as_the_container(options: &[&str], program: &Path, arguments: &[&str]) -> Command {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let within_reach = status.lines().find_map(|line| line.strip_prefix("CapBnd:")).unwrap().trim();
@@ -180,7 +180,7 @@ fn as_the_container(options: &[&str], program: &Path, arguments: &[&str]) -> Com
     command
 }
 
-/// False if not, as in a user namespace with one user (prints a message; fails in CI).
+/// False in a user namespace with only one user, for example (prints a message; fails in CI).
 fn can_be_another_user() -> bool {
     let users = fs::read_to_string("/proc/self/uid_map").unwrap();
     let number = users.split_whitespace().nth(2).unwrap().parse::<u64>().unwrap();

@@ -11,11 +11,11 @@ use serde_json::{Value, json};
 use crate::support::repository::{documents, output, text, tool};
 use crate::support::{self, Agent, Cluster, run_arguments};
 
-/// Words with an underscore that an expression may have and that are no metrics.
+/// Words with an underscore in expressions that are not metrics.
 const NO_METRICS: [&str; 5] =
     ["__rate_interval", "histogram_quantile", "ip_family", "label_values", "traffic_policy"];
 
-/// What an agent that reads manifests does not expose; the names are held by the unit tests of `serve/metrics.rs`.
+/// Metrics that an agent with manifests does not expose. The unit tests of `serve/metrics.rs` check these names.
 const WITH_AN_API_SERVER: [&str; 2] =
     ["ferroxy_watch_alive", "ferroxy_watch_last_activity_timestamp_seconds"];
 
@@ -33,21 +33,21 @@ fn panels() -> Vec<Value> {
     dashboard()["panels"].as_array().unwrap().clone()
 }
 
-/// What the panels ask, as Grafana would send it.
+/// The queries of the panels, as Grafana would send them.
 fn questions() -> Vec<String> {
     let targets = panels().into_iter().filter_map(|panel| panel["targets"].as_array().cloned()).flatten();
     let questions = targets.map(|target| target["expr"].as_str().unwrap().replace("$__rate_interval", "5m"));
     questions.collect()
 }
 
-/// The metrics that an expression names. Ours all have an underscore; so have few other words.
+/// The metrics that an expression names. All of ours have an underscore; only few other words do.
 fn metrics_of(expression: &str) -> BTreeSet<String> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let words = expression.split(|c| !is_part(c)).filter(|word| word.contains('_'));
     words.filter(|word| !NO_METRICS.contains(word)).map(str::to_owned).collect()
 }
 
-/// The names of series in `/metrics` of an agent, those of which there is none yet included.
+/// The names of metrics in `/metrics` of an agent, also of metrics without any series yet.
 fn exposed(node: &Namespace) -> BTreeSet<String> {
     let page = node.run(|| {
         let mut stream = TcpStream::connect("127.0.0.1:10249").unwrap();
@@ -65,7 +65,7 @@ fn exposed(node: &Namespace) -> BTreeSet<String> {
     series.collect()
 }
 
-/// The same of an agent with all metrics that can be switched on.
+/// The same for an agent with all optional metrics switched on.
 fn exposed_in_full(node: &Namespace) -> BTreeSet<String> {
     let cluster = Cluster::new();
     let mut arguments = run_arguments(&cluster.manifests(), &cluster.config()).to_vec();
@@ -112,7 +112,7 @@ fn every_metric_of_ours_is_on_the_dashboard_or_has_a_reason_not_to_be() {
     let mut exposed = exposed_in_full(&ka);
     exposed.extend(WITH_AN_API_SERVER.map(str::to_owned));
     let shown: BTreeSet<String> = questions().iter().flat_map(|question| metrics_of(question)).collect();
-    // Of a histogram one series is enough.
+    // One series of a histogram is enough.
     let base = |name: &str| {
         let ends = ["_bucket", "_sum", "_count"];
         ends.iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name).to_owned()

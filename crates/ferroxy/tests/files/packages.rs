@@ -1,5 +1,5 @@
-//! The packages and the SBOM, made of the debug binary with the scripts of `make packages`: contents, scripts, that they are the same when
-//! they are made again, and that the checker finds what is wrong. The release binary: `make packages-check`, `make reproducible`.
+//! The packages and the SBOM, made from the debug binary with the scripts of `make packages`: their contents and scripts, that a second
+//! build is identical, and that the checker finds mistakes. The release binary: `make packages-check`, `make reproducible`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use crate::support::repository::{documents, output, path, run, text, tool};
 use crate::support::{Done, FERROXY};
 
-/// The packages of the debug binary, in a directory of their own; `None` if a tool is missing.
+/// The packages of the debug binary, in their own directory.
 struct Packages {
     directory: TempDir,
 }
@@ -116,7 +116,7 @@ fn the_checker_finds_what_is_wrong(packages: &Packages) {
     }
 }
 
-/// `cargo tree` decides what is in the binary; the SBOM has that with the checksums of the lock file.
+/// The SBOM has the crates that `cargo tree` lists, with the checksums of the lock file.
 #[test]
 fn the_sbom_has_every_crate_of_the_release() {
     let Some(mut python) = tool("python3") else { return };
@@ -166,7 +166,7 @@ fn the_packaged_configuration_is_that_of_the_unit() {
     assert_eq!(documents(&fs::read_to_string(written).unwrap())[0]["mode"], "nftables");
 }
 
-/// Two lists of the same commands.
+/// Both packages list the same commands.
 #[test]
 fn the_scripts_of_both_packages_do_the_same() {
     let commands = |text: &str| -> Vec<String> {

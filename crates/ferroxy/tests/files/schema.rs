@@ -18,7 +18,7 @@ fn page() -> String {
     support::repository::text("docs/api.md")
 }
 
-/// The words in backticks, of which a word with a space or an equals sign is no field.
+/// The words in backticks. A word with a space, an equals sign and so on is not a field.
 fn quoted(text: &str) -> Names {
     let words = text.split('`').skip(1).step_by(2).filter(|word| !word.contains([' ', '=', '/', '-', '(']));
     words.map(str::to_owned).collect()

@@ -1,4 +1,4 @@
-//! Which links lead nowhere. Pure: the files are a value.
+//! Finds links that lead nowhere. Pure: the files are a value.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ use crate::markdown::{Document, Link};
 
 #[derive(Debug)]
 pub struct Repository {
-    /// Of all files and folders, from the root, with `/`.
+    /// The paths of all files and folders, from the root, with `/`.
     paths: BTreeSet<String>,
     documents: BTreeMap<String, Document>,
 }
@@ -143,7 +143,7 @@ fn resolve(from: &str, target: &str) -> Result<String, String> {
 mod tests {
     use super::*;
 
-    /// What is said about a link in `docs/a.md`.
+    /// The findings about a link in `docs/a.md`.
     fn said(target: &str) -> Vec<String> {
         let files = [
             ("docs/a.md", Some(format!("# Top\n## Same\n## Same\n## `run`: Über *all*\n[x]({target})\n"))),

@@ -1,5 +1,5 @@
 //! Links in the Markdown files of this repository lead to files and headings that exist, on GitHub and in the book (`make site`), and
-//! the book has every page of `docs/`. Addresses in the internet are not asked.
+//! the book has every page of `docs/`. Links to the internet are not checked.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "the functions that tests share are tests too")]
@@ -60,7 +60,7 @@ fn the_book_has_every_page_once() {
     assert!(found.is_empty(), "docs/SUMMARY.md:\n{}", found.join("\n"));
 }
 
-/// What `make site` needs, without mdBook: its pages, the program that rewrites links, and a place that git ignores.
+/// The needs of `make site`, without mdBook: its pages, the program that rewrites links, and a folder that git ignores.
 #[test]
 fn the_settings_of_the_book_lead_to_files_that_exist() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

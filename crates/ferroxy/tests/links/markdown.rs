@@ -1,4 +1,4 @@
-//! What a Markdown file has of links and headings. Not a renderer: it knows as much of the syntax as our documents use, and ignores code.
+//! The links and headings of a Markdown file. Not a renderer: it knows only the syntax that our documents use, and ignores code.
 
 /// A link, and the line that it begins in, from 1.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub struct Document {
     pub undefined: Vec<Link>,
     /// The text of each heading, in order.
     pub headings: Vec<String>,
-    /// `id` of HTML elements.
+    /// The `id`s of HTML elements.
     pub ids: Vec<String>,
 }
 
@@ -83,7 +83,7 @@ fn without_code(text: &str) -> String {
     })
 }
 
-/// Replaces pieces with spaces. `piece`: the length of one that begins here.
+/// Replaces pieces with spaces. `piece`: the length of the piece that the text begins with, if any.
 fn blank(text: &str, piece: impl Fn(&str) -> Option<usize>) -> String {
     let mut kept = String::with_capacity(text.len());
     let mut rest = text;

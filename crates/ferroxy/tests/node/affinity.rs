@@ -11,7 +11,7 @@ use crate::support::{self, Agent, Cluster, DEADLINE, Service, pod_from, pod_of, 
 
 const PODS: [&str; 4] = ["a1", "a2", "b1", "b2"];
 
-/// Who asks, and how: every way into the Service. `ext` is the only one whose packets come in from outside.
+/// Every way into the Service: client, protocol, target. Only the packets of `ext` come from outside.
 const WAYS: [(&str, Protocol, &str); 10] = [
     ("a1", Protocol::Tcp, "10.96.0.80:80"),
     ("a1", Protocol::Udp, "10.96.0.80:53"),
@@ -90,7 +90,7 @@ fn a_client_has_one_endpoint_at_every_frontend_of_a_port() {
         for _ in 0..10 {
             assert_eq!(frontends.map(ask), [(); 3].map(|()| first.clone()), "{protocol} {frontends:?}");
         }
-        // Its endpoint leaves: from the next connection on, at whatever frontend, it has another one at all of them.
+        // The endpoint is removed: from the next connection on, the client has another endpoint, the same at every frontend.
         write(&without(&first));
         agent.settle(ka);
         let second = ask(frontends[1]);
@@ -118,7 +118,7 @@ fn a_client_leaves_with_its_endpoint_at_once_and_sticks_again() {
         cluster.write_service(&sticky(LONG).endpoints(&without(&first)));
         agent.settle(ka);
         let second = pod_from(&network, from, protocol, target);
-        // One was on its way perhaps; the next ones begin after the change.
+        // One connection may be under way; the next ones begin after the change.
         let made = load.done();
         wait_until("the load makes connections after the change", DEADLINE, || load.done() >= made + 2);
         let report = load.stop().unwrap();
@@ -126,10 +126,10 @@ fn a_client_leaves_with_its_endpoint_at_once_and_sticks_again() {
 
         assert_ne!(second, first, "{from} -> {protocol} {target}");
         let met: BTreeSet<&str> = report.replies.keys().map(|line| pod_of(line)).collect();
-        // On a busy machine the load may begin after the change, and never meet the first.
+        // On a busy machine, the load may begin after the change and never reach the first endpoint.
         let allowed = BTreeSet::from([first.as_str(), &second]);
         assert!(met.is_subset(&allowed) && met.contains(second.as_str()), "{from} -> {target}: {met:?}");
-        // The first is back; that changes nothing for the client.
+        // The first endpoint returns; that changes nothing for the client.
         cluster.write_service(&sticky(LONG).endpoints(&PODS));
         agent.settle(ka);
         for _ in 0..20 {
@@ -150,7 +150,7 @@ fn the_next_connection_after_the_change_goes_elsewhere() {
     let cluster = Cluster::new();
     cluster.write_service(&sticky(LONG).endpoints(&PODS));
     let agent = Agent::start(ka, &cluster);
-    // No connection during the change: the first one after it meets the entry as it was left.
+    // The clients make no connection during the change, so the next connection finds the affinity entry as it was.
     let before = WAYS.map(|(from, protocol, target)| pod_from(&network, from, protocol, target));
     for gone in PODS {
         cluster.write_service(&sticky(LONG).endpoints(&without(gone)));
@@ -227,7 +227,7 @@ fn clients_are_independent() {
         for _ in 0..5 {
             assert_eq!(pods_of_all(), first, "{target}");
         }
-        // The endpoint of one client goes: those of other endpoints notice nothing.
+        // The endpoint of one client is removed: clients of other endpoints keep theirs.
         let gone = first[0].as_str();
         cluster.write_service(&sticky(LONG).endpoints(&without(gone)));
         agent.settle(ka);
@@ -278,7 +278,7 @@ fn every_connection_renews_the_timeout() {
     let cluster = Cluster::new();
     cluster.write_service(&sticky(3).endpoints(&PODS));
     let agent = Agent::start(ka, &cluster);
-    // A machine so busy that a pause becomes longer than the timeout shows nothing: then it is tried with a longer one.
+    // If the machine is so busy that a pause exceeds the timeout, the attempt proves nothing. Try again with a longer timeout.
     for seconds in [3, 6, 20, 60].into_iter().chain(std::iter::repeat(200)) {
         cluster.write_service(&sticky(seconds).endpoints(&PODS));
         agent.settle(ka);
@@ -292,7 +292,7 @@ fn every_connection_renews_the_timeout() {
     }
 }
 
-/// Whom each way met in so long a time; None if some pause was longer than it may be.
+/// The pods that answered on each way within `time`; `None` if a pause was longer than `longest_pause`.
 fn meet_for(network: &Network, time: Duration, longest_pause: Duration) -> Option<Vec<BTreeSet<String>>> {
     let start = Instant::now();
     let mut met = vec![BTreeSet::new(); WAYS.len()];
@@ -302,7 +302,7 @@ fn meet_for(network: &Network, time: Duration, longest_pause: Duration) -> Optio
             met.insert(pod_from(network, from, protocol, target));
         }
         std::thread::sleep(Duration::from_millis(700));
-        // A way's pause is at most that of its round and the next one's questions: kept well below.
+        // The pause of a way can last for its round and the requests of the next round. Keep a round well below the limit.
         if round.elapsed() > longest_pause * 2 / 3 {
             return None;
         }
@@ -324,7 +324,7 @@ fn policy_local_and_affinity_lead_outside_clients_to_the_pod_here() {
             assert_eq!(pod_from(&network, from, *protocol, target), "a2", "{from} -> {protocol} {target}");
         }
     }
-    // The pod here moves to another address of this node; those elsewhere are still no choice.
+    // The local endpoint moves to another pod of this node; endpoints on other nodes are still not used.
     cluster.write_service(&sticky(LONG).external_local().endpoints(&["b1", "b2", "a1"]));
     agent.settle(ka);
     for (from, protocol, target) in from_outside {
@@ -332,7 +332,7 @@ fn policy_local_and_affinity_lead_outside_clients_to_the_pod_here() {
             assert_eq!(pod_from(&network, from, *protocol, target), "a1", "{from} -> {protocol} {target}");
         }
     }
-    // Those inside may go anywhere, and stick there.
+    // Clients inside the cluster may get any endpoint, and stay with it.
     let met: BTreeSet<String> =
         (0..20).map(|_| pod_from(&network, "ka", Protocol::Tcp, "172.18.0.2:30080")).collect();
     assert_eq!(met.len(), 1, "{met:?}");

@@ -100,7 +100,7 @@ fn folder_name(test: &str) -> String {
     test.replace('_', "-")
 }
 
-/// Counts what comes from our chains in the same hooks, where a treatment's number must be gone again.
+/// Counts packets behind our chains in the same hooks. There, no packet may carry a treatment's number any more.
 const LOOKS_BEHIND: &str = "table inet behind {
     counter seen {}
     counter numbered {}
@@ -163,7 +163,7 @@ fn play_userspace(name: &str) {
     let log = agent.terminate();
     assert!(log.contains("Services stop working on this node"), "{log}");
 
-    // A restart finds its rules, and listens where they lead to.
+    // A restart finds its rules, and listens on the ports that they lead to.
     let agent = Agent::start_with(ka, arguments);
     compare_first(&trial, &network);
     agent.terminate();
@@ -176,7 +176,7 @@ fn play_userspace(name: &str) {
     }
 }
 
-/// That the rules are those of the original to the letter is tested in `ferroxy-iptables/tests/corpus.rs`.
+/// `ferroxy-iptables/tests/corpus.rs` tests that the rules are exactly those of the original.
 fn play_iptables(tools: &Iptables, name: &str) {
     let Some(network) = support::network() else { return };
     let ka = network.namespace("ka").unwrap();

@@ -1,5 +1,5 @@
-//! Foreign hands in our tables: every sort of edit is noticed, repaired and counted. Foreign tables are none of our
-//! business, whatever is in them.
+//! Edits of our tables by other programs: every sort of edit is noticed, repaired and counted. Tables of other programs
+//! are left alone, whatever they contain.
 
 use ferroxy_lab::Protocol;
 
@@ -143,7 +143,7 @@ fn what_clients_taught_is_no_drift() {
     let pod = pod_from(&network, "a2", Protocol::Tcp, "10.96.0.81:80");
     let entries = || nft(ka, &["list", "map", "ip", "ferroxy", "sticky-clients"]);
     assert!(entries().contains("10.244.1.6 . "), "{}", entries());
-    // A repair of something else leaves the entry.
+    // A repair of another object leaves the affinity entry.
     nft(ka, &["delete element ip ferroxy cluster-ips { 10.96.0.80 }"]);
     agent.wait_for("drift repaired (1 so far)");
     assert!(entries().contains("10.244.1.6 . "), "{}", entries());
@@ -209,7 +209,7 @@ fn foreign_tables_are_none_of_our_business() {
     cluster.remove("sticky.yaml");
     agent.settle(&node);
     assert_eq!(foreign(), before, "after a change");
-    // Foreign edits, of tables that come and go too.
+    // Edits of other programs, also of tables that are created and deleted.
     for round in 0..3 {
         nft(&node, &[format!("add table ip other{round}; add chain ip other{round} services")]);
         nft(&node, &["insert rule ip foreign pick-2 drop; add element inet odd marks { 0x77 }"]);
@@ -217,7 +217,7 @@ fn foreign_tables_are_none_of_our_business() {
         nft(&node, &["add rule ip foreign pick-2 counter name hits return"]);
         nft(&node, &[format!("delete table ip other{round}")]);
     }
-    // Whatever the agent made of those, it made before this, which it does see.
+    // The agent sees this edit of its own table. By then it has also handled the notifications of the edits above.
     nft(&node, &["delete element ip ferroxy cluster-ips { 10.96.0.80 }"]);
     agent.wait_for("drift repaired");
     assert!(agent.log().contains("drift repaired (1 so far): 1 operation, for example: "), "{}", agent.log());

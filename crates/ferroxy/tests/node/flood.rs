@@ -1,5 +1,5 @@
-//! More connections than anyone should have: idle, slow and half-said ones, from one address and from many. Health, metrics
-//! and health-check node ports still answer every request.
+//! More connections than any client needs: idle and slow ones, and half-sent requests, from one address and from many.
+//! Health, metrics and health-check node ports still answer every request.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
@@ -45,8 +45,8 @@ struct Crowd {
 }
 
 impl Crowd {
-    /// All are connected when this returns. A third says nothing, a third half of a request's head, and a third is
-    /// answered once and stays.
+    /// All are connected when this returns. A third sends nothing, a third sends half of a request's head, and a third
+    /// gets one answer and stays connected.
     fn gather(node: &Namespace, to: &str, from: fn(usize) -> Ipv4Addr) -> Crowd {
         let to: SocketAddr = to.parse().unwrap();
         let words = ["", "GET /livez HTTP/1.1\r\nHost: n", "GET /livez HTTP/1.1\r\nHost: n\r\n\r\n"];
@@ -79,7 +79,7 @@ impl Drop for Crowd {
     }
 }
 
-/// Clients that come and come, and say nothing, while this is held.
+/// Clients that connect again and again, and send nothing, until this is dropped.
 struct Stream {
     enough: Arc<AtomicBool>,
     work: Option<JoinHandle<ferroxy_lab::Result<usize>>>,
@@ -91,7 +91,7 @@ impl Stream {
         let enough = Arc::new(AtomicBool::new(false));
         let stop = Arc::clone(&enough);
         let work = move || {
-            // Bounded, whatever the test waits for.
+            // A bound, in case the test waits for too long.
             let mut kept: Vec<TcpStream> = Vec::new();
             for number in 0..20_000 {
                 if stop.load(Ordering::Relaxed) {
@@ -137,14 +137,14 @@ impl Steady {
         Steady { enough, work }
     }
 
-    /// It was never cut off.
+    /// Stops it. Panics if the connection was ever closed.
     fn end(self) {
         self.enough.store(true, Ordering::Relaxed);
         self.work.join().unwrap();
     }
 }
 
-/// So many Services with health-check node ports on every address.
+/// This many Services with health-check node ports on every address.
 fn cluster(services: u16) -> Cluster {
     let cluster = Cluster::new();
     cluster.answer_everywhere();
@@ -179,7 +179,7 @@ fn health_and_metrics_answer_among_crowds_and_floods() {
         assert!(flood.end() > 0);
     }
     let seen = metrics(&ka);
-    // Served ones and silent ones.
+    // The limits of served and of silent connections.
     for (server, most) in [("healthz", 128.0 + 1024.0), ("metrics", 64.0 + 256.0)] {
         let open = seen[&format!("ferroxy_http_connections{{server=\"{server}\"}}")];
         assert!(open <= most, "{open} connections of {server}");

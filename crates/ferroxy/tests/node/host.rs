@@ -1,4 +1,4 @@
-//! What the running agent does to its host and to itself: privileges given up, settings made, systemd notified.
+//! Effects of the running agent on its host and on itself: it gives up privileges, changes settings, notifies systemd.
 
 use std::fs;
 use std::os::unix::net::UnixDatagram;
@@ -60,7 +60,7 @@ fn every_thread_has_the_privileges_of_its_mode_and_no_others() {
     assert_eq!(agent.said("privileges"), 0, "{}", agent.log());
 }
 
-/// The configuration of the corpus with other words in it.
+/// The configuration of the corpus with these words replaced.
 fn configured(changes: &[(&str, &str)]) -> (Cluster, TempDir, std::path::PathBuf) {
     let cluster = Cluster::new();
     let mut text = fs::read_to_string(cluster.config()).unwrap();
@@ -129,7 +129,7 @@ fn the_score_for_running_out_of_memory_is_as_configured() {
     assert_eq!(score.trim(), "321");
 }
 
-/// Runs the agent under a service manager that listens: until a message, and then until its end. Returns what it received.
+/// Runs the agent under a fake service manager until a message arrives, and then until the agent ends. Returns all messages.
 fn under_a_manager(watchdog_pid: Option<&str>, until: &str) -> Option<Vec<String>> {
     let node = support::lonely_node()?;
     let cluster = Cluster::new();

@@ -1,7 +1,8 @@
-//! One hostile tenant does all it may at once; another tenant notices nothing, and the agent stays small, quiet and alive.
+//! One hostile tenant does everything it may do, all at once. Connections of another tenant do not fail, and the agent stays small,
+//! quiet and alive.
 //!
-//! What is asserted are amounts: failed connections, bytes of memory and of log, answers of /livez. How long a change of the other
-//! tenant takes, quiet and under attack, is printed: `cargo test --test node hostile -- --nocapture`.
+//! The test asserts amounts: failed connections, bytes of memory and of log, answers of /livez. It prints how long a change of the
+//! other tenant takes, quiet and under attack: `cargo test --test node hostile -- --nocapture`.
 
 use std::collections::HashSet;
 use std::net::TcpStream;
@@ -24,13 +25,13 @@ struct Trial {
     rounds: usize,
     /// Changes of the other tenant in each round.
     moves: usize,
-    /// KiB that the agent may take more than before.
+    /// By how many KiB the agent's memory may grow.
     memory: u64,
 }
 
 /// Connections to the health port that never say anything.
 const IDLE: usize = 300;
-/// Of the log, for each minute that has begun.
+/// Bytes of log for each minute that has begun.
 const LOG: usize = 1_000_000;
 
 #[test]
@@ -68,7 +69,7 @@ impl Trial {
         let Some(stage) = Stage::new(Setting::default()) else { return };
         stage.write_config(&configured("clusterip-tcp", self.mode));
         let cluster = Cluster { services: self.services, endpoints: 4, nodes: 0 };
-        // The range of Services is that of the stage.
+        // The stage has created the ServiceCIDR already.
         stage.server.put_all(cluster.objects().filter(|object| !object.contains("ServiceCIDR"))).unwrap();
         let agent = stage.start();
         let traffic = Traffic::every_way(&stage.network);

@@ -11,7 +11,7 @@ use crate::support::{
 };
 use ferroxy_lab::{Namespace, Protocol};
 
-/// As long as nothing else is asked for, drift is looked for this often where there are no notifications.
+/// Unless a test needs other settings. Where there are no notifications, the agent looks for drift once in each period.
 const SYNC_PERIOD: &str = "iptables:\n  syncPeriod: 1s\n  minSyncPeriod: 100ms\n";
 
 fn cluster() -> Cluster {
@@ -61,7 +61,7 @@ fn whatever_others_do_to_our_chains_is_repaired_and_counted() {
         }
         assert_eq!(agent.warned("cannot"), 0, "{}", agent.log());
 
-        // Our own changes are no drift, nor are those of others to chains of their own.
+        // Our own changes are no drift, nor are changes of other programs to their own chains.
         tools.command(&node, "-t nat -N MINE");
         tools.command(&node, "-t nat -A MINE -j RETURN");
         tools.command(&node, "-t nat -I PREROUTING -j MINE");
@@ -163,7 +163,7 @@ fn commands_speak_of_iptables() {
         assert!(agent.log().contains("iptables mode"), "{}", agent.log());
         let explained = ferroxy_with(&node, &tools, &cluster.command(&["explain", "web"]));
         assert!(explained.stdout.contains("programmed in this kernel: yes"), "{explained:?}");
-        // What is printed is what is programmed; the address that node ports answer on is the kernel's to know.
+        // `render` prints exactly the rules that the agent programs.
         let lines = |text: &[String]| -> Vec<String> {
             let mut lines: Vec<String> = text.iter().filter(|line| line.starts_with("-A")).cloned().collect();
             lines.sort();

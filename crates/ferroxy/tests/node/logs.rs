@@ -1,4 +1,4 @@
-//! What the real binary says, where, and in which format.
+//! The log of the real binary: its messages, where they go, and in which format.
 
 use std::fs::File;
 use std::io::{PipeReader, Read, Write};
@@ -11,8 +11,8 @@ use serde_json::Value;
 
 use crate::support::{self, Cluster, DEADLINE, Done, FERROXY, Service, ferroxy, run_arguments, wait_until};
 
-/// Runs the agent with these flags until it serves (nothing is served in its first moments), stops it, and gives what it
-/// said.
+/// Runs the agent with these flags until it serves (nothing is served in its first moments), stops it, and returns its
+/// output.
 fn run(node: &Namespace, flags: &[&str]) -> Done {
     let cluster = Cluster::new();
     let mut command = Command::new(FERROXY);
@@ -130,7 +130,7 @@ fn split_streams_and_buffers() {
     }
 }
 
-/// Everything that a pipe takes.
+/// Fills a pipe. Returns how many bytes fitted.
 fn fill(pipe: &File) -> usize {
     let mut written = 0;
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -141,7 +141,7 @@ fn fill(pipe: &File) -> usize {
     written
 }
 
-/// An agent that says much, to a full and unread pipe.
+/// An agent that logs much, to a full and unread pipe.
 fn run_unread(node: &Namespace, cluster: &Cluster) -> (Child, PipeReader, usize) {
     let (reader, writer) = std::io::pipe().unwrap();
     let writer = File::from(std::os::fd::OwnedFd::from(writer));

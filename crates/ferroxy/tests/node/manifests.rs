@@ -86,7 +86,7 @@ fn a_broken_file_keeps_what_it_last_said() {
     let agent = Agent::start(&node, &cluster);
     cluster.write_text("web.yaml", "apiVersion: v1\nkind: Service\nmetadata: {name: web");
     agent.wait_for("stay in force until it can be read again");
-    // Another file goes on being followed, and the broken one's Service stays.
+    // Other files are still watched, and the Service of the broken file stays.
     cluster.write_service(&service("other", "10.96.0.81", "b1"));
     becomes(&node, "10.96.0.81", B1);
     assert_eq!(endpoint_of(&node, "10.96.0.80").as_deref(), A1);
@@ -172,14 +172,14 @@ fn objects_with_mistakes_stop_no_others() {
     let agent = Agent::start(ka, &cluster);
     assert_eq!(pod_from(&network, "a1", Protocol::Tcp, "10.96.0.80:80"), "a2");
     assert_eq!(pod_from(&network, "ext", Protocol::Tcp, "172.18.0.2:30080"), "a2");
-    // What is right about a Service with a mistake works as well.
+    // The valid parts of a Service with a mistake work as well.
     assert_eq!(pod_from(&network, "a1", Protocol::Tcp, "10.96.0.81:80"), "b1");
     assert_eq!(pod_from(&network, "a1", Protocol::Tcp, "10.96.0.82:80"), "b1");
     for (name, _, words) in mistakes() {
         let warned = |line: &str| line.starts_with('W') && words.iter().all(|word| line.contains(word));
         assert!(agent.log().lines().any(warned), "{name}: no warning with {words:?} in\n{}", agent.log());
     }
-    // They do not become stuck either: later changes arrive.
+    // The mistakes do not block later changes.
     cluster.write_service(&service("late", "10.96.0.99", "b2"));
     agent.settle(ka);
     assert_eq!(pod_from(&network, "a1", Protocol::Tcp, "10.96.0.99:80"), "b2");
@@ -259,7 +259,7 @@ fn node_ports_follow_the_addresses_of_the_host() {
     );
     let answers = |target: &str| ask_from(&network, "ext", Protocol::Tcp, target).to_string();
     assert_eq!(answers("172.18.0.2:30080"), "b1:8080 172.18.0.2");
-    // Of the other family no range is named: there all addresses count, as in the original.
+    // The configuration has no range of the other family: there, all addresses count, as in the original.
     assert_eq!(answers("[fd00:172:18::2]:30080"), "b1:8080 fd00:172:18::2");
 
     let mut connection = ka.connection().unwrap();
@@ -275,10 +275,10 @@ fn node_ports_follow_the_addresses_of_the_host() {
         let ips = || nft(ka, &["list", "set", "ip", "ferroxy", "nodeport-ips"]);
         wait_until("the address is forgotten", DEADLINE, || !ips().contains("172.18.0.77"));
         assert!(ips().contains("172.18.0.2"), "{}", ips());
-        // A packet for it that still comes in is of no node port: it goes back out, to nobody.
+        // A packet that still arrives for this address matches no node port. The node forwards it, and no host answers.
         assert!(["timeout", "unreachable"].contains(&answers("172.18.0.77:30080").as_str()), "round {round}");
     }
-    // An address outside the range is none of ours.
+    // Node ports do not answer at an address outside the range.
     let outside = Address { link, ip: "192.0.2.9".parse().unwrap(), prefix_length: 24 };
     connection.add_address(outside).unwrap();
     agent.settle(ka);
@@ -298,7 +298,7 @@ fn huge(endpoints: std::ops::RangeInclusive<u8>) -> Vec<Value> {
     objects
 }
 
-/// The real dataplane takes the portions of a large Service one by one, and what comes of them is what comes of the whole.
+/// The real dataplane applies the portions of a large Service one by one. The result is the same as that of the whole change.
 #[test]
 fn a_huge_service_arrives_changes_and_goes_in_portions() {
     let Some(node) = support::lonely_node() else { return };

@@ -20,7 +20,7 @@ use ferroxy_source::manifest::read_str;
 
 use crate::support::OwnedTable;
 
-/// The list of the binary, and one line more.
+/// The list of the binary, and one more mode.
 static LIST: LazyLock<Vec<&Mode>> = LazyLock::new(|| MODES.iter().chain([&MEMORY]).collect());
 
 fn modes() -> Modes {
@@ -153,7 +153,7 @@ fn help_describes_every_mode() {
     }
 }
 
-/// A mode says some things before it is opened that its dataplane says afterwards.
+/// Some properties are declared by the mode before it is opened, and again by its dataplane.
 #[test]
 fn a_mode_and_its_dataplane_agree() {
     if !require(&[Capability::NetworkNamespaces, Capability::NfTables]) {

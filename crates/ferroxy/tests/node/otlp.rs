@@ -1,4 +1,4 @@
-//! Traces of changes: a collector gets them from a real agent, and an agent whose collector is gone goes on.
+//! Traces of changes: a collector gets them from a real agent, and an agent without its collector keeps working.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -62,7 +62,7 @@ fn a_change_is_a_trace() {
     let _agent = start(&node, &cluster);
     let is_web = |span: &Value| span["attributes"].to_string().contains("\"k8s.service.name\"");
     let mut turn = 0;
-    // The exporter may begin after any of these changes: there is always another one.
+    // The exporter may begin after any of these changes, so the test makes changes until a trace arrives.
     wait_until("a trace of a change", DEADLINE, || {
         turn += 1;
         cluster.write_service(&web(if turn % 2 == 0 { &["a1"] } else { &["a1", "b1"] }));

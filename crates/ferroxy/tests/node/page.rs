@@ -149,7 +149,7 @@ fn every_path_answers() {
     assert!(refused(&node, &format!("/api/v1/services?{many}"), 400).contains("more than 200"));
 }
 
-/// One code for the command and for the API.
+/// The command and the API share one implementation.
 #[test]
 fn explain_and_trace_answer_as_the_commands_do() {
     // The agent knows the addresses of its host, the commands those of the Node: here they are the same.
@@ -207,7 +207,7 @@ fn a_change_is_seen_as_an_event() {
     assert_eq!((&gone["kind"], &gone["endpoints"]), (&json!("removed"), &json!([3, 0])), "{gone}");
     events.next("status", |status| status["services"]["known"] == 1);
 
-    // Whoever comes back gets what happened meanwhile; what is lost is named.
+    // A client that reconnects gets the entries that it missed, or a message that entries are lost.
     let number = entry["number"].as_u64().unwrap();
     let mut again = Events::open(&node, "/api/v1/events", &format!("Last-Event-ID: {number}\r\n"));
     assert_eq!(again.next("journal", |_| true), gone);
@@ -234,7 +234,7 @@ fn streams_are_limited_and_free_again() {
     });
 }
 
-/// Without a first page that takes long, and without one that is forgotten.
+/// Pages of at most 1,000 Services, which together list every Service once.
 #[test]
 fn ten_thousand_services_come_in_pages() {
     const MANY: usize = 10_000;
@@ -267,7 +267,7 @@ fn ten_thousand_services_come_in_pages() {
     });
 }
 
-/// What `record` stores, `--manifests` reads: explained offline, a Service is the same.
+/// `--manifests` reads the objects that `record` stores: `explain` gives the same result offline.
 #[test]
 fn objects_are_manifests() {
     let Some(node) = support::lonely_node() else { return };

@@ -1,7 +1,8 @@
-//! Probes with real pods: an endpoint that stops answering gets no new connections in any mode and returns; one that flaps, an
-//! unready one, and all at once; UDP clients leave it; and nothing runs while no Service asks.
+//! Probes with real pods: an endpoint that stops answering gets no new connections in any mode, and returns when it answers again.
+//! Endpoints that flap, that are unready, and that fail all at once. UDP clients leave a failed endpoint. Without a Service that asks
+//! for probes, nothing runs.
 //!
-//! Pods always answer on the ports of the Service. What is probed is a port that the tests open and close.
+//! Pods always answer on the ports of the Service. The probes use another port, which the tests open and close.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -22,7 +23,7 @@ use crate::support::{
 
 const WEB: &str = "10.96.0.80:80";
 
-/// So many connections meet every endpoint of a Service.
+/// Enough connections to reach every endpoint of a Service.
 const MANY: usize = 40;
 
 fn web() -> Service {
@@ -49,7 +50,7 @@ fn write(cluster: &Cluster, service: &Service, probe: &str, unready: &[&str]) {
     cluster.write("web.yaml", &objects);
 }
 
-/// The pods that answer many connections; `-` for those that none answers.
+/// The pods that answer many connections; `-` stands for connections without an answer.
 fn answering(network: &Network) -> BTreeSet<String> {
     let ask = |_| match ask_from(network, "a1", Protocol::Tcp, WEB) {
         Answer::Reply(line) => pod_of(&line).to_owned(),
@@ -136,7 +137,7 @@ fn who_stops_answering_is_out_and_comes_back_in_iptables_mode() {
     who_stops_answering_is_out_and_comes_back("iptables");
 }
 
-/// On another machine it is out as well, and the rules do not seem to differ.
+/// On another machine, `explain` also leaves the failed endpoint out, and `diff` finds no difference.
 #[test]
 fn a_bundle_has_the_verdicts() {
     let Some(network) = support::network() else { return };
@@ -154,7 +155,7 @@ fn a_bundle_has_the_verdicts() {
     let path = folder.path().join("bundle.json");
     let bundle = path.to_str().unwrap();
     assert_eq!(ferroxy(ka, &["record", "--file", bundle]).code, 0);
-    // A chain that is not used any more is removed later: as live, and nothing about an endpoint.
+    // An unused chain is removed later. `diff` may report it, live and with the bundle, but no endpoint.
     let live = ferroxy(ka, &cluster.command(&["diff"]));
     let diff = ferroxy(&elsewhere, &["diff", "--bundle", bundle]);
     assert_eq!((diff.code, &diff.stdout), (live.code, &live.stdout), "{}", diff.stderr);
@@ -177,7 +178,7 @@ fn one_that_vanishes_without_a_word_is_out() {
     nft(b1, &["add table inet t; add chain inet t c { type filter hook input priority 0; policy drop; }"]);
     agent.wait_for("endpoint 10.244.2.5:8080/tcp (b1) fails its probe: no answer in time");
     wait_for_answers(&network, &["a2", "b2"]);
-    // UDP without an answer says nothing.
+    // A UDP probe without an answer is neither passed nor failed.
     assert_eq!(agent.said("10.244.2.5:9090/udp"), 0, "{}", agent.log());
     nft(b1, &["delete table inet t"]);
     wait_for_answers(&network, &["a2", "b1", "b2"]);
@@ -304,7 +305,7 @@ fn nothing_runs_while_no_service_asks() {
     wait_for_probes(ka, 2.0);
     cluster.write("web.yaml", &service.objects());
     wait_until("it does not probe any more", DEADLINE, || !probes(&agent));
-    // A wrong value asks for nothing, and says so.
+    // An invalid value starts no probes, and is logged.
     write(&cluster, &service, "icmp", &[]);
     agent.wait_for("metadata.annotations[ferroxy.io/probe]: `icmp` is not a probe");
     assert!(!probes(&agent));

@@ -1,5 +1,5 @@
-//! Traffic that must notice nothing: while the agent restarts, while *other* Services come, change and go, and while it
-//! is killed in the middle of a large change.
+//! Traffic that must not be disturbed: while the agent restarts, while *other* Services come, change and go, and while the
+//! agent is killed in the middle of a large change.
 
 use std::time::{Duration, Instant};
 
@@ -61,15 +61,15 @@ fn a_restart_brings_what_changed_meanwhile_and_nothing_else() {
     assert_eq!(pod_from(&network, "a1", Protocol::Tcp, "10.96.0.81:80"), "b2");
     assert_eq!(pod_from(&network, "a1", Protocol::Tcp, "10.96.0.83:80"), "a2");
     agent.settle(ka);
-    // Its address is of no Service any more: dropped. (Asked last, as it takes the whole timeout.)
+    // The address belongs to no Service any more: packets are dropped. (Checked last, as it takes the whole timeout.)
     assert_eq!(ask_from(&network, "a1", Protocol::Tcp, "10.96.0.82:80").to_string(), "timeout");
     traffic.was_undisturbed();
 }
 
-/// Start after start over the rules of the one before, each with another number of endpoints: chains come, and go when the agent
-/// would tidy. Pods live throughout, so that a pod answers every request. (By hand, with commits as fast as the kernel
-/// takes them and new UDP flows from the node: when a start was one transaction, 8 of 1.9 million flows found no endpoint in 14,369
-/// starts; now none of 2.4 million in 24,040.)
+/// Each start adopts the rules of the start before it and has another number of endpoints, so it adds chains, and tidying removes
+/// chains. The pods keep running, so that a pod answers every request. (Measured by hand, with commits as fast as the kernel takes
+/// them and new UDP flows from the node: when a start was one transaction, 8 of 1.9 million flows found no endpoint in 14,369 starts;
+/// now none of 2.4 million in 24,040.)
 #[test]
 fn starts_over_other_rules_lose_no_connection() {
     const STARTS: usize = 120;
@@ -99,7 +99,7 @@ fn starts_over_other_rules_lose_no_connection() {
     let tidying = Duration::from_millis(20);
     for round in 1..=STARTS {
         let mut dataplane = start(round);
-        // Sooner than the agent does, and late enough for packets on their way.
+        // Tidy sooner than the agent does, but late enough for in-flight packets.
         std::thread::sleep(tidying);
         dataplane.tidy().unwrap();
     }
@@ -152,7 +152,7 @@ fn a_service_that_changes_loses_no_request() {
     cluster.write_service(&web_service());
     let agent = Agent::start(ka, &cluster);
     let traffic = Traffic::every_way_while_endpoints_leave(&network);
-    // Pods come and go as endpoints but all of them live, so that every request is answered.
+    // Pods become endpoints and stop being endpoints, but all of them keep running, so that every request is answered.
     for _ in 0..3 {
         for changed in [
             web_service().endpoints(&["a1"]),
@@ -196,7 +196,7 @@ fn killed_in_the_middle_of_a_large_change() {
         moment.wait(monitor);
         let log = agent.kill();
         assert!(!log.contains("drift repaired"), "its own changes are no drift:\n{log}");
-        // What the kernel has now is some state on the way. The next agent starts from it.
+        // The kernel now has an intermediate state. The next agent starts from that state.
         agent = Agent::start(ka, &cluster);
         let log = agent.log();
         println!("killed after {words}; then{}", log.split_once("endpoints;").unwrap().1.trim_end());
@@ -208,7 +208,7 @@ fn killed_in_the_middle_of_a_large_change() {
 /// When to kill.
 enum Moment {
     After(Duration),
-    /// Of many transactions where the kernel's limits are low, as they are in a user namespace.
+    /// The first of several transactions, if the kernel's limits are low, as in a user namespace.
     FirstChange,
 }
 

@@ -42,7 +42,7 @@ fn netfilter_socket() -> OwnedFd {
     rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, Some(NETFILTER)).unwrap()
 }
 
-/// Of this thread, which was made for one call.
+/// Drops the capabilities of this thread, which was created for one call.
 fn give_up_capabilities() {
     let none = CapabilitySet::empty();
     set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none }).unwrap();
@@ -62,7 +62,7 @@ fn agents_in_different_pid_namespaces_work_one_after_the_other() {
     let cleanup = ferroxy(&node, &["cleanup"]);
     assert_eq!(cleanup.code, 1, "{cleanup:?}");
     assert!(cleanup.stderr.contains("stop it first"), "{cleanup:?}");
-    // One that waits ends as soon as it is asked to.
+    // A waiting agent ends as soon as it gets SIGTERM.
     let log = outside.terminate();
     assert!(log.contains("while waiting: nothing was changed"), "{log}");
     assert_eq!(second.said("in sync"), 0, "{}", second.log());

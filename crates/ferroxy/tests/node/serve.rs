@@ -1,4 +1,4 @@
-//! What the node serves over HTTP, asked by a client that reads the bytes itself: health, health-check node ports,
+//! The HTTP servers of the node, tested by a client that reads the bytes itself: health, health-check node ports,
 //! metrics.
 
 use std::ffi::OsString;
@@ -66,7 +66,7 @@ fn health_check_node_ports_follow_their_service() {
     cluster.write("web.yaml", &balanced("web", 0, 32000, Some("ka")));
     let manifests = format!("--manifests={}", cluster.manifests().display());
     let everywhere = "--nodeport-addresses=0.0.0.0/0";
-    // Health serving is switched off: that is no reason to leave load balancers alone.
+    // Without the health server, health-check node ports must still answer load balancers.
     let without_healthz = "--healthz-bind-address=";
     let flags = ["--proxy-mode=nftables", "--hostname-override=ka", everywhere, without_healthz, &manifests];
     let _agent = Agent::start_with(&ka, flags);
@@ -248,7 +248,7 @@ fn metrics_have_the_names_and_types_of_the_original() {
     assert_eq!(before["kubeproxy_sync_full_proxy_rules_duration_seconds_count{ip_family=\"IPv4\"}"], 1.0);
     let no_local =
         "kubeproxy_sync_proxy_rules_no_local_endpoints_total{ip_family=\"IPv4\",traffic_policy=\"external\"}";
-    // It has no address from outside, so nobody can be missing an endpoint.
+    // The Service has no external address, so external traffic cannot lack a local endpoint.
     assert_eq!(before[no_local], 0.0);
     assert!(before["ferroxy_kernel_messages_total"] > 100.0 && before["ferroxy_ready"] == 1.0);
 
@@ -312,7 +312,7 @@ fn garbage_and_silence_hurt_nobody_else() {
     let Some(ka) = support::lonely_node() else { return };
     let cluster = Cluster::new();
     let agent = Agent::start(&ka, &cluster);
-    // As many connections as an address may have, and not a word.
+    // As many connections as one address may have, all silent.
     let address: SocketAddr = HEALTHZ.parse().unwrap();
     let silent: Vec<TcpStream> =
         ka.run(|| (0..32).map(|_| TcpStream::connect(address).unwrap()).collect()).unwrap();
@@ -320,11 +320,11 @@ fn garbage_and_silence_hurt_nobody_else() {
     let endless = format!("GET /healthz HTTP/1.1\r\nX: {}", "x".repeat(100_000));
     assert_eq!(request(&ka, HEALTHZ, &endless).unwrap().code, 431);
     assert_eq!(code(&ka, HEALTHZ, "/healthz"), Some(200));
-    // And more of them than may be open; `flood.rs` has worse.
+    // More connections than one address may have; `flood.rs` opens even more.
     let more: Vec<TcpStream> =
         ka.run(|| (0..64).map(|_| TcpStream::connect(address).unwrap()).collect()).unwrap();
     assert_eq!(code(&ka, HEALTHZ, "/healthz"), Some(200));
-    // One that has been answered, and then has nothing more to say, is closed as well.
+    // A connection that is idle after its answer is closed as well.
     let closed = ka.run(|| {
         let mut idle = TcpStream::connect(METRICS).unwrap();
         idle.set_read_timeout(Some(DEADLINE)).unwrap();
@@ -399,7 +399,7 @@ fn profiles_are_there_for_those_who_ask_for_them() {
         stream.read_to_end(&mut said).unwrap();
         said
     };
-    // On a busy machine the agent may hardly run while one is recorded.
+    // On a busy machine, the agent may hardly run while a profile is recorded.
     wait_until("the program is named in a profile", DEADLINE, || {
         let profile = ka.run(profile).unwrap();
         assert!(profile.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&profile));
@@ -416,7 +416,7 @@ fn profiles_are_there_for_those_who_ask_for_them() {
     };
     assert_eq!(put("loud").code, 400);
     assert_eq!((put("4").code, code(&ka, METRICS, "/debug/flags/v")), (200, Some(405)));
-    // At that level it tells which ports it opens.
+    // At that level, the agent logs the ports that it opens.
     cluster.write("web.yaml", &balanced("web", 0, 32000, Some("ka")));
     agent.wait_for("health-check node port 0.0.0.0:32000 of default/web is open");
     assert_eq!(code(&ka, METRICS, "/healthz"), Some(200), "the profiler's signals hurt nobody");

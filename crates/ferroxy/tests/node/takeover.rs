@@ -1,5 +1,5 @@
 //! Taking over from kube-proxy: the rules it made for a cluster (as recorded in the corpus) are in the kernel and carry
-//! traffic when Ferroxy starts. Nobody's connection may notice, nothing of it may be left, and nothing else may go.
+//! traffic when Ferroxy starts. No connection may break, no rule of kube-proxy may be left, and no other rule may go.
 
 use std::fs;
 use std::path::Path;
@@ -22,7 +22,7 @@ use crate::support::{
 const NFT_VARIANT: [&str; 2] = ["iptables-nft", "ip6tables-nft"];
 const LEGACY_VARIANT: [&str; 2] = ["iptables-legacy", "ip6tables-legacy"];
 
-/// What another program has in the same tables. (The counters of a rule that no packet meets.)
+/// Rules of another program in the same tables. (No packet meets the rules with counters.)
 const FOREIGN: &str = "\
 *nat
 :MINE - [0:0]
@@ -60,13 +60,13 @@ impl Cluster {
         cluster
     }
 
-    /// From the next start on, in this mode.
+    /// Selects the mode from the next start on.
     fn run_in(&self, mode: &str) {
         let config = on_echo_port(&support::configured("dual-stack", mode));
         fs::write(self.path("config.yaml"), config).unwrap();
     }
 
-    /// From the next start on, with this `iptables.program`.
+    /// Selects `iptables.program` from the next start on.
     fn written_by(&self, program: &str) {
         let config = fs::read_to_string(self.path("config.yaml")).unwrap();
         let (before, after) = config.split_once("iptables:\n").unwrap();
@@ -84,12 +84,12 @@ impl Cluster {
         self.folder.path().join(file)
     }
 
-    /// What the original's nftables mode made.
+    /// Installs the rules of the original's nftables mode.
     fn install_nftables(&self, node: &Namespace) {
         nft(node, &[Path::new("-f"), &self.path("nftables.rules")]);
     }
 
-    /// What the original's iptables mode made, beside what there is.
+    /// Adds the rules of the original's iptables mode to the existing ones.
     fn install_iptables(&self, node: &Namespace, variant: [&str; 2]) {
         let text = fs::read_to_string(self.path("iptables.rules")).unwrap();
         let (v4, v6) = text.split_once("# ip6tables-save\n").unwrap();
@@ -107,13 +107,13 @@ fn on_echo_port(text: &str) -> String {
         ("port: 80,", "port: 7,"),
         ("port: 80}", "port: 7}"),
         ("targetPort: 80,", "targetPort: 7,"),
-        // The counters it names are objects of their own, which restoring the rules does not make.
+        // Counters that the rules name are separate objects. Restoring the rules does not create them.
         (" -m nfacct --nfacct-name  localhost_nps_accepted_pkts", ""),
         (" -m nfacct --nfacct-name  ct_state_invalid_dropped_pkts", ""),
     ] {
         text = text.replace(recorded, echo);
     }
-    // Often enough to see within a test that something came back.
+    // Often enough for a test to see if a removed rule comes back.
     for mode in ["nftables:\n", "iptables:\n"] {
         text = text.replace(mode, &format!("{mode}  syncPeriod: 1s\n  minSyncPeriod: 0s\n"));
     }
@@ -131,7 +131,7 @@ fn saved(node: &Namespace, variant: [&str; 2]) -> Vec<String> {
     text.lines().filter(is_content).map(|line| line.split(" [").next().unwrap().to_owned()).collect()
 }
 
-/// What the foreign rules that no packet meets have counted.
+/// The counters of the foreign rules that no packet meets.
 fn counted(node: &Namespace, variant: [&str; 2]) -> Vec<String> {
     let save = |tool: &str| {
         let mut command = Command::new(format!("{tool}-save"));
@@ -144,7 +144,7 @@ fn counted(node: &Namespace, variant: [&str; 2]) -> Vec<String> {
     variant.map(save).concat()
 }
 
-/// The same without what belongs to the kubelet, and is therefore left.
+/// The same without the chains and rules of the kubelet, which are left.
 fn without_kubelets(lines: Vec<String>) -> Vec<String> {
     lines.into_iter().filter(|line| !line.contains("KUBE-FIREWALL")).collect()
 }
@@ -181,12 +181,12 @@ impl Traffic {
             LongConnection::open(from, target.parse().unwrap(), interval, ANSWER).unwrap()
         };
         let traffic = Traffic { loads: ways.map(load).into(), connections: ways.map(connection).into() };
-        // Some of it before anything happens.
+        // Some traffic must flow before anything happens.
         traffic.wait_for_more(10);
         traffic
     }
 
-    /// Waits until there was so much more on every way.
+    /// Waits until every way has made `count` more requests.
     fn wait_for_more(&self, count: usize) {
         let done = || {
             let loads = self.loads.iter().map(|(_, load)| load.done());
@@ -280,7 +280,7 @@ fn clean_up(node: &Namespace, arguments: &[&str]) -> Agent {
     Agent::spawn_as(node, command, arguments)
 }
 
-/// Back to kube-proxy: our rules serve until its rules do, then ours go and its stay.
+/// Rollback to kube-proxy: our rules serve until kube-proxy's rules do. Then ours are removed and kube-proxy's stay.
 fn back(install: impl FnOnce(&Cluster, &Namespace)) {
     let Some(network) = support::network() else { return };
     let ka = network.namespace("ka").unwrap();
@@ -320,7 +320,7 @@ fn back_to_iptables_mode_with_the_legacy_variant() {
     back(|cluster, ka| cluster.install_iptables(ka, LEGACY_VARIANT));
 }
 
-/// Chains and sets without rules are what kube-proxy makes first: they serve nobody.
+/// kube-proxy first creates chains and sets without rules, which serve no traffic.
 #[test]
 fn nothing_goes_before_kube_proxy_serves() {
     let Some(node) = support::lonely_node() else { return };
@@ -342,7 +342,7 @@ fn nothing_goes_before_kube_proxy_serves() {
     assert!(nft(&node, &["list tables"]).contains("table ip ferroxy"));
 }
 
-/// kube-proxy changes rules of the same names itself.
+/// kube-proxy itself changes the rules that have the same names.
 #[test]
 fn rules_that_have_the_same_names_in_both_stay() {
     let Some(node) = support::lonely_node() else { return };
@@ -357,8 +357,8 @@ fn rules_that_have_the_same_names_in_both_stay() {
     cleanup.terminate();
 }
 
-/// In the same mode the rules are the same: what differs is sent, and nobody notices. Nor does anybody when the host's tools go on
-/// with rules that Ferroxy wrote, and Ferroxy with those of the tools.
+/// In the same mode the rules are the same: only the difference is sent, and no connection breaks. Nor does one break when the host's
+/// tools continue with rules that Ferroxy wrote, or Ferroxy with rules that the tools wrote.
 #[test]
 fn from_iptables_mode_to_iptables_mode_with_either_writer() {
     for (tools, variant) in [(Iptables::nft(), NFT_VARIANT), (Iptables::legacy(), LEGACY_VARIANT)] {
@@ -367,7 +367,7 @@ fn from_iptables_mode_to_iptables_mode_with_either_writer() {
         let cluster = Cluster::new();
         install_foreign(ka, variant);
         let (foreign, counters) = (saved(ka, variant), counted(ka, variant));
-        // The nft variant of 1.8.9 restores none for IPv6.
+        // The nft variant of 1.8.9 restores no counters for IPv6.
         assert_eq!(counters[..2], ["[7:700]", "[8:800]"]);
         cluster.install_iptables(ka, variant);
         let traffic = Traffic::start(&network);
@@ -382,7 +382,7 @@ fn from_iptables_mode_to_iptables_mode_with_either_writer() {
             assert!(foreign.iter().all(|line| left.contains(line)), "{left:?}");
             assert_eq!(counted(ka, variant), counters, "{program}");
         }
-        // Each goes on with what the other wrote: a node port that comes, and goes again.
+        // Each writer continues with the rules of the other one: a node port changes, and changes back.
         let objects = fs::read_to_string(cluster.path("objects.yaml")).unwrap();
         for (program, port) in [("builtin", "30081"), ("tool", "30082"), ("builtin", "30080")] {
             fs::write(cluster.path("objects.yaml"), objects.replace("30080", port)).unwrap();
@@ -413,7 +413,7 @@ fn from_nftables_mode_to_iptables_mode() {
     traffic.was_undisturbed();
 }
 
-/// Ferroxy's own modes follow one another as well, there and back.
+/// Ferroxy also takes over from Ferroxy in another mode, there and back.
 #[test]
 fn from_one_mode_of_ours_to_another() {
     for (tools, variant) in [(Iptables::nft(), NFT_VARIANT), (Iptables::legacy(), LEGACY_VARIANT)] {
@@ -441,7 +441,7 @@ fn from_one_mode_of_ours_to_another() {
     }
 }
 
-/// All cases of the corpus, without traffic: whatever kube-proxy makes, nothing of it stays and the rest does.
+/// All cases of the corpus, without traffic: all rules of kube-proxy are removed, all other rules stay.
 #[test]
 fn every_recorded_ruleset_goes() {
     let Some(node) = support::lonely_node() else { return };
@@ -451,7 +451,7 @@ fn every_recorded_ruleset_goes() {
         for case in conformance::cases().unwrap() {
             let rules = on_echo_port(&fs::read_to_string(case.folder.join("iptables.rules")).unwrap());
             let (v4, v6) = rules.split_once("# ip6tables-save\n").unwrap();
-            // Kept once, so that the next case does not find it: what the kubelet shares with kube-proxy.
+            // The jumps to KUBE-FIREWALL are also the kubelet's and would stay, so they must not be restored.
             let kube_firewall_jumps = |text: &str| -> String {
                 let kept = text.lines().filter(|line| !line.contains("-j KUBE-FIREWALL"));
                 kept.map(|line| format!("{line}\n")).collect()
@@ -466,8 +466,8 @@ fn every_recorded_ruleset_goes() {
     }
 }
 
-/// Its ipvs mode has chains of its own, whose rules refer to sets. (What else it makes, few kernels of test machines
-/// have: `vm/takeover.rs`.)
+/// kube-proxy's ipvs mode has chains of its own, whose rules refer to sets. (Its other objects need IPVS, which few
+/// kernels of test machines have: `vm/takeover.rs`.)
 #[test]
 fn every_recorded_chain_and_set_of_ipvs_mode_goes() {
     for variant in [NFT_VARIANT, LEGACY_VARIANT] {
@@ -481,7 +481,7 @@ fn every_recorded_chain_and_set_of_ipvs_mode_goes() {
             // Not every case was recorded in every mode.
             let Ok(recorded) = RecordedIpvs::read(&case.folder) else { continue };
             restore(&node, "ipset", &recorded.sets);
-            // A match of IPVS, which not every kernel has.
+            // Rules with the `ipvs` match need IPVS, which not every kernel has.
             let without_ipvs = |rules: &str| -> String {
                 let lines = rules.lines().filter(|line| !line.contains("-m ipvs "));
                 lines.map(|line| format!("{line}\n")).collect()
@@ -614,7 +614,7 @@ fn a_kube_proxy_that_still_runs_is_logged_once() {
     assert_eq!(agent.said("drift"), 0, "{}", agent.log());
 }
 
-/// What cannot be seen may be what kube-proxy's rules are there for.
+/// kube-proxy's rules may serve Services of a manifest that cannot be read.
 #[test]
 fn nothing_goes_while_manifests_are_broken() {
     let Some(node) = support::lonely_node() else { return };

@@ -1,5 +1,5 @@
-//! Traffic of Services, counted by the kernel with real packets: every way through this node once, in both families, and
-//! none of it twice.
+//! Traffic of Services, counted by the kernel with real packets: traffic on every way through this node is counted once,
+//! in both families.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -9,13 +9,13 @@ use ferroxy_lab::{Answer, Namespace, Network, PodServer, Protocol};
 use crate::support::web::metrics;
 use crate::support::{self, Agent, Cluster, DEADLINE, Service, ask_from, run_arguments, wait_until};
 
-/// How often everybody asks.
+/// How many requests each client sends.
 const TIMES: u64 = 5;
 
 /// This node's own addresses: an endpoint on the host's network.
 const HOST: [&str; 2] = ["172.18.0.2", "fd00:172:18::2"];
 
-/// A way through this node: who asks, through what, and who answers.
+/// A way through this node: the client, the frontend, and the endpoints that may answer.
 struct Way {
     name: &'static str,
     from: &'static str,
@@ -90,7 +90,7 @@ fn arguments(cluster: &Cluster, more: &[&str]) -> Vec<OsString> {
     run_arguments(&cluster.manifests(), &cluster.config()).into_iter().chain(more).collect()
 }
 
-/// Of one Service port; `None` while nothing was counted.
+/// A counter of one Service port; `None` while nothing was counted.
 fn of_service(metrics: &Metrics, name: &str, port: &str, what: &str, direction: &str) -> Option<f64> {
     let direction = if direction.is_empty() { String::new() } else { format!(",direction=\"{direction}\"") };
     let labels = format!("namespace=\"default\",service=\"{name}\",port=\"{port}\"{direction}");
@@ -124,12 +124,12 @@ fn everything_is_counted_once_on_every_way() {
         };
         assert_eq!(of("udp-53", "connections", ""), times, "{}", way.name);
         for direction in ["received", "sent"] {
-            // A question and an answer are a packet each.
+            // A request and its answer are a packet each.
             assert_eq!(of("udp-53", "packets", direction), times, "{}: {direction}", way.name);
             let bytes = of("udp-53", "bytes", direction) / times;
             assert!((39.0..200.0).contains(&bytes), "{}: {bytes} bytes {direction} each", way.name);
-            // Beginning and end of a connection are at least three packets each way, and with the answer hardly more
-            // than five: twice would be too many.
+            // A connection takes at least three packets each way to open and close, and with the answer hardly more than
+            // five. If they were counted twice, there would be too many.
             let packets = of("tcp-80", "packets", direction) / times;
             assert!((2.0..6.0).contains(&packets), "{}: {packets} packets {direction} each", way.name);
             let size = of("tcp-80", "bytes", direction) / of("tcp-80", "packets", direction);
@@ -164,7 +164,7 @@ fn the_number_of_series_is_bounded() {
             |name: &&String| name.starts_with("ferroxy_service_") || name.starts_with("ferroxy_endpoint_");
         metrics.keys().filter(of_traffic).count()
     };
-    // Three Services, and an endpoint in each family for each of them: five series for every one of these.
+    // Three Services and six endpoints (one for each Service and family) have five series each; ten are shown.
     wait_until("all of it is counted", DEADLINE, || metrics(ka)["ferroxy_traffic_left_out_series"] == 35.0);
     assert_eq!(shown(&metrics(ka)), 10);
 }
@@ -196,7 +196,7 @@ fn counting_goes_on_after_a_restart_and_ends_when_it_is_not_wanted() {
     way.ask(&network, Protocol::Udp);
 }
 
-/// Connections, sessions and datagrams as above; TCP packets are not a proxy's to see, and bytes are those of the data.
+/// Connections, sessions and datagrams as above. A proxy cannot see TCP packets, and counts only bytes of payload.
 #[test]
 fn a_proxy_counts_what_it_moves() {
     let Some(network) = support::network() else { return };

@@ -1,7 +1,7 @@
-//! UDP clients that keep their socket, with real packets: they leave an endpoint that is gone, keep one that still serves,
-//! and find a Service that came after their first datagram. No other connection is touched.
+//! UDP clients that keep their socket, with real packets: they leave a removed endpoint, keep an endpoint that still serves,
+//! and find a Service that was created after their first datagram. No other connection is touched.
 //!
-//! Without the sweep of `agent/sweep.rs` the kernel would go on as each connection began, for as long as its client sends.
+//! Without the sweep of `agent/sweep.rs`, the kernel would treat a connection as it began, for as long as its client sends.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
@@ -94,13 +94,13 @@ impl Client {
         wait_until(&format!("{} reaches {pod}", self.way), DEADLINE, || self.ask().as_deref() == Some(pod));
     }
 
-    /// Goes on sending until nobody answers.
+    /// Goes on sending until no pod answers.
     fn reaches_nobody(&self) {
         wait_until(&format!("{} reaches nobody", self.way), DEADLINE, || self.ask().is_none());
     }
 
-    /// Its connection in a node's table. (A pod's or client's address is its own as long as nobody masquerades it, and
-    /// the original tuple is never masqueraded.)
+    /// The client's connection in a node's table. (Masquerading never changes the original tuple, so the tuple has the
+    /// client's own port.)
     fn connection(&self, node: &Namespace) -> Option<Entry> {
         let (port, target) = (self.socket.local_addr().unwrap().port(), self.socket.peer_addr().unwrap());
         let is_its =
@@ -143,7 +143,7 @@ fn clients_leave_an_endpoint_that_is_gone_and_nobody_else_moves() {
         .map(|(from, target)| Client::new(&network, from, target));
     bystanders.iter().for_each(|client| client.reaches("b1"));
     let before = bystanders.each_ref().map(|client| client.connection_id(ka));
-    // TCP of the very Service stays with its endpoint too: pods that leave finish what they do.
+    // TCP connections to the same Service also stay with their endpoint: a pod that is removed finishes its connections.
     let echo: SocketAddr = "10.96.0.80:7".parse().unwrap();
     let (pause, timeout) = (Duration::from_millis(10), ANSWER);
     let tcp = LongConnection::open(network.namespace("a1").unwrap(), echo, pause, timeout).unwrap();
@@ -172,7 +172,7 @@ fn an_endpoint_that_still_serves_keeps_its_clients() {
         json!({ "ready": false, "serving": true, "terminating": false }),
         json!({ "ready": false, "serving": true, "terminating": true }),
     );
-    // Ready for new clients, whatever its pod says of itself: `publishNotReadyAddresses`.
+    // Ready for new clients although its pod is not ready: `publishNotReadyAddresses`.
     let published = json!({ "ready": true, "serving": false, "terminating": false });
     write(&cluster, &dns().endpoints(&["b1"]), &[]);
     let agent = Agent::start(ka, &cluster);
@@ -182,7 +182,7 @@ fn an_endpoint_that_still_serves_keeps_its_clients() {
 
     let (mut current, mut next) = ("a2", "b2");
     for conditions in [unready, leaving, published, json!({ "ready": true })] {
-        // Another endpoint goes at the same time: when its client has moved, the sweep has been.
+        // Another endpoint is removed at the same time: once its client has moved, the sweep has run.
         let both = |pod| dns().endpoints(&["b1", pod]);
         write(&cluster, &both(current), &[]);
         agent.settle(ka);
@@ -199,7 +199,7 @@ fn an_endpoint_that_still_serves_keeps_its_clients() {
     stays.reaches("b2");
 }
 
-/// A client that this pod answers: one of two does.
+/// A client that this pod answers, which is one of two endpoints.
 fn meet(network: &Network, target: &str, pod: &str) -> Client {
     for _ in 0..200 {
         let client = Client::new(network, "a1", target);
@@ -242,7 +242,7 @@ fn a_restart_of_the_agent_cuts_nobody() {
     let ids: Vec<u32> = clients.iter().map(|client| client.connection_id(ka)).collect();
     drop(agent.terminate());
 
-    // One whose endpoint goes while no agent is there: when it has moved, the first sweep has been.
+    // The endpoint of this client is removed while no agent runs. Once the client has moved, the first sweep has run.
     let moves = Client::new(&network, "a1", "10.96.0.81:53");
     moves.reaches("b1");
     cluster.write_service(&other().endpoints(&["b2"]));
@@ -260,8 +260,8 @@ fn a_restart_of_the_agent_cuts_nobody() {
     );
 }
 
-/// Ways on which a datagram gets into the node's table though there is no Service. (Unused addresses of the cluster's range
-/// are dropped before.)
+/// Ways on which the node tracks a datagram although there is no Service. (Datagrams to unused addresses of the Service
+/// range are dropped before.)
 const OPEN_WAYS: [(&str, &str); 4] = [
     ("a1", "203.0.113.80:53"),
     ("ext", "172.18.0.2:30053"),
@@ -288,7 +288,7 @@ fn a_client_that_sent_before_the_service_was_there_finds_it() {
     write(&cluster, &dns().endpoints(&["b1"]), &[]);
     clients.iter().for_each(|client| client.reaches("b1"));
 
-    // As a Service without endpoints first.
+    // The Service returns, at first without endpoints.
     cluster.remove("dns.yaml");
     clients.iter().for_each(Client::reaches_nobody);
     agent.settle(ka);
@@ -300,7 +300,7 @@ fn a_client_that_sent_before_the_service_was_there_finds_it() {
     clients.iter().for_each(|client| client.reaches("b2"));
 }
 
-/// A foreign rule that makes the kernel track connections without any of ours.
+/// Adds a rule of another program that makes the kernel track connections without any rule of ours.
 fn track_connections(node: &Namespace) {
     nft(node, &["add table inet t; add chain inet t c { type filter hook prerouting priority 0; }"]);
     nft(node, &["add rule inet t c ct state invalid drop"]);
@@ -327,7 +327,7 @@ fn a_client_that_sent_while_the_rules_were_missing_finds_the_service() {
     write(&cluster, &dns().endpoints(&["b1"]), &[]);
     track_connections(ka);
     let agent = Agent::start(ka, &cluster);
-    // As if the node were too busy to let it repair them at once.
+    // As if the node were too busy for the agent to repair the tables at once.
     agent.signal(Signal::STOP);
     nft(ka, &["delete table ip ferroxy; delete table ip6 ferroxy"]);
     let clients = OPEN_WAYS.map(|(from, target)| Client::new(&network, from, target));
@@ -347,7 +347,7 @@ fn a_service_that_goes_takes_its_connections_and_one_that_is_renamed_keeps_them(
     clients.iter().for_each(|client| client.reaches("b1"));
     let ids: Vec<u32> = clients.iter().map(|client| client.connection_id(ka)).collect();
 
-    // In one file, so that the one comes as the other goes.
+    // In one file, so that the new name appears when the old one disappears.
     let renamed = Service { name: "names".into(), ..dns().endpoints(&["b1", "b2"]) };
     write(&cluster, &renamed, &[]);
     agent.settle(ka);

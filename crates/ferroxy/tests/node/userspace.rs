@@ -78,8 +78,8 @@ fn the_chains_of_the_original_lead_to_the_proxy() {
     assert_eq!(tools.rules(ka), before);
 }
 
-/// kube-proxy up to 1.25 has chains of these names, so they stay until it is known that it serves by other rules. Later versions never
-/// remove them, and they would lead to ports without a listener.
+/// kube-proxy up to 1.25 has chains of these names, so they stay until kube-proxy is known to serve by other rules. Later versions
+/// never remove these chains, which would lead to ports without a listener.
 #[test]
 fn the_chains_of_the_original_go_when_kube_proxy_serves_by_others() {
     let Some(network) = support::network() else { return };
@@ -154,7 +154,7 @@ fn the_chains_of_the_original_serve_ipv6() {
     }
 }
 
-/// No client is accepted and left without an answer, and none is held by a socket that nothing serves.
+/// No client is accepted and left without an answer, and none waits in the queue of a socket that nothing serves.
 #[test]
 fn without_endpoints_clients_are_refused_and_the_node_port_is_closed() {
     let Some(network) = support::network() else { return };
@@ -167,7 +167,7 @@ fn without_endpoints_clients_are_refused_and_the_node_port_is_closed() {
         serves_every_way(&network);
         cluster.write_service(&web_service().endpoints(&[]));
         for (from, protocol, target) in WAYS {
-            // The node's own datagrams are refused by the rules at once, with an error that the lab does not tell from a drop.
+            // The rules refuse the node's own datagrams at once, with an error that the lab cannot distinguish from a drop.
             if (from, protocol, settings) == ("ka", Protocol::Udp, "{}") {
                 continue;
             }
@@ -175,7 +175,7 @@ fn without_endpoints_clients_are_refused_and_the_node_port_is_closed() {
             wait_until(&what, DEADLINE, || ask_from(&network, from, protocol, target) == Answer::Refused);
         }
         assert_eq!(ask_from(&network, "ka", Protocol::Tcp, "127.0.0.1:30080"), Answer::Refused, "{settings}");
-        // The rules of the original lead from ::1 to an address of the node, where the kernel resets nobody that is ::1.
+        // The rules of the original lead from ::1 to an address of the node. There, the kernel sends no reset to ::1.
         if settings != "{rules: iptables}" {
             assert_eq!(ask_from(&network, "ka", Protocol::Tcp, "[::1]:30080"), Answer::Refused, "{settings}");
         }
@@ -282,7 +282,7 @@ fn without_privileges_node_ports_are_served_and_a_warning_says_so() {
     agent.terminate();
 }
 
-/// With annotations, which `Service` has no field for.
+/// Writes a Service with annotations, for which `Service` has no field.
 fn write_annotated(cluster: &Cluster, service: &Service, annotations: serde_json::Value) {
     let mut objects = service.objects();
     objects[0]["metadata"]["annotations"] = annotations;
@@ -310,7 +310,7 @@ fn a_connection_is_held_until_a_pod_is_ready() {
     agent.terminate();
 }
 
-/// An endpoint that refuses costs a client nothing but a retry.
+/// If an endpoint refuses a connection, the client only waits for a retry.
 #[test]
 fn a_failed_dial_goes_to_the_next_endpoint() {
     let Some(network) = support::network() else { return };
@@ -365,7 +365,7 @@ impl Systemd {
         Agent::spawn_as(node, command, run_arguments(&cluster.manifests(), &cluster.config()))
     }
 
-    /// Does what the messages so far ask for.
+    /// Handles the messages received so far.
     fn listen(&mut self) {
         let mut bytes = [0; 1024];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(64))];
@@ -400,7 +400,7 @@ impl Systemd {
     }
 }
 
-/// Clients that come while no process runs wait, and the next one serves them.
+/// Clients that connect while no process runs wait, and the next process serves them.
 #[test]
 fn systemd_keeps_the_listening_sockets_through_a_kill() {
     let Some(network) = support::network() else { return };
@@ -409,7 +409,7 @@ fn systemd_keeps_the_listening_sockets_through_a_kill() {
     let mut systemd = Systemd::new();
     let first = systemd.start(ka, &cluster);
     let node_port = |kept: &[(String, OwnedFd)]| kept.iter().any(|(name, _)| name.ends_with("0.0.0.0_30080"));
-    // It reads all the time: few messages fit into its queue.
+    // The fake systemd reads all the time, because only few messages fit into its queue.
     systemd.wait_for("the sockets are stored", |kept| first.said("in sync") > 0 && node_port(kept));
     first.kill();
     thread::scope(|scope| {
@@ -425,7 +425,7 @@ fn systemd_keeps_the_listening_sockets_through_a_kill() {
         systemd.wait_for("it starts", |_| second.said("in sync") > 0 && second.said("systemd kept") > 0);
         clients.into_iter().for_each(|it| drop(it.join().unwrap()));
         serves_every_way(&network);
-        // What is closed is not kept: a client would wait for nothing.
+        // Closed sockets are not kept: a client would wait there without an answer.
         cluster.remove("web.yaml");
         systemd.wait_for("the node port is forgotten", |kept| !node_port(kept));
         let closed = || ask_from(&network, "ext", Protocol::Tcp, "172.18.0.2:30080") == Answer::Refused;

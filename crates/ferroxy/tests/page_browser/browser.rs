@@ -17,7 +17,7 @@ use tempfile::TempDir;
 /// The smaller one first.
 const PROGRAMS: [&str; 3] = ["chromium-headless-shell", "chromium", "google-chrome"];
 
-/// Between two looks at a page that is not yet as expected.
+/// The pause between two checks of a page that is not yet as expected.
 const POLL: Duration = Duration::from_millis(30);
 
 /// One browser at a time: several would only take processors and memory from each other.
@@ -38,8 +38,8 @@ pub struct Browser {
     _alone: MutexGuard<'static, ()>,
 }
 
-/// In the namespace of an agent, whose loopback address it opens. `None` if this machine has no Chromium (prints a message;
-/// fails in CI).
+/// Starts a browser in the namespace of an agent, whose loopback address it opens. `None` if this machine has no Chromium
+/// (prints a message; fails in CI).
 pub fn open(node: &Namespace) -> Option<Browser> {
     let Some(program) = find() else {
         skip("no Chromium (as root, scripts/ensure-tools installs it)");
@@ -94,7 +94,7 @@ fn start(program: &Path, profile: &Path) -> Child {
     // The browser's own sandbox needs privileges that a test may not have; all it opens is our page.
     command.args(["--headless", "--no-sandbox", "--remote-debugging-pipe", "--disable-gpu"]);
     command.args(["--disable-dev-shm-usage", "--hide-scrollbars", "--no-first-run", "--lang=en"]);
-    // It must not look for updates and accounts: a namespace has no route to them, and the attempts take time.
+    // The browser must not look for updates and accounts: a namespace has no route to their servers, and the attempts take time.
     command.args(["--disable-quic", "--disable-background-networking", "--disable-component-update"]);
     command.args(["--disable-sync", "--disable-default-apps", "--disable-extensions", "--mute-audio"]);
     command.arg(format!("--user-data-dir={}", profile.display())).env("HOME", profile).env("TZ", "UTC");
@@ -128,7 +128,7 @@ impl Browser {
         }
     }
 
-    /// Keeps requests and what must not happen. Requests that fail are no faults: tests make them fail.
+    /// Records requests and faults. Requests that fail are no faults: tests make them fail.
     fn record(&mut self, event: &Value) {
         let parameters = &event["params"];
         if event["method"] == "Network.requestWillBeSent" {
@@ -151,7 +151,7 @@ impl Browser {
         assert!(answer["errorText"].is_null(), "{url}: {answer}");
     }
 
-    /// The value of an expression; of what it promises, if it is a promise.
+    /// The value of an expression. If it is a promise, the value that it resolves to.
     pub fn js(&mut self, expression: &str) -> Value {
         let mut parameters = json!({ "expression": expression, "awaitPromise": true, "returnByValue": true });
         // The policy of the page is in force for the expression, too.
@@ -161,7 +161,7 @@ impl Browser {
         answer["result"]["value"].clone()
     }
 
-    /// Waits until an expression is true. One that cannot be evaluated yet is not; after a fault none ever is.
+    /// Waits until an expression is true. An expression that throws counts as false. Panics after a fault.
     pub fn wait(&mut self, expression: &str) {
         let end = Instant::now() + PATIENCE;
         let attempt =
@@ -215,7 +215,7 @@ impl Browser {
         }
     }
 
-    /// Into what has the focus.
+    /// Types into the element that has the focus.
     pub fn write(&mut self, text: &str) {
         self.call("Input.insertText", json!({ "text": text }));
     }
@@ -242,7 +242,7 @@ impl Browser {
         self.call("Emulation.setTouchEmulationEnabled", json!({ "enabled": width < 700 }));
     }
 
-    /// What the operating system prefers.
+    /// Emulates the colour scheme that the operating system prefers.
     pub fn prefer(&mut self, scheme: &str) {
         let features = json!([{ "name": "prefers-color-scheme", "value": scheme }]);
         self.call("Emulation.setEmulatedMedia", json!({ "features": features }));
@@ -260,7 +260,7 @@ impl Browser {
         fs::write(docs.join(format!("page-{name}.png")), bytes).unwrap();
     }
 
-    /// Whatever can be operated and has no name, of all that assistive technology sees.
+    /// Elements without a name, of all that can be operated and that assistive technology sees.
     pub fn nameless(&mut self) -> Vec<String> {
         let tree = self.call("Accessibility.getFullAXTree", json!({}));
         let operable = ["button", "link", "textbox", "searchbox", "combobox", "grid", "table", "dialog"];
@@ -271,7 +271,7 @@ impl Browser {
         tree["nodes"].as_array().unwrap().iter().filter(is_nameless).map(ToString::to_string).collect()
     }
 
-    /// Seconds of processor time that the page's thread has used: also on a busy machine that of the page alone.
+    /// Seconds of processor time that the page's thread has used. Other load on the machine does not count.
     pub fn processor_time(&mut self) -> f64 {
         self.call("Performance.enable", json!({ "timeDomain": "threadTicks" }));
         let metrics = self.call("Performance.getMetrics", json!({}));
@@ -286,7 +286,7 @@ impl Browser {
         self.requests.iter().filter(|url| url.contains(part)).count()
     }
 
-    /// The faults until now, which are forgotten with this.
+    /// Returns the faults so far, and clears them.
     pub fn take_faults(&mut self) -> Vec<String> {
         // Events come before the answer to a later call.
         self.js("1");

@@ -1,4 +1,4 @@
-//! What the page shows when something is wrong: no agent, no token, too many streams, no Service.
+//! Errors that the page shows: no agent, no token, too many streams, no Service.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -17,7 +17,7 @@ fn the_agent_goes_and_comes_back() {
     browser.wait_for_text("#banner", "The agent does not answer");
     browser.wait_for_text("#banner", "may be outdated");
     assert_eq!(browser.text("#live"), "Reconnecting");
-    // What was known is still there, and is marked.
+    // The last known Services are still shown, and marked as stale.
     loaded(&mut browser, shop::SERVICES);
     assert_ne!(browser.js("getComputedStyle(document.getElementById('view-services')).filter"), "none");
     cluster.write("more.yaml", &support::Service::new("more", &["10.96.0.99"]).objects());
@@ -44,11 +44,11 @@ fn a_token_is_asked_for_and_kept() {
     browser.write("open-sesame-open-sesame");
     browser.press("Enter");
     browser.wait_for_text("#view-service .port", "10.96.0.80:80");
-    // The tab keeps it.
+    // The tab keeps the token.
     browser.go("about:blank");
     browser.go(URL);
     loaded(&mut browser, shop::SERVICES);
-    // Another token: the page asks again.
+    // The agent's token changes: the page asks for the new one.
     fs::write(cluster.config().with_file_name("token"), "another-sesame-another\n").unwrap();
     browser.go("about:blank");
     browser.go(&format!("{URL}#/journal"));

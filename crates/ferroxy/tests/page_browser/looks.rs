@@ -1,5 +1,5 @@
-//! How the page looks and whom it serves: light and dark, contrast, a phone, names for assistive technology; and a cluster with an
-//! API server and traffic, of which the pictures of the documents are made.
+//! The look of the page and its accessibility: light and dark, contrast, a phone, names for assistive technology. And a cluster with
+//! an API server and traffic, which the pictures of the documents show.
 
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ fn every_view_is_readable_in_light_and_dark() {
         let expected = if scheme == "dark" { "rgb(14, 17, 21)" } else { "rgb(244, 245, 247)" };
         assert_eq!(background, expected);
     }
-    // The system says dark; the person says light, and is remembered.
+    // The system prefers dark; the user chooses light, and the page remembers the choice.
     browser.press("d");
     browser.go("about:blank");
     see(browser, "services");

@@ -8,7 +8,7 @@ use crate::{Open, URL, names};
 
 const SIZE: (u32, u32) = (390, 844);
 
-/// All rows that are there: none covers another, and none ends before its text does.
+/// Rows that cover another row, or that end before their text does.
 const BAD_ROWS: &str = "(() => {
     const rows = [...document.querySelectorAll('#services .rows .row')].sort((a, b) => a.ariaRowIndex - b.ariaRowIndex);
     const box = row => row.getBoundingClientRect();
@@ -85,7 +85,7 @@ fn the_verdict_of_a_trace_is_on_the_screen_of_a_phone() {
     browser.go(&format!("{URL}#/trace"));
     browser.wait_for_text("#view-trace h1", "Trace");
     trace(browser, "shop/orders:80", "One of 4 endpoints");
-    // Also by the phone's keyboard, which goes then.
+    // Also by the phone's keyboard, which closes then.
     browser.click("#trace-to");
     assert_eq!(browser.js("document.activeElement.id"), "trace-to");
     browser.press("Enter");

@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::looks::{VIEWS, see};
 use crate::{Open, URL};
 
-/// Each tries something that a policy less strict would allow, and is true if the browser refused.
+/// Each expression tries something that a less strict policy would allow, and is true if the browser refused it.
 const FORBIDDEN: [(&str, &str); 6] = [
     (
         "a script in the document",

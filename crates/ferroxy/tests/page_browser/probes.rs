@@ -40,7 +40,7 @@ fn an_endpoint_that_fails_its_probe_is_shown_with_the_reason() {
     browser.wait(&format!("{USED} === 3"));
     assert_eq!(browser.js(FAILING), json!([]));
 
-    // It stops answering: the page says so by itself, once, with the reason and since when.
+    // The endpoint stops answering: the page shows that without a reload, once, with the reason and for how long.
     drop(b1);
     browser.wait_for_text(".end.off", "10.244.2.5");
     browser.wait(&format!("/^fails its probe: connection refused, for \\d+ .?s$/.test({FAILING}.join())"));
@@ -50,7 +50,7 @@ fn an_endpoint_that_fails_its_probe_is_shown_with_the_reason() {
     browser.go(&format!("{URL}#/services"));
     browser.wait_for_text("#services .row .c-endpoints", "2/3");
 
-    // It answers again.
+    // The endpoint answers again.
     browser.go(&format!("{URL}#/service/default/web"));
     browser.wait(&format!("{USED} === 2"));
     let b1 = well(&network, "b1");

@@ -40,7 +40,7 @@ fn ten_thousand_services_are_a_few_rows() {
     browser.write("service-7777");
     browser.wait_for_text("#services .summary", "1 of 10,000");
     assert_eq!(names(&mut browser), ["team-7/service-7777"]);
-    // A change of one of them arrives where it is looked at.
+    // A change of one Service arrives in the view that is open.
     write_one(&cluster, 11);
     browser.wait_for_text("#services .row .c-endpoints", "11/11");
     browser.press("Enter");
@@ -60,7 +60,7 @@ fn measured(browser: &mut Browser, what: &str, act: impl FnOnce(&mut Browser)) -
     ["rows", "changes", "moves", "longSorts"].map(|it| seen[it].as_u64().unwrap())
 }
 
-/// From the top, so many pixels with each frame, so many times at most.
+/// Scrolls from the top, `pixels` with each frame, at most `most` times. Returns the number of frames.
 fn scroll(browser: &mut Browser, what: &str, pixels: u64, most: u64) -> u64 {
     browser.js("scrollTo(0, 0)");
     let mut frames = 0;
@@ -74,7 +74,7 @@ fn scroll(browser: &mut Browser, what: &str, pixels: u64, most: u64) -> u64 {
         frames = counted.as_u64().unwrap();
     });
     assert!(rows < 60, "{what}: {rows} rows");
-    // A row has about 20 texts and attributes; most are those of the row that it was before.
+    // A row has about 20 texts and attributes. Most do not change when the row is used for another Service.
     assert!(changes / frames < 20 * rows, "{what}: {changes} changes of the document in {frames} frames");
     // Rows that stay on the screen stay where they are in the document, too.
     assert!(moves / frames < 10, "{what}: {moves} moves of rows in {frames} frames");
@@ -105,7 +105,7 @@ fn write_all(cluster: &Cluster) {
     write(cluster, "all.yaml", others.flat_map(|number| objects(number, 1)).collect());
 }
 
-/// In a file of its own: to read all of them again takes a while.
+/// In a file of its own, because the agent needs a while to read all Services again.
 fn write_one(cluster: &Cluster, endpoints: usize) {
     write(cluster, "one.yaml", objects(ONE, endpoints).into());
 }

@@ -1,4 +1,4 @@
-//! What a person does with the page: search, sort, open, trace, follow.
+//! Actions of users on the page: search, sort, open, trace, follow.
 
 use serde_json::json;
 
@@ -84,7 +84,7 @@ fn everything_is_reached_by_keyboard() {
         assert_eq!(browser.js("document.querySelector('nav [aria-current]').dataset.view"), view);
     }
     assert_eq!(browser.js("document.title"), "(2) ka · Ferroxy");
-    // From the tabs above: the list goes on where the focus was moved to.
+    // The keys of the list work although the focus was on the tabs above.
     browser.press("ArrowDown");
     browser.press("Enter");
     browser.wait_for_text("#view-service h1", "/");
@@ -92,7 +92,7 @@ fn everything_is_reached_by_keyboard() {
     browser.wait("!document.getElementById('view-services').hidden");
     browser.press("?");
     browser.wait("document.getElementById('help').open");
-    // It lists the keys that docs/page.md does.
+    // The help lists the same keys as docs/page.md.
     let keys = browser.js("[...document.querySelectorAll('#help kbd')].map(it => it.innerText)");
     let documented = include_str!("../../../../docs/page.md");
     for key in keys.as_array().unwrap().iter().map(|key| key.as_str().unwrap()) {
@@ -120,7 +120,7 @@ fn a_service_says_what_happens_and_why() {
     assert_eq!(browser.js("document.querySelectorAll('.front').length"), 2);
     assert_eq!(browser.js("document.querySelectorAll('.end').length"), 3);
     assert!(browser.text(".end").contains("web-5c9d7f-x2k7p"), "{}", browser.text(".end"));
-    // Of a Service that does not exist: names that are similar.
+    // For a Service that does not exist, the page suggests similar names.
     browser.go(&format!("{URL}#/service/shop/chekout"));
     browser.wait_for_text("#view-service .empty", "There is no such Service");
     browser.click(".similar a[href='#/service/shop/checkout']");
@@ -196,7 +196,7 @@ fn a_connection_is_traced_step_by_step() {
     browser.wait_for_text("#path .verdict", "Rejected");
     browser.go(&format!("{URL}#/trace?from=node&to=10.9.9.9:1"));
     browser.wait_for_text("#path .verdict", "Left alone");
-    // A wrong question gets the words of the command.
+    // An invalid question gets the error message of the command.
     browser.go(&format!("{URL}#/trace?from=node&to=10.96.0.80"));
     browser.wait_for_text("#path .finding", "has no port");
     // A Service is suggested while its name is written.
@@ -206,7 +206,7 @@ fn a_connection_is_traced_step_by_step() {
     open.browser.close();
 }
 
-/// Whatever the agent finds in `shop/cart`, the page gets this.
+/// Replaces the findings of `shop/cart` in the agent's answers with this one.
 fn answer_with(finding: &serde_json::Value) -> String {
     format!(
         "(() => {{ window.asked ??= window.fetch; window.fetch = async (url, ...rest) => {{ \
@@ -227,7 +227,7 @@ fn what_works_as_designed_is_a_note_and_no_problem() {
     assert_eq!(browser.js("document.querySelectorAll('#view-service .finding').length"), 0);
     assert_eq!(browser.text("#view-service .title .badge"), "OK");
     browser.wait_for_text("#view-service .good-text", "No problem found");
-    // Of an agent that knows no notes, and of one that does.
+    // From an agent without severities, and from an agent with severities.
     for problem in [
         json!({ "problem": "Endpoints are missing.", "fix": "Start one." }),
         json!({ "problem": "Endpoints are missing.", "fix": "Start one.", "severity": "problem" }),

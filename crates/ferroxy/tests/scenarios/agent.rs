@@ -85,7 +85,7 @@ impl Stage<'_> {
         Running { inputs, status, injected, thread: thread::spawn(run) }
     }
 
-    /// Waits until the kernel has exactly what the facts say, tidied up.
+    /// Waits until the kernel has exactly what the facts say, after tidying.
     fn settle(&self, running: &Running, facts: &Facts, where_: &str) {
         let (intent, _) = resolve::all(facts);
         let end = Instant::now() + PATIENCE;
@@ -110,7 +110,7 @@ impl Stage<'_> {
     fn nothing_is_left(&self) {
         (self.open)().cleanup().unwrap();
         let left = (self.open)().cleanup().unwrap();
-        // The kernel frees what deleted rules refer to when it has time.
+        // The kernel frees the counters of deleted rules later.
         let is_counter = |it: &String| it.starts_with("counter ");
         assert!(left.iter().all(is_counter), "{}: cleanup left {left:?}", self.mode.name);
         let end = Instant::now() + PATIENCE;
@@ -136,7 +136,7 @@ pub fn open(mode: &Mode) -> Box<dyn Dataplane> {
     (mode.open)(&Opening { families: &Family::ALL, settings: &Settings::default() }).unwrap()
 }
 
-/// Damage by the official tool; it may find nothing to damage.
+/// Damages the rules with the official tool. The tool may find nothing to damage.
 pub fn run(program: &str, arguments: &[&str]) {
     Command::new(program).args(arguments).output().unwrap();
 }

@@ -1,4 +1,4 @@
-//! Scenario files: reading them. What comes of them is decided elsewhere.
+//! Reads scenario files. Other files play the scenarios.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
@@ -14,7 +14,7 @@ use ferroxy_source::manifest::read_str;
 
 pub struct Scenario {
     pub path: PathBuf,
-    /// Files of `ferroxy-core/src/resolve/` that decide here.
+    /// The files of `ferroxy-core/src/resolve/` whose rules decide in this scenario.
     pub rules: Vec<String>,
     pub policy: Policy,
     pub packets: Vec<Packet>,
@@ -58,7 +58,7 @@ impl Scenario {
 }
 
 impl Step {
-    /// What the source sends.
+    /// The events that a source would send.
     pub fn events(&self) -> Vec<Event> {
         let lines = |word: &'static str| self.text.lines().filter_map(move |line| line.strip_prefix(word));
         let hosts = lines("# host: ").map(|it| Event::HostAddresses(addresses(it)));

@@ -85,7 +85,7 @@ fn every_scenario_through_the_agent_in_userspace_mode() {
     play_in_namespaces(&ferroxy_userspace::MODE, &[], &tamper, scenarios());
 }
 
-/// On a service in memory that answers as HNS does: no Windows is needed.
+/// On an in-memory service that answers as HNS does: Windows is not needed.
 #[test]
 fn every_scenario_through_the_agent_in_kernelspace_mode() {
     play("kernelspace mode", UNNOTIFIED, scenarios(), |seed, scenario| {
@@ -143,7 +143,7 @@ fn scenarios_through_the_agent_in_ipvs_mode() {
     play_in_namespaces(&ferroxy_ipvs::MODE, UNNOTIFIED, &tamper, some);
 }
 
-/// Faults that need not happen: what [`Stage::tamper`] does is not announced there, or too late in an emulated machine.
+/// Faults that need not happen: the damage of [`Stage::tamper`] causes no notification there, or too late in an emulated machine.
 const UNNOTIFIED: &[&str] = &["lose"];
 
 /// Each scenario in a network namespace of its own.
@@ -160,7 +160,7 @@ fn play_in_namespaces(
     });
 }
 
-/// At least thirty, in which every kind of fault happens that can.
+/// Plays at least thirty scenarios, in which every possible kind of fault must happen.
 fn play(
     place: &str,
     impossible: &[&str],

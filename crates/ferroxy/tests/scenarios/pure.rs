@@ -1,4 +1,4 @@
-//! Ring 0: what comes of a scenario without a kernel. Intent, Diagnostics, and the verdict of every mode's ruleset.
+//! Ring 0: the results of a scenario without a kernel. Intent, Diagnostics, and the verdict of every mode's ruleset.
 
 use std::fmt::Write;
 use std::fs;

@@ -21,7 +21,7 @@ impl Place {
         Place { cgroups, pins }
     }
 
-    /// Of processes on the host.
+    /// The cgroup of processes on the host.
     pub fn host(&self) -> PathBuf {
         self.cgroups.create("node/system").unwrap()
     }

@@ -1,4 +1,4 @@
-//! Windows nodes in memory. For kernelspace mode: an L2Bridge network, and the pods of this node that a scenario has at any time. For
+//! Windows nodes in memory. For kernelspace mode: an L2Bridge network, and the pods that this node has at any time in a scenario. For
 //! winuserspace mode: an interface with addresses.
 
 use std::collections::BTreeSet;
@@ -54,7 +54,7 @@ impl Host {
     }
 }
 
-/// The network plugin makes endpoints of pods; they are there from the beginning.
+/// The pods of this node. A network plugin would create their HNS endpoints; here they exist from the beginning.
 fn local_pods(scenario: &Scenario) -> BTreeSet<IpAddr> {
     let (mut facts, mut pods) = (facts(scenario), BTreeSet::new());
     for step in &scenario.steps {
@@ -67,7 +67,7 @@ fn local_pods(scenario: &Scenario) -> BTreeSet<IpAddr> {
     pods
 }
 
-/// The addresses of an interface, and the file in which the program remembers which are its own.
+/// The addresses of an interface, and the file in which the program records its own addresses.
 pub struct Addresses {
     present: Arc<Mutex<BTreeSet<IpAddr>>>,
     folder: tempfile::TempDir,

@@ -26,7 +26,7 @@ fn the_corpus_over_iptables() {
     play_all(|name| play(name, Mode::Iptables, "iptables", Some(Iptables::nft())));
 }
 
-/// What is wrong with each case, all together.
+/// Plays all cases, and fails with the faults of all of them together.
 fn play_all(play: impl Fn(&str) -> Option<Vec<String>> + Sync) {
     let waiting = Mutex::new(cases().unwrap());
     let (played, faults) = (Mutex::new(0), Mutex::new(Vec::new()));
@@ -61,7 +61,7 @@ fn play(name: &str, mode: Mode, word: &str, tools: Option<Iptables>) -> Option<V
     let differences = seen(&trial, &listed, &stage);
     let log = agent.terminate();
     assert!(!log.contains("drift"), "{name}: {log}");
-    // The other half of the claim: it outlives the agent.
+    // Translation must also outlive the agent.
     let after = seen(&trial, &listed, &stage);
     let pins = format!("--sockets-pins={}", stage.pins().display());
     let done = ferroxy(stage.ka(), &["cleanup".to_owned(), "--only-ours".to_owned(), pins]);
@@ -70,10 +70,10 @@ fn play(name: &str, mode: Mode, word: &str, tools: Option<Iptables>) -> Option<V
     Some([differences, after].concat())
 }
 
-/// The corpus on another kernel, by one agent that goes from case to case as a cluster changes: there, a start costs more than all
-/// else. A selection: the cases of the most common configuration, since another one is another start; and the probes that
-/// sockets can have a part in, which are TCP from the host and from pods on this node. All others are packets, and
-/// `vm/conformance.rs` plays them there.
+/// The corpus on the kernel of the virtual machine, where a start is the slowest step: so one agent goes from case to case, as a
+/// cluster changes. It plays only the cases of the most common configuration, because another configuration needs another start, and
+/// only the probes that sockets can affect: TCP from the host and from pods on this node. All other probes are packets, which
+/// `vm/conformance.rs` plays there.
 pub fn in_turn(mode: Mode, word: &str) {
     let Some(stage) = Stage::new() else { return };
     let (folder, config) = (tempfile::tempdir().unwrap(), configured("clusterip-tcp", word));
@@ -117,21 +117,21 @@ pub fn in_turn(mode: Mode, word: &str) {
     assert!(!log.contains("drift") && cases > 5 && probes > 50, "{cases} cases, {probes} probes: {log}");
 }
 
-/// Makes this the cluster, and waits until the agent has done something about it: as a rule all there is to do.
+/// Replaces the cluster with this case, and waits until the agent has applied a change, which is usually the only one.
 fn show(case: &Case, manifests: &Path, agent: Option<&Agent>) {
     let (new, file) = (manifests.with_file_name("new"), manifests.join("objects.yaml"));
     std::fs::copy(case.folder.join("objects.yaml"), &new).unwrap();
     let changes = |agent: &Agent| agent.said(" changed: ");
     let before = agent.map(changes);
     std::fs::rename(new, file).unwrap();
-    // Cases that ask for the same as the one before change nothing.
+    // A case that needs the same rules as the case before changes nothing.
     let end = Instant::now() + Duration::from_secs(5);
     while agent.is_some() && agent.map(changes) == before && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(50));
     }
 }
 
-/// What is neither as recorded nor as listed.
+/// The answers that are neither as recorded nor as listed.
 fn seen(trial: &Trial, listed: &[(RecordedProbe, BTreeSet<String>)], stage: &Stage) -> Vec<String> {
     let ask = |recorded: &RecordedProbe| {
         let probe = recorded.clone();
@@ -148,7 +148,7 @@ fn seen(trial: &Trial, listed: &[(RecordedProbe, BTreeSet<String>)], stage: &Sta
     differences
 }
 
-/// Takes the probes out of a case that are answered as listed, and not as recorded.
+/// Removes the probes from a case whose answers are listed as different from the recording, and returns them.
 fn take_listed(trial: &mut Trial, mode: &str) -> Vec<(RecordedProbe, BTreeSet<String>)> {
     let listed = differences();
     let of_case =
@@ -179,7 +179,7 @@ fn differences() -> serde_json::Value {
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
-/// The one difference by a rule: a pod that reaches itself sees its own address, where the recording has the node's.
+/// The one systematic difference: a pod that reaches itself sees its own address, where the recording has the node's.
 fn as_recorded(recorded: &RecordedProbe, answer: String) -> String {
     let own = match (recorded.from.as_str(), recorded.address) {
         ("a1", IpAddr::V4(_)) => "10.244.1.5",

@@ -127,7 +127,7 @@ fn whatever_happens_to_maps_and_programs_no_connection_fails() {
     ferroxy_sockets::remove_pins(&play.stage.pins()).unwrap();
     agent.wait_for_more_than("drift repaired", repaired);
     play.is_translating();
-    // A program of others, before and after ours.
+    // Another program attaches to the same hook, and detaches again.
     let mut program = Assembler::new();
     program.set(Register::R0, 1).exit();
     let program = Program::load("other", Attach::Connect4, &program.finish().unwrap(), &[]).unwrap();
@@ -150,13 +150,13 @@ fn agents_that_are_killed_replaced_and_reconfigured_disturb_no_connection() {
         if round % 3 == 0 {
             agent.wait_for("in sync");
         }
-        // Between any two writes.
+        // The kill may fall between any two writes.
         agent.signal(Signal::KILL);
         drop(agent.wait());
         agent = play.start("all");
     }
     play.is_translating();
-    // Attached, detached, for some and for others.
+    // Programs are attached and detached, for other clients each time.
     for clients in ["off", "host", "pods", "all"] {
         agent.terminate();
         agent = play.start(clients);
@@ -176,7 +176,7 @@ fn sockets_go_on_while_the_rules_are_gone() {
     let Some(play) = Play::new() else { return };
     let agent = play.start("all");
     let rush = Rush::start(&play);
-    // Not even the agent is there to repair them.
+    // The agent is stopped, so it does not repair the rules.
     agent.signal(Signal::STOP);
     nft(play.stage.ka(), &["flush", "ruleset"]);
     rush.goes_on();
@@ -210,7 +210,7 @@ fn maps_that_are_full_disturb_no_connection() {
         play.cluster.write_service(&other(number));
     }
     wait_until("Services are left out", DEADLINE, || left_out() >= 5.0);
-    // Whether at sockets or by packets.
+    // All Services answer, at sockets or by packets.
     for number in 1..=24 {
         let target = format!("10.96.1.{number}:80");
         wait_until("it answers", DEADLINE, || {
@@ -246,7 +246,7 @@ fn a_cgroup_that_is_removed_and_made_again_disturbs_no_connection() {
     agent.terminate();
 }
 
-/// What was pinned is out of sight, and in force still.
+/// The mount hides the pinned objects, but they stay in force.
 #[test]
 fn a_bpffs_that_is_mounted_over_disturbs_no_connection() {
     use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
@@ -282,7 +282,7 @@ fn a_bpffs_that_is_mounted_over_disturbs_no_connection() {
     agent.terminate();
 }
 
-/// Who answers at the Service `other`.
+/// The answer of the Service `other`.
 fn reached(play: &Play) -> String {
     let answer = super::support::ask_from(&play.stage.network, "a2", Protocol::Tcp, "10.96.0.81:80");
     answer.to_string()

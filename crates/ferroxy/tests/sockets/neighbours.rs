@@ -1,5 +1,5 @@
-//! Others on the node for whom a translated socket would be wrong: service meshes inside of pods, guests of virtual machines,
-//! and whoever reads the counters of traffic.
+//! Programs on the node for which a translated socket would be wrong: service meshes inside of pods, guests of virtual
+//! machines, and readers of the traffic counters.
 
 use std::ffi::OsString;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -25,7 +25,7 @@ fn of_pods(stage: &Stage) -> f64 {
     metrics.get("ferroxy_sockets_connections_total{clients=\"pods\"}").copied().unwrap_or_default()
 }
 
-/// Where a sidecar believes that its pod wants to connect to: it redirects all that leaves the pod to itself.
+/// The destination that a sidecar sees: it redirects all connections that leave its pod to itself.
 fn original_destination(pod: &Namespace) -> SocketAddr {
     let rules = "add table ip mesh; add chain ip mesh output { type nat hook output priority -100; }; \
                  add rule ip mesh output tcp dport { 80, 8080 } redirect to :15001";
@@ -40,7 +40,8 @@ fn original_destination(pod: &Namespace) -> SocketAddr {
     seen.unwrap()
 }
 
-/// It must be the Service, or the mesh knows nothing of it. With `all` it is an endpoint: the reason for `host`.
+/// The mesh must see the address of the Service, otherwise it cannot recognise the Service. With `all` it sees an endpoint: that is
+/// why `host` exists.
 #[test]
 fn a_service_mesh_sees_the_service_where_only_the_host_is_translated() {
     let Some(stage) = Stage::new() else { return };
@@ -55,8 +56,8 @@ fn a_service_mesh_sees_the_service_where_only_the_host_is_translated() {
     agent.terminate();
 }
 
-/// A guest of Kata, gVisor or KubeVirt has a network stack of its own: what leaves its pod are packets, and no socket of this
-/// host. Here it is a namespace behind the pod's, with the pod's address.
+/// A guest of Kata, gVisor or KubeVirt has a network stack of its own: its traffic leaves the pod as packets, not from a socket of
+/// this host. Here, the guest is a namespace behind the pod's, with the pod's address.
 #[test]
 fn guests_in_pods_are_served_by_packets() {
     let Some(stage) = Stage::new() else { return };
@@ -93,7 +94,7 @@ fn guests_in_pods_are_served_by_packets() {
     agent.terminate();
 }
 
-/// Every connection once, whichever way it went; their packets only where rules translate them.
+/// Every connection is counted once, at sockets or by rules. Packets are counted only where rules translate them.
 #[test]
 fn traffic_metrics_count_connections_at_sockets_too() {
     let Some(stage) = Stage::new() else { return };

@@ -1,4 +1,4 @@
-//! What people see of it: `render`, `trace`, `explain`, `diff`, `/statusz`, metrics and the log.
+//! What users see of accelerated sockets: `render`, `trace`, `explain`, `diff`, `/statusz`, metrics and the log.
 
 use std::ffi::OsString;
 
@@ -54,7 +54,7 @@ fn commands_and_pages_say_whether_sockets_are_translated() {
     assert!(explain.contains("sockets in force: not known: no agent answers at "), "{explain}");
 }
 
-/// A mode of its own name, which means packets by nftables.
+/// The mode name `ebpf` selects nftables mode for packets.
 #[test]
 fn the_mode_ebpf_is_nftables_with_all_sockets() {
     let Some(stage) = Stage::new() else { return };

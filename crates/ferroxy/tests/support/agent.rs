@@ -20,11 +20,11 @@ use super::{Cluster, DEADLINE, Done, FERROXY, Iptables, wait_until};
 pub struct Agent {
     child: Child,
     log: Arc<Log>,
-    /// Its pipe is read.
+    /// Whether the pipe of the log is read.
     is_read: Arc<AtomicBool>,
     reader: Option<JoinHandle<()>>,
     arguments: Vec<OsString>,
-    /// Where it searches for programs, if not where we do.
+    /// The agent's PATH, if it differs from ours.
     path: Option<OsString>,
 }
 
@@ -58,7 +58,7 @@ impl Agent {
         agent
     }
 
-    /// Starts it and waits for nothing.
+    /// Starts it and does not wait.
     pub fn spawn<S: Into<OsString>>(node: &Namespace, arguments: impl IntoIterator<Item = S>) -> Agent {
         Agent::spawn_with_path(node, None, arguments)
     }
@@ -75,7 +75,7 @@ impl Agent {
         agent
     }
 
-    /// Starts it by a command that ends in these arguments, and waits for nothing.
+    /// Starts it by a command that ends in these arguments, and does not wait.
     pub fn spawn_as<S: Into<OsString>>(
         node: &Namespace,
         command: Command,
@@ -84,7 +84,7 @@ impl Agent {
         Agent::spawn_prepared(node, command, arguments, || {})
     }
 
-    /// The same by a thread in the namespace that does something to itself first, such as giving up privileges.
+    /// The same, but the thread that spawns it in the namespace first calls `prepare`, for example to give up privileges.
     pub fn spawn_prepared<S: Into<OsString>>(
         node: &Namespace,
         mut command: Command,
@@ -117,7 +117,7 @@ impl Agent {
         Agent { child, log, is_read, reader, arguments, path: None }
     }
 
-    /// Whether its pipe is read. A pipe that is not fills up.
+    /// Sets whether the pipe of the log is read. An unread pipe fills up.
     pub fn read_log(&self, read: bool) {
         self.is_read.store(read, Ordering::Relaxed);
     }
@@ -127,7 +127,7 @@ impl Agent {
         fs::read_dir(format!("/proc/{}/fd", self.pid())).unwrap().count()
     }
 
-    /// All it has said so far.
+    /// The whole log so far.
     pub fn log(&self) -> String {
         self.log.text.lock().unwrap().clone()
     }
@@ -137,7 +137,7 @@ impl Agent {
         count(&self.log(), words)
     }
 
-    /// How many warnings begin with these words. That this user may not lower its out-of-memory score is no fault of the agent.
+    /// How many warnings begin with these words. Warnings about `oomScoreAdj` do not count: the user of the test may lack the permission.
     pub fn warned(&self, words: &str) -> usize {
         let begins = format!("] {words}");
         let log = self.log();
@@ -150,12 +150,12 @@ impl Agent {
         self.wait_for_more_than(words, 0);
     }
 
-    /// Waits until more than `number` lines of the log have these words. An agent that has ended says nothing more.
+    /// Waits until more than `number` lines of the log have these words. Panics early if the agent has ended.
     pub fn wait_for_more_than(&self, words: &str, number: usize) {
         let end = Instant::now() + DEADLINE;
         let mut text = self.log.text.lock().unwrap();
         let failure = loop {
-            // Asked before the text: what it said last is there then.
+            // Checked before the text is searched: if the agent has ended, the text is complete.
             let has_ended = self.reader.as_ref().is_none_or(JoinHandle::is_finished);
             let left = end.saturating_duration_since(Instant::now());
             if count(&text, words) > number {
@@ -169,13 +169,13 @@ impl Agent {
             }
             text = self.log.grew.wait_timeout(text, left.min(Duration::from_secs(1))).unwrap().0;
         };
-        // A panic must not find the log locked: it is printed then.
+        // Unlock the log before the panic, because dropping the agent prints it.
         let log = text.clone();
         drop(text);
         panic!("no line {} with {words:?} {failure}; the log:\n{log}", number + 1);
     }
 
-    /// Waits until the kernel has what the source says now, but for what is left unused: that goes later.
+    /// Waits until the kernel has what the source says now. Unused objects may remain, because tidying removes them later.
     pub fn settle(&self, node: &Namespace) {
         wait_until("`ferroxy diff` finds nothing", DEADLINE, || {
             self.differences(node).iter().all(|it| is_tidying(it))
@@ -209,7 +209,7 @@ impl Agent {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// Waits for its end; says how it ended and all it said.
+    /// Waits for its end. Returns its exit status and log.
     pub fn wait(mut self) -> (ExitStatus, String) {
         let mut ended = None;
         let child = &mut self.child;
@@ -248,7 +248,7 @@ impl Drop for Agent {
     }
 }
 
-/// As node `ka`, with these manifests and this configuration file: for `run` and for the commands that look.
+/// As node `ka`, with these manifests and this configuration file: for `run` and for the read-only commands.
 pub fn arguments(manifests: &Path, config: &Path) -> [OsString; 6] {
     [
         "--manifests".into(),
@@ -260,7 +260,7 @@ pub fn arguments(manifests: &Path, config: &Path) -> [OsString; 6] {
     ]
 }
 
-/// Chains that nothing leads to any more, and the numbers that stood for them.
+/// Unreferenced chains, and the numbers that stood for them.
 fn is_tidying(operation: &str) -> bool {
     let chain = operation.starts_with("flush chain") || operation.starts_with("delete chain");
     chain || operation.starts_with("delete element") && operation.contains("treatments {")

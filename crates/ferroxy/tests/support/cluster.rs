@@ -48,7 +48,7 @@ impl Cluster {
         self.manifests().join(name)
     }
 
-    /// Writes the configuration once more, with other words in the place of some. Who runs already does not see it.
+    /// Replaces text in the configuration and writes it again. A running agent does not notice the change.
     pub fn configure(&self, from: &str, to: &str) {
         let text = fs::read_to_string(self.config()).unwrap();
         assert!(text.contains(from), "{from:?} in {text}");
@@ -66,7 +66,7 @@ impl Cluster {
         words.chain(arguments(&self.manifests(), &self.config())).collect()
     }
 
-    /// Writes a file of the manifests as a careful program does: beside it, then renamed.
+    /// Writes a manifest file atomically: to a temporary file, which is then renamed.
     pub fn write(&self, name: &str, objects: &[Value]) {
         let documents: Vec<String> = objects.iter().map(Value::to_string).collect();
         self.write_text(name, &documents.join("\n---\n"));
@@ -87,7 +87,7 @@ impl Cluster {
     }
 }
 
-/// That of the corpus, in nftables mode.
+/// The configuration of the corpus, in nftables mode.
 pub fn configuration() -> String {
     configured("clusterip-tcp", "nftables")
 }
@@ -140,7 +140,7 @@ pub struct Service {
     pub name: String,
     pub cluster_ips: Vec<String>,
     pub ports: Vec<Port>,
-    /// Pods of the network (`a1`), or addresses of no pod at all.
+    /// Pods of the network (`a1`), or addresses that belong to no pod.
     pub endpoints: Vec<String>,
     pub affinity_seconds: Option<u32>,
     pub external_local: bool,

@@ -1,14 +1,14 @@
-//! Pods that are well or not: a port beside those of their Services, which tests open and close, for probes to ask.
+//! Healthy and unhealthy pods: tests open and close an extra port, beside those of the Services, which probes use.
 
 use std::net::{Ipv6Addr, TcpListener, TcpStream};
 use std::thread::JoinHandle;
 
 use ferroxy_lab::Network;
 
-/// The port that tells whether a pod is well.
+/// The port that shows whether a pod is well.
 pub const HEALTH: u16 = 9000;
 
-/// A pod is well as long as this lives. It accepts whoever connects: a queue that fills up would look like a pod that is not.
+/// A pod is well as long as this lives. It accepts every connection, because a full queue would look like an unhealthy pod.
 pub struct Well {
     listener: TcpListener,
     accepting: Option<JoinHandle<()>>,
@@ -25,7 +25,7 @@ pub fn well(network: &Network, pod: &str) -> Well {
     serve(network, pod, drop)
 }
 
-/// With something else to do for whoever connects.
+/// Like [`well`], but calls `serve` for each connection.
 pub fn serve(network: &Network, pod: &str, serve: impl Fn(TcpStream) + Send + 'static) -> Well {
     let listen = || TcpListener::bind((Ipv6Addr::UNSPECIFIED, HEALTH)).unwrap();
     let listener = network.namespace(pod).unwrap().run(listen).unwrap();

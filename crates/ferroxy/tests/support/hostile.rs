@@ -1,5 +1,5 @@
-//! What a hostile tenant may legally create: objects that lie, cost much, or claim what belongs to others. Everything is in a
-//! namespace of its own, and every round changes each object a little, so that the agent has to look at it again.
+//! Objects that a hostile tenant may legally create: objects that lie, cost much, or claim addresses of other tenants. All are in the
+//! tenant's own namespace, and every round changes each object a little, so that the agent has to process it again.
 
 use std::net::Ipv6Addr;
 
@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 pub const TENANT: &str = "mallory";
 
 const SLICES: usize = 60;
-/// As long as the API server accepts all annotations of an object to be, less some room.
+/// Close to the total length of annotations that the API server accepts for an object.
 const ANNOTATION: usize = 200_000;
 const ADDRESSES: usize = 30_000;
-/// Ports and addresses of one Service, each: their product is what it costs.
+/// The number of ports and of addresses of one Service: its cost is their product.
 const PORTS: usize = 600;
 
 /// All attacks at once. `victims` are cluster IPs of other tenants.
@@ -24,13 +24,13 @@ pub fn objects(victims: &[&str], round: usize) -> Vec<Value> {
     objects
 }
 
-/// How many frontends the limits of a Service leave out of the tenant's.
+/// How many frontends of the tenant are left out because of the limits of a Service.
 pub fn left_out() -> usize {
     let of_each = [ADDRESSES + 2, PORTS * (PORTS + 1)];
     of_each.map(|frontends| frontends - Limits::default().frontends).iter().sum()
 }
 
-/// Claims the cluster IPs of others, and says that it is older than all of them.
+/// Claims the cluster IPs of other tenants, and an older creation time than all of them.
 fn thief(victims: &[&str], round: usize) -> Value {
     let mut service = service("thief", "10.96.250.1", round);
     service["metadata"]["creationTimestamp"] = json!("2001-01-01T00:00:00Z");
@@ -42,7 +42,7 @@ fn thief(victims: &[&str], round: usize) -> Value {
 /// Addresses that collide under FxHash: their first eight bytes cancel its seed, and zero times anything is zero.
 const COLLIDING: Ipv6Addr = Ipv6Addr::new(0xd308, 0xa385, 0x886a, 0x3f24, 0, 0, 0, 0);
 
-/// What all addresses of [`many_addresses`] begin with, as `nft` prints them.
+/// The common prefix of all addresses of [`many_addresses`], as `nft` prints them.
 pub const COLLIDING_PREFIX: &str = "d308:a385:886a:3f24:";
 
 fn many_addresses(round: usize) -> Value {
@@ -50,7 +50,7 @@ fn many_addresses(round: usize) -> Value {
     service["spec"]["clusterIPs"] = json!(["10.96.250.2", "fd00:10:96::fa02"]);
     service["spec"]["ipFamilies"] = json!(["IPv4", "IPv6"]);
     service["spec"]["ipFamilyPolicy"] = json!("RequireDualStack");
-    // Each round has one that the last one did not have.
+    // Each round has an address that the round before did not have.
     let addresses = (1 + round..=ADDRESSES + round).map(|it| u128::from(COLLIDING) + it as u128);
     service["spec"]["externalIPs"] = addresses.map(|it| Ipv6Addr::from(it).to_string()).collect();
     service
@@ -73,7 +73,7 @@ fn endless_annotation(index: usize, round: usize) -> Value {
     slice
 }
 
-/// Clears the screen and colours the rest of whatever prints it.
+/// Escape sequences, which would clear the screen of a terminal and set its title.
 fn escapes(round: usize) -> Value {
     let hostile = format!("\u{1b}[2J\u{1b}]0;owned\u{7}\u{202e}{round}\n");
     let mut slice = slice("escapes", "annotated", round);

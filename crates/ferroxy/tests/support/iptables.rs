@@ -1,5 +1,5 @@
-//! A choice of iptables tools, as a host makes it with the names of its programs: nothing of the host is changed. And what
-//! they print.
+//! Selects a variant of the iptables tools by a folder of program names, without changing the host; and reads the output of
+//! the tools.
 
 use std::ffi::OsString;
 use std::os::unix::fs::symlink;
@@ -41,7 +41,7 @@ impl Iptables {
         Iptables { variant, folder }
     }
 
-    /// To be searched instead of the host's own.
+    /// A PATH to use instead of the host's own.
     pub fn path(&self) -> OsString {
         let mut path = OsString::from(self.folder.path());
         path.push(":");
@@ -49,7 +49,7 @@ impl Iptables {
         path
     }
 
-    /// What `iptables-save` and `ip6tables-save` print, without counters and remarks.
+    /// The output of `iptables-save` and `ip6tables-save`, without counters and comment lines.
     pub fn save(&self, node: &Namespace) -> Vec<String> {
         let mut lines = Vec::new();
         for family in ["iptables", "ip6tables"] {
@@ -62,7 +62,7 @@ impl Iptables {
         lines
     }
 
-    /// The user's chains and all rules, without what the kubelet has as well.
+    /// The user's chains and all rules, without those that the kubelet has as well.
     pub fn rules(&self, node: &Namespace) -> Vec<String> {
         let is_content =
             |line: &String| line.starts_with("-A") || line.starts_with(':') && line.ends_with(" -");

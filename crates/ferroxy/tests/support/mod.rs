@@ -1,7 +1,7 @@
-//! What the tests of the real binary stand on: an agent in a namespace, one-shot commands, and manifests to edit while
-//! it runs. It judges nothing: that is for the tests.
+//! Support for tests of the real binary: an agent in a namespace, one-shot commands, and manifests to edit while the
+//! agent runs.
 
-// Every test file is a program of its own and uses its part of this.
+// Every test program uses only a part of this.
 #![allow(
     dead_code,
     unused_imports,
@@ -51,7 +51,7 @@ pub fn network() -> Option<Network> {
     require(&needs).then(|| Network::conformance().unwrap())
 }
 
-/// One lonely namespace, for what needs rules but no traffic.
+/// One lonely namespace, for tests that need rules but no traffic.
 pub fn lonely_node() -> Option<Namespace> {
     require(&[Capability::NfTables, Capability::NftTool]).then(|| Namespace::new("ka").unwrap())
 }
@@ -63,21 +63,21 @@ pub fn ferroxy<S: AsRef<OsStr> + Sync>(node: &Namespace, arguments: &[S]) -> Don
     )
 }
 
-/// The same where the names of the iptables tools lead to a certain variant.
+/// The same with a PATH on which the names of the iptables tools lead to one variant.
 pub fn ferroxy_with<S: AsRef<OsStr> + Sync>(node: &Namespace, tools: &Iptables, arguments: &[S]) -> Done {
     let run =
         || Command::new(FERROXY).args(arguments).env("PATH", tools.path()).stdin(Stdio::null()).output();
     Done::of(node.run(run).unwrap().unwrap())
 }
 
-/// What `nft` printed; it must succeed.
+/// Runs `nft`, which must succeed, and returns its output.
 pub fn nft<S: AsRef<OsStr> + Sync + std::fmt::Debug>(node: &Namespace, arguments: &[S]) -> String {
     let done = Done::of(node.run(|| Command::new("nft").args(arguments).output()).unwrap().unwrap());
     assert_eq!(done.code, 0, "nft {arguments:?}: {}", done.stderr);
     done.stdout
 }
 
-/// All rules as the official tool shows them. Sorted, because chains come in the order in which they were made.
+/// All rules as the official tool shows them. Sorted, because the tool lists chains in the order of their creation.
 pub fn listing(node: &Namespace) -> Vec<String> {
     let ruleset = nft(node, &["--stateless", "list", "ruleset"]);
     let mut lines: Vec<String> = ruleset.lines().map(str::to_owned).collect();
@@ -126,7 +126,7 @@ pub fn pod_of(line: &str) -> &str {
     line.split_once(':').unwrap_or_else(|| panic!("not a pod's answer: {line}")).0
 }
 
-/// Asks until it is so, and says how long that took.
+/// Polls until the condition is true, and returns how long that took.
 pub fn wait_until(what: &str, deadline: Duration, mut is_so: impl FnMut() -> bool) -> Duration {
     let start = Instant::now();
     while !is_so() {

@@ -14,12 +14,12 @@ pub struct OwnedTable {
 }
 
 impl OwnedTable {
-    /// Ours: the first sync fails for as long as the owner lives.
+    /// The table of Ferroxy: the first sync fails for as long as the owner lives.
     pub fn of_ferroxy(node: &Namespace) -> OwnedTable {
         OwnedTable::create(node, "ip ferroxy", "flags owner;")
     }
 
-    /// Recognised as kube-proxy's.
+    /// A table that is recognised as kube-proxy's.
     pub fn of_kube_proxy(node: &Namespace) -> OwnedTable {
         OwnedTable::create(node, "ip kube-proxy", "flags owner; comment \"rules for kube-proxy\";")
     }

@@ -1,4 +1,4 @@
-//! What the original left in a kernel, as recorded in the corpus, put back with the tools that would list it.
+//! Restores the rules that the original left in a kernel, as recorded in the corpus, with the tools that listed them.
 
 use std::fs;
 use std::io::{self, Write};
@@ -9,12 +9,12 @@ use ferroxy_lab::Namespace;
 
 use super::Done;
 
-/// A case's `ipvs.rules`, by the tool that each part is for.
+/// A case's `ipvs.rules`, split by the tool that restores each part.
 #[derive(Debug)]
 pub struct RecordedIpvs {
     pub ipvsadm: String,
     pub sets: String,
-    /// Of the device `kube-ipvs0`.
+    /// The addresses of the device `kube-ipvs0`.
     pub addresses: Vec<String>,
     pub iptables: String,
     pub ip6tables: String,
@@ -42,7 +42,7 @@ impl RecordedIpvs {
     }
 }
 
-/// Recorded in the order of the alphabet: `add` before `create`.
+/// Moves `create` before `add`: the recording is sorted alphabetically.
 fn made_before_filled(sets: &str) -> String {
     let (made, filled): (Vec<&str>, Vec<&str>) = sets.lines().partition(|line| line.starts_with("create"));
     made.into_iter().chain(filled).map(|line| format!("{line}\n")).collect()
@@ -60,7 +60,7 @@ pub fn restore(node: &Namespace, tool: &str, rules: &str) {
         _ => &["--noflush"],
     });
     if rules.contains(" [0:0]") {
-        // Without this option what rules have counted is not restored; with it every chain must have some.
+        // Without this option, counters are not restored. With it, every chain must have counters.
         command.arg("--counters");
     }
     command.stdin(Stdio::piped()).stderr(Stdio::piped()).stdout(Stdio::piped());

@@ -1,4 +1,4 @@
-//! Files of this repository, and the tools that judge them: those `scripts/ensure-tools` fetched, or the system's.
+//! Files of this repository, and the tools that check them: from `scripts/ensure-tools`, or the system's.
 
 use std::fs;
 use std::io::{self, Write};
@@ -52,14 +52,14 @@ pub fn run(command: &mut Command, input: &str) -> Done {
     Done::of(child.wait_with_output().unwrap())
 }
 
-/// What it printed; it must succeed.
+/// Runs a command that must succeed, and returns its output.
 pub fn output(command: &mut Command, input: &str) -> String {
     let done = run(command, input);
     assert_eq!(done.code, 0, "{command:?}: {}{}", done.stdout, done.stderr);
     done.stdout
 }
 
-/// For a test that must return because of what this machine lacks.
+/// For a test that must return because this machine lacks something.
 pub fn skip(reason: &str) {
     assert!(std::env::var_os("CI").is_none(), "CI must run every test, and this one cannot: {reason}");
     let thread = std::thread::current();

@@ -1,4 +1,4 @@
-//! The conformance network with an API server on it, and an agent that asks that server. Breaks nothing by itself.
+//! The conformance network with an API server on it, and an agent that uses that server. Causes no faults by itself.
 
 use std::cell::Cell;
 use std::ffi::OsString;
@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use super::cluster::{configuration, node, service_cidr};
 use super::{Agent, DEADLINE, Service, ask_from, pod_from, pod_of, wait_until, web_service};
 
-/// What kind of API server it is, and where.
+/// The kind of API server, and its place in the network.
 #[derive(Debug, Clone, Copy)]
 pub struct Setting {
     /// In which namespace of the network.
@@ -26,14 +26,14 @@ pub struct Setting {
 }
 
 impl Default for Setting {
-    /// On the node's loopback, open to everybody.
+    /// A server on the node's loopback, without access control.
     fn default() -> Setting {
         let (tls, access, login) = (false, Access::Open, Login::Nothing);
         Setting { host: "ka", address: "127.0.0.1:6443", tls, access, login }
     }
 }
 
-/// The server knows nodes ka and kb, the Service ranges, the Service `web` that nobody touches, and `other`, whose one
+/// The server has nodes ka and kb, the Service ranges, the Service `web`, which does not change, and `other`, whose one
 /// endpoint moves from pod to pod.
 pub struct Stage {
     pub network: Network,
@@ -43,9 +43,9 @@ pub struct Stage {
     moves: Cell<usize>,
 }
 
-/// Where `other` is.
+/// The address of `other`.
 const OTHER: &str = "10.96.0.81:80";
-/// Where its endpoint is, one after the other.
+/// The pods that its endpoint moves to, one after the other.
 const HOMES: [&str; 4] = ["a2", "b1", "a1", "b2"];
 
 impl Stage {
@@ -60,7 +60,7 @@ impl Stage {
         Some(stage)
     }
 
-    /// With a server that has no objects.
+    /// A stage whose server has no objects.
     pub fn empty(setting: Setting) -> Option<Stage> {
         let network = super::network()?;
         let address: SocketAddr = setting.address.parse().unwrap();
@@ -86,25 +86,25 @@ impl Stage {
         self.folder().join("config.yaml")
     }
 
-    /// With the credentials of now.
+    /// Writes a kubeconfig with the current credentials.
     pub fn write_kubeconfig(&self) -> PathBuf {
         self.server.kubeconfig(self.folder(), self.login).unwrap()
     }
 
-    /// What is written, and how to reach the server.
+    /// A configuration, extended by how to reach the server.
     pub fn with_client(&self, config: &str) -> String {
         let kubeconfig = self.folder().join("kubeconfig");
         format!("{config}\nclientConnection:\n  kubeconfig: {}\n", kubeconfig.display())
     }
 
-    /// Writes the configuration file as a careful program does: beside it, then renamed.
+    /// Writes the configuration file atomically: to a temporary file, which is then renamed.
     pub fn write_config(&self, config: &str) {
         let beside = self.folder().join("config.new");
         fs::write(&beside, self.with_client(config)).unwrap();
         fs::rename(beside, self.config()).unwrap();
     }
 
-    /// For `run` and for the commands that look.
+    /// For `run` and for the read-only commands.
     pub fn arguments(&self) -> [OsString; 4] {
         ["--config".into(), self.config().into(), "--hostname-override".into(), "ka".into()]
     }
@@ -119,13 +119,13 @@ impl Stage {
         Agent::start_with(self.ka(), self.arguments())
     }
 
-    /// Starts the agent and waits for nothing.
+    /// Starts the agent and does not wait.
     pub fn spawn(&self) -> Agent {
         Agent::spawn(self.ka(), self.arguments())
     }
 }
 
-/// What the cluster is.
+/// The objects of the cluster.
 impl Stage {
     pub fn put(&self, object: &Value) {
         self.server.put(object).unwrap();
@@ -157,13 +157,13 @@ impl Stage {
         self.put(&self.other().objects()[1]);
     }
 
-    /// Packets to `other` still arrive where its endpoint was before the last move.
+    /// Checks that packets to `other` still arrive where its endpoint was before the last move.
     pub fn other_was_left_alone(&self) {
         let before = HOMES[(self.moves.get() + HOMES.len() - 1) % HOMES.len()];
         assert_eq!(pod_from(&self.network, "a1", Protocol::Tcp, OTHER), before);
     }
 
-    /// Packets to `other` arrive where its endpoint is now. On the way there none may be lost.
+    /// Whether packets to `other` arrive where its endpoint is now. Panics if a packet is lost.
     pub fn other_has_arrived(&self) -> bool {
         match ask_from(&self.network, "a1", Protocol::Tcp, OTHER) {
             Answer::Reply(line) => pod_of(&line) == self.home(),
@@ -176,7 +176,7 @@ impl Stage {
     }
 }
 
-/// What the server has seen.
+/// The requests that the server has received.
 impl Stage {
     pub fn asked(&self, kind: Kind, verb: Verb) -> usize {
         self.server.count(kind, verb)

@@ -1,4 +1,4 @@
-//! A pseudo-terminal: a program at one end, a test at the other. It shows what was written and presses keys; it judges nothing.
+//! A pseudo-terminal: a program at one end, a test at the other. It shows the output of the program and presses keys.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -12,7 +12,7 @@ use super::{DEADLINE, wait_until};
 pub struct Terminal {
     pub child: Child,
     pub keys: File,
-    /// Those of before the program was started.
+    /// The settings of the terminal before the program was started.
     pub settings: libc::termios,
     /// Everything that the program wrote.
     written: Arc<Mutex<Vec<u8>>>,
@@ -53,7 +53,7 @@ impl Terminal {
         String::from_utf8_lossy(&self.written.lock().unwrap()).into_owned()
     }
 
-    /// Waits until these words were written, whatever else was.
+    /// Waits until the output contains these words.
     #[track_caller]
     pub fn wait_for_written(&self, words: &str) {
         let start = Instant::now();

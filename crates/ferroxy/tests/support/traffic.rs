@@ -1,5 +1,5 @@
-//! Traffic that must notice nothing while something else happens: short requests all the time, and connections that
-//! stay open, to a Service that nobody touches.
+//! Traffic that must not be disturbed by other changes: short requests all the time, and connections that stay open, to
+//! a Service that does not change.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use ferroxy_lab::{ANSWER, Answer, Load, LongConnection, Network, Protocol, ask};
 
 use super::{DEADLINE, Service, wait_until};
 
-/// The Service that nobody touches.
+/// The Service that does not change.
 pub fn web_service() -> Service {
     Service::new("web", &["10.96.0.80", "fd00:10:96::80"])
         .node_port(Protocol::Tcp, 80, 8080, 30080)
@@ -27,7 +27,7 @@ pub struct Traffic {
     enough: usize,
 }
 
-/// The first two are one of each family.
+/// The first two are one way in each family.
 const LOADS: [(&str, Protocol, &str); 5] = [
     ("a1", Protocol::Tcp, "10.96.0.80:80"),
     ("a2", Protocol::Tcp, "[fd00:10:96::80]:80"),
@@ -42,12 +42,12 @@ const LONG_CONNECTIONS: [(&str, &str); 3] =
 impl Traffic {
     /// Every way into the Service, in both families.
     pub fn every_way(network: &Network) -> Traffic {
-        // Paced: what is tested is the moment of change, not the speed, and the tests beside this want to run too.
+        // Paced: the traffic must span the moment of a change, not be fast, and other tests run at the same time.
         Traffic::start(network, &LOADS, &LONG_CONNECTIONS, Duration::from_millis(10), 20, false)
     }
 
-    /// The same where endpoints leave. The agent then deletes the kernel's entries of their UDP flows, and an answer that is on
-    /// its way at that moment is lost: clients of UDP ask again.
+    /// The same for tests that remove endpoints. The agent then deletes the connection-tracking entries of their UDP flows, and an answer
+    /// that is in flight at that moment is lost. So the UDP clients repeat their requests.
     pub fn every_way_while_endpoints_leave(network: &Network) -> Traffic {
         Traffic::start(network, &LOADS, &LONG_CONNECTIONS, Duration::from_millis(10), 20, true)
     }
@@ -64,7 +64,7 @@ impl Traffic {
         Traffic::start(network, &LOADS[which.clone()], &LONG_CONNECTIONS[which], pace, 5, false)
     }
 
-    /// Whether the first way of a family leads somewhere now.
+    /// Whether a request on the first way of a family gets an answer now.
     pub fn is_possible(network: &Network, family: Family) -> bool {
         let (from, protocol, target) = LOADS[family as usize];
         let from = network.namespace(from).unwrap();
@@ -97,7 +97,7 @@ impl Traffic {
 
     /// Ends it; nothing may have failed.
     pub fn was_undisturbed(self) {
-        // However short what was tried, and however busy the machine is: so much traffic that it can show something.
+        // Even if the test was short and the machine is busy, there must be enough traffic to prove something.
         wait_until("there was enough traffic", DEADLINE, || {
             let mut loads = self.loads.iter().map(|(_, load)| load.done());
             let mut connections = self.connections.iter().map(|(_, connection)| connection.done());

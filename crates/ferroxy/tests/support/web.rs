@@ -12,7 +12,7 @@ use super::DEADLINE;
 pub const HEALTHZ: &str = "127.0.0.1:10256";
 pub const METRICS: &str = "127.0.0.1:10249";
 
-/// What came back.
+/// An HTTP answer.
 #[derive(Debug, PartialEq)]
 pub struct Reply {
     pub code: u16,
@@ -31,7 +31,7 @@ pub fn get(from: &Namespace, address: &str, path: &str) -> Option<Reply> {
     request(from, address, &format!("GET {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n"))
 }
 
-/// None when nobody answers.
+/// `None` if no server answers.
 pub fn request(from: &Namespace, address: &str, text: &str) -> Option<Reply> {
     let address: SocketAddr = address.parse().unwrap();
     let said = from
@@ -42,7 +42,7 @@ pub fn request(from: &Namespace, address: &str, text: &str) -> Option<Reply> {
             let _ = stream.write_all(text.as_bytes());
             let mut said = Vec::new();
             let _ = stream.read_to_end(&mut said);
-            // Closed without a word: it was caught while its socket was being closed.
+            // Closed without an answer: the connection came while the server was closing its socket.
             (!said.is_empty()).then_some(said)
         })
         .unwrap()?;

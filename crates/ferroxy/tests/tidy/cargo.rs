@@ -1,4 +1,4 @@
-//! What the rules need of a `Cargo.toml`: its name, and its dependencies with their lines.
+//! The parts of a `Cargo.toml` that the rules need: its name, and its dependencies with their lines.
 
 #[derive(Debug, Clone)]
 pub struct Manifest {
@@ -12,7 +12,7 @@ pub struct Dependency {
     /// From 1.
     pub line: usize,
     pub name: String,
-    /// What is to the right of `=`; `.workspace = true` reads `{ workspace = true }`.
+    /// The text to the right of `=`; `.workspace = true` becomes `{ workspace = true }`.
     pub value: String,
     pub kind: Kind,
 }

@@ -8,7 +8,7 @@ use crate::rust::Code;
 /// A crate of ours, and the crates of ours that it may use.
 type Row = (&'static str, &'static [&'static str]);
 
-/// From the bottom to the top: a crate is named by those below it only.
+/// From the bottom to the top: only rows further down may use a crate.
 const MAY_USE: &[Row] = &[
     ("ferroxy-bpf", &[]),
     ("ferroxy-core", &[]),
@@ -95,7 +95,7 @@ const ALL: &[&str] = &[
     "ferroxy-winuserspace",
 ];
 
-/// What tests of any crate may use besides: they stand above the table.
+/// Crates that tests of any crate may use in addition: tests stand above the table.
 const TESTS_MAY_USE: &[&str] = &["ferroxy-core", "ferroxy-lab", "ferroxy-source"];
 
 /// Words of one dataplane, which the code of the contract and of the Intent must not have.

@@ -1,4 +1,4 @@
-//! What may break a rule, and why. The list is short on purpose: shorten the file or the function instead.
+//! Exceptions to the rules, with their reasons. The list is short on purpose: shorten the file or the function instead.
 
 #[derive(Debug, Clone, Copy)]
 pub struct Exception {

@@ -1,4 +1,4 @@
-//! What a rule finds, and how findings become the failure of a test.
+//! A finding of a rule, and how findings become the failure of a test.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ pub struct Finding {
     pub file: String,
     /// From 1.
     pub line: usize,
-    /// What an exception must name besides the file: a function or a word. Empty if the finding is about the whole file.
+    /// The function or the word that an exception must name besides the file. Empty if the finding is about the whole file.
     pub item: String,
     /// What is wrong, and what to do.
     pub text: String,

@@ -1,5 +1,4 @@
-//! Rules: no file names a folder of somebody's machine or a host that images come from, and every package comes from
-//! crates.io.
+//! Rules: no file names a folder of a developer's machine or an image registry, and every package comes from crates.io.
 
 use crate::finding::Finding;
 

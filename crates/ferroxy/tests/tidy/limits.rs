@@ -1,5 +1,5 @@
-//! Rule: docs/limits.md says what the code does. Every row of its tables has a metric, or says why there is none; every number is that of
-//! a constant in the code.
+//! Rule: docs/limits.md agrees with the code. Every row of its tables has a metric, or says why there is none; every number equals a
+//! constant in the code.
 
 use crate::finding::Finding;
 
@@ -263,7 +263,7 @@ const ENTRIES: [Entry; 79] = [
     ("agents in one network namespace", "", "", ""),
 ];
 
-/// What follows are measurements.
+/// The heading after the limits. Measurements follow.
 const END: &str = "## One hostile tenant, measured";
 
 /// `code` is the text of a file, by its path.

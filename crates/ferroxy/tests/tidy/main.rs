@@ -1,8 +1,8 @@
-//! Ring 0: the house rules, as tests. They judge the text of the repository; what the code does is tested elsewhere.
+//! Ring 0: the house rules, as tests. They check the text of the repository; other tests check what the code does.
 //!
 //! Each rule is a module with a pure function from text to findings, and with tests that show how it fails. A finding is
-//! printed as `file:line: what is wrong; what to do`. What may stay as it is has a line in `exceptions.rs`, with the
-//! reason; an exception that is no longer needed fails the test, too.
+//! printed as `file:line: what is wrong; what to do`. An allowed finding has a line in `exceptions.rs`, with the reason;
+//! an exception that is no longer needed fails the test, too.
 //!
 //! No rule asks `git`: the tests also pass in an unpacked source archive.
 

@@ -1,12 +1,12 @@
-//! Rule: the binary knows no dataplane by name, in code or in literals. What it needs to know of one is in its `MODE`.
+//! Rule: the binary names no dataplane, in code or in literals. The properties of a dataplane that it needs are in `MODE`.
 
 use crate::finding::Finding;
 use crate::rust::Code;
 
 const WHERE: &str = "crates/ferroxy/src/";
 
-/// The names of modes, of what only they use, and of the crate that wraps dataplanes. ("bpf" is also in `ebpf`, "userspace" in
-/// `winuserspace`.)
+/// The names of modes, of facilities that only they use, and of the crate that wraps dataplanes. ("bpf" is also in `ebpf`,
+/// "userspace" in `winuserspace`.)
 const WORDS: [&str; 11] = [
     "nftables",
     "iptables",
@@ -51,7 +51,7 @@ fn words_of(path: &str, text: &str) -> Vec<Finding> {
     has.map(|(line, word)| Finding::new(path, line, word, format!("{word:?}: {what_to_do}"))).collect()
 }
 
-/// Places that may have such words and have none.
+/// Places that may have such words but have none.
 pub fn unused<'a>(files: impl Iterator<Item = (&'a str, &'a str)>) -> Vec<&'static str> {
     let used: Vec<&str> =
         files.filter(|(path, text)| !words_of(path, text).is_empty()).map(|(path, _)| path).collect();

@@ -1,5 +1,5 @@
-//! Rule: a name says what a thing is. Names that fit anything are refused, and "backend", which means endpoint to some
-//! and mode to others.
+//! Rule: a name says what a thing is. Names that fit anything are refused, and so is "backend", which some people use for
+//! an endpoint and others for a mode.
 
 use crate::finding::Finding;
 use crate::rust::Code;

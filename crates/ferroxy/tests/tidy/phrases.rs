@@ -4,7 +4,7 @@
 use crate::finding::Finding;
 use crate::rust::Code;
 
-/// What not to write, and what an engineer would search for.
+/// Phrases to avoid, and the terms that an engineer would search for.
 const PHRASES: &[(&str, &str)] = &[
     ("is told", "\"is notified\", \"is logged\" or \"is passed\""),
     ("are told", "\"are notified\", \"are logged\" or \"are passed\""),
@@ -41,7 +41,7 @@ const PHRASES: &[(&str, &str)] = &[
     ("cannot tell more", "\"is too noisy to show more\""),
 ];
 
-/// What documents and messages do not have either. Comments and names may.
+/// Phrases that documents and messages must not have either. Comments and names may.
 const FOR_USERS: &[(&str, &str)] = &[
     ("anew", "\"again\", \"starts over\" or \"is recreated\""),
     ("at hand", "\"available\" or \"this machine's\""),

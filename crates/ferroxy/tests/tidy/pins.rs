@@ -10,10 +10,10 @@ pub fn findings(path: &str, text: &str) -> Vec<Finding> {
     wrong.map(|(it, text)| Finding::new(path, it.line, &it.name, format!("{}: {text}", it.name))).collect()
 }
 
-/// A member of the workspace refers to it; the workspace, and `fuzz/`, which is another, have the versions.
+/// A member of the workspace refers to the workspace. The workspace has the version, and so does `fuzz/`, a separate workspace.
 fn what_is_wrong(it: &Dependency, is_member: bool) -> Option<&'static str> {
     let is_ours = it.name.starts_with("ferroxy");
-    // With a path where the workspace's entry does not fit: itself, or without default features.
+    // A path of our own is allowed where the workspace's entry does not fit: for the crate itself, or without default features.
     if is_ours && it.value.contains("path = ") {
         return None;
     }

@@ -1,4 +1,4 @@
-//! As much of Rust's syntax as the rules need: what is code, where blocks end, what is a test. It is no parser.
+//! The part of Rust's syntax that the rules need: what is code, where blocks end, what is a test. It is not a parser.
 
 /// A file with its comments and literals blanked: the same lines, and the same columns in bytes.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ impl Code {
         Code::without(text, |_| true)
     }
 
-    /// With its literals.
+    /// The code with its literals.
     pub fn with_literals(text: &str) -> Code {
         Code::without(text, |token| token.starts_with('/'))
     }
@@ -79,7 +79,7 @@ impl Code {
         blocks
     }
 
-    /// Where the `}` is that closes the first block after this place; none if a `;` comes before any block.
+    /// The position of the `}` that closes the first block after this place; none if a `;` comes before any block.
     fn end_of_block(&self, from: usize) -> Option<usize> {
         let (mut braces, mut others) = (0_usize, 0_usize);
         for (index, byte) in self.0.bytes().enumerate().skip(from) {
@@ -154,7 +154,7 @@ fn token(text: &str) -> Option<usize> {
     }
 }
 
-/// Up to and with the quote that ends it.
+/// The length up to and including the closing quote.
 fn quoted(body: &str, quote: char) -> usize {
     let mut escaped = false;
     for (at, it) in body.char_indices() {

@@ -12,7 +12,7 @@ pub struct File {
     pub text: String,
 }
 
-/// Every text file. (What is not UTF-8 is data.)
+/// Every text file. (Files that are not UTF-8 are data.)
 #[derive(Debug)]
 pub struct Tree(Vec<File>);
 

@@ -1,5 +1,5 @@
-//! ipvs mode as a whole: what the official tools list of it, what changes and restarts cost, foreign hands, other modes
-//! before and after. All but the refusals need IPVS: `make test-vm`. How it balances is in `traffic.rs`.
+//! ipvs mode as a whole: what the official tools list, the cost of changes and restarts, edits by other programs, other
+//! modes before and after. All but the refusals need IPVS: `make test-vm`. Load balancing is in `traffic.rs`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::support::{
 
 const ADDRESSES: [&str; 2] = ["10.96.0.80", "fd00:10:96::80"];
 
-/// Another program's: a server of its own, one at an address of the host, a set and a device.
+/// Objects of another program: a server of its own, one at an address of the host, a set and a device.
 const FOREIGN_SERVERS: &str = "\
 -A -t 192.0.2.1:80 -s rr
 -a -t 192.0.2.1:80 -r 192.0.2.2:80 -m -w 1
@@ -46,7 +46,7 @@ fn run(node: &Namespace, command: &str) -> String {
     done.stdout
 }
 
-/// Everything that ipvs mode makes things among, as the tools list it.
+/// All objects of the kinds that ipvs mode creates, as the tools list them.
 fn listing(node: &Namespace) -> Vec<String> {
     let mut lines = Vec::new();
     for command in ["ipvsadm -Sn", "ipset save", "ip -brief address"] {
@@ -86,7 +86,7 @@ const WAYS: [(&str, &str); 6] = [
     ("ext", "[fd00:172:18::2]:30080"),
 ];
 
-/// On any kernel: one without IPVS says so, and one with it does not know this scheduler.
+/// Fails on any kernel: without IPVS, and with IPVS because the kernel does not know this scheduler.
 #[test]
 fn a_kernel_that_cannot_is_refused_in_one_line_and_nothing_is_changed() {
     let Some(node) = support::lonely_node() else { return };
@@ -110,7 +110,7 @@ fn a_kernel_that_cannot_is_refused_in_one_line_and_nothing_is_changed() {
     }
 }
 
-/// What the configuration says of the mode is what the kernel has; and what the mode needs of the host.
+/// The kernel has the settings of the configuration, and the host settings that the mode needs.
 #[test]
 #[ignore = "needs IPVS: make test-vm"]
 fn settings_reach_the_kernel() {
@@ -348,7 +348,7 @@ impl Hidden {
         fs::create_dir_all("/run/modprobe.d").unwrap();
         let setting = Path::new("/run/modprobe.d").join(format!("{name}.conf"));
         fs::write(&setting, format!("install {name} /bin/false\n")).unwrap();
-        // It may have been loaded, and in use in a namespace that is just going.
+        // The module may be loaded, and still in use by a namespace that is being removed.
         wait_until("the module is gone", DEADLINE, || {
             !Path::new("/sys/module").join(name).exists()
                 || try_run(&node, &format!("rmmod {name}")).code == 0
@@ -394,7 +394,7 @@ fn people_can_ask_about_a_live_node() {
     assert_eq!((diff.code, diff.stdout.as_str()), (0, "the kernel has exactly this\n"), "{diff:?}");
     let explain = ferroxy(ka, &cluster.command(&["explain", "default/web"]));
     assert!(explain.stdout.contains("programmed in this kernel: yes, all "), "{explain:?}");
-    // It would repair this, sooner than a slow machine explains it.
+    // The agent would repair this before a slow machine has explained it.
     agent.kill();
     run(ka, "ipset del KUBE-CLUSTER-IP 10.96.0.80,tcp:80");
     let explain = ferroxy(ka, &cluster.command(&["explain", "default/web"]));
@@ -410,7 +410,7 @@ fn people_can_ask_about_a_live_node() {
     }
 }
 
-/// With requests all the time: whichever mode comes after whichever, requests are served.
+/// Requests are served all the time, whichever mode follows whichever.
 #[test]
 #[ignore = "needs IPVS: make test-vm"]
 fn modes_follow_each_other() {
@@ -424,7 +424,7 @@ fn modes_follow_each_other() {
     for mode in ["ipvs", "nftables", "ipvs", "iptables"] {
         agent.terminate();
         cluster.configure(&format!("mode: {before}\n"), &format!("mode: {mode}\n"));
-        // Connections through IPVS are the hard ones: every kind of them. Emulation has no time for the rest.
+        // Connections through IPVS are the hard case, so test every kind of them. Emulation is too slow for more.
         let traffic = if before == "ipvs" { Traffic::every_way } else { Traffic::light }(&network);
         agent = Agent::start(ka, &cluster);
         traffic.was_undisturbed();
@@ -435,7 +435,7 @@ fn modes_follow_each_other() {
         assert_eq!(chains("KUBE-SVC-") > 0, mode == "iptables", "{mode} after {before}");
         assert_eq!(chains("KUBE-SERVICES") > 0, mode != "nftables", "{mode} after {before}");
         if mode == "ipvs" {
-            // When this mode goes, its connections decide what of it stays for how long: `takeover.rs`.
+            // When another mode follows, open connections decide which objects of this mode stay, and how long: `takeover.rs`.
             assert!(chains("kube-ipvs0") > 0 && chains("KUBE-IPVS-FILTER") > 0 && chains("create KUBE-") > 0);
         }
         before = mode;

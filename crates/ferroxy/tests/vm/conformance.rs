@@ -1,6 +1,6 @@
 //! The conformance corpus as real packets on the kernel of the virtual machine, in every mode. One agent for each mode goes from
-//! case to case, as a cluster changes, and ends as it should: there a start costs more than all else. (`node/conformance.rs` plays
-//! each case by itself, on this machine's kernel.)
+//! case to case, as a cluster changes, because a start is the slowest step there. (`node/conformance.rs` plays each case by itself, on
+//! this machine's kernel.)
 
 use std::ffi::OsString;
 use std::fs;
@@ -73,7 +73,7 @@ fn play(mode: &str, recorded_as: Mode, tools: &Iptables, is_left: impl Fn(&Names
     play_some(mode, recorded_as, tools, is_left, |_| true);
 }
 
-/// Those with the same configuration one after another. Every difference from the recording is reported.
+/// Plays cases with the same configuration one after another. Reports every difference from the recording.
 fn play_some(
     mode: &str,
     recorded_as: Mode,
@@ -127,9 +127,9 @@ impl<'a> Node<'a> {
         Node { ka, tools, folder, running: None }
     }
 
-    /// Makes this the cluster, and waits until the agent has done something about it: as a rule all there is to do. (Certainty
-    /// costs a `diff`, which starts many programs. It is for those who see something wrong, and for the end.) The agent is
-    /// started again for another configuration only.
+    /// Replaces the cluster with this case, and waits until the agent has applied a change, which is usually the only one.
+    /// (Only a `diff` could prove that it is, but a `diff` starts many programs. It runs after a wrong answer, and at the end.)
+    /// Only another configuration restarts the agent.
     fn show(&mut self, case: &Case, config: &str) {
         let (new, file) = (self.folder.path().join("new"), self.folder.path().join("manifests/objects.yaml"));
         fs::copy(case.folder.join("objects.yaml"), &new).unwrap();
@@ -139,7 +139,7 @@ impl<'a> Node<'a> {
         if let Some((_, agent)) = &self.running {
             let changes = agent.said(" changed: ");
             fs::rename(new, file).unwrap();
-            // Cases that ask for the same as the one before change nothing.
+            // A case that needs the same rules as the case before changes nothing.
             let end = Instant::now() + Duration::from_secs(5);
             while agent.said(" changed: ") == changes && Instant::now() < end {
                 thread::sleep(Duration::from_millis(50));
@@ -157,14 +157,14 @@ impl<'a> Node<'a> {
         agent.settle(self.ka);
     }
 
-    /// Listeners end with the process: where there are any, a start always has something to do.
+    /// Listeners end with the process, so a start of a mode with listeners always has work to do.
     fn stop_and_start_again(&mut self, outlives_the_process: bool) {
         let (_, agent) = self.running.take().unwrap();
         let log = agent.terminate();
         let stays = log.contains("what is programmed stays in force");
         assert!(stays == outlives_the_process && !log.contains("drift"), "{log}");
         let agent = Agent::start_using(self.ka, self.tools, self.arguments());
-        // What the last case left unused is removed a second after the start.
+        // Objects that the last case left unused are removed a second after the start.
         wait_until("nothing is left to tidy", DEADLINE, || agent.differences(self.ka).is_empty());
         let diff = ferroxy_with(self.ka, self.tools, &command("diff", &self.arguments()));
         assert_eq!(
@@ -180,7 +180,7 @@ impl<'a> Node<'a> {
     fn arguments(&self) -> Vec<OsString> {
         let folder = self.folder.path();
         let mut arguments = run_arguments(&folder.join("manifests"), &folder.join("config.yaml")).to_vec();
-        // What changes is in the log from here on.
+        // From this level on, changes are logged.
         arguments.push("-v=2".into());
         arguments
     }

@@ -16,8 +16,8 @@ use crate::support::{
     restore, run_arguments, wait_until,
 };
 
-/// What is not kube-proxy's, and must stay: servers by address and by mark, one of them on a port of this host that is no
-/// node port; sets and a device with names of their own.
+/// Objects of other programs, which must stay: servers by address and by mark, one of them on a port of this host that is
+/// not a node port; sets and a device with names of their own.
 const FOREIGN_SERVERS: &str = "\
 -A -t 192.0.2.1:80 -s rr
 -a -t 192.0.2.1:80 -r 192.0.2.2:80 -m -w 1
@@ -27,7 +27,7 @@ const FOREIGN_SERVERS: &str = "\
 const FOREIGN_SETS: &str =
     "create MINE hash:ip,port\nadd MINE 192.0.2.1,tcp:80\ncreate KUBE-MINE bitmap:port range 1-9\n";
 
-/// The original was recorded before it had come to IPv6. This is what it then makes for the case `dual-stack`.
+/// The recording was made before the original had handled IPv6. These are the objects that it adds then for the case `dual-stack`.
 const IPV6_SERVERS: &str = "\
 -A -t [fd00:10:96::80]:80 -s rr
 -a -t [fd00:10:96::80]:80 -r [fd00:10:244:1::5]:80 -m -w 1
@@ -66,7 +66,7 @@ fn run(node: &Namespace, command: &str) -> String {
 }
 
 fn install(node: &Namespace, recorded: &RecordedIpvs) {
-    // As the original does, for connections that it has balanced to be translated back.
+    // As the original does, so that replies of balanced connections are translated back.
     node.set_sysctl("net/ipv4/vs/conntrack", "1").unwrap();
     restore(node, "ipset", &recorded.sets);
     restore(node, "ipvsadm", &recorded.ipvsadm);
@@ -85,7 +85,7 @@ fn install_foreign(node: &Namespace) {
     run(node, "ip address add 192.0.2.1/32 dev mine0");
 }
 
-/// Everything that kube-proxy's ipvs mode makes things among, as the tools list it.
+/// All objects of the kinds that kube-proxy's ipvs mode creates, as the tools list them.
 fn listing(node: &Namespace) -> Vec<String> {
     let mut lines = Vec::new();
     for command in ["ipvsadm -Sn", "ipset save", "ip -brief address"] {
@@ -94,7 +94,7 @@ fn listing(node: &Namespace) -> Vec<String> {
     }
     for command in ["iptables-nft-save", "ip6tables-nft-save"] {
         let text = run(node, command);
-        // What the kubelet shares with kube-proxy is left, and chains that iptables has by itself.
+        // Chains that the kubelet shares with kube-proxy stay, and so do built-in chains.
         let is_content = |line: &&str| line.starts_with("-A") || line.contains(" - [");
         lines.extend(text.lines().filter(is_content).map(|line| line.split(" [").next().unwrap().to_owned()));
     }
@@ -107,7 +107,7 @@ const IPV4_WAYS: [(&str, &str); 3] =
     [("a1", "10.96.0.80:80"), ("ka", "10.96.0.80:80"), ("ext", "172.18.0.2:30080")];
 const IPV6_WAYS: [(&str, &str); 2] = [("a2", "[fd00:10:96::80]:80"), ("ka", "[fd00:10:96::80]:80")];
 
-/// They answer, through whatever is in force.
+/// Checks that a pod answers on these ways, whichever rules are in force.
 fn expect_traffic(network: &Network, ways: &[(&str, &str)]) {
     for (from, target) in ways {
         for _ in 0..4 {
@@ -117,7 +117,7 @@ fn expect_traffic(network: &Network, ways: &[(&str, &str)]) {
 }
 
 fn load_ipvs(node: &Namespace) {
-    // By asking for its family; the settings under net/ipv4/vs come with it.
+    // Opening the generic netlink family loads the module, which creates the settings under net/ipv4/vs.
     node.run(|| ferroxy_netlink::ipvs::Connection::open().map(drop)).unwrap().unwrap();
 }
 
@@ -130,7 +130,7 @@ fn recorded_in_both_families(case: &Case) -> RecordedIpvs {
     recorded
 }
 
-/// In nftables mode, until it is in sync; what it said.
+/// Runs the agent in nftables mode until it is in sync. Returns its log.
 fn run_agent(node: &Namespace, case: &Case) -> String {
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("config.yaml");
@@ -168,7 +168,7 @@ fn from_ipvs_mode() {
     assert!(again.contains("nothing to send"), "{again}");
 }
 
-/// All cases of the corpus, without traffic: whatever its ipvs mode makes, nothing of it stays and the rest does.
+/// All cases of the corpus, without traffic: all objects of kube-proxy's ipvs mode are removed, all others stay.
 #[test]
 #[ignore = "needs IPVS: make test-vm"]
 fn everything_recorded_in_ipvs_mode_goes() {
@@ -212,7 +212,7 @@ fn echoing(mut recorded: RecordedIpvs) -> RecordedIpvs {
     recorded
 }
 
-/// The same Service as it is by now: its one endpoint is another.
+/// The same Service in its new state: its only endpoint has changed.
 fn moved(case: &Case, mode: &str) -> Cluster {
     let mut objects = fs::read_to_string(case.folder.join("objects.yaml")).unwrap();
     for gone in ["10.244.2.5", "'fd00:10:244:2::5'"] {
@@ -234,10 +234,10 @@ fn moved(case: &Case, mode: &str) -> Cluster {
     cluster
 }
 
-/// A Service that a client talks to from one socket, all the time.
+/// A Service to which a client sends from one socket, all the time.
 const DNS: &str = "10.96.0.53:53";
 
-/// Who answers a datagram from this socket, if a pod does.
+/// The pod that answers a datagram from this socket, if one does.
 fn ask_again(socket: &UdpSocket) -> Option<String> {
     let mut answer = [0; 512];
     socket.send(b"who\n").ok()?;
@@ -245,7 +245,7 @@ fn ask_again(socket: &UdpSocket) -> Option<String> {
     Some(support::pod_of(std::str::from_utf8(&answer[..length]).unwrap()).to_owned())
 }
 
-/// What `ipvsadm` says of kube-proxy's servers that are there.
+/// kube-proxy's servers that are left, as `ipvsadm` lists them.
 fn its_servers(node: &Namespace, foreign: &str) -> Vec<String> {
     let all = run(node, "ipvsadm -Sn");
     let is_its = |line: &&str| !foreign.lines().any(|it| it.trim_end() == line.trim_end());
@@ -256,10 +256,10 @@ fn addresses(node: &Namespace) -> String {
     run(node, "ip -brief address show kube-ipvs0")
 }
 
-/// A Service that Ferroxy does not know: it went when kube-proxy did.
+/// A Service that Ferroxy does not know: it was deleted when kube-proxy stopped.
 const GONE: &str = "10.96.0.90:80";
 
-/// Who is connected before Ferroxy comes: a pod, this host and a stranger, in both families.
+/// Connections that are open before Ferroxy starts: from a pod, this host and an external client, in both families.
 const HELD: [(&str, &str); 6] = [
     ("a1", GONE),
     ("a1", "10.96.0.80:80"),
@@ -269,12 +269,12 @@ const HELD: [(&str, &str); 6] = [
     ("ext", "[fd00:172:18::2]:30080"),
 ];
 
-/// What Ferroxy finds.
+/// The state that Ferroxy finds.
 struct Found {
     case: Case,
-    /// Everything there was before kube-proxy.
+    /// All objects from before kube-proxy.
     before: Vec<String>,
-    /// The virtual servers among it.
+    /// The virtual servers among them.
     foreign: String,
 }
 
@@ -293,8 +293,8 @@ fn connect(network: &Network, from: &str, target: &str) -> LongConnection {
     LongConnection::open(from, target.parse().unwrap(), Duration::from_millis(100), ANSWER).unwrap()
 }
 
-/// Connections that IPVS carries go on with data flowing, across the takeover and a restart; new ones are ours; when the old
-/// ones end, what was there for them goes.
+/// Data keeps flowing on connections that IPVS carries, across the takeover and a restart. New connections use our rules. When
+/// the old connections end, the objects that they needed are removed.
 fn connections_go_on(mode: &str) {
     let Some(network) = support::network() else { return };
     let ka = network.namespace("ka").unwrap();
@@ -336,13 +336,13 @@ fn connections_go_on(mode: &str) {
     for (from, target) in HELD.into_iter().filter(|(_, target)| *target != GONE) {
         assert_eq!(pod_from(&network, from, Protocol::Tcp, target), "a2", "{from} -> {target}");
     }
-    // UDP is not waited for: its virtual server has gone, and the same socket is served by our rules.
+    // UDP flows are not waited for: their virtual server is removed at once, and our rules serve the same socket.
     wait_until("the socket is served", DEADLINE, || ask_again(&datagrams).as_deref() == Some("b1"));
-    // A port of this host (the agent's own) is not to be had by an address that only IPVS needs.
+    // An address that only IPVS needs must not expose a port of this host (the agent's own).
     for target in ["10.96.0.80:10256", "[fd00:10:96::80]:10256"] {
         assert_eq!(ask_from(&network, "a1", Protocol::Tcp, target), Answer::Refused, "{target}");
     }
-    // Nor does a connection to a Service that is no more get through to its endpoints of before.
+    // New connections to a deleted Service must not reach its former endpoints.
     assert_eq!(ask_from(&network, "a1", Protocol::Tcp, GONE), Answer::Refused);
 
     let log = agent.terminate();
@@ -351,7 +351,7 @@ fn connections_go_on(mode: &str) {
     agent.wait_for("6 connections still go through kube-proxy");
     expect_carried(&carried);
 
-    // One by one, the last first: what only they needed goes with them.
+    // End the connections one by one, the last first. Objects that only an ended connection needed are removed.
     let mut end_one = || {
         let report = held.pop().unwrap().reset().unwrap();
         assert!(report.broken.is_none() && report.echoes > 5, "{report:?}");
@@ -383,7 +383,7 @@ fn connections_go_on_in_iptables_mode() {
     connections_go_on("iptables");
 }
 
-/// Our own ipvs mode goes on with what is there: same names, same device, the difference is sent.
+/// Our own ipvs mode adopts the objects that exist: same names, same device. Only the difference is sent.
 #[test]
 #[ignore = "needs IPVS: make test-vm"]
 fn connections_go_on_in_ipvs_mode() {
@@ -419,7 +419,7 @@ fn connections_go_on_in_ipvs_mode() {
     assert_eq!(listing(ka), before);
 }
 
-/// Connections that are not waited for end with a reset, and not in silence.
+/// Connections that are not waited for end with a reset: their packets are not dropped silently.
 #[test]
 #[ignore = "needs IPVS: make test-vm"]
 fn connections_that_must_end_are_reset() {

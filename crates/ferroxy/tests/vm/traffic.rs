@@ -1,5 +1,5 @@
-//! ipvs mode by what packets meet: schedulers, endpoints on their way out, persistence, Services that nobody here serves, node ports
-//! on new addresses, large sets. What the rules look like, and drift, is `agent.rs`. Needs IPVS: `make test-vm`.
+//! ipvs mode as packets see it: schedulers, draining endpoints, persistence, Services without an endpoint on this node, node ports on
+//! new addresses, large sets. The rules and drift are in `agent.rs`. Needs IPVS: `make test-vm`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -27,7 +27,7 @@ struct Stage {
 }
 
 impl Stage {
-    /// `ipvs` is that part of the configuration.
+    /// `ipvs` is the value of that field of the configuration.
     fn start(ipvs: &str, services: &[Vec<Value>]) -> Option<Stage> {
         let network = support::network()?;
         let cluster = Cluster::in_mode("ipvs");
@@ -79,7 +79,7 @@ impl Stage {
         LongConnection::open(from, target.parse().unwrap(), interval, patience).unwrap()
     }
 
-    /// Who answers a connection from this port. It ends with a reset: nobody remembers it for long.
+    /// The pod that answers a connection from this port. The connection ends with a reset, so that the kernel forgets it soon.
     fn ask_from_port(&self, from: &str, port: u16, target: &str) -> String {
         let to: SocketAddrV4 = target.parse().unwrap();
         let connect = || {
@@ -95,8 +95,8 @@ impl Stage {
         support::pod_of(&line).to_owned()
     }
 
-    /// Who answers so many connections, one after the other, each when nothing is open but `held` connections: the kernel
-    /// sees a connection's end a moment after its client.
+    /// The pods that answer `count` connections, one after the other. Each connection waits until only `held` connections are
+    /// open, because the kernel sees the end of a connection a moment after its client.
     fn ask(&self, from: &str, target: &str, count: usize, held: u32) -> Vec<String> {
         let open = || self.destinations(Protocol::Tcp, target).values().map(|it| it.active).sum::<u32>();
         let one = |_| {
@@ -107,7 +107,7 @@ impl Stage {
     }
 }
 
-/// Who has greeted.
+/// The pod that sent the greeting.
 fn pod(connection: &LongConnection) -> String {
     support::pod_of(connection.greeting()).to_owned()
 }
@@ -124,7 +124,8 @@ fn counts(pods: &[String]) -> BTreeMap<&str, usize> {
     counts
 }
 
-/// With its connections at the echo port: it answers who it is like any other, and stays open if one likes.
+/// A Service whose connections go to the echo port: a pod says its name there like on other ports, but the connection can
+/// stay open.
 fn echo_service(name: &str, ip: &str, endpoints: &[&str]) -> Service {
     Service::new(name, &[ip]).port(Protocol::Tcp, 80, 7).endpoints(endpoints)
 }
@@ -164,7 +165,7 @@ fn every_scheduler_does_what_it_is_for() {
         stage.wait_for_server(&format!("-A -t {} -s {scheduler}{flags}", address_of(scheduler)));
     }
     stage.wait_for_server("-A -t 10.96.1.99:80 -s dh");
-    // Asked again at the end, when the kernel has forgotten these connections.
+    // Repeated at the end, when the kernel has forgotten these connections.
     let by_port = |port| stage.ask_from_port("a1", port, &address_of("mh"));
     let ports = 9001..9010;
     let of_ports: Vec<String> = ports.clone().map(by_port).collect();
@@ -177,13 +178,13 @@ fn every_scheduler_does_what_it_is_for() {
         let pods = stage.ask(client, &address_of("sh"), 5, 0);
         assert_eq!(distinct(&pods).len(), 1, "sh, {client}: {pods:?}");
     }
-    // By the address that they go to, whoever they come from.
+    // These schedulers choose by destination address, so all clients get the same endpoint.
     for scheduler in ["dh", "lblc", "lblcr"] {
         let ask = |client: &&str| stage.ask(client, &address_of(scheduler), 4, 0);
         let pods: Vec<String> = CLIENTS.iter().flat_map(ask).collect();
         assert_eq!(distinct(&pods).len(), 1, "{scheduler}: {pods:?}");
     }
-    // Where connections stay open, no more come as long as others are idle.
+    // An endpoint with an open connection gets no more as long as others are idle.
     for scheduler in ["lc", "wlc", "sed", "nq"] {
         let at = address_of(scheduler);
         let first = stage.hold("a1", &at);
@@ -196,13 +197,13 @@ fn every_scheduler_does_what_it_is_for() {
         let idle: Vec<&str> = ENDPOINTS.into_iter().filter(|it| *it != busy && *it != pod(&second)).collect();
         assert_eq!(distinct(&pods), idle.into_iter().collect(), "{scheduler}");
     }
-    // One gets everything, until it is more than its weight.
+    // One endpoint gets all connections, until they exceed its weight.
     let at = address_of("ovf");
     let held = [(); 3].map(|()| stage.hold("a1", &at));
     let [first, second, third] = held.each_ref().map(pod);
     assert_eq!(first, second, "ovf");
     assert_ne!(first, third, "ovf");
-    // One gets everything, until it is gone.
+    // One endpoint gets all connections, until it is removed.
     let pods = stage.ask("a1", &address_of("fo"), 5, 0);
     let preferred = pods[0].clone();
     assert_eq!(counts(&pods), [(preferred.as_str(), 5)].into(), "fo");
@@ -222,7 +223,7 @@ fn every_scheduler_does_what_it_is_for() {
     assert_eq!(ports.map(by_port).collect::<Vec<_>>(), of_ports, "mh");
 }
 
-/// Another scheduler is the same virtual server: its connections go on.
+/// Another scheduler changes the virtual server in place: its connections go on.
 #[test]
 #[ignore = "needs IPVS: make test-vm"]
 fn a_scheduler_changes_under_connections() {
@@ -242,7 +243,7 @@ fn a_scheduler_changes_under_connections() {
     assert!(report.broken.is_none(), "{report:?}");
 }
 
-/// An endpoint that was removed keeps its connections and gets no others; with its last one it goes. UDP has none to keep.
+/// A removed endpoint keeps its connections and gets no new ones. It is deleted with its last connection, for UDP at once.
 #[test]
 #[ignore = "needs IPVS: make test-vm"]
 fn a_removed_endpoint_drains() {
@@ -288,7 +289,7 @@ fn a_removed_endpoint_drains() {
     assert_eq!(stage.agent.said("drift repaired"), 0, "{}", stage.agent.log());
 }
 
-/// A client stays with its endpoint as long as it comes back in time. How long that is can change, under connections.
+/// A client keeps its endpoint as long as it returns within the timeout. The timeout can change while connections are open.
 #[test]
 #[ignore = "needs IPVS: make test-vm"]
 fn a_client_stays_with_its_endpoint_for_a_while() {
@@ -297,7 +298,7 @@ fn a_client_stays_with_its_endpoint_for_a_while() {
         let service = service.port(Protocol::Udp, 53, 53).port(Protocol::Tcp, 80, 7);
         Service { affinity_seconds: seconds, ..service }
     };
-    // A client is remembered as long as a connection of its own: a second for datagrams, two minutes for TCP.
+    // The kernel remembers a client at least as long as its connections: a second for datagrams, two minutes for TCP.
     let Some(stage) = Stage::start("{udpTimeout: 1s}", &[web(Some(2)).objects()]) else { return };
     let at = "10.96.0.80:53";
     let ask = |client: &str| pod_from(&stage.network, client, Protocol::Udp, at);
@@ -361,8 +362,8 @@ fn node_ports_follow_endpoints_and_addresses() {
     wait_until("its servers are gone", DEADLINE, is_gone);
 }
 
-/// Internal policy Local where nobody here serves: pods, the node and strangers are refused, as by the original; also with
-/// affinity, and right after the last endpoint here has left, while it drains. The node port goes on: its policy is another.
+/// Internal policy Local without an endpoint on this node: pods, the node and external clients are refused, as by the original.
+/// Also with affinity, and while the last local endpoint drains. The node port still works, because its policy is another.
 #[test]
 #[ignore = "needs IPVS: make test-vm"]
 fn without_an_endpoint_here_everybody_is_refused() {
@@ -405,7 +406,7 @@ fn without_an_endpoint_here_everybody_is_refused() {
     }
 }
 
-/// On a node that has nothing yet, everybody waits for the API server: its address is there before any other.
+/// On a node without rules, all clients wait for the API server, so its address is added before any other.
 #[test]
 #[ignore = "needs IPVS: make test-vm"]
 fn the_api_server_comes_first() {
@@ -431,7 +432,7 @@ fn the_api_server_comes_first() {
     command.args(["-oneline", "monitor", "address"]).stdout(Stdio::piped());
     let mut monitor = ka.run(|| command.spawn()).unwrap().unwrap();
     let lines = lines(monitor.stdout.take().unwrap());
-    // It listens once it reports this.
+    // The monitor listens once it reports this address.
     let mut links = ka.connection().unwrap();
     let link = links.link("lo").unwrap().index;
     let sign = ferroxy_netlink::route::Address { link, ip: [192, 0, 2, 200].into(), prefix_length: 32 };
@@ -467,7 +468,7 @@ fn lines(stream: impl std::io::Read + Send + 'static) -> Receiver<String> {
     receiver
 }
 
-/// The original's sets end at 65,536 members. Here one Service has more source ranges than that, and the last of them counts.
+/// The original's sets have at most 65,536 members. Here one Service has more source ranges, and the last of them must match.
 #[test]
 #[ignore = "needs IPVS: make test-vm"]
 fn a_set_has_more_than_65536_members() {

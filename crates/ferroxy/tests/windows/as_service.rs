@@ -1,4 +1,4 @@
-//! The program as a service that cannot start. Nobody sees its standard error.
+//! The program as a service that cannot start. The standard error of a service is not visible.
 
 use std::fs;
 use std::path::Path;
@@ -18,7 +18,7 @@ fn system(program: &str, args: &[&str]) -> String {
     String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
 }
 
-/// As wine knows this machine's files.
+/// The path by which wine names a file of this machine.
 fn windows(path: &Path) -> String {
     format!("Z:{}", path.display()).replace('/', "\\")
 }
@@ -33,7 +33,7 @@ fn start(flags: &str, log: &Path) {
         assert!(began.elapsed() < PATIENCE, "no log: {flags}: {created} {started}");
         thread::sleep(Duration::from_millis(50));
     }
-    // It has ended when the file can be replaced by nobody else: the service manager knows.
+    // The service manager knows whether the program has ended.
     while system("sc", &["query", SERVICE]).contains("RUNNING") {
         assert!(began.elapsed() < PATIENCE, "it does not end: {flags}");
         thread::sleep(Duration::from_millis(50));

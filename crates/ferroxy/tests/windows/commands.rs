@@ -1,4 +1,4 @@
-//! What people and probes ask on a node: commands against the living HNS, health and metrics.
+//! Requests of users and probes on a node: commands that use its HNS, health and metrics.
 
 use std::net::Ipv4Addr;
 
@@ -23,7 +23,7 @@ fn diff_explain_and_cleanup_ask_hns() {
     let (is_done, refused) = node.run("cleanup", &[]);
     assert!(!is_done && refused.contains("agent runs"), "{refused}");
     node.stop();
-    // It knows no network name: everything of ours is found.
+    // `cleanup` gets no network name, but finds all of our objects.
     let (is_done, removed) = node.run("cleanup", &[]);
     assert!(is_done && removed.contains("removed: loadbalancer 10.96.0.1:80/tcp"), "{removed}");
     assert!(removed.contains("removed: endpoint 10.200.0.1"), "{removed}");
@@ -31,7 +31,7 @@ fn diff_explain_and_cleanup_ask_hns() {
     assert_eq!(node.fake.service().endpoints().len(), 1, "the pod of this node stays");
 }
 
-/// Without HNS, a version that can do everything is assumed: the node's own is known here.
+/// Without HNS, `explain` assumes a version that can do everything. Here it knows the version of the node.
 #[test]
 #[ignore = "needs wine: make test-windows"]
 fn explain_says_what_the_hns_of_this_node_cannot_do() {

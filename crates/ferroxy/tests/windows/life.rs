@@ -1,4 +1,4 @@
-//! What happens on a node while the agent runs, and when it is restarted.
+//! Changes and faults on a node while the agent runs, and when it is restarted.
 
 use ferroxy_hcn::{Guid, Kind};
 
@@ -59,7 +59,7 @@ fn renew_network(node: &mut Node) {
     assert_ne!(node.network, old);
 }
 
-/// Handles of HNS, threads of the program as it counts them, and its handles as far as this machine sees them: wine counts none.
+/// Counts handles of HNS, threads of the program, and its open files as this machine sees them, because wine counts no handles.
 #[test]
 #[ignore = "needs wine: make test-windows"]
 fn a_hundred_changes_leave_no_handle_open_no_thread_behind_and_no_memory_in_use() {
@@ -84,15 +84,15 @@ fn a_hundred_changes_leave_no_handle_open_no_thread_behind_and_no_memory_in_use(
         }
     }
     let [before, after] = figures[..] else { panic!("{figures:?}") };
-    // The network stays open; calls may be under way while we count.
+    // The handle of the network stays open; calls may be under way meanwhile.
     assert!(before[0] <= 2 && after[0] <= 2, "{figures:?}");
     // Far fewer than changes.
     assert!(after[1] <= before[1] + 8 && after[2] <= before[2] + 8, "{figures:?}");
-    // In kilobytes. Ninety changes that kept a list of everything each would take more.
+    // In kilobytes. If each of ninety changes kept a list of all objects, memory would grow more.
     assert!(after[3] <= before[3] + 8192, "{figures:?}");
 }
 
-/// A call that does not return is no reason to wait for it for ever, nor to drop anything.
+/// If a call does not return, the agent neither waits for ever nor drops a change.
 #[test]
 #[ignore = "needs wine: make test-windows"]
 fn an_hns_that_hangs_shows_in_health_and_the_agent_goes_on_after_it() {

@@ -1,7 +1,7 @@
 //! The agent as a Windows program, under wine, with libraries that forward to a service in memory (`ferroxy-hcn-fake`), and our
 //! API server for tests.
 //!
-//! `scripts/cross windows` builds it and names it in the environment. What HNS itself does cannot be seen this way.
+//! `scripts/cross windows` builds the agent and names it in the environment. The behaviour of the real HNS is not tested.
 
 #![allow(
     clippy::unwrap_used,

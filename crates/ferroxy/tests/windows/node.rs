@@ -92,10 +92,10 @@ impl Node {
         program
     }
 
-    /// Of commands that look at the cluster.
+    /// The flags of commands that read the cluster.
     fn input(&self) -> Vec<String> {
         let kubeconfig = self.folder.path().join("kubeconfig");
-        // Wine knows this machine's files as drive Z.
+        // In wine, drive Z has this machine's files.
         let mut input =
             vec!["--hostname-override=ka".into(), format!("--kubeconfig=Z:{}", kubeconfig.display())];
         input.extend(self.flags.iter().cloned());
@@ -140,13 +140,13 @@ impl Node {
         }
     }
 
-    /// Stops the agent as Ctrl-C does: wine makes that of the signal.
+    /// Stops the agent as Ctrl-C does: wine turns SIGINT into Ctrl-C.
     pub fn interrupt(&mut self) -> ExitStatus {
         kill_process(Pid::from_child(self.agent.as_ref().unwrap()), Signal::INT).unwrap();
         self.wait_for_end()
     }
 
-    /// Of the agent, which ends by itself.
+    /// The exit status of the agent, which ends by itself.
     pub fn wait_for_end(&mut self) -> ExitStatus {
         let began = Instant::now();
         loop {
@@ -239,7 +239,7 @@ impl Node {
         }
     }
 
-    /// Two verifications later, everything that is in the works is done.
+    /// Waits for two more verifications: by then, all work in progress is done.
     pub fn wait_for_quiet(&self) {
         let looks = || self.fake.service().counted.get("HcnEnumerateLoadBalancers").copied().unwrap_or(0);
         let until = looks() + 2;
@@ -261,7 +261,7 @@ pub fn free_port_at(ip: IpAddr) -> u16 {
     TcpListener::bind((ip, 0)).unwrap().local_addr().unwrap().port()
 }
 
-/// Of an interface that is not the loopback.
+/// An address of an interface that is not the loopback.
 pub fn own_address() -> Option<IpAddr> {
     let listed =
         Command::new("ip").args(["-4", "-o", "addr", "show", "up", "scope", "global"]).output().ok()?;
@@ -279,7 +279,7 @@ pub fn node(name: &str, ip: IpAddr) -> Value {
 pub struct Service {
     pub number: u16,
     pub endpoints: Vec<u16>,
-    /// Of a load-balancer Service with policy Local, whose one endpoint is the pod of this node.
+    /// The health-check port of a load-balancer Service with policy Local, whose one endpoint is the pod of this node.
     pub health_check: Option<u16>,
 }
 

@@ -1,4 +1,4 @@
-//! What a large cluster costs, in calls of HNS: reads and writes.
+//! The cost of a large cluster, in calls of HNS: reads and writes.
 
 use ferroxy_hcn::Kind;
 
@@ -10,7 +10,7 @@ const SERVICES: u16 = 2000;
 #[ignore = "needs wine: make test-windows"]
 fn two_thousand_services_cost_a_call_for_each_object_and_a_change_a_few() {
     let mut node = Node::new(NEWEST);
-    // Verification is not what is measured.
+    // Verification must not be measured.
     node.sync_period = "1h";
     let endpoints = |number: u16| (5 * number..5 * number + 5).collect::<Vec<u16>>();
     let objects = (1..=SERVICES).flat_map(|number| service(number, &endpoints(number)).objects());
@@ -41,6 +41,6 @@ fn two_thousand_services_cost_a_call_for_each_object_and_a_change_a_few() {
         node.wait_for("the change", |node| node.has_endpoint(&added) && !node.has_endpoint(&left));
         costs.push(node.calls() - before);
     }
-    // Create an endpoint, open and modify the load balancer, delete an endpoint; the first time, look whether it was modified.
+    // Create an endpoint, open and modify the load balancer, delete an endpoint. The first time, also check that it was modified.
     assert!(costs[0] <= 8 && costs[1..].iter().all(|cost| *cost <= 5), "{costs:?}");
 }

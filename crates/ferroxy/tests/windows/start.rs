@@ -1,4 +1,4 @@
-//! Starts on hosts that are not ready, or are of another kind.
+//! Starts on hosts that are not ready, have an old HNS, or have another kind of network.
 
 use std::net::IpAddr;
 
@@ -45,7 +45,7 @@ fn an_hns_that_is_too_old_ends_the_agent_with_a_reason() {
     assert_eq!(node.fake.service().changes(), 0);
 }
 
-/// The hardware address of the node's interface is part of what an overlay needs: the node's address is one of this machine's.
+/// An overlay needs the hardware address of the node's interface, so the node has an address of this machine.
 #[test]
 #[ignore = "needs wine: make test-windows"]
 fn an_overlay_gets_its_source_vip_and_providers() {

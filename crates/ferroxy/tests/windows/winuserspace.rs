@@ -1,7 +1,7 @@
-//! winuserspace mode: the agent listens itself, so that real clients reach real endpoints.
+//! winuserspace mode: the agent itself listens, so that real clients reach real endpoints.
 //!
-//! wine adds no address to an interface. So the cluster IP is an address that this machine has (Services and endpoints may have no
-//! loopback address), node ports are asked on 127.0.0.1, and a Service with another address must be refused.
+//! wine cannot add addresses to an interface. So the cluster IP is an address of this machine (Services and endpoints must not have
+//! loopback addresses), clients use node ports at 127.0.0.1, and a Service with another address must be refused.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};

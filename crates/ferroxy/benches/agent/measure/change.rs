@@ -1,5 +1,5 @@
-//! How long it takes from the API's answer to an endpoint change until the kernel has it: one change at a time, and many
-//! each second. And what the kernel announces for one of them.
+//! The time from the API's answer to an endpoint change until the kernel has the change: one change at a time, and many
+//! each second. Also counts the kernel's notifications for one change.
 
 use std::collections::HashMap;
 use std::thread;
@@ -11,7 +11,7 @@ use super::{Change, Figure, Figures, Listener, Proxy, Result, Subject, quantile}
 const REST: Duration = Duration::from_millis(1_200);
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Which changes are made when: no two have the same number.
+/// The first change number of each step: no two changes have the same number.
 pub(super) const FIRST_ALONE: usize = 0;
 const FIRST_CHURN: usize = 10_000;
 pub(super) const FIRST_RESTART: usize = 9_000;
@@ -56,14 +56,14 @@ pub(super) fn churn(
     figures: &mut Figures,
 ) -> Result<()> {
     let (rate, seconds) = (subject.options.churn_rate, subject.options.churn_seconds);
-    // Made before, so that this costs nothing while it is measured.
+    // Create the changes before, so that this is not part of the measurement.
     let numbers = FIRST_CHURN..FIRST_CHURN + (rate * seconds) as usize;
     let changes: Vec<Change> = numbers.map(|number| subject.change(number)).collect();
     let (cpu_before, server_before) = (proxy.cpu()?, subject.stage.spent_by_server()?);
     let begun = Instant::now();
     let made = make_all(subject, &changes, Duration::from_secs(1) / rate)?;
     figures.set(Figure::ChurnRate, changes.len() as f64 / begun.elapsed().as_secs_f64());
-    // What it takes to catch up counts as well. Who never does has changes that are not seen.
+    // The time to catch up counts as well. If the proxy never catches up, some changes count as unseen.
     if let Some(last) = changes.last() {
         listener.wait_for(last.address, PATIENCE);
     }
@@ -73,7 +73,7 @@ pub(super) fn churn(
     let server = subject.stage.spent_by_server()?.since(server_before);
     figures.set(Figure::ChurnServerCores, server.cpu.as_secs_f64() / took);
     figures.set(Figure::ChurnServerBytes, server.bytes as f64 / changes.len() as f64);
-    // The last need not be the last to arrive.
+    // The last change need not be the last to arrive.
     thread::sleep(REST);
     let (mut times, unseen) = delays(&changes, &made, listener);
     if !times.is_empty() {
@@ -84,7 +84,7 @@ pub(super) fn churn(
     Ok(())
 }
 
-/// At an even pace; says when the API's answer to each came.
+/// Makes the changes at an even pace. Returns the times of the API's answers.
 fn make_all(subject: &Subject<'_>, changes: &[Change], pace: Duration) -> Result<Vec<Instant>> {
     let begun = Instant::now();
     let mut answered = Vec::with_capacity(changes.len());
@@ -95,8 +95,8 @@ fn make_all(subject: &Subject<'_>, changes: &[Change], pace: Duration) -> Result
     Ok(answered)
 }
 
-/// From each answer until the kernel had that change, or a later one of the same Service: when several come close
-/// together a proxy may leave out all but the last. And how many neither came nor were overtaken.
+/// The delays from each answer until the kernel had that change, or a later change of the same Service: a proxy may merge
+/// changes that come close together. Also returns how many changes neither arrived nor were superseded.
 fn delays(changes: &[Change], made: &[Instant], listener: &Listener) -> (Vec<Duration>, usize) {
     let (mut later, mut times, mut unseen) = (HashMap::new(), Vec::new(), 0);
     for (change, made) in changes.iter().zip(made).rev() {

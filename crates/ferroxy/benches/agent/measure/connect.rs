@@ -1,5 +1,5 @@
-//! How long a TCP connection takes to be made: to an endpoint itself and through its Service, by turns, over the same
-//! cables and through the same node.
+//! The time to establish a TCP connection: directly to an endpoint and through its Service, by turns, over the same cables
+//! and through the same node.
 
 use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
@@ -12,7 +12,7 @@ use super::{Figure, Figures, Options, Result, Stage, Subject, quantile};
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The node with no proxy.
+/// The node without a proxy.
 pub(super) const BY_HAND: &str = "by-hand";
 
 pub(super) fn measure(subject: &Subject<'_>, figures: &mut Figures) -> Result<()> {
@@ -24,8 +24,8 @@ pub(super) fn measure(subject: &Subject<'_>, figures: &mut Figures) -> Result<()
     Ok(())
 }
 
-/// The same ratio where a single rule, written by hand, stands for the Service: what the kernel takes for rewriting an
-/// address, and no proxy that has it rewrite addresses can be much faster.
+/// The same ratio with a single hand-written rule instead of the Service: the time the kernel needs to rewrite an address. A
+/// proxy that lets the kernel rewrite addresses cannot be much faster.
 pub(super) fn by_hand(stage: &Stage, options: &Options) -> Result<f64> {
     let service = stage.service();
     let to = match stage.endpoints().as_slice() {
@@ -53,7 +53,7 @@ pub(super) fn by_hand(stage: &Stage, options: &Options) -> Result<f64> {
     Ok(Times::of_all(&stage.clients(BY_HAND)?, stage, options.connections)?.ratio())
 }
 
-/// Of connections, in the order in which they were made.
+/// The times of connections, in the order in which they were made.
 #[derive(Default)]
 struct Times {
     direct: Vec<Duration>,
@@ -61,9 +61,9 @@ struct Times {
 }
 
 impl Times {
-    /// Each client makes its share: a single one would soon use its ports again, and the kernel, which keeps closed
-    /// connections for seconds, would have to forget the old one first; through a Service sooner than directly, where there
-    /// are several endpoints and so several addresses.
+    /// Each client makes its share. A single client would soon use its ports again, and the kernel, which remembers closed
+    /// connections for seconds, would first have to forget the old connection. Through a Service, this would happen sooner
+    /// than directly, because several endpoints have several addresses.
     fn of_all(clients: &[&Namespace], stage: &Stage, count: u32) -> Result<Times> {
         let mut all = Times::default();
         for client in clients {
@@ -74,11 +74,11 @@ impl Times {
         Ok(all)
     }
 
-    /// Directly each of the endpoints in turn, as often as a Service leads to each.
+    /// Connects directly to each of the endpoints in turn, so that each gets as many connections as through the Service.
     fn take(client: &Namespace, direct: &[SocketAddr], service: SocketAddr, count: u32) -> Result<Times> {
         client.run(|| {
             let mut times = Times::default();
-            // Of few connections the ratio is higher, and differs more from run to run.
+            // With few connections, the ratio is higher, and differs more from run to run.
             let unmeasured = count / 10;
             let mut endpoints = direct.iter().cycle();
             let mut next = || endpoints.next().copied().ok_or("a Service without endpoints");
@@ -87,7 +87,7 @@ impl Times {
                 connect(service)?;
             }
             for round in 0..count {
-                // The first of a pair is sometimes the slower one.
+                // The first connection of a pair is sometimes the slower one.
                 if round % 2 == 0 {
                     times.direct.push(connect(next()?)?);
                     times.service.push(connect(service)?);
@@ -112,7 +112,7 @@ impl Times {
     }
 }
 
-/// Makes the neighbours known to each other before anything is measured.
+/// Fills the neighbour tables before anything is measured.
 pub(super) fn warm_up(subject: &Subject<'_>) -> Result<()> {
     for client in subject.stage.clients(subject.name)? {
         client.run(|| subject.stage.direct().into_iter().try_for_each(|to| connect(to).map(drop)))??;
@@ -124,7 +124,7 @@ fn connect(target: SocketAddr) -> Result<Duration> {
     let begun = Instant::now();
     let stream = TcpStream::connect_timeout(&target, TIMEOUT).map_err(|e| format!("{target}: {e}"))?;
     let time = begun.elapsed();
-    // Reset, not closed: else thousands of them would linger.
+    // Reset, not closed: else thousands of sockets would stay in TIME_WAIT.
     set_socket_linger(&stream, Some(Duration::ZERO))?;
     Ok(time)
 }

@@ -1,5 +1,5 @@
-//! What is done with a proxy to come by its figures, in the order in which it is done: start, connections, changes,
-//! restarts. One proxy at a time, so that they do not take the processors from each other.
+//! The steps that measure a proxy, in this order: start, connections, changes, restarts. One proxy at a time, so that
+//! proxies do not compete for the processors.
 
 mod change;
 mod connect;
@@ -20,7 +20,7 @@ use super::size::Size;
 use super::stage::{Change, POD_RANGE, Stage};
 use super::{Result, progress};
 
-/// Every size, and before them one Service, for the time a connection takes.
+/// Measures every size, and before them a cluster with one Service, for the time that a connection takes.
 pub fn all(options: &Options) -> Result<Results> {
     let mut results = Results { mode: options.mode, setting: setting(options)?, runs: Vec::new() };
     for size in std::iter::once(Size::ONE).chain(options.sizes.iter().copied()) {
@@ -46,7 +46,7 @@ pub fn all(options: &Options) -> Result<Results> {
                 measured?;
                 run.ours = figures;
             } else {
-                // What the peer cannot do is no reason to forget the rest: it has the figures until there.
+                // If the peer fails, keep its figures so far and go on.
                 measured.unwrap_or_else(|error| progress(&error));
                 run.peer = Some(figures);
             }
@@ -66,7 +66,7 @@ struct Subject<'a> {
     first_change: usize,
 }
 
-/// Numbers of changes for each binary: the API server is the same, and what was changed for one is so for the next.
+/// Each binary has its own range of change numbers: the API server is the same, and keeps the changes made for other binaries.
 const CHANGES: usize = MOST_CHURN as usize + 20_000;
 
 impl Subject<'_> {
@@ -77,7 +77,7 @@ impl Subject<'_> {
         self.announce(size, "connecting");
         connect::measure(self, figures)?;
         if size != Size::ONE {
-            // Not earlier: a listener costs whoever changes something.
+            // Not earlier: a listener slows down every program that changes rules.
             let listener = Listener::open(self.stage.node(self.name)?)?;
             self.announce(size, "changing one endpoint at a time");
             change::alone(self, &listener, &mut proxy, figures)?;
@@ -89,7 +89,7 @@ impl Subject<'_> {
         proxy.stop()
     }
 
-    /// As kube-proxy is started; conntrack's settings belong to the host and are left alone.
+    /// Starts the binary with kube-proxy's flags. conntrack's settings belong to the host and are left alone.
     fn start(&self) -> Result<Proxy> {
         let stage = self.stage;
         let arguments = [
@@ -105,7 +105,7 @@ impl Subject<'_> {
         Proxy::start(self.program, &arguments, stage.node(self.name)?, log)
     }
 
-    /// For what takes long in a large cluster.
+    /// The timeout of steps that take long in a large cluster.
     fn patience(&self) -> Duration {
         Duration::from_secs(self.options.patience.into())
     }

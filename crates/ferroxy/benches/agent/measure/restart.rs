@@ -1,6 +1,6 @@
-//! A restart with the rules in place, twice: once when nothing has changed, for what is said to the kernel for nothing;
-//! once when an endpoint has moved meanwhile, for how long the proxy takes to be up to date again. All the time a client
-//! makes connections through the Service that does not change.
+//! A restart with the rules in place, twice: once when nothing has changed, to count needless changes of rules; once when
+//! an endpoint has moved meanwhile, to measure how long the proxy takes to be up to date again. All the time, a client makes
+//! connections through the Service that does not change.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ pub(super) fn measure(
     figures: &mut Figures,
 ) -> Result<Proxy> {
     let patience = subject.patience();
-    // What is left to tidy up after the churn must not be taken for the restart's.
+    // Tidying after the churn must not be counted for the restart.
     wait_for_silence(listener, &mut proxy, patience)?;
     let plan = LoadPlan {
         interval: PACE,
@@ -56,7 +56,7 @@ pub(super) fn measure(
     Ok(proxy)
 }
 
-/// Idle, and the kernel has announced nothing for some seconds.
+/// Waits until the proxy is idle, and the kernel has announced nothing for some seconds.
 fn wait_for_silence(listener: &Listener, proxy: &mut Proxy, patience: Duration) -> Result<()> {
     let deadline = Instant::now() + patience;
     while Instant::now() < deadline {

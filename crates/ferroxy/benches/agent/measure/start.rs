@@ -1,5 +1,5 @@
-//! A start with no rules in the kernel: until packets flow through the Service that is last in every order, and what it
-//! took until the proxy had nothing left to do.
+//! A start with no rules in the kernel: the time until packets flow through the Service that is last in every order, and
+//! the resources used until the proxy is idle.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -12,9 +12,9 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
 
 use super::{Figure, Figures, Proxy, Result, Subject};
 
-/// From one attempt to the next: as exact as the time of the first packet is.
+/// The time between two attempts, and so the precision of the time of the first packet.
 const PACE: Duration = Duration::from_millis(4);
-/// After this an attempt that nobody has answered is given up. They overlap, so that a slow answer is not missed.
+/// An attempt without an answer is given up after this time. Attempts overlap, so that a slow answer is not missed.
 const ATTEMPT: Duration = Duration::from_millis(500);
 
 pub(super) fn measure(subject: &Subject<'_>, figures: &mut Figures) -> Result<Proxy> {
@@ -36,7 +36,7 @@ pub(super) fn measure(subject: &Subject<'_>, figures: &mut Figures) -> Result<Pr
     Ok(proxy)
 }
 
-/// Connections are tried all the time; says when the first was made.
+/// Tries connections all the time. Returns when the first one was established.
 fn first_connection(subject: &Subject<'_>, proxy: &mut Proxy) -> Result<Instant> {
     let patience = subject.patience();
     let (target, deadline) = (subject.stage.service(), proxy.started() + patience);
@@ -68,7 +68,7 @@ impl Attempt {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
         match connect(&socket, &target) {
-            // Whatever else the answer is, the socket will tell.
+            // The socket reports the result later.
             Ok(()) | Err(Errno::INPROGRESS | Errno::NETUNREACH | Errno::HOSTUNREACH) => {}
             Err(errno) => return Err(errno.into()),
         }
@@ -76,7 +76,7 @@ impl Attempt {
     }
 }
 
-/// Waits for as long, or until one of them is connected. Those that failed or are too old are forgotten.
+/// Waits for `time`, or until one of the attempts is connected. Failed and old attempts are dropped.
 fn wait_for_any(attempts: &mut Vec<Attempt>, time: Duration) -> Result<Option<Instant>> {
     let end = Instant::now() + time;
     loop {

@@ -1,4 +1,4 @@
-//! Each fault: how it strikes, how one sees that it has, and what it may cost. How they are played is in `faults`.
+//! Each fault: how it strikes, how the test sees that it has, and how many lists it may cause. `faults` plays them.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ pub(super) fn hung_connections() -> Trouble {
         let before = stage.server.connections_accepted();
         stage.server.fault(Fault::HangConnections).unwrap();
         stage.server.cut();
-        // One for each kind.
+        // One connection for each kind of object.
         wait_until("all connections hang", DEADLINE, || stage.server.connections_accepted() >= before + 4);
     })
 }
@@ -42,7 +42,7 @@ pub(super) fn hung_requests() -> Trouble {
     .until(|stage, _| stage.asked(Kind::EndpointSlice, Verb::Watch) > 0)
 }
 
-/// All connections stay, and nothing comes: neither events nor an answer to the question whether it is still there.
+/// All connections stay open, but the server sends nothing: no events, and no answer when the agent checks it (`/version`).
 pub(super) fn hung_server() -> Trouble {
     Trouble::new("the server hangs with its watches open", |stage| {
         stage.server.fault_on(Verb::Watch, Fault::SilentWatches).unwrap();
@@ -51,7 +51,7 @@ pub(super) fn hung_server() -> Trouble {
     .until(|stage, _| stage.server.requests().iter().any(|request| request.path == "/version"))
 }
 
-/// The server's machine is gone without a word: no packet comes or goes, until the agent has noticed.
+/// The server's machine disappears without closing connections: all packets are lost until the agent has noticed.
 pub(super) fn vanished() -> Trouble {
     Trouble::new("packets to and from the server are lost", |stage| {
         let rules = "table inet lost {
@@ -116,7 +116,7 @@ pub(super) fn repeated_events() -> Trouble {
     Trouble::new("events come again", |stage| inject(stage, Injection::Repeated(5)))
 }
 
-/// When old events are sent again, a Service stays where it is, and one that is gone stays gone.
+/// Old events that are sent again neither move an endpoint back nor restore a deleted Service.
 pub(super) fn stale_events() -> Trouble {
     fn third(endpoint: &str) -> Service {
         Service::new("third", &["10.96.0.82"]).port(Protocol::Tcp, 80, 80).endpoints(&[endpoint])
@@ -158,7 +158,7 @@ pub(super) fn wrong_types() -> Trouble {
     })
 }
 
-/// More than etcd would ever keep.
+/// Larger than any object that etcd would store.
 pub(super) fn a_huge_object() -> Trouble {
     Trouble::new("an object is huge", |stage| {
         let annotations = json!({ "huge": "x".repeat(8 << 20) });
@@ -200,13 +200,13 @@ pub(super) fn garbage() -> Trouble {
     Trouble::new("bytes are no event", |stage| inject(stage, Injection::Garbage)).until(watched_again)
 }
 
-/// In protobuf, where a frame comes after its length.
+/// In protobuf, where each frame follows its length.
 pub(super) fn absurd_length() -> Trouble {
     Trouble::new("an event is 4 GiB long", |stage| inject(stage, Injection::AbsurdLength))
         .until(watched_again)
 }
 
-/// The server has lost its protobuf, after an upgrade say, and goes on in JSON.
+/// The server no longer supports protobuf, for example after an upgrade, and answers in JSON.
 pub(super) fn no_protobuf() -> Trouble {
     Trouble::new("answers are in JSON", |stage| {
         stage.server.fault(Fault::NoProtobuf).unwrap();
@@ -236,7 +236,7 @@ fn watched_again(stage: &Stage, _: &Agent) -> bool {
     stage.asked(Kind::EndpointSlice, Verb::Watch) > 0
 }
 
-// History that is gone: the only reason to list again.
+// Lost history: the only reason to list again.
 
 pub(super) fn expired_in_mid_stream() -> Trouble {
     Trouble::new("a watch expires", |stage| inject(stage, Injection::Error(410)))
@@ -274,7 +274,7 @@ pub(super) fn away_at_start() -> Trouble {
         .keeps_rules()
 }
 
-/// As long as one of the lists is missing, nothing is known well enough to be removed.
+/// While one of the lists is missing, the agent must not remove anything.
 pub(super) fn half_listed() -> Trouble {
     Trouble::at_start("only the Services are listed", |stage| {
         stage.server.fault_on(Kind::EndpointSlice, Fault::answer(503)).unwrap();
@@ -306,7 +306,7 @@ pub(super) fn a_list_that_is_cut() -> Trouble {
     .costs_lists(3)
 }
 
-/// Each is tried, refused, and asked for in pages.
+/// For each kind, a streaming list is tried and refused, then the list is read in pages.
 pub(super) fn no_streaming_lists() -> Trouble {
     Trouble::at_start("streaming lists are refused", |stage| {
         stage.server.fault(Fault::NoStreamingLists).unwrap();
@@ -322,7 +322,7 @@ pub(super) fn trickling_lists() -> Trouble {
     .until(|_, agent| agent.said("in sync") > 0)
 }
 
-/// Two streaming lists are given up, then pages are asked for.
+/// For each kind, two streaming lists are given up, then the list is read in pages.
 pub(super) fn endless_lists() -> Trouble {
     Trouble::at_start("streaming lists never end", |stage| {
         stage.server.fault(Fault::EndlessInitialEvents).unwrap();
