@@ -96,14 +96,14 @@ impl Facts {
         match event {
             Event::Service(object) => match self.name(ObjectKind::Service, &object.namespace, &object.name) {
                 Some(name) => {
-                    let name = self.known(ServiceName::from_shared(name));
+                    let name = self.known(ServiceName::from_full(&name));
                     self.replace_service(&name, Some(Service::read(name.clone(), object)))
                 }
                 None => Touched::default(),
             },
             Event::ServiceGone { namespace, name } => {
                 match self.name_gone(ObjectKind::Service, &namespace, &name) {
-                    Some(name) => self.replace_service(&ServiceName::from_shared(name), None),
+                    Some(name) => self.replace_service(&ServiceName::from_full(&name), None),
                     None => Touched::default(),
                 }
             }

@@ -3,7 +3,8 @@
 use std::borrow::Borrow;
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::Arc;
+
+use arcstr::ArcStr;
 
 /// An IP family. Every rule of the proxy exists once per family, and the two never mix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -74,9 +75,10 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// `namespace/name` of a Service. A shared string: a clone only increments a reference count.
+/// `namespace/name` of a Service. A shared string: a clone only increments a reference count. One word long, unlike `Arc<str>`,
+/// because every Service's name is in several maps.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ServiceName(Arc<str>);
+pub struct ServiceName(ArcStr);
 
 impl ServiceName {
     pub fn new(namespace: &str, name: &str) -> ServiceName {
@@ -84,8 +86,8 @@ impl ServiceName {
     }
 
     /// Takes a string that is `namespace/name` already.
-    pub(crate) fn from_shared(full: Arc<str>) -> ServiceName {
-        ServiceName(full)
+    pub(crate) fn from_full(full: &str) -> ServiceName {
+        ServiceName(full.into())
     }
 
     /// Reads `namespace/name`; a bare name means the namespace `default`.

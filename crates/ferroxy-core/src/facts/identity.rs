@@ -1,7 +1,6 @@
 //! Which objects exist: checks their names, and removes objects that a complete list does not contain.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use super::{Facts, MOST_DIAGNOSTICS, Touched, field};
 use crate::diagnostic::{Cause, Diagnostic, Object, ObjectKind};
@@ -56,7 +55,7 @@ impl Facts {
     }
 
     /// `namespace/name` if both are valid; otherwise a Diagnostic is kept until the object is deleted.
-    pub(super) fn name(&mut self, kind: ObjectKind, namespace: &str, name: &str) -> Option<Arc<str>> {
+    pub(super) fn name(&mut self, kind: ObjectKind, namespace: &str, name: &str) -> Option<String> {
         match read_name(namespace, name) {
             Ok(full) => Some(full),
             Err((field, reason)) => {
@@ -76,7 +75,7 @@ impl Facts {
         }
     }
 
-    pub(super) fn name_gone(&mut self, kind: ObjectKind, namespace: &str, name: &str) -> Option<Arc<str>> {
+    pub(super) fn name_gone(&mut self, kind: ObjectKind, namespace: &str, name: &str) -> Option<String> {
         let full = read_name(namespace, name).ok();
         if full.is_none() {
             self.nameless.remove(&nameless_object(kind, namespace, name));
@@ -85,14 +84,14 @@ impl Facts {
     }
 }
 
-fn read_name(namespace: &str, name: &str) -> Result<Arc<str>, (&'static str, String)> {
+fn read_name(namespace: &str, name: &str) -> Result<String, (&'static str, String)> {
     for (field, text) in [("metadata.namespace", namespace), ("metadata.name", name)] {
         if text.is_empty() {
             return Err((field, "it is empty".to_owned()));
         }
         field::name(text, LONGEST_NAME).map_err(|reason| (field, reason))?;
     }
-    Ok(format!("{namespace}/{name}").into())
+    Ok(format!("{namespace}/{name}"))
 }
 
 fn nameless_object(kind: ObjectKind, namespace: &str, name: &str) -> Object {
