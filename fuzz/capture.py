@@ -57,6 +57,9 @@ for case in ("clusterip-affinity", "lb-source-ranges"):
     table = attribute(1, "ferroxy")
     for name, message, body in (("tables", 1, b""), ("chains", 4, table), ("rules", 7, table), ("sets", 10, table)):
         keep(f"{case}-{name}", ask(NETLINK_NETFILTER, NFT(message), header + body))
-    for name in ("frontends", "endpoints", "hairpins", "sticky-endpoints", "allowed-sources", "firewalled"):
-        keep(f"{case}-elements-{name}", ask(NETLINK_NETFILTER, NFT(13), header + table + attribute(2, name)))
+    elements = lambda name: ask(NETLINK_NETFILTER, NFT(13), header + table + attribute(2, name))
+    for name in ("frontends", "hairpins", "sticky-endpoints", "allowed-sources", "firewalled"):
+        keep(f"{case}-elements-{name}", elements(name))
+    # Endpoints are in parts: the fullest of them.
+    keep(f"{case}-elements-endpoints", max((elements(f"endpoints-{part}") for part in range(8)), key=len))
     subprocess.run(["nft", "flush", "ruleset"], check=True)

@@ -5,6 +5,7 @@
 use std::fmt;
 
 use crate::element::{Element, Key, Scope, SetId, Value};
+use crate::part::Part;
 
 /// A chain that exists on demand. Its rules refer only to chains before it in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -36,6 +37,8 @@ pub struct Treatment {
     pub scope: Scope,
     /// The number of endpoints to pick from.
     pub count: u16,
+    /// Which of the maps of endpoints has them.
+    pub part: Part,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -54,6 +57,11 @@ pub enum Kind {
 /// The first kind in a code, and the offset of the kinds for node ports.
 const FIRST_KIND: u32 = 1;
 const NODE_PORT_KINDS: u32 = 0x10;
+
+/// The place of the part in a code, above the kinds, and a bit beside it: numbers of earlier versions, whose endpoints were in one map,
+/// have neither. So an upgrade never takes the treatment of an earlier version for one of ours.
+const PART_SHIFT: u32 = 8;
+const PARTED: u32 = 0x10;
 
 impl Kind {
     const ALL: [Kind; 8] = [
@@ -82,30 +90,35 @@ impl Kind {
 }
 
 impl Treatment {
-    pub fn new(kind: Kind, scope: Scope, count: usize) -> Treatment {
-        Treatment { kind, scope, count: count.min(u16::MAX.into()) as u16 }
+    /// Of the frontend with this key.
+    pub fn new(kind: Kind, scope: Scope, frontend: &Key, count: usize) -> Treatment {
+        let part = Part::of(frontend);
+        Treatment { kind, scope, count: count.min(u16::MAX.into()) as u16, part }
     }
 
-    /// The same scope and count, another kind.
+    /// The same frontends and count, another kind.
     pub fn with(self, kind: Kind) -> Treatment {
         Treatment { kind, ..self }
     }
 
-    /// `KIND:COUNT`, as `nft` writes a priority (both in hexadecimal): `1:a` is `pick-10`.
+    /// `KIND:COUNT`, as `nft` writes a priority (both in hexadecimal): `1501:a` is `pick-10-in-5`.
     pub fn code(self) -> u32 {
         let kind = Kind::ALL.iter().position(|kind| *kind == self.kind).unwrap_or(0) as u32;
         let scope = if self.scope == Scope::Address { 0 } else { NODE_PORT_KINDS };
-        (FIRST_KIND + scope + kind) << 16 | u32::from(self.count)
+        let part = PARTED | u32::from(self.part.number());
+        (part << PART_SHIFT | (FIRST_KIND + scope + kind)) << 16 | u32::from(self.count)
     }
 
     pub fn from_code(code: u32) -> Option<Treatment> {
-        let kind = (code >> 16).checked_sub(FIRST_KIND)?;
+        let (half, kinds) = (code >> 16, (1 << PART_SHIFT) - 1);
+        let part = Part::from_number((half >> PART_SHIFT).checked_sub(PARTED)?)?;
+        let kind = (half & kinds).checked_sub(FIRST_KIND)?;
         let (scope, kind) = match kind {
             0..NODE_PORT_KINDS => (Scope::Address, kind),
             _ => (Scope::NodePort, kind - NODE_PORT_KINDS),
         };
         let kind = *Kind::ALL.get(kind as usize)?;
-        Some(Treatment { kind, scope, count: code as u16 })
+        Some(Treatment { kind, scope, count: code as u16, part })
     }
 }
 
@@ -166,13 +179,14 @@ impl ChainId {
             "local-recall" => return Some(ChainId::Recall(scope, Pool::Local)),
             _ => {}
         }
-        let (word, number) = rest.rsplit_once('-')?;
-        let number = canonical_number(number)?;
-        if word == "learn" {
-            return Some(ChainId::Learn(scope, number));
+        if let Some(seconds) = rest.strip_prefix("learn-") {
+            return Some(ChainId::Learn(scope, canonical_number(seconds)?));
         }
+        let (rest, part) = rest.rsplit_once("-in-")?;
+        let (word, count) = rest.rsplit_once('-')?;
         let kind = *Kind::ALL.iter().find(|kind| kind.word() == word)?;
-        Some(ChainId::Treat(Treatment { kind, scope, count: number.try_into().ok()? }))
+        let (count, part) = (canonical_number(count)?.try_into().ok()?, Part::parse(part)?);
+        Some(ChainId::Treat(Treatment { kind, scope, count, part }))
     }
 }
 
@@ -189,8 +203,8 @@ impl fmt::Display for ChainId {
             ChainId::Learn(scope, seconds) => write!(f, "{}learn-{seconds}", scope.prefix()),
             ChainId::Recall(scope, Pool::Main) => write!(f, "{}recall", scope.prefix()),
             ChainId::Recall(scope, Pool::Local) => write!(f, "{}local-recall", scope.prefix()),
-            ChainId::Treat(Treatment { kind, scope, count }) => {
-                write!(f, "{}{}-{count}", scope.prefix(), kind.word())
+            ChainId::Treat(Treatment { kind, scope, count, part }) => {
+                write!(f, "{}{}-{count}-in-{part}", scope.prefix(), kind.word())
             }
         }
     }
@@ -200,13 +214,19 @@ impl fmt::Display for ChainId {
 mod tests {
     use super::*;
 
+    /// In every part.
+    fn treatments(kind: Kind, scope: Scope, count: u16) -> impl Iterator<Item = Treatment> {
+        Part::all().map(move |part| Treatment { kind, scope, count, part })
+    }
+
     #[test]
     fn every_chain_name_reads_back() {
         for scope in Scope::ALL {
-            let treatments = Kind::ALL.map(|kind| ChainId::Treat(Treatment { kind, scope, count: 7 }));
+            let treatments = Kind::ALL.into_iter().flat_map(|kind| treatments(kind, scope, 7));
+            let treatments = treatments.map(ChainId::Treat);
             let recalls = [Pool::Main, Pool::Local].map(|pool| ChainId::Recall(scope, pool));
             let others = [ChainId::Learn(scope, 10800), ChainId::To(8080)];
-            for chain in treatments.into_iter().chain(recalls).chain(others) {
+            for chain in treatments.chain(recalls).chain(others) {
                 assert_eq!(ChainId::parse(&chain.to_string()), Some(chain));
             }
         }
@@ -217,12 +237,20 @@ mod tests {
         let mut codes = std::collections::BTreeSet::new();
         for scope in Scope::ALL {
             for (kind, count) in Kind::ALL.into_iter().zip([1, 2, 255, 256, 1000, 65535, 3, 4]) {
-                let treatment = Treatment { kind, scope, count };
-                assert_eq!(Treatment::from_code(treatment.code()), Some(treatment));
-                assert!(codes.insert(treatment.code()), "{treatment:?}");
+                for treatment in treatments(kind, scope, count) {
+                    let code = treatment.code();
+                    assert_eq!(Treatment::from_code(code), Some(treatment));
+                    assert!(codes.insert(code), "{treatment:?}");
+                    assert!(
+                        code >> 16 != 0 && code & 0xffff != 0 && code != u32::MAX,
+                        "nft has words for those"
+                    );
+                }
             }
         }
-        for foreign in [0, 6, 0x0009_0001, 0x0019_0001, u32::MAX] {
+        let earlier_version = [0x0001_0002, 0x0011_0002];
+        let too_far = [0x1009_0001, 0x1019_0001, 0x1020_0001, 0x1801_0001, 0x2001_0001, 0x9001_0001];
+        for foreign in [0, 6, 0x1000_0001, u32::MAX].into_iter().chain(earlier_version).chain(too_far) {
             assert_eq!(Treatment::from_code(foreign), None, "{foreign:x}");
         }
     }
@@ -230,19 +258,31 @@ mod tests {
     #[test]
     fn a_chain_comes_after_the_chains_that_it_needs() {
         for kind in Kind::ALL {
-            let chain = ChainId::Treat(Treatment { kind, scope: Scope::Address, count: 3 });
-            assert!(chain.with_needs().iter().skip(1).all(|needed| *needed < chain), "{chain}");
+            for chain in treatments(kind, Scope::Address, 3).map(ChainId::Treat) {
+                assert!(chain.with_needs().iter().skip(1).all(|needed| *needed < chain), "{chain}");
+            }
         }
     }
 
     #[test]
     fn names_we_would_not_write_are_not_ours() {
         for name in [
-            "pick-0",
-            "pick-01",
+            "pick-2",
+            "pick-0-in-5",
+            "pick-01-in-5",
+            "pick-65536-in-5",
+            "pick-2-in-8",
+            "pick-2-in-05",
+            "pick-2-in-",
+            "pick-2-in-5-in-5",
+            "pick--in-5",
+            "pick-in-5",
             "pick-",
             "pick",
+            "recall-in-5",
             "learn-+3",
+            "learn-3-in-5",
+            "to-80-in-5",
             "to-65536",
             "nodeport-rejected",
             "",

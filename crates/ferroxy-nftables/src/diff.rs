@@ -106,7 +106,7 @@ impl Steps<'_> {
         }
         for (name, chain) in &seen.chains {
             if !wanted.chains.contains_key(name) && !chain.rules.is_empty() {
-                self.change(Action::FlushChain(name.clone()));
+                self.change(Action::RetireChain(name.clone()));
             }
         }
         self.elements(seen, wanted);

@@ -11,6 +11,7 @@ use ferroxy_core::Protocol;
 use ferroxy_netlink::nftables::{DataRef, VerdictRef};
 
 use crate::chain::{ChainId, Pool, Treatment};
+use crate::part::Part;
 
 /// Endpoints for traffic policy Local are in the same map as the others; their slots start here.
 pub const LOCAL_SLOTS: u32 = 1_000_000;
@@ -63,7 +64,8 @@ pub enum SetId {
     LocalFrontends(Scope),
     NoEndpoints(Scope),
     NoLocalEndpoints(Scope),
-    Endpoints(Scope),
+    /// In parts, because the largest set decides what a listing costs: see `part.rs`.
+    Endpoints(Scope, Part),
     StickyEndpoints(Scope),
     StickyLocalEndpoints(Scope),
     /// All addresses in those two, of every scope: one cheap lookup excludes packets without affinity.
@@ -90,19 +92,21 @@ impl SetId {
             SetId::Treatments(Pool::Main),
             SetId::Treatments(Pool::Local),
         ];
-        let scoped: [fn(Scope) -> SetId; 9] = [
+        let scoped: [fn(Scope) -> SetId; 8] = [
             SetId::Frontends,
             SetId::LocalFrontends,
             SetId::NoEndpoints,
             SetId::NoLocalEndpoints,
-            SetId::Endpoints,
             SetId::StickyEndpoints,
             SetId::StickyLocalEndpoints,
             SetId::AffinityTimeouts,
             SetId::StickyPorts,
         ];
         let scoped = Scope::ALL.into_iter().flat_map(move |scope| scoped.map(|of| of(scope)));
-        single.into_iter().chain(scoped).chain(Counted::ALL.map(SetId::Traffic))
+        let endpoints = Scope::ALL
+            .into_iter()
+            .flat_map(|scope| Part::all().map(move |part| SetId::Endpoints(scope, part)));
+        single.into_iter().chain(scoped).chain(endpoints).chain(Counted::ALL.map(SetId::Traffic))
     }
 
     pub fn name(self) -> &'static str {
@@ -124,8 +128,26 @@ impl SetId {
             SetId::NoEndpoints(NodePort) => "nodeport-no-endpoints",
             SetId::NoLocalEndpoints(Address) => "no-local-endpoints",
             SetId::NoLocalEndpoints(NodePort) => "nodeport-no-local-endpoints",
-            SetId::Endpoints(Address) => "endpoints",
-            SetId::Endpoints(NodePort) => "nodeport-endpoints",
+            SetId::Endpoints(Address, part) => part.among(&[
+                "endpoints-0",
+                "endpoints-1",
+                "endpoints-2",
+                "endpoints-3",
+                "endpoints-4",
+                "endpoints-5",
+                "endpoints-6",
+                "endpoints-7",
+            ]),
+            SetId::Endpoints(NodePort, part) => part.among(&[
+                "nodeport-endpoints-0",
+                "nodeport-endpoints-1",
+                "nodeport-endpoints-2",
+                "nodeport-endpoints-3",
+                "nodeport-endpoints-4",
+                "nodeport-endpoints-5",
+                "nodeport-endpoints-6",
+                "nodeport-endpoints-7",
+            ]),
             SetId::StickyEndpoints(Address) => "sticky-endpoints",
             SetId::StickyEndpoints(NodePort) => "nodeport-sticky-endpoints",
             SetId::StickyLocalEndpoints(Address) => "sticky-local-endpoints",

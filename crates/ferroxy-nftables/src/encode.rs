@@ -51,7 +51,7 @@ fn encode_object(batch: &mut Batch, tag: u32, op: &Op, table: &str) {
             let chain = nl::Chain { name: name.clone(), hook: *hook, comment: None };
             batch.add_chain(tag, family, table, &chain);
         }
-        Action::FlushChain(name) => batch.flush_chain(tag, family, table, name),
+        Action::FlushChain(name) | Action::RetireChain(name) => batch.flush_chain(tag, family, table, name),
         Action::AddRule { chain, rule } => batch.add_rule(tag, family, table, chain, &rule.kernel),
         Action::RemoveChain(_) | Action::RemoveSet(_) | Action::RemoveKubeProxyTable => {}
         Action::Add(_) | Action::Remove(_) | Action::Replace { .. } => {}

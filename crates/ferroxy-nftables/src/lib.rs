@@ -21,6 +21,7 @@ pub mod interpret;
 pub mod ledger;
 pub mod localhost;
 mod mode;
+pub mod part;
 pub mod place;
 pub mod plan;
 pub mod program;

@@ -8,6 +8,7 @@ use ferroxy_core::{Endpoint, Frontend, PortIntent, Route, ServiceIntent};
 pub use ferroxy_dataplane::place::{onto_previous, place};
 
 use crate::element::{Key, LOCAL_SLOTS, Scope, SetId, Value};
+use crate::part::Part;
 use crate::state::State;
 
 /// A Service in slot order, compared with what the kernel has.
@@ -48,7 +49,8 @@ pub fn kernel_pool(seen: &State, port: &PortIntent, frontend: &Frontend, first_s
         Value::Endpoint(ip, port) => Some(Endpoint { ip, port, is_local: false }),
         _ => None,
     };
-    let at = |slot: u32| endpoint(SetId::Endpoints(scope), Key::EMPTY.number(slot).then(&key));
+    let endpoints = SetId::Endpoints(scope, Part::of(&key));
+    let at = |slot: u32| endpoint(endpoints, Key::EMPTY.number(slot).then(&key));
     match endpoint(SetId::SoleEndpoints, key) {
         Some(sole) if scope == Scope::Address => vec![sole],
         _ => (first_slot..).map_while(at).collect(),

@@ -40,7 +40,10 @@ pub enum Action {
         hook: Option<Hook>,
     },
     RemoveChain(String),
+    /// To write it anew.
     FlushChain(String),
+    /// Flushes a chain that nothing leads to any more.
+    RetireChain(String),
     AddRule {
         chain: String,
         rule: Box<Rule>,
@@ -105,9 +108,10 @@ impl Action {
             Action::Add(_) => 7,
             Action::Remove(element) if directs_traffic(element.set) => 8,
             Action::Remove(_) => 9,
-            Action::RemoveSet(_) => 10,
-            Action::RemoveChain(_) => 11,
-            Action::RemoveKubeProxyTable => 12,
+            Action::RetireChain(_) => 10,
+            Action::RemoveSet(_) => 11,
+            Action::RemoveChain(_) => 12,
+            Action::RemoveKubeProxyTable => 13,
         }
     }
 }

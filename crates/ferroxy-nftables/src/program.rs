@@ -7,10 +7,10 @@
 //!                                        └─ nodeports ─┤ node ports (the same again, prefixed "nodeport-")
 //!                                          treatments ◀┘ the number of a treatment : its chain
 //!            ┌─────────────────────────────────┘
-//!            ├─▶ pick-N                          one of N endpoints        (cluster IPs)
-//!            ├─▶ external-N       ─▶ pick-N                                (policy Cluster: masquerade)
-//!            ├─▶ external-local-N ─┬▶ pick-N                               (policy Local: pods, this host)
-//!            │                     └▶ local-frontends ─▶ local-pick-M      (policy Local: all other clients)
+//!            ├─▶ pick-N-in-P                          one of N endpoints        (cluster IPs)
+//!            ├─▶ external-N-in-P       ─▶ pick-N-in-P                           (policy Cluster: masquerade)
+//!            ├─▶ external-local-N-in-P ─┬▶ pick-N-in-P                          (policy Local: pods, this host)
+//!            │                          └▶ local-frontends ─▶ local-pick-M-in-P (policy Local: all other clients)
 //!            └─▶ sticky…: the same with session affinity
 //!   input, postrouting      0  learn ───────────── session affinity: remembers which client got which endpoint
 //!   input, postrouting      0  traffic ─────────── counts for each frontend and endpoint, if enabled
@@ -20,12 +20,15 @@
 //! ```
 //!
 //! A Service consists of elements of these maps and sets; `render.rs` creates them. Chains that come and go: one for each
-//! treatment and *number* of endpoints in use, and for session affinity one for each timeout and endpoint port in use.
+//! treatment, *number* of endpoints and part in use, and for session affinity one for each timeout and endpoint port in use.
 //!
-//! **The packet's priority is our register.** The obvious form is a verdict map, `frontend : goto pick-2`. But the kernel
+//! **Endpoints are in eight maps.** The part of a frontend (P) is a hash of its key; its endpoints are in `endpoints-P`. `part.rs` says
+//! why. It costs packets nothing: the number of the treatment, which they look up anyway, contains the part.
+//!
+//! **The packet's priority is our register.** The obvious form is a verdict map, `frontend : goto pick-2-in-5`. But the kernel
 //! validates a table from its hooks down, every element of every reachable verdict map, whenever an element with a `goto` is
 //! added: with 44,000 Services one endpoint change took 6 ms instead of 30 µs (Linux 6.18). So the map of frontends holds
-//! plain data, the number of a treatment (`1:2`), and a second, tiny map leads from numbers to chains. The kernel could use the
+//! plain data, the number of a treatment (`1501:2`), and a second, tiny map leads from numbers to chains. The kernel could use the
 //! result of one lookup as the key of the next, but `nft` has no syntax for that. It can write the number into the packet's
 //! priority and look that up, which costs next to nothing (the address, which we used before, has checksums). The number is
 //! not visible elsewhere: all of this happens within one hook, for the first packet of a connection, and every way out of it

@@ -152,17 +152,19 @@ impl PortWriter<'_> {
             let value = Value::Endpoint(endpoint.ip, endpoint.port);
             return emit(Element { set: SetId::SoleEndpoints, key, value, comment });
         }
-        let value = Value::Treatment(Treatment::new(kind, scope, pool.len()));
+        let treatment = Treatment::new(kind, scope, &key, pool.len());
+        let value = Value::Treatment(treatment);
         emit(Element { set: SetId::Frontends(scope), key, value, comment });
-        self.endpoints(SetId::Endpoints(scope), SetId::StickyEndpoints(scope), key, 0, pool, emit);
+        self.endpoints(treatment, SetId::StickyEndpoints(scope), key, 0, pool, emit);
     }
 
     fn treated_locally(&self, scope: Scope, key: Key, pool: &[Endpoint], emit: &mut dyn FnMut(Element)) {
         let kind = self.either(Kind::Pick(Pool::Local), Kind::Sticky(Pool::Local));
-        let value = Value::Treatment(Treatment::new(kind, scope, pool.len()));
+        let treatment = Treatment::new(kind, scope, &key, pool.len());
+        let value = Value::Treatment(treatment);
         emit(Element { set: SetId::LocalFrontends(scope), key, value, comment: None });
         let sticky = SetId::StickyLocalEndpoints(scope);
-        self.endpoints(SetId::Endpoints(scope), sticky, key, LOCAL_SLOTS, pool, emit);
+        self.endpoints(treatment, sticky, key, LOCAL_SLOTS, pool, emit);
     }
 
     fn no_endpoints(&self, scope: Scope, key: Key, emit: &mut dyn FnMut(Element)) {
@@ -177,13 +179,14 @@ impl PortWriter<'_> {
 
     fn endpoints(
         &self,
-        set: SetId,
+        treatment: Treatment,
         sticky: SetId,
         frontend: Key,
         first_slot: u32,
         pool: &[Endpoint],
         emit: &mut dyn FnMut(Element),
     ) {
+        let set = SetId::Endpoints(treatment.scope, treatment.part);
         for (slot, endpoint) in (first_slot..).zip(pool) {
             let value = Value::Endpoint(endpoint.ip, endpoint.port);
             let key = Key::EMPTY.number(slot).then(&frontend);

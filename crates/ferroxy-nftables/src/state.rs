@@ -145,7 +145,7 @@ impl Table {
                 Ok(())
             }
             Action::RemoveChain(name) => self.remove_chain(name),
-            Action::FlushChain(name) => {
+            Action::FlushChain(name) | Action::RetireChain(name) => {
                 self.chain_mut(name)?.rules.clear();
                 Ok(())
             }

@@ -48,7 +48,7 @@ impl fmt::Display for Op {
                 write!(f, "add chain {table} {name} {{ {} }}", hook_text(hook))
             }
             Action::RemoveChain(name) => write!(f, "delete chain {table} {name}"),
-            Action::FlushChain(name) => write!(f, "flush chain {table} {name}"),
+            Action::FlushChain(name) | Action::RetireChain(name) => write!(f, "flush chain {table} {name}"),
             Action::AddRule { chain, rule } => write!(f, "add rule {table} {chain} {}", rule.text),
             Action::Add(added) => element(f, "add", added),
             Action::Remove(removed) => element(f, "delete", removed),
@@ -189,7 +189,7 @@ fn spell_datatype(family: Family, datatype: Datatype, by_example: bool) -> &'sta
     }
 }
 
-/// `10.96.0.80 . tcp . 80 comment "default/web" : goto pick-2`
+/// `10.96.0.80 . tcp . 80 comment "default/web" : 1401:2`
 pub fn element_text(family: Family, element: &Element) -> String {
     let mut text = spell_key(family, element);
     if let Some(comment) = &element.comment {

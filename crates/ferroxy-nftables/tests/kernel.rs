@@ -297,14 +297,14 @@ fn a_refused_service_is_reported_and_the_others_are_programmed() {
     in_namespace(|| {
         let mut dataplane = started_with_no_service();
         // Another program added an element with the key of the second Service.
-        nft(&["add", "element", "ip", "ferroxy", "frontends", "{ 10.96.0.2 . tcp . 80 : 1:9 }"]);
+        nft(&["add", "element", "ip", "ferroxy", "frontends", "{ 10.96.0.2 . tcp . 80 : 1401:9 }"]);
         let changes = vec![plain("one", "10.96.0.1"), plain("two", "10.96.0.2"), plain("three", "10.96.0.3")];
 
         let outcome = dataplane.change(changes.clone()).unwrap();
         let [refusal] = outcome.refused.as_slice() else { panic!("one fails: {:?}", outcome.refused) };
         assert_eq!(refusal.service.as_str(), "default/two");
         let expected = "the kernel refuses `add element ip ferroxy frontends { 10.96.0.2 . tcp . 80 comment \
-                        \"default/two:http\" : 1:3 }`: File exists";
+                        \"default/two:http\" : 1401:3 }`: File exists";
         assert_eq!(refusal.reason, expected);
         let listed = nft(&["list", "map", "ip", "ferroxy", "frontends"]);
         assert!(listed.contains("10.96.0.1 . tcp") && listed.contains("10.96.0.3 . tcp"), "{listed}");
@@ -323,9 +323,9 @@ fn a_refused_service_is_reported_and_the_others_are_programmed() {
 fn chains_of_a_refused_change_are_known() {
     in_namespace(|| {
         let mut dataplane = started_with_no_service();
-        let obstacle = "{ 10.96.0.2 . tcp . 80 : 1:9 }";
+        let obstacle = "{ 10.96.0.2 . tcp . 80 : 1401:9 }";
         nft(&["add", "element", "ip", "ferroxy", "frontends", obstacle]);
-        let rules = || nft(&["list", "chain", "ip", "ferroxy", "pick-3"]).matches("dnat").count();
+        let rules = || nft(&["list", "chain", "ip", "ferroxy", "pick-3-in-4"]).matches("dnat").count();
 
         let changes = vec![plain("two", "10.96.0.2")];
         assert_eq!(dataplane.change(changes.clone()).unwrap().refused.len(), 1);
@@ -336,7 +336,7 @@ fn chains_of_a_refused_change_are_known() {
         nft(&["delete", "element", "ip", "ferroxy", "frontends", obstacle]);
         assert!(is_as_it_must_be(&mut dataplane), "and is no drift");
         dataplane.tidy().unwrap();
-        assert!(!nft(&["list", "ruleset"]).contains("pick-3"), "tidying removes the unused chain");
+        assert!(!nft(&["list", "ruleset"]).contains("pick-3-in-4"), "tidying removes the unused chain");
         assert_eq!(dataplane.change(changes).unwrap().refused, []);
         assert_eq!(rules(), made);
         assert!(is_as_it_must_be(&mut dataplane));
@@ -348,7 +348,7 @@ fn chains_of_a_refused_change_are_known() {
 fn transactions_of_a_refused_change_are_counted() {
     in_namespace(|| {
         let mut dataplane = started_with_no_service();
-        nft(&["add", "element", "ip", "ferroxy", "frontends", "{ 10.96.0.2 . tcp . 80 : 1:9 }"]);
+        nft(&["add", "element", "ip", "ferroxy", "frontends", "{ 10.96.0.2 . tcp . 80 : 1401:9 }"]);
         let before = dataplane.generation().unwrap();
         let outcome = dataplane.change(vec![plain("two", "10.96.0.2")]).unwrap();
         assert_eq!((outcome.refused.len(), outcome.receipt.commits), (1, 1), "the chains were committed");
@@ -378,7 +378,10 @@ fn nothing_is_tidied_while_the_unknown_is_kept() {
         dataplane.change(vec![(seen.0, None)]).unwrap();
         assert_eq!(dataplane.tidy().unwrap().operations, 0);
         let listed = nft(&["list", "table", "ip", "ferroxy"]);
-        assert!(listed.contains("1:3 : goto pick-3") && listed.contains("chain pick-3"), "{listed}");
+        assert!(
+            listed.contains("1401:3 : goto pick-3-in-4") && listed.contains("chain pick-3-in-4"),
+            "{listed}"
+        );
     });
 }
 
@@ -391,11 +394,11 @@ fn after_a_failed_tidying_a_service_is_programmed_completely() {
         dataplane.change(vec![service.clone()]).unwrap();
         dataplane.change(vec![(service.0.clone(), None)]).unwrap();
         nft(&["add", "chain", "ip", "ferroxy", "theirs"]);
-        nft(&["add", "rule", "ip", "ferroxy", "theirs", "goto", "pick-3"]);
+        nft(&["add", "rule", "ip", "ferroxy", "theirs", "goto", "pick-3-in-2"]);
         assert!(dataplane.tidy().is_err());
         assert_eq!(dataplane.change(vec![service]).unwrap().refused, []);
         let treatments = nft(&["list", "map", "ip", "ferroxy", "treatments"]);
-        assert!(treatments.contains("1:3 : goto pick-3"), "{treatments}");
+        assert!(treatments.contains("1201:3 : goto pick-3-in-2"), "{treatments}");
         dataplane.verify().unwrap();
         assert!(is_as_it_must_be(&mut dataplane), "one verification repairs the rest");
     });
@@ -424,6 +427,61 @@ fn sets_of_earlier_versions_go_and_the_table_stays() {
         let listed = nft(&["list table ip ferroxy"]);
         assert!(!listed.contains("map affinity {"), "{listed}");
         assert!(listed.contains("10.0.0.1 . 1:1 timeout 1h"), "{listed}");
+    });
+}
+
+/// What the version printed for `sample()` that had all endpoints in one map.
+const BEFORE_PARTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/before-parts.nft");
+
+#[test]
+fn a_table_of_before_the_parts_is_taken_over_in_place() {
+    in_namespace(|| {
+        nft(&["-f", BEFORE_PARTS]);
+        nft(&["add element ip ferroxy sticky-clients { 10.0.0.1 . 1:1 timeout 1h : 10.244.1.5 }"]);
+        let mut monitor = Monitor::open().unwrap();
+        let mut dataplane = open(&[Family::V4]);
+        start(&mut dataplane, &sample());
+        let commits = commits(&mut monitor);
+        let [chains, changes, tidying] = commits.as_slice() else { panic!("{commits:?}") };
+        let adds = |commit: &[String]| commit.iter().all(|it| it.starts_with('+'));
+        assert!(adds(chains) && chains.contains(&"+ set ferroxy".into()), "{chains:?}");
+        let rewrites = |it: &String| it.ends_with(" rule ferroxy") || it.ends_with(" element ferroxy");
+        assert!(changes.iter().all(rewrites), "{changes:?}");
+        assert!(tidying.contains(&"- set ferroxy".into()), "{tidying:?}");
+        assert!(!tidying.contains(&"- table ferroxy".into()), "{tidying:?}");
+
+        let seen = observe(&mut Connection::open().unwrap()).unwrap();
+        assert_eq!(seen.tables[&Family::V4], render(&sample()).tables[&Family::V4]);
+        let listed = nft(&["list table ip ferroxy"]);
+        assert!(listed.contains("10.0.0.1 . 1:1 timeout 1h"), "{listed}");
+        assert!(is_as_it_must_be(&mut dataplane));
+    });
+}
+
+/// Services that cannot be read yet are served by what the earlier version made for them.
+#[test]
+fn what_is_unknown_stays_as_it_was_before_the_parts() {
+    in_namespace(|| {
+        nft(&["-f", BEFORE_PARTS]);
+        let mut known = sample();
+        known.services.retain(|name, _| name.as_str() == "default/web");
+        let mut dataplane = open(&[Family::V4]);
+        dataplane.keep_unknown(true);
+        start(&mut dataplane, &known);
+        let listed = nft(&["list table ip ferroxy"]);
+        for kept in [
+            "10.96.0.81 . tcp . 80 comment \"default/sticky:http\" : 5:3",
+            "5:3 : goto sticky-3",
+            "0 . 10.96.0.81 . tcp . 80 : 10.244.1.5 . 8080",
+            "offset 1000000 . meta l4proto . th dport map @nodeport-endpoints\n",
+            "10.96.0.80 . tcp . 80 comment \"default/web:http\" : 1401:3",
+        ] {
+            assert!(listed.contains(kept), "{kept} is missing in {listed}");
+        }
+        dataplane.keep_unknown(false);
+        assert!(!is_as_it_must_be(&mut dataplane), "now it is known to be superfluous");
+        let seen = observe(&mut Connection::open().unwrap()).unwrap();
+        assert_eq!(seen.tables[&Family::V4], render(&known).tables[&Family::V4]);
     });
 }
 

@@ -6,10 +6,14 @@ use std::net::IpAddr;
 use ferroxy_core::testing::{Cluster, clusters, config, events, interesting_packets};
 use ferroxy_core::{Facts, Family, Frontend, Intent, Packet, Verdict, oracle, resolve};
 use ferroxy_dataplane::Change;
+use ferroxy_netlink::nftables::Set;
+use ferroxy_nftables::chain::Pool;
 use ferroxy_nftables::diff::Unknown;
-use ferroxy_nftables::element::SetId;
+use ferroxy_nftables::element::{Key, Scope, SetId, Value};
 use ferroxy_nftables::ledger::Ledger;
+use ferroxy_nftables::part::Part;
 use ferroxy_nftables::plan::{Action, Op};
+use ferroxy_nftables::state::{Chain, Entry};
 use ferroxy_nftables::{Plan, Settings, State, diff, interpret, trace};
 use proptest::prelude::*;
 
@@ -56,6 +60,43 @@ fn has_affinity(intent: &Intent, packet: &Packet) -> bool {
         })
     };
     port(Some(packet.destination)).or_else(|| port(None)).is_some_and(|port| port.affinity.is_some())
+}
+
+/// As it is observed where the version without parts made it: one map of endpoints, and chains and treatments without a part.
+fn before_parts(mut state: State) -> State {
+    let foreign = |entry: &mut Entry| entry.value = Value::Foreign;
+    for table in state.tables.values_mut() {
+        for scope in Scope::ALL {
+            let parts = Part::all().map(|part| SetId::Endpoints(scope, part));
+            for set in parts {
+                table.elements.remove(&set);
+                let Some(declared) = table.sets.remove(set.name()) else { continue };
+                let name = set.name().trim_end_matches(|c: char| c == '-' || c.is_ascii_digit()).to_owned();
+                table.sets.insert(name.clone(), Set { name, ..declared });
+            }
+            for set in [SetId::Frontends(scope), SetId::LocalFrontends(scope)] {
+                table.elements.entry(set).or_default().values_mut().for_each(foreign);
+            }
+        }
+        for set in [Pool::Main, Pool::Local].map(SetId::Treatments) {
+            let old = table.elements.remove(&set).unwrap_or_default();
+            let without_part = |key: Key| {
+                let code = key.as_bytes().try_into().map(u32::from_ne_bytes).unwrap_or_default();
+                Key::EMPTY.number(code & 0x00ff_ffff)
+            };
+            let entry = Entry { value: Value::Foreign, comment: None };
+            let old = old.into_keys().map(|key| (without_part(key), entry.clone()));
+            table.elements.insert(set, old.collect());
+        }
+        let chains = std::mem::take(&mut table.chains).into_iter();
+        let without_part = |(name, chain): (String, Chain)| match name.split_once("-in-") {
+            Some((name, _)) => (name.to_owned(), chain),
+            None => (name, chain),
+        };
+        table.chains = chains.map(without_part).collect();
+        table.elements.retain(|_, elements| !elements.is_empty());
+    }
+    state
 }
 
 /// Committed, with the fix of what it shows.
@@ -203,7 +244,7 @@ proptest! {
         let entered = kernel.clone();
         let is_met_later = |op: &Op| match &op.action {
             Action::Remove(element) => matches!(element.set, SetId::Treatments(_) | SetId::Hairpins),
-            action => matches!(action, Action::RemoveChain(_) | Action::AddChain { .. } | Action::AddRule { .. } | Action::FlushChain(_)),
+            action => matches!(action, Action::RemoveChain(_) | Action::AddChain { .. } | Action::AddRule { .. } | Action::FlushChain(_) | Action::RetireChain(_)),
         };
         prop_assert_eq!(plan.changes.iter().chain(&plan.tidy).find(|op| is_met_later(op)), None);
         kernel = carried_out(kernel, &Plan { chains: Vec::new(), ..plan })?;
@@ -221,6 +262,33 @@ proptest! {
         ledger.settle_tidy();
         prop_assert_eq!(kernel, render(&after), "tidying leaves exactly the wanted state");
     }
+
+    /// An upgrade: whatever an operation leaves, frontends lead to chains that are there.
+    #[test]
+    fn rules_of_before_the_parts_are_taken_over_in_place(a in clusters(), b in clusters()) {
+        let (before, mut after) = (a.intent(), b.intent());
+        after.node = before.node.clone();
+        let kernel = before_parts(render(&before));
+        let mut ledger = Ledger::new(&Family::ALL, after.node.clone(), Settings::default());
+        ledger.adopt(&kernel);
+        let start: Vec<Change> =
+            after.services.iter().map(|(name, service)| (name.clone(), Some(service.clone()))).collect();
+        let (plan, settlement) = ledger.plan_start(kernel.clone(), &start, Unknown::Remove);
+        ledger.settle(settlement);
+
+        let is_left_behind = |op: &Op| match &op.action {
+            Action::Remove(element) => matches!(element.set, SetId::Treatments(_)),
+            action => matches!(action, Action::RetireChain(_) | Action::RemoveSet(_) | Action::RemoveChain(_)),
+        };
+        let leads = |op: &Op| op.action.element().is_some_and(|it| matches!(it.set, SetId::Frontends(_)));
+        let before_it = plan.ops().skip_while(|op| !is_left_behind(op)).find(|op| leads(op));
+        prop_assert_eq!(before_it, None, "a frontend leads to what is gone");
+        prop_assert!(!plan.ops().any(|op| op.action == Action::RemoveTable));
+        let mut kernel = carried_out(kernel, &plan)?;
+        prop_assert_eq!(&kernel, &ledger.state());
+        kernel = carried_out(kernel, &ledger.plan_tidy())?;
+        prop_assert_eq!(kernel, render(&after));
+    }
 }
 
 mod one_endpoint {
@@ -232,6 +300,7 @@ mod one_endpoint {
     use ferroxy_core::{Family, Intent, NodeIntent, Origin, Packet, Protocol, ServiceIntent};
     use ferroxy_nftables::element::{Scope, SetId};
     use ferroxy_nftables::ledger::Ledger;
+    use ferroxy_nftables::part::Part;
     use ferroxy_nftables::plan::{Op, Plan};
     use ferroxy_nftables::{Settings, interpret, render};
 
@@ -261,7 +330,8 @@ mod one_endpoint {
             (between, after)
         };
         for count in 2..5 {
-            let late = [SetId::Endpoints(Scope::Address), SetId::SoleEndpoints];
+            let endpoints = Part::all().map(|part| SetId::Endpoints(Scope::Address, part));
+            let late: Vec<SetId> = endpoints.chain([SetId::SoleEndpoints]).collect();
             let (between, after) = found_late(count, count - 1, &late);
             assert_eq!(interpret(&between, &packet), interpret(&after, &packet), "{count} endpoints before");
         }

@@ -30,6 +30,7 @@ const CHANGES: u32 = 60;
 fn main() -> Result<()> {
     println!("Ferroxy against nft {}, Linux {}\n", nft_version()?, kernel_release()?);
     loading()?;
+    listing()?;
     changing()?;
     memory()
 }
@@ -61,6 +62,31 @@ fn loading() -> Result<()> {
             "<= 0.50".into(),
             format!("{:.1} MB", bytes as f64 / 1e6),
         ]);
+    }
+    println!("{table}");
+    Ok(())
+}
+
+/// Reading a whole cluster back, as a restart does: almost all of it is the kernel's work, on this thread.
+fn listing() -> Result<()> {
+    let mut table = Table::default();
+    table.row(["listing a whole cluster (CPU time)", "the first time", "again"]);
+    for (services, endpoints) in SIZES {
+        progress(&format!("listing {services} x {endpoints}"));
+        let intent = intent(services, endpoints)?;
+        let (first, again) = in_namespace(|| {
+            let mut dataplane = Nftables::open(&FAMILIES, Settings::default())?;
+            dataplane.start(&intent)?;
+            let mut observe = || {
+                let before = thread_cpu()?;
+                dataplane.observe()?;
+                Ok::<_, Box<dyn Error + Send + Sync>>(thread_cpu()? - before)
+            };
+            let first = observe()?;
+            let again: Result<Vec<Duration>> = (0..ROUNDS).map(|_| observe()).collect();
+            Ok((first, median(again?)))
+        })?;
+        table.row([format!("{services} Services x {endpoints}"), millis(first), millis(again)]);
     }
     println!("{table}");
     Ok(())
@@ -233,6 +259,13 @@ fn timed<T>(work: impl FnOnce() -> Result<T>) -> Result<(Duration, T)> {
     let start = Instant::now();
     let value = work()?;
     Ok((start.elapsed(), value))
+}
+
+/// What this thread has used so far, in the kernel too.
+fn thread_cpu() -> Result<Duration> {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat")?;
+    let nanoseconds = text.split_whitespace().next().ok_or("an empty schedstat")?;
+    Ok(Duration::from_nanos(nanoseconds.parse()?))
 }
 
 fn nft(commands: &str) -> Result<()> {

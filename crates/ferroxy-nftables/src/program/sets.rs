@@ -50,7 +50,7 @@ pub fn declaration(set: SetId, family: Family) -> Set {
         }
         SetId::NoEndpoints(scope) => (frontend(scope), None, "frontends without endpoints"),
         SetId::NoLocalEndpoints(scope) => (frontend(scope), None, "frontends without endpoints on this node"),
-        SetId::Endpoints(scope) => {
+        SetId::Endpoints(scope, _) => {
             (around(&[Integer32], scope, &[]), endpoint(), "slot, frontend : endpoint")
         }
         SetId::StickyEndpoints(scope) | SetId::StickyLocalEndpoints(scope) => {

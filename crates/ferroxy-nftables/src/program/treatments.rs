@@ -13,11 +13,11 @@ const CLIENT: [Field; 2] = [Field::Saddr, Field::Priority];
 impl Program<'_> {
     /// The rules of a treatment's chain.
     pub(super) fn treat(&self, treatment: Treatment) -> Vec<Rule> {
-        let Treatment { kind, scope, count } = treatment;
+        let Treatment { kind, scope, .. } = treatment;
         let masquerade = || self.rule().set_mark(self.settings.masquerade_mark).done();
         let goto = |kind| self.rule().goto(&ChainId::Treat(treatment.with(kind)).to_string()).done();
         match kind {
-            Kind::Pick(pool) => self.pick(count, pool, scope),
+            Kind::Pick(pool) => self.pick(treatment, pool),
             Kind::External => vec![masquerade(), goto(Kind::Pick(Pool::Main))],
             Kind::ExternalLocal => self.near_or_local(treatment.with(Kind::Pick(Pool::Main))),
             Kind::Sticky(pool) => {
@@ -32,10 +32,14 @@ impl Program<'_> {
     }
 
     /// Picks one of `count` endpoints. The rules after the first are for packets that looked the frontend up before endpoints left.
-    fn pick(&self, count: u16, pool: Pool, scope: Scope) -> Vec<Rule> {
-        let mut rules = vec![self.rule().clear_priority().pick(count, pool, scope).done()];
+    fn pick(&self, treatment: Treatment, pool: Pool) -> Vec<Rule> {
+        let Treatment { scope, count, part, .. } = treatment;
+        let endpoints = SetId::Endpoints(scope, part);
+        let mut rules = vec![self.rule().clear_priority().pick(count, pool, scope, endpoints).done()];
         if count > 1 {
-            rules.push(self.rule().pick(1, pool, scope).done_with("endpoints were removed meanwhile"));
+            rules.push(
+                self.rule().pick(1, pool, scope, endpoints).done_with("endpoints were removed meanwhile"),
+            );
         }
         if (pool, scope) == (Pool::Main, Scope::Address) {
             rules.push(self.sole_endpoint_rule().done_with("only one endpoint is left"));

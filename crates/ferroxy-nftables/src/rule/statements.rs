@@ -110,8 +110,8 @@ impl RuleWriter {
         self.translate(map, key)
     }
 
-    /// Translates the destination to the endpoint in a random slot of `count`.
-    pub fn pick(mut self, count: u16, pool: Pool, scope: Scope) -> RuleWriter {
+    /// Translates the destination to the endpoint that `map` has in a random slot of `count`.
+    pub fn pick(mut self, count: u16, pool: Pool, scope: Scope, map: SetId) -> RuleWriter {
         let (offset, shift) = match pool {
             Pool::Main => (0, String::new()),
             Pool::Local => (LOCAL_SLOTS, format!(" offset {LOCAL_SLOTS}")),
@@ -120,7 +120,7 @@ impl RuleWriter {
         self.exprs.push(Expr::Numgen { dreg: register(0), modulus: count.into(), offset });
         self.load(fields, 1);
         let key = format!("numgen random mod {count}{shift} . {}", self.spell(fields));
-        self.translate(SetId::Endpoints(scope), key)
+        self.translate(map, key)
     }
 
     /// Translates the destination to the address in the packet and this port.

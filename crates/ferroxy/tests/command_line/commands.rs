@@ -203,7 +203,7 @@ fn render_prints_what_nft_reads() {
     let cluster = with_web();
     let done = ferroxy(&node, &cluster.command(&["render"]));
     assert_eq!((done.code, done.stderr.as_str()), (0, ""));
-    assert!(done.stdout.contains(r#"10.96.0.80 . tcp . 80 comment "default/web:tcp-80" : 1:2"#));
+    assert!(done.stdout.contains(r#"10.96.0.80 . tcp . 80 comment "default/web:tcp-80" : 1401:2"#));
     assert_eq!(nft(&node, &["list", "ruleset"]), "", "render only prints");
 
     cluster.write_text("rendered.nft", &done.stdout);
@@ -287,7 +287,9 @@ fn trace_follows_one_packet() {
     let text = trace(&["10.244.1.5", "[fd00:10:96::80]:80"]);
     assert_eq!(text.code, 1, "{text:?}");
     let text = trace(&["fd00:10:244:1::5", "[fd00:10:96::80]:80"]).stdout;
-    for words in ["services", "goto pick-2", "one of 2 endpoints", "[fd00:10:244:1::5]:8080", "masqueraded"] {
+    for words in
+        ["services", "goto pick-2-in-0", "one of 2 endpoints", "[fd00:10:244:1::5]:8080", "masqueraded"]
+    {
         assert!(text.contains(words), "no {words:?} in {text}");
     }
     for (from, to, words) in [

@@ -57,22 +57,22 @@ repaired! {
     a_table_made_dormant: "add table ip ferroxy { flags dormant; }";
     a_deleted_element: "delete element ip ferroxy frontends { 10.96.0.80 . tcp . 80 }";
     a_deleted_element_of_ipv6: "delete element ip6 ferroxy cluster-ips { fd00:10:96::80 }";
-    a_flushed_map: "flush map ip ferroxy endpoints";
+    a_flushed_map: "flush map ip ferroxy endpoints-4";
     a_changed_element:
         "delete element ip ferroxy frontends { 10.96.0.80 . tcp . 80 };
-         add element ip ferroxy frontends { 10.96.0.80 . tcp . 80 : 1:4d }";
+         add element ip ferroxy frontends { 10.96.0.80 . tcp . 80 : 1401:4d }";
     an_endpoint_led_elsewhere:
-        "delete element ip ferroxy endpoints { 0 . 10.96.0.80 . tcp . 80 };
-         add element ip ferroxy endpoints { 0 . 10.96.0.80 . tcp . 80 : 10.244.9.9 . 99 }";
+        "delete element ip ferroxy endpoints-4 { 0 . 10.96.0.80 . tcp . 80 };
+         add element ip ferroxy endpoints-4 { 0 . 10.96.0.80 . tcp . 80 : 10.244.9.9 . 99 }";
     a_sole_endpoint_led_elsewhere:
         "delete element ip ferroxy sole-endpoints { 10.96.0.82 . tcp . 80 };
          add element ip ferroxy sole-endpoints { 10.96.0.82 . tcp . 80 : 10.244.9.9 . 99 }";
     a_forgotten_hairpin: "flush set ip ferroxy hairpins";
     a_treatment_that_does_something_else:
-        "delete element ip ferroxy treatments { 1:2 };
-         add element ip ferroxy treatments { 1:2 : drop }";
+        "delete element ip ferroxy treatments { 1401:2 };
+         add element ip ferroxy treatments { 1401:2 : drop }";
     a_foreign_element_of_a_set: "add element ip ferroxy cluster-ips { 192.0.2.1 }";
-    a_foreign_element_of_a_map: "add element ip ferroxy frontends { 192.0.2.1 . tcp . 80 : 1:2 }";
+    a_foreign_element_of_a_map: "add element ip ferroxy frontends { 192.0.2.1 . tcp . 80 : 1401:2 }";
     a_foreign_range: "add element ip ferroxy allowed-sources { 10.96.0.80 . tcp . 80 . 192.0.2.0/24 }";
     a_foreign_rule: "insert rule ip ferroxy services ip daddr 192.0.2.1 counter drop";
     a_foreign_rule_with_a_set_of_its_own:
@@ -102,7 +102,7 @@ repaired! {
          add rule ip ferroxy nat-output jump services";
     a_deleted_base_chain: "flush chain ip6 ferroxy nat-output; delete chain ip6 ferroxy nat-output";
     a_pick_chain_that_picks_otherwise:
-        "flush chain ip ferroxy pick-2; add rule ip ferroxy pick-2 drop";
+        "flush chain ip ferroxy pick-2-in-4; add rule ip ferroxy pick-2-in-4 drop";
 }
 
 #[test]
@@ -159,8 +159,8 @@ table ip foreign {
     quota most { over 25 mbytes }
     limit slow { rate 10/second }
     set services { type ipv4_addr . inet_service; flags interval; elements = { 10.0.0.0/8 . 80-443 } }
-    map frontends { type ipv4_addr . inet_proto . inet_service : verdict; elements = { 10.96.0.80 . tcp . 80 : jump pick-2 } }
-    chain pick-2 { counter name "hits" return; }
+    map frontends { type ipv4_addr . inet_proto . inet_service : verdict; elements = { 10.96.0.80 . tcp . 80 : jump pick-2-in-4 } }
+    chain pick-2-in-4 { counter name "hits" return; }
     chain services { type filter hook prerouting priority -200; policy accept; ip daddr . tcp dport @services accept; }
 }
 table ip ferroxy-foreign {
@@ -212,9 +212,9 @@ fn foreign_tables_are_none_of_our_business() {
     // Edits of other programs, also of tables that are created and deleted.
     for round in 0..3 {
         nft(&node, &[format!("add table ip other{round}; add chain ip other{round} services")]);
-        nft(&node, &["insert rule ip foreign pick-2 drop; add element inet odd marks { 0x77 }"]);
-        nft(&node, &["delete element inet odd marks { 0x77 }; flush chain ip foreign pick-2"]);
-        nft(&node, &["add rule ip foreign pick-2 counter name hits return"]);
+        nft(&node, &["insert rule ip foreign pick-2-in-4 drop; add element inet odd marks { 0x77 }"]);
+        nft(&node, &["delete element inet odd marks { 0x77 }; flush chain ip foreign pick-2-in-4"]);
+        nft(&node, &["add rule ip foreign pick-2-in-4 counter name hits return"]);
         nft(&node, &[format!("delete table ip other{round}")]);
     }
     // The agent sees this edit of its own table. By then it has also handled the notifications of the edits above.

@@ -129,7 +129,7 @@ fn rates_latency_drift_and_watches_are_live() {
         "/^[1-9]/.test(document.querySelector('#services .row[data-name=\"shop/cart\"] .c-rate').innerText)",
     );
     // Another program removes rules: they are repaired, and that is shown.
-    nft(stage.ka(), &["flush", "map", "ip", "ferroxy", "endpoints"]);
+    nft(stage.ka(), &["flush", "map", "ip", "ferroxy", "frontends"]);
     browser.wait_for_text("#tile-drift b", "1");
     // Counters begin again with the repaired rules.
     browser.wait(
