@@ -154,8 +154,10 @@ impl Sum {
         if !self.not_counting.is_empty() {
             let (count, verb) =
                 (self.not_counting.len(), if self.not_counting.len() == 1 { "counts" } else { "count" });
-            let words =
-                format!("{} {verb} no traffic: start the agents with --traffic-metrics", nodes(count));
+            let words = format!(
+                "{} {verb} no traffic: start the agents with --traffic-metrics (nftables, userspace or winuserspace mode)",
+                nodes(count)
+            );
             text.push_str(&format!("\n{words}\n"));
         }
         for (node, reason) in &self.missing {

@@ -34,7 +34,7 @@ const HELP: [(&str, &str); 11] = [
     ("Enter", "endpoints and problems of the Service"),
     ("Esc", "back; all Services after a search"),
     ("/", "search by namespace and name"),
-    ("s", "the next order"),
+    ("s", "change the sort order"),
     ("b", "most bytes first"),
     ("c", "most connections first"),
     ("n", "by name"),
@@ -104,7 +104,7 @@ fn notice(model: &Model) -> Line {
         return line(format!("/{} (Esc shows all)", model.search), Style::Plain);
     }
     if !model.is_counted {
-        let words = "rates are unknown: start the agent with --traffic-metrics";
+        let words = "rates are unknown: start the agent with --traffic-metrics (nftables, userspace or winuserspace mode)";
         return line(words.to_owned(), Style::Doubtful);
     }
     line(String::new(), Style::Plain)
