@@ -256,9 +256,9 @@ fn check_host(settings: &Settings, families: &[Family], facts: &Facts) -> anyhow
     dataplane.probe(&node)?;
     if settings.config.traffic_metrics && !settings.mode.counts_traffic {
         warn!(
-            "--traffic-metrics: {} mode cannot count the traffic of Services; nftables, userspace and winuserspace \
-             mode can",
-            settings.mode.name
+            "--traffic-metrics: {} mode cannot count the traffic of Services; {} mode can",
+            settings.mode.name,
+            settings.modes.counting("and"),
         );
     }
     Ok(dataplane)

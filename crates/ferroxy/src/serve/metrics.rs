@@ -177,11 +177,9 @@ fn ours(page: &mut Exposition, now: &Now) {
     );
     let left_out = now.left_out.total();
     let name = "ferroxy_services_left_out";
-    page.begin(
-        Kind::Gauge,
-        name,
-        "Frontends and endpoints that are not programmed because a limit is exceeded (see docs/limits.md).",
-    );
+    let help =
+        "Frontends and endpoints that are not programmed because a limit is exceeded (see docs/limits.md).";
+    page.begin(Kind::Gauge, name, help);
     page.sample(name, &[("kind", "endpoints")], left_out.endpoints);
     page.sample(name, &[("kind", "frontends")], left_out.frontends);
     let durations = [

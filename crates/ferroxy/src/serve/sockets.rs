@@ -30,23 +30,23 @@ impl Sockets {
         page.begin(
             Kind::Gauge,
             name,
-            "Whether BPF translates connections of these clients at the socket, without NAT.",
+            "Whether connections of these clients are translated at the socket, without NAT.",
         );
         for it in &report.clients {
             page.sample(name, &[("clients", it.clients)], u8::from(it.inactive.is_none()));
         }
         let name = "ferroxy_sockets_connections_total";
-        page.begin(Kind::Counter, name, "Connections that BPF translated at the socket, without NAT.");
+        page.begin(Kind::Counter, name, "Connections that were translated at the socket, without NAT.");
         for it in &report.clients {
             page.sample(name, &[("clients", it.clients)], it.connections);
         }
         let name = "ferroxy_sockets_elements";
-        page.begin(Kind::Gauge, name, "Elements in the BPF maps of accelerated sockets.");
+        page.begin(Kind::Gauge, name, "Elements in the kernel's maps of accelerated sockets.");
         for (map, elements) in [("frontends", report.frontends), ("endpoints", report.endpoints)] {
             page.sample(name, &[("map", map)], elements);
         }
         let name = "ferroxy_sockets_services_left_out";
-        let help = "Services that only packet rules serve, because the BPF maps have no room for them.";
+        let help = "Services that only packet rules serve, because the maps of accelerated sockets have no room for them.";
         page.single(Kind::Gauge, name, help, report.left_out.len());
     }
 

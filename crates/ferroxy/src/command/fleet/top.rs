@@ -12,6 +12,7 @@ use super::nodes;
 use super::reach::{Reach, Said};
 use crate::client::rates::{Rate, rates, short};
 use crate::command::Answer;
+use crate::modes::MODES;
 use crate::output::{Paint, Table};
 use crate::progress::while_waiting;
 use crate::view::document;
@@ -155,8 +156,9 @@ impl Sum {
             let (count, verb) =
                 (self.not_counting.len(), if self.not_counting.len() == 1 { "counts" } else { "count" });
             let words = format!(
-                "{} {verb} no traffic: start the agents with --traffic-metrics (nftables, userspace or winuserspace mode)",
-                nodes(count)
+                "{} {verb} no traffic: start the agents with --traffic-metrics ({} mode)",
+                nodes(count),
+                MODES.counting("or"),
             );
             text.push_str(&format!("\n{words}\n"));
         }

@@ -36,7 +36,7 @@ export function health(status) {
   const { source, queue } = status;
   const waiting = queue.services + queue.large;
   if (source.ended) return ['bad', 'Watch ended', 'Changes no longer arrive: restart the agent'];
-  if (!source.alive) return ['bad', source.watches.length ? 'Watch broken' : 'Source down', 'Rules stay as they are'];
+  if (!source.alive) return ['bad', source.watches.length ? 'Watch broken' : 'Files unreadable', 'Rules stay as they are'];
   if (!status.healthy) return ['bad', 'Unhealthy', 'See the log of the agent'];
   if (status.failing.length) return ['warn', 'Retrying', `Fails: ${status.failing.map(it => it.step).join(', ')}`];
   if (!status.ready) return ['info', 'Starting', 'The first sync is not done'];
