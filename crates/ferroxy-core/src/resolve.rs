@@ -122,8 +122,8 @@ fn missing_node(facts: &Facts) -> Option<Diagnostic> {
         Some(_) => ("the object was deleted", "its last addresses, zone and pod CIDRs stay in use"),
         None => (
             "the Node does not exist",
-            "its addresses and its zone are unknown: zone hints are ignored, and node ports answer on all addresses \
-             instead of the primary one",
+            "its addresses and its zone are unknown: zone hints are ignored, and so is `primary` in nodePortAddresses, \
+             unless bindAddress is set; check --hostname-override",
         ),
     };
     Some(Diagnostic {

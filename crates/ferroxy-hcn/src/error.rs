@@ -127,7 +127,7 @@ impl Code {
             Code::TIMEOUT => "no answer in time",
             Code::SERVER_UNAVAILABLE => "the Host Networking Service cannot be reached",
             Code::SERVER_BUSY => "the Host Networking Service is too busy",
-            Code::CALL_FAILED => "the call failed on its way",
+            Code::CALL_FAILED => "the remote procedure call failed",
             Code::CALL_NOT_EXECUTED => "the call failed and was not carried out",
             Code::NO_LISTENER => "the Host Networking Service does not listen",
             Code::CALL_CANCELLED => "the call was cancelled",

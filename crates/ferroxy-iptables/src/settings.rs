@@ -62,8 +62,8 @@ pub static PROGRAM: Field = Field {
     kind: Kind::Text { default: "auto" },
     flag: Some(Flag {
         name: "iptables-program",
-        help: "Who writes the rules: auto, builtin (Ferroxy), tool (the host's iptables-restore), or a directory \
-               with the tools",
+        help: "Which program writes the rules: auto, builtin (Ferroxy), tool (the host's iptables-restore), or a \
+               directory with the tools",
         value_name: "WHO",
     }),
     is_live: false,

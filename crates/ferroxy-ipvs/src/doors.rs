@@ -29,16 +29,16 @@ pub struct Doors {
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("the kernel has no IPVS (module ip_vs): {0}")]
+    #[error("the kernel has no IPVS (module ip_vs), try `modprobe ip_vs`: {0}")]
     NoBalancer(ferroxy_netlink::Error),
 
-    #[error("the kernel has no sets (module ip_set): {0}")]
+    #[error("the kernel has no ipset (module ip_set), try `modprobe ip_set`: {0}")]
     NoSets(ferroxy_netlink::Error),
 
-    #[error("the kernel has no scheduler {0} (module ip_vs_{0})")]
+    #[error("the kernel has no IPVS scheduler {0} (module ip_vs_{0}), try `modprobe ip_vs_{0}`")]
     NoScheduler(String),
 
-    #[error("the kernel has no dummy devices (module dummy): {0}")]
+    #[error("the kernel has no dummy devices (module dummy), try `modprobe dummy`: {0}")]
     NoDummies(ferroxy_netlink::Error),
 
     #[error(transparent)]

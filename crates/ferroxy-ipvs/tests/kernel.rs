@@ -197,10 +197,13 @@ fn drift_is_mended_and_refusals_name_the_service() {
         let settings: Settings = [(SCHEDULER.name, Value::Text("nosuch".into()))].into_iter().collect();
         let mut other = Ipvs::open(&Family::ALL, &settings).unwrap();
         let words = other.probe(&NodeIntent::default()).unwrap_err().to_string();
-        assert_eq!(words, "the kernel has no scheduler nosuch (module ip_vs_nosuch)");
+        assert_eq!(
+            words,
+            "the kernel has no IPVS scheduler nosuch (module ip_vs_nosuch), try `modprobe ip_vs_nosuch`"
+        );
         let refused = other.start(&intent).unwrap().refused;
         assert_eq!(refused.len(), intent.services.len());
-        assert!(refused[0].reason.contains("the kernel has no scheduler nosuch"), "{refused:?}");
+        assert!(refused[0].reason.contains("the kernel has no IPVS scheduler nosuch"), "{refused:?}");
     });
 }
 

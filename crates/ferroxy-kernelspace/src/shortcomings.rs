@@ -94,14 +94,14 @@ impl Limit {
     /// What happens instead.
     pub fn effect(self) -> &'static str {
         match self {
-            Limit::Refuse => "clients wait until they give up",
+            Limit::Refuse => "connections time out instead of being refused",
             Limit::Drop => "packets that arrive here are not translated, and are lost",
             Limit::SourceRanges => "every client is let in",
             Limit::AffinityTimeout => "clients stay with an endpoint as long as HNS remembers them",
             Limit::Affinity => "each connection of a client may reach another endpoint",
             Limit::TargetPorts => "endpoints with other ports get no traffic",
             Limit::Sctp => "the port is not served",
-            Limit::TooManyEndpoints => "the others get no traffic",
+            Limit::TooManyEndpoints => "the endpoints beyond that get no traffic",
             Limit::HostNetworkPod => "it gets no traffic from this node",
             Limit::NoRoute => "it gets no traffic from this node until the network plugin adds the route",
             Limit::LocalWithoutDsr => {
@@ -112,7 +112,9 @@ impl Limit {
             }
             Limit::Family => "the Service's addresses of that family are not served here",
             Limit::NodePortHere => "programs on this node must use the cluster IP",
-            Limit::LocalHere => "from here its external addresses reach endpoints of this node only",
+            Limit::LocalHere => {
+                "pods and programs on this node reach only endpoints of this node at its external addresses"
+            }
         }
     }
 }

@@ -98,7 +98,7 @@ fn filter(selection: &Selection) -> Filter {
 
 fn explain(error: Error) -> Failure {
     if conntrack::is_missing(&error) {
-        Failure::new(FailureKind::Unsupported, format!("this kernel cannot list connections: {error}"))
+        Failure::new(FailureKind::Unsupported, format!("this kernel cannot list conntrack entries: {error}"))
     } else {
         failure::of(error)
     }

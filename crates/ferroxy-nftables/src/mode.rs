@@ -12,7 +12,7 @@ use crate::settings::{self, FIELDS, MIN_SYNC_PERIOD, SYNC_PERIOD, Settings};
 
 pub static MODE: Mode = Mode {
     name: "nftables",
-    help: "Program nf_tables: Services are elements of sets, and a change costs what it changes",
+    help: "Rules of nf_tables: Services are elements of sets, and only changed elements are sent",
     platforms: &[Platform::Linux],
     families: &Family::ALL,
     lifetime: Lifetime::OutlivesProcess,

@@ -8,15 +8,23 @@ pub const METRICS: [Metric; 12] = [
     counter(
         "ferroxy_proxy_unrouted_total",
         "unrouted",
-        "Connections and datagrams for which there is no Service.",
+        "Connections and datagrams to addresses and ports that no Service has.",
     ),
     counter(
         "ferroxy_proxy_accept_pauses_total",
         "pauses",
         "Pauses in accepting, for lack of descriptors or memory.",
     ),
-    counter("ferroxy_proxy_shed_total", "shed", "Connections reset in such a pause."),
-    counter("ferroxy_proxy_evicted_sessions_total", "evicted", "UDP sessions that made room for others."),
+    counter(
+        "ferroxy_proxy_shed_total",
+        "shed",
+        "Connections reset because the proxy lacked descriptors or memory.",
+    ),
+    counter(
+        "ferroxy_proxy_evicted_sessions_total",
+        "evicted",
+        "UDP sessions ended to make room for new ones.",
+    ),
     counter("ferroxy_proxy_failed_dials_total", "failed-dials", "Dials to endpoints that failed."),
     counter("ferroxy_proxy_retries_total", "retries", "Dials to another endpoint after one had failed."),
     counter("ferroxy_proxy_ejections_total", "ejections", "Endpoints left out because of failed dials."),

@@ -79,7 +79,8 @@ impl Ruleset for AcceleratedRuleset {
                 translated.push(format!("{} for {}", key.address(), value.clients().words()));
             }
         });
-        let words = if translated.is_empty() { "packets only".to_owned() } else { translated.join(", ") };
+        let words =
+            if translated.is_empty() { "packet rules only".to_owned() } else { translated.join(", ") };
         traits.push(("sockets", words));
         traits
     }

@@ -127,7 +127,7 @@ pub static RULES: Field = Field {
     kind: Kind::Choice { default: NFTABLES, among: &[NFTABLES, IPTABLES] },
     flag: Some(Flag {
         name: "userspace-rules",
-        help: "Rules that lead to the proxy: nftables, or iptables for the chains of kube-proxy 1.25",
+        help: "Rules that redirect connections to the proxy: nftables, or iptables for the chains of kube-proxy 1.25",
         value_name: "KIND",
     }),
     is_live: false,

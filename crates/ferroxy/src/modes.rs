@@ -56,11 +56,13 @@ impl Modes {
 
     /// The names as a list in a sentence: `iptables, ipvs, kernelspace or nftables`.
     pub fn sentence(self, conjunction: &str) -> String {
-        match self.names().split_last() {
-            Some((last, [])) => (*last).to_owned(),
-            Some((last, others)) => format!("{} {conjunction} {last}", others.join(", ")),
-            None => String::new(),
-        }
+        sentence(&self.names(), conjunction)
+    }
+
+    /// The modes that can count the traffic of Services, as [`Modes::sentence`] lists all.
+    pub fn counting(self, conjunction: &str) -> String {
+        let counting = self.iter().filter(|mode| mode.counts_traffic).map(|mode| mode.name);
+        sentence(&counting.collect::<Vec<_>>(), conjunction)
     }
 
     /// The modes that can run on this platform.
@@ -144,6 +146,14 @@ impl Modes {
     }
 }
 
+fn sentence(names: &[&str], conjunction: &str) -> String {
+    match names.split_last() {
+        Some((last, [])) => (*last).to_owned(),
+        Some((last, others)) => format!("{} {conjunction} {last}", others.join(", ")),
+        None => String::new(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -173,6 +183,7 @@ mod tests {
         assert_eq!(Modes(&ONE).sentence("and"), "nftables");
         let all = MODES.sentence("and");
         assert!(MODES.names().iter().all(|name| all.contains(name)), "{all}");
+        assert_eq!(MODES.counting("or"), "nftables, userspace or winuserspace");
     }
 
     #[test]

@@ -154,10 +154,10 @@ fn of_port(facts: &Facts, service: &Service, port: &ResolvedPort<'_>) -> Vec<Fin
     } else if !port.candidates.usable.iter().any(|candidate| candidate.conditions.ready()) {
         findings.push(finding(
             format!(
-                "All {family} endpoints of port {} are terminating; traffic goes to those that still serve.",
+                "No {family} endpoint of port {} is ready; traffic goes to terminating endpoints that still serve.",
                 spec.port
             ),
-            "Check why no new pod is ready.",
+            "Check why no new pod is ready: `kubectl get pods`, `kubectl describe pod`.",
         ));
     }
     findings.extend(failing_probes(facts, service, port));

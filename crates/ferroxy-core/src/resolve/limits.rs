@@ -99,8 +99,10 @@ pub(crate) fn diagnostics(
     let mut found = Vec::new();
     let frontends = frontends::count(service, facts.policy());
     if frontends > limits.frontends {
-        let reason =
-            format!("ports and addresses make {frontends} frontends, more than {}", limits.frontends);
+        let reason = format!(
+            "ports times addresses make {frontends} frontends, more than {} (--service-max-frontends)",
+            limits.frontends
+        );
         let effect = format!("{} of them are not served, external IPs first", frontends - limits.frontends);
         found.push(say("spec.ports", reason, effect));
     }
@@ -116,12 +118,18 @@ pub(crate) fn diagnostics(
         found.push(say("spec", reason, effect));
     }
     if settled.without_room > 0 {
-        let reason = format!("frontends times endpoints and source ranges is more than {}", limits.entries);
+        let reason = format!(
+            "the frontends with their endpoints and source ranges are more than {} entries (--service-max-entries)",
+            limits.entries
+        );
         let effect = format!("{} frontends are not served, external IPs first", settled.without_room);
         found.push(say("spec", reason, effect));
     }
     for port in ports.iter().filter(|port| port.candidates.beyond > 0) {
-        let reason = format!("the port has more than {} endpoints", limits.endpoints_of_port());
+        let reason = format!(
+            "the port has more than {} endpoints (--service-max-endpoints)",
+            limits.endpoints_of_port()
+        );
         let effect = format!("{} of them get no traffic", port.candidates.beyond);
         found.push(say(&format!("spec.ports[{}]", service.ports[port.port].index), reason, effect));
     }
@@ -203,7 +211,8 @@ mod tests {
             assert_eq!(says.len(), usize::from(most < 220), "{says:?}");
         }
         let (_, says) = resolved(limits(35), [Event::Service(service(10, 20))]);
-        let expected = "ports and addresses make 220 frontends, more than 35; 185 of them are not served, external IPs first";
+        let expected = "ports times addresses make 220 frontends, more than 35 (--service-max-frontends); 185 of them are not served, \
+                        external IPs first";
         assert_eq!(says, [expected]);
     }
 
@@ -246,7 +255,10 @@ mod tests {
         let (intent, says) = resolved(limits, events);
         assert_eq!(intent.ports[0].cluster.len(), 100);
         assert_eq!(intent.left_out, LeftOut { frontends: 0, endpoints: 80 });
-        assert_eq!(says, ["the port has more than 100 endpoints; 80 of them get no traffic"]);
+        assert_eq!(
+            says,
+            ["the port has more than 100 endpoints (--service-max-endpoints); 80 of them get no traffic"]
+        );
     }
 
     #[test]
@@ -257,7 +269,7 @@ mod tests {
         assert_eq!(kinds(&intent), [2, 2, 6]);
         assert_eq!(intent.left_out.frontends, 14);
         assert!(
-            says[0].starts_with("frontends times endpoints and source ranges is more than 1000; 14 "),
+            says[0].contains("source ranges are more than 1000 entries (--service-max-entries); 14 "),
             "{says:?}"
         );
         let (intent, _) = resolved(Limits { entries: 1, ..limits }, events);

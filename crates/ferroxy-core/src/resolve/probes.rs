@@ -134,7 +134,7 @@ pub(crate) fn diagnostics<'p>(
     let has_more = facts.probed(&service.name).is_some_and(|probed| probed.has_more && off.is_none());
     let more = has_more.then(|| {
         let reason = format!("the Service has more than {MOST_PROBED} endpoints to probe");
-        say(Cause::Field, reason, "the others stay in use without probes")
+        say(Cause::Field, reason, "the endpoints beyond that stay in use without probes")
     });
     ignored.chain(off).chain(more)
 }
@@ -399,7 +399,12 @@ mod tests {
         let pods: Vec<Pod> = addresses.iter().map(|ip| pod(ip.clone().leak())).collect();
         let mut bench = Bench::new("http:/", &pods);
         assert_eq!(bench.targets().len(), MOST_PROBED);
-        assert!(bench.said().iter().any(|it| it.ends_with("the others stay in use without probes")));
+        assert!(
+            bench
+                .said()
+                .iter()
+                .any(|it| it.ends_with("the endpoints beyond that stay in use without probes"))
+        );
         bench.pods(&pods[..MOST_PROBED]);
         assert_eq!((bench.targets().len(), bench.said().len()), (MOST_PROBED, 1), "{:?}", bench.said());
     }

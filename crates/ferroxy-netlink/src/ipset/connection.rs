@@ -13,7 +13,7 @@ use crate::requests::{Refused, Requests};
 use crate::socket::{Ack, Protocol, Request, Socket};
 
 /// Names of operations in errors.
-const ASK: &str = "ask for the protocol of ipset";
+const ASK: &str = "query the ipset protocol version";
 const ASK_TYPE: &str = "ask for the set type";
 const CREATE: &str = "create set";
 const DESTROY: &str = "destroy set";
@@ -44,7 +44,10 @@ impl Connection {
         let (oldest, newest) =
             connection.ask_for_range(ASK, "", message::PROTOCOL, command::PROTOCOL, |_| {})?;
         if newest < OLDEST_PROTOCOL || oldest > NEWEST_PROTOCOL {
-            let words = format!("it speaks {oldest} to {newest}, we {OLDEST_PROTOCOL} to {NEWEST_PROTOCOL}");
+            let words = format!(
+                "the kernel supports ipset protocol {oldest} to {newest}, this program {OLDEST_PROTOCOL} to \
+                 {NEWEST_PROTOCOL}"
+            );
             return Err(Error::refused(ASK, "", Errno::PROTONOSUPPORT).explained(Some(words)));
         }
         connection.protocol = newest.min(NEWEST_PROTOCOL);
@@ -267,12 +270,12 @@ fn judge(operation: &'static str, object: &str, ack: Ack, message: &Message<'_>)
         refusal::NO_SUCH_TYPE => (Errno::OPNOTSUPP, "no such type of set"),
         refusal::TOO_MANY_SETS => (Errno::NOSPC, "too many sets"),
         refusal::BUSY | refusal::REFERENCED => (Errno::BUSY, "a rule uses it"),
-        refusal::OTHER_EXISTS => (Errno::NOENT, "the other set is not there"),
+        refusal::OTHER_EXISTS => (Errno::NOENT, "the other set does not exist"),
         refusal::OTHER_TYPE => (Errno::INVAL, "sets of different types"),
-        refusal::MEMBER_EXISTS => (Errno::EXIST, "a member already, or none"),
-        refusal::PREFIX => (Errno::INVAL, "a prefix length that it cannot have"),
-        refusal::FAMILY => (Errno::AFNOSUPPORT, "another family"),
-        refusal::OF_THE_TYPE => (Errno::NOSPC, "no room for it"),
+        refusal::MEMBER_EXISTS => (Errno::EXIST, "the element is in the set already, or is not in it"),
+        refusal::PREFIX => (Errno::INVAL, "invalid prefix length"),
+        refusal::FAMILY => (Errno::AFNOSUPPORT, "the element has another IP family than the set"),
+        refusal::OF_THE_TYPE => (Errno::NOSPC, "the set is full"),
         _ => return Err(Error::refused(operation, object, errno).explained(ack.words)),
     };
     Err(Error::refused(operation, object, errno).explained(Some(words.to_owned())))

@@ -54,10 +54,10 @@ impl Connection {
 
     /// The size of a table, without reading it.
     pub fn size(&self, name: &str) -> Result<Size, Error> {
-        let malformed = |found: Malformed| Error::malformed("ask about table", self.describe(name), found);
+        let malformed = |found: Malformed| Error::malformed("query table", self.describe(name), found);
         let mut info = named_header(name, INFO).map_err(malformed)?;
         sockopt::read(&self.socket, self.level(), GET_INFO, &mut info)
-            .map_err(|errno| Error::refused("ask about table", self.describe(name), errno))?;
+            .map_err(|errno| Error::refused("query table", self.describe(name), errno))?;
         Ok(Size { entries: table::count_in(&info), bytes: table::size_in(&info) })
     }
 

@@ -109,7 +109,9 @@ impl Localhost {
                     warn!("node port {key} is not served on the loopback address: {error}");
                 }
                 Some(_) => {}
-                None if self.failed.remove(&key) => info!("node port {key} is served now"),
+                None if self.failed.remove(&key) => {
+                    info!("node port {key} is served on the loopback address now")
+                }
                 None => {}
             }
         }

@@ -71,7 +71,7 @@ pub mod privileges {
     use crate::{Privilege, Privileges};
 
     pub fn keep(_: &Privileges, _: &[Privilege]) -> io::Result<()> {
-        Err(super::unsupported("giving up privileges"))
+        Err(super::unsupported("dropping privileges"))
     }
 
     /// Threads have no privileges of their own here.

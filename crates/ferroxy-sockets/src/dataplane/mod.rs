@@ -212,7 +212,7 @@ impl Verifies for Accelerated {
     fn changed_by_others(&mut self) -> Result<Changed, Failure> {
         let below = self.packets.verifies().map_or(Ok(Changed::Nothing), |it| it.changed_by_others())?;
         if let Err(error) = self.sockets.forget_flows(self.packets.acknowledged()) {
-            warn!("cannot delete unused connection counters of sockets: {error}");
+            warn!("cannot delete unused connection counters of accelerated sockets: {error}");
         }
         let differs =
             self.sockets.differences(self.packets.acknowledged()).map_or(true, |found| !found.is_empty());

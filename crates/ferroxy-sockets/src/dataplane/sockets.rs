@@ -117,7 +117,8 @@ impl Sockets {
         choice: Option<ChoiceOfEndpoints>,
     ) -> usize {
         let Some(choice) = choice else {
-            return self.stop("the dataplane below does not choose endpoints at random");
+            return self.stop("this proxy mode or its IPVS scheduler does not allow it: use nftables or iptables mode, or ipvs mode \
+                 with rr or wrr");
         };
         match self.try_start(in_force, node, choice) {
             Ok(writes) => writes,
@@ -248,13 +249,16 @@ impl Sockets {
         }
         // `remove_pins` detaches the programs. If their pins are unreachable, empty maps make them translate nothing.
         if let Some(Err(error)) = self.running.take().map(|running| running.generation.clear()) {
-            warn!("cannot empty the maps of sockets: {error}");
+            warn!("cannot empty the BPF maps: {error}");
         }
         self.report.lock().inactive(reason);
         match super::remove_pins(&self.options.pins) {
             Ok(removed) => removed.len(),
             Err(error) => {
-                warn!("cannot remove what an earlier run pinned, so it stays in force as it is: {error}");
+                warn!(
+                    "cannot remove the BPF programs and maps that an earlier run pinned, so they stay in use \
+                     without updates: {error}"
+                );
                 0
             }
         }
@@ -416,9 +420,9 @@ impl Sockets {
 /// Pins the maps again. If that fails, empties them, so that they do not stay in force as they are.
 fn pinned_again(generation: &Generation) -> bool {
     let Err(error) = generation.pin() else { return true };
-    warn!("cannot pin the maps of sockets again: {error}");
+    warn!("cannot pin the BPF maps again: {error}");
     if let Err(error) = generation.clear() {
-        warn!("cannot empty the maps of sockets: {error}");
+        warn!("cannot empty the BPF maps: {error}");
     }
     false
 }

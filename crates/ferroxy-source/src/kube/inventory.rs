@@ -71,7 +71,7 @@ impl Inventory {
             Content::Object(object, notes) => {
                 let key = object.key();
                 let name: Box<str> = key.subject().name.into();
-                self.note(&name, key, notes);
+                self.note(&name, key, notes, "the field is treated as absent");
                 if let List::Again(names) = &mut self.list {
                     names.insert(name);
                 }
@@ -130,14 +130,15 @@ impl Inventory {
         let name: Box<str> = key.subject().name.into();
         let field = if key.kind == Kind::Slice { "endpoints" } else { "spec" };
         let reason = format!("the lists of the object have more than {MOST_ENTRIES} entries");
-        self.note(&name, &key, vec![Note { field: field.to_owned(), reason }]);
+        let notes = vec![Note { field: field.to_owned(), reason }];
+        self.note(&name, &key, notes, "the object is ignored");
         if let List::Again(names) = &mut self.list {
             names.insert(name);
         }
         out.tell(key.gone());
     }
 
-    fn note(&mut self, name: &str, key: &Key, notes: Vec<Note>) {
+    fn note(&mut self, name: &str, key: &Key, notes: Vec<Note>, effect: &str) {
         if notes.is_empty() {
             return self.settle(name);
         }
@@ -150,7 +151,7 @@ impl Inventory {
             object: key.subject(),
             field: note.field,
             reason: note.reason,
-            effect: "it is treated as absent".to_owned(),
+            effect: effect.to_owned(),
             cause: Cause::Field,
         };
         self.troubles.insert(name.into(), notes.into_iter().map(diagnostic).collect());

@@ -309,7 +309,7 @@ impl ListWatch {
             self.count_unfinished();
             self.fail("ended a list before it was complete".to_owned(), now);
         } else if short && !self.has_data {
-            self.fail("ends every watch at once".to_owned(), now);
+            self.fail("closes every watch immediately without data".to_owned(), now);
         }
         self.answered = None;
     }

@@ -182,7 +182,7 @@ impl KubeSource {
 /// it, must not get the privileges that the agent keeps for its own tools.
 fn give_up_privileges() {
     if let Err(error) = privileges::give_up_in_this_thread() {
-        warn!("cannot give up privileges for the connection to the API server: {error}");
+        warn!("cannot drop privileges in the thread of the API server's connection: {error}");
     }
 }
 

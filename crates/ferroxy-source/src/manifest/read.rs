@@ -171,7 +171,7 @@ impl Reader<'_> {
                     object: subject.clone(),
                     field: note.field,
                     reason: note.reason,
-                    effect: "it is treated as absent".to_owned(),
+                    effect: "the field is treated as absent".to_owned(),
                     cause: Cause::Field,
                 };
                 self.reading.diagnostics.extend(notes.finish().into_iter().map(diagnostic));
@@ -340,8 +340,9 @@ items:
     #[test]
     fn a_wrong_field_is_named_and_counts_as_absent() {
         let text = "{kind: Service, apiVersion: v1, metadata: {name: a}, spec: {clusterIP: [1]}}";
-        let expected =
-            ["Service default/a: spec.clusterIP: must be text, but is a list; it is treated as absent"];
+        let expected = [
+            "Service default/a: spec.clusterIP: must be text, but is a list; the field is treated as absent",
+        ];
         assert_eq!(shown("a.yaml", text), expected);
         assert!(!incomplete(text));
     }

@@ -60,7 +60,7 @@ impl Proxy {
     pub(super) fn taken_over(&mut self) {
         self.engine.adopted();
         if self.engine.kept_failures() > 0 {
-            warn!("systemd does not keep all listening sockets: a restart refuses some clients");
+            warn!("systemd does not keep all listening sockets: connections during a restart may be refused");
         }
         let Some(path) = self.hand_over.take() else { return };
         if let Err(error) = prepare(&path).and_then(|()| self.engine.hand_over(&path).map_err(Failure::other))

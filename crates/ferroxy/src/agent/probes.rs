@@ -37,7 +37,7 @@ pub fn prober(inputs: Sender, status: &Arc<Status>, ejects: Option<Box<dyn Eject
     let prober = Prober::new(Hooks {
         begin: Box::new(|| {
             if let Err(error) = privileges::give_up_in_this_thread() {
-                warn!("cannot give up privileges for probes: {error}");
+                warn!("cannot drop privileges in the thread of the probes: {error}");
             }
         }),
         // Sending does not wait for room: of each endpoint only the newest verdict waits.

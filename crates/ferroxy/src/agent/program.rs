@@ -101,7 +101,7 @@ impl Agent {
                 self.status.failed(Step::Services, &error);
                 let waits = tried.all().map(|name| self.failed(name, now)).collect::<Vec<_>>();
                 let wait = waits.into_iter().min().unwrap_or_default();
-                warn!("cannot program the change: {error}; retrying in {wait:?}");
+                warn!("cannot program {}: {error}; retrying in {wait:?}", names(&tried));
                 // Part of the change may be in force.
                 self.plan_to_tidy(now);
                 if error.is_drift() {

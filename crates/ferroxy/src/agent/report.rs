@@ -96,7 +96,7 @@ impl Reports {
         let api_server = found.iter().find(|it| it.object.kind == ObjectKind::ApiServer);
         self.api_server = api_server.map(|it| it.object.to_string());
         let news = self.of_source.news(self.number(found, MOST), &mut at(&OTHERS, now));
-        news.log("the source");
+        news.log("the API server or the manifests");
         words.or_else(|| news.words())
     }
 
@@ -189,10 +189,7 @@ impl News {
 
     fn log(&self, about: impl Display) {
         if self.suppressed > 0 {
-            warn!(
-                "{} earlier lines about {about} were suppressed: there were too many of them",
-                self.suppressed
-            );
+            warn!("{} earlier log lines about {about} were suppressed: too many of them", self.suppressed);
         }
         self.lines.iter().for_each(|diagnostic| warn!("{diagnostic}"));
     }

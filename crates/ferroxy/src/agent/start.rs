@@ -53,8 +53,8 @@ impl Agent {
         match self.wait(inputs, &addresses, Some(NODE_ADDRESS_WAIT), has_address) {
             Waited::Stopped(why) => return Some(why),
             Waited::GaveUp => warn!(
-                "Node {name} does not exist or has no address: using loopback addresses until it has one \
-                 (check --hostname-override)"
+                "Node {name} does not exist or has no address: until it has one, `primary` in nodePortAddresses is ignored, \
+                 unless bindAddress is set (check --hostname-override)"
             ),
             Waited::Reached => {}
         }
@@ -65,7 +65,8 @@ impl Agent {
             match self.wait(inputs, &cidrs, Some(POD_CIDR_WAIT), has_cidr) {
                 Waited::Stopped(why) => return Some(why),
                 Waited::GaveUp => warn!(
-                    "Node {name} has no pod CIDR: until it has one, pod traffic cannot be distinguished from external traffic"
+                    "Node {name} has no pod CIDR: until it has one, external traffic to cluster IPs is not masqueraded; check \
+                     --allocate-node-cidrs of kube-controller-manager, or set another detectLocalMode"
                 ),
                 Waited::Reached => {}
             }

@@ -1,4 +1,4 @@
-//! Removes stale UDP connections after changes, on a thread of its own: programming never waits for it.
+//! Removes stale UDP conntrack entries after changes, on a thread of its own: programming never waits for it.
 //!
 //! ```text
 //! agent ──touched──▶ frontends to check ◀──judged with── sweeper: list, judge, delete; retry what failed
@@ -74,7 +74,7 @@ impl Sweeper {
         let worker = Arc::clone(&shared);
         let run = move || worker.run(&mut *table, &status);
         if let Err(error) = thread::Builder::new().name("sweeper".into()).spawn(run) {
-            warn!("stale UDP connections are not removed: cannot start a thread: {error}");
+            warn!("stale UDP conntrack entries are not removed: cannot start a thread: {error}");
             shared.work().stopped = true;
         }
         Sweeper { known: HashMap::new(), of_service: HashMap::new(), shared }
@@ -248,16 +248,14 @@ impl Shared {
                     failures = 0;
                 }
                 Err(error) if error.kind == FailureKind::Unsupported => {
-                    warn!(
-                        "this kernel cannot list connections ({error}): stale UDP connections are not removed"
-                    );
+                    warn!("stale UDP conntrack entries are not removed: {error}");
                     let mut work = self.work();
                     (work.stopped, work.frontends) = (true, Frontends::new());
                 }
                 Err(error) => {
                     let wait = backoff(failures);
                     failures += 1;
-                    warn!("cannot remove stale UDP connections: {error}; retrying in {wait:?}");
+                    warn!("cannot remove stale UDP conntrack entries: {error}; retrying in {wait:?}");
                     self.log_forgotten();
                     self.wait_after_failure(version, wait);
                 }
@@ -317,7 +315,7 @@ impl Shared {
         let forgotten = std::mem::take(&mut self.work().forgotten);
         if forgotten > 0 {
             warn!(
-                "too many frontends wait for a check of their UDP connections: connections to {forgotten} deleted ones are not removed"
+                "too many UDP frontends wait for removal of stale conntrack entries: those of {forgotten} deleted frontends stay"
             );
         }
     }
@@ -325,8 +323,8 @@ impl Shared {
     fn log(&self, found: &Found) {
         let connections = match found.removed.iter().sum::<u64>() {
             0 => return,
-            1 => "1 stale UDP connection".to_owned(),
-            n => format!("{n} stale UDP connections"),
+            1 => "1 stale UDP conntrack entry".to_owned(),
+            n => format!("{n} stale UDP conntrack entries"),
         };
         let of = match (found.services.len(), found.services.first()) {
             (1, Some(name)) => name.to_string(),

@@ -80,8 +80,8 @@ impl Takeover {
         }
         if found.connections > 0 && self.waiting.is_none() {
             info!(
-                "{} connections still go through kube-proxy: its objects stay until the connections end, for {} minutes at \
-                 most; new connections use ours",
+                "{} connections still go through kube-proxy: its objects stay until these connections end, for {} minutes \
+                 at most; Ferroxy handles new connections",
                 found.connections,
                 LIMIT.as_secs() / 60,
             );

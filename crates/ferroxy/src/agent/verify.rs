@@ -21,7 +21,7 @@ impl Agent {
             Ok(Changed::Nothing) => {}
             Ok(Changed::Elsewhere) => self.take_over(),
             Ok(Changed::Ours) => self.verify_due = Some(Instant::now()),
-            Err(error) => warn!("cannot check whether other programs changed our state: {error}"),
+            Err(error) => warn!("cannot check whether other programs changed Ferroxy's rules: {error}"),
         }
     }
 
@@ -39,7 +39,7 @@ impl Agent {
             Ok(repair) => self.repaired(repair, began),
             Err(error) => {
                 self.status.failed(Step::Verify, &error);
-                warn!("cannot verify: {error}; retrying");
+                warn!("cannot compare the rules with the kernel: {error}; retrying in {RETRY:?}");
                 self.verify_due = Some(Instant::now() + RETRY);
             }
         }
@@ -69,9 +69,10 @@ impl Agent {
     /// Another program undoes our repairs, or a tool fails silently. Logged once, retried every period.
     fn not_repaired(&mut self, what: String) {
         if self.unrepaired.as_ref() != Some(&what) {
-            self.status.failed(Step::Verify, &format!("still different after a repair: {what}"));
+            self.status.failed(Step::Verify, &format!("the rules still differ after a repair: {what}"));
             warn!(
-                "state still differs after a repair, for example: {what}; retrying every {:?}",
+                "the rules still differ after a repair, for example: {what}; another program may change them; \
+                 retrying every {:?}",
                 self.periods.verify
             );
         }

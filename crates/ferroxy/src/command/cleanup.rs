@@ -20,19 +20,19 @@ use crate::{host, log, panic, wrapper};
 
 #[derive(Debug, Args)]
 pub struct Cleanup {
-    /// Keep kube-proxy's rules: for nodes on which kube-proxy runs
+    /// Remove only Ferroxy's rules and keep kube-proxy's, for nodes on which kube-proxy runs
     #[arg(long)]
     only_ours: bool,
 
-    /// Wait until kube-proxy has written its rules, then remove only ours: the way back to it without a gap
+    /// Wait until kube-proxy has written its rules, then remove only Ferroxy's: a rollback without interruption
     #[arg(long)]
     when_replaced: bool,
 
-    /// Afterwards, wait for SIGTERM: for a container that is restarted when it ends
+    /// Do not exit afterwards, but wait for SIGTERM: for containers that would be restarted
     #[arg(long, requires = "when_replaced")]
     stay: bool,
 
-    /// Directory of pinned programs and maps, if `run` was given another one
+    /// Directory of pinned BPF programs and maps, as --sockets-pins of `run`
     #[arg(long, value_name = "DIRECTORY", default_value = wrapper::PINS)]
     sockets_pins: PathBuf,
 }
@@ -80,13 +80,13 @@ fn wait_until_replaced(opened: &mut Opened, stop: &Receiver<()>) -> anyhow::Resu
         if reported != alone {
             let families: Vec<String> = alone.iter().map(Family::to_string).collect();
             log::print_error(&format!(
-                "waiting for the rules of kube-proxy for {}; ours stay until then",
+                "waiting for the rules of kube-proxy for {}; Ferroxy's rules stay until then",
                 families.join(" and ")
             ));
             reported = alone;
         }
         if stop.recv_timeout(LOOK).is_ok() {
-            bail!("stopped before kube-proxy had written its rules: ours stay in force");
+            bail!("stopped before kube-proxy had written its rules: Ferroxy's rules stay in force");
         }
     }
 }

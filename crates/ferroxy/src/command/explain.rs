@@ -14,7 +14,7 @@ use super::{Answer, Output, sockets, verdicts};
 use crate::modes::Modes;
 use crate::output::{Paint, Table};
 use crate::serve::probes::rfc3339;
-use crate::view::explanation::{OnHost, frontend_address, to_json};
+use crate::view::explanation::{OnHost, frontend_address, retried, to_json};
 
 #[derive(Debug, Args)]
 pub struct Explain {
@@ -86,8 +86,7 @@ fn when_recorded(recorded: &Recorded, service: &ServiceIntent) -> (String, Optio
     match (refused.get(service.name.as_str()), is_equal) {
         (Some(reason), _) => {
             let problem = format!("The kernel refused the Service: {reason}.");
-            let fix = "The agent retries it; its log and its journal say since when.".to_owned();
-            (format!("no, at {at}"), Some(Finding { problem, fix }))
+            (format!("no, at {at}"), Some(Finding { problem, fix: retried(&service.name) }))
         }
         (None, Ok(true)) => (format!("yes, at {at}: the kernel had exactly what it should have"), None),
         (None, Ok(false)) => {
@@ -156,7 +155,7 @@ pub(super) fn text(explanation: &Explanation, on_host: &OnHost, paint: Paint) ->
         text.push_str(&format!("  probe: {probe}\n"));
     }
     if let Some(reason) = &on_host.verdicts {
-        text.push_str(&format!("  which endpoints fail it is not known: {reason}\n"));
+        text.push_str(&format!("  results of the probe are not known: {reason}\n"));
     }
     for port in &explanation.ports {
         text.push_str(&port_text(port, paint));
@@ -189,8 +188,7 @@ fn finding_text(title: &str, finding: &Finding, paint: Paint) -> String {
 
 fn port_text(port: &PortExplanation, paint: Paint) -> String {
     let name = if port.name.is_empty() { String::new() } else { format!(" ({})", port.name) };
-    let affinity =
-        port.affinity.map(|seconds| format!(", clients stick for {seconds} s")).unwrap_or_default();
+    let affinity = port.affinity.map(|seconds| format!(", session affinity {seconds} s")).unwrap_or_default();
     let mut text = format!(
         "\n{} {}/{}{name}, {}, target {}{affinity}\n",
         paint.strong("port"),

@@ -62,7 +62,7 @@ enum Command {
     Run(run::Run),
     /// Remove all rules of Ferroxy and kube-proxy from this node
     Cleanup(cleanup::Cleanup),
-    /// Print the ruleset for manifests; needs no privileges
+    /// Print the complete ruleset that `run` would program; needs no privileges
     Render(render::Render),
     /// Print what `run` would change in this kernel now
     Diff(diff::Diff),

@@ -255,7 +255,11 @@ fn check_host(settings: &Settings, families: &[Family], facts: &Facts) -> anyhow
     let (node, _) = resolve::node(facts);
     dataplane.probe(&node)?;
     if settings.config.traffic_metrics && !settings.mode.counts_traffic {
-        warn!("--traffic-metrics: {} mode cannot count the traffic of Services", settings.mode.name);
+        warn!(
+            "--traffic-metrics: {} mode cannot count the traffic of Services; {} mode can",
+            settings.mode.name,
+            settings.modes.counting("and"),
+        );
     }
     Ok(dataplane)
 }

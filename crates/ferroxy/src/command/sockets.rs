@@ -13,7 +13,9 @@ pub(super) fn in_force(service: &ServiceName, settings: &Settings) -> Option<Str
         return None;
     }
     Some(match page(settings) {
-        Ok((page, address)) if page.is_null() => format!("not known: what answers at {address} is no agent"),
+        Ok((page, address)) if page.is_null() => {
+            format!("not known: the server at {address} is not a Ferroxy agent")
+        }
         Ok((page, _)) => words(&page["sockets"], service),
         Err(reason) => format!("not known: {reason}"),
     })
@@ -22,11 +24,11 @@ pub(super) fn in_force(service: &ServiceName, settings: &Settings) -> Option<Str
 /// `sockets`: the agent's report about sockets.
 fn words(sockets: &Value, service: &ServiceName) -> String {
     let Some(clients) = sockets["clients"].as_array() else {
-        return "no, the agent on this node runs without them".to_owned();
+        return "no, the agent on this node runs without --accelerate-sockets".to_owned();
     };
     let left_out = sockets["leftOut"].as_array().map_or(&[][..], Vec::as_slice);
     if let Some(it) = left_out.iter().find(|it| it["service"] == service.as_str()) {
-        return format!("no, packets only: {}", text(&it["reason"]));
+        return format!("no, packet rules only: {}", text(&it["reason"]));
     }
     let client = |it: &Value| match it["translated"].as_bool() {
         Some(true) => format!("{}: yes", text(&it["clients"])),
@@ -35,13 +37,14 @@ fn words(sockets: &Value, service: &ServiceName) -> String {
     let mut words: Vec<String> = clients.iter().map(client).collect();
     let unlisted = sockets["leftOutCount"].as_u64().unwrap_or_default().saturating_sub(left_out.len() as u64);
     if unlisted > 0 {
-        words.push(format!("{unlisted} Services that the agent does not name are left to packets"));
+        words
+            .push(format!("{unlisted} more Services, which the agent does not name, have packet rules only"));
     }
     words.join("; ")
 }
 
 fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or("not said")
+    value.as_str().unwrap_or("no reason given")
 }
 
 #[cfg(test)]
@@ -65,10 +68,10 @@ mod tests {
         };
         assert_eq!(words(&report(json!([]), 0), &web), "host: no, the self-test failed; pods: yes");
         let this = json!([{ "service": "default/web", "reason": "more than 8 elements are needed" }]);
-        assert_eq!(words(&report(this, 1), &web), "no, packets only: more than 8 elements are needed");
+        assert_eq!(words(&report(this, 1), &web), "no, packet rules only: more than 8 elements are needed");
         let other = json!([{ "service": "default/other", "reason": "no room" }]);
-        let expected = "host: no, the self-test failed; pods: yes; 2 Services that the agent does not name are left to packets";
+        let expected = "host: no, the self-test failed; pods: yes; 2 more Services, which the agent does not name, have packet rules only";
         assert_eq!(words(&report(other, 3), &web), expected);
-        assert_eq!(words(&Value::Null, &web), "no, the agent on this node runs without them");
+        assert_eq!(words(&Value::Null, &web), "no, the agent on this node runs without --accelerate-sockets");
     }
 }

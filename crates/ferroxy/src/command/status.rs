@@ -31,12 +31,15 @@ impl Status {
 pub(super) fn troubles(status: &Value) -> Vec<String> {
     let mut found = Vec::new();
     if status["healthy"] == false {
-        found.push("not healthy: changes are not programmed; the log of the agent says why".to_owned());
+        found.push("not healthy: changes are not programmed; see the agent's log".to_owned());
     }
     if let Some(why) = status["source"]["ended"].as_str() {
-        found.push(format!("no change is received any more: {why}; restart the agent"));
+        found.push(format!("changes are no longer received: {why}; restart the agent"));
     } else if status["source"]["alive"] == false {
-        found.push("the API server (or the manifests) cannot be read at the moment".to_owned());
+        found.push(
+            "the API server (or the manifests) cannot be read: rules stay as they are; see the agent's log"
+                .to_owned(),
+        );
     }
     if status["ready"] == false && found.is_empty() {
         found.push("not ready: the first sync is not done".to_owned());
@@ -97,7 +100,7 @@ fn text(status: &Value, paint: Paint) -> String {
         Some(1) => "1 repair".to_owned(),
         _ => format!("{} repairs", number(&status["driftRepairs"])),
     };
-    table.row(["drift".into(), repairs, "of what other programs changed".into()]);
+    table.row(["drift".into(), repairs, "of changes by other programs".into()]);
     table.row(["latency".into(), latency(&status["latency"]), "from the API to the kernel".into()]);
     table.row(["memory".into(), megabytes(&status["process"]["memoryBytes"]), String::new()]);
     text.push_str(&table.to_string());
@@ -209,7 +212,7 @@ mod tests {
             "source alive services, nodes (not alive)",
             "Services 118 programmed of 120 known; the kernel refused 0; 2 need no rules: headless, ExternalName",
             "problems 2 Services `ferroxy",
-            "drift 3 repairs of what other programs changed",
+            "drift 3 repairs of changes by other programs",
             "latency p50 1.2 ms, p99 1.4 s",
             "23.4 MB",
         ] {

@@ -61,7 +61,10 @@ fn sender(packet: &Packet, detector: Option<&LocalDetector>) -> String {
             format!("from a pod (of {net})")
         }
         (Origin::Interface(_), Some(_)) => "from outside the cluster".to_owned(),
-        (Origin::Interface(_), None) => "from somewhere (pods are not distinguished: no detector)".to_owned(),
+        (Origin::Interface(_), None) => {
+            "from a pod or from outside (unknown: detectLocalMode has no CIDR or interface to recognise pods)"
+                .to_owned()
+        }
     }
 }
 
@@ -74,7 +77,7 @@ fn text(packet: &Packet, who: &str, trace: &PacketTrace, paint: Paint) -> String
         steps.row([paint.strong(&step.place), step.effect.clone(), paint.faint(&step.rule)]);
     }
     if trace.steps.is_empty() {
-        text.push_str("  no rule of ours concerns it\n");
+        text.push_str("  no rule of Ferroxy matches this packet\n");
     }
     text.push_str(&format!("{steps}\n{} ", paint.strong("verdict")));
     match &trace.verdict {
@@ -97,7 +100,9 @@ fn text(packet: &Packet, who: &str, trace: &PacketTrace, paint: Paint) -> String
             text.push_str(&paint.bad("rejected: the client gets an error at once (connection refused)\n"))
         }
         Verdict::Drop => text.push_str(&paint.bad("dropped: the client waits until its own timeout\n")),
-        Verdict::Pass => text.push_str("left alone: no Service has this address and port\n"),
+        Verdict::Pass => {
+            text.push_str("not translated: no Service is served at this address and port on this node\n")
+        }
     }
     text
 }

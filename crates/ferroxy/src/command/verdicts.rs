@@ -31,7 +31,7 @@ pub(super) fn learn(facts: &mut Facts, settings: &Settings) -> Option<String> {
 /// Without the verdicts every endpoint counts as up.
 pub(super) fn warn_of(unknown: Option<String>) {
     if let Some(reason) = unknown {
-        log::print_error(&format!("ferroxy: which endpoints fail their probes is not known: {reason}"));
+        log::print_error(&format!("ferroxy: results of probes are not known: {reason}"));
     }
 }
 

@@ -123,7 +123,9 @@ impl Watch {
                         printed = self.print(data);
                     }
                 }
-                "lost" => self.remark("some entries are lost: more happened than the journal keeps"),
+                "lost" => {
+                    self.remark("some entries are missing: the journal overwrote them before they were read")
+                }
                 // The agent may have been restarted between both requests: then these are entries of the new process.
                 "status" => run.clone_from(&data["started"]),
                 _ => {}
@@ -133,7 +135,7 @@ impl Watch {
         printed?;
         Ok(match result {
             Err(error) => Err(error.to_string()),
-            Ok(()) if !received => Err("it was closed at once".to_owned()),
+            Ok(()) if !received => Err("the agent closed the connection immediately".to_owned()),
             Ok(()) => Ok(()),
         })
     }

@@ -201,7 +201,7 @@ pub struct Flags {
     /// Maximum number of endpoints of a port of a Service
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_535), help_heading = OURS)]
     pub service_max_endpoints: Option<u32>,
-    /// Maximum of frontends times endpoints and source ranges of a Service
+    /// Maximum number of entries of a Service: its frontends, each with its endpoints and source ranges
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = OURS)]
     pub service_max_entries: Option<u32>,
     /// Maximum number of frontends of a namespace, beyond the first 16 of each Service
@@ -214,7 +214,7 @@ pub struct Flags {
     /// Address of the node's page and its API; beyond loopback only with a token; empty switches it off
     #[arg(long, value_name = "IP[:PORT]", help_heading = OURS)]
     pub page_address: Option<String>,
-    /// File with the token that the page's API asks for, 16 to 512 characters
+    /// File with the token that the page's API requires, 16 to 512 characters
     #[arg(long, value_name = "FILE", help_heading = OURS)]
     pub page_token_file: Option<String>,
 
@@ -228,16 +228,16 @@ pub struct Flags {
     /// Report the Service as the peer of a connection that was made directly (getpeername)
     #[arg(long, truth(), help_heading = OURS)]
     pub sockets_peer_names: Option<bool>,
-    /// Top of the node's cgroups, instead of where they are mounted
+    /// Root of the cgroup v2 hierarchy (default: its mount point)
     #[arg(long, value_name = "DIRECTORY", help_heading = OURS)]
     pub sockets_cgroup: Option<String>,
-    /// Cgroup of all pods, instead of kubepods below the top
+    /// Cgroup of all pods (default: kubepods.slice or kubepods below --sockets-cgroup)
     #[arg(long, value_name = "DIRECTORY", help_heading = OURS)]
     pub sockets_pods_cgroup: Option<String>,
     /// Directory for pinned programs and maps, on a bpffs
     #[arg(long, value_name = "DIRECTORY", help_heading = OURS)]
     pub sockets_pins: Option<String>,
-    /// Maximum number of elements in a map of sockets; Services beyond it are served by packets
+    /// Maximum number of elements in a BPF map; packet rules serve the Services beyond it
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = OURS)]
     pub sockets_max_entries: Option<u32>,
 

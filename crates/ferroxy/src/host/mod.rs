@@ -42,7 +42,7 @@ pub fn give_up_privileges(mode: &Mode, config: &Config) {
     let kept = ferroxy_platform::privileges::keep(&mode.privileges, &privileges::extra(config));
     match kept {
         Err(error) if is_unknown_here(&error) => debug!("{error}"),
-        Err(error) => warn!("cannot give up privileges, keeping all of them: {error}"),
+        Err(error) => warn!("cannot drop privileges, keeping all of them: {error}"),
         Ok(()) => {}
     }
 }

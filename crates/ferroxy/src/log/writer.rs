@@ -155,7 +155,7 @@ impl Writer {
                 warn!("{lines} log lines were dropped: {} was full", to.as_str());
             }
             for (place, lines) in limit::report(Instant::now()) {
-                warn!("{lines} more lines of {place} were suppressed: there were too many of them");
+                warn!("{lines} more log lines of {place} were suppressed: too many of them");
             }
             if let Some((to, text)) = batch {
                 let _ = self.output(to).write_all(&text);

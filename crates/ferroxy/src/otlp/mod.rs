@@ -86,7 +86,10 @@ impl Exporter {
                 // Logged once, and not for each attempt.
                 if self.failures == 0 {
                     let endpoint = &self.endpoint;
-                    warn!("cannot send traces to {endpoint}: {error}; retrying, and dropping the oldest");
+                    warn!(
+                        "cannot send traces to {endpoint}: {error}; retrying, and dropping the oldest traces when the \
+                         journal is full"
+                    );
                 }
                 self.failures += 1;
                 EVERY.saturating_mul(1 << self.failures.min(5)).min(LONGEST_WAIT)

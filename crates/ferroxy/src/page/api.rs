@@ -19,7 +19,7 @@ use crate::journal;
 use crate::packet::Asked;
 use crate::serve::http::{self, Answer, Pending};
 use crate::view;
-use crate::view::explanation::OnHost;
+use crate::view::explanation::{OnHost, retried};
 
 /// How long an answer about the status waits until Services with problems are counted for the first time.
 const COUNTING: Duration = Duration::from_secs(1);
@@ -180,7 +180,7 @@ impl Page {
 
 fn explanation(explained: Explained, config: &Config, mode: &Mode) -> Value {
     let Explained { mut explanation, desired, in_force, shortcomings, node, host_addresses } = explained;
-    let (words, problem) = in_force.words();
+    let (words, problem) = in_force.words(&explanation.service);
     explanation.findings.extend(problem.filter(|_| desired.is_some()));
     let traits = desired.as_ref().map(|service| {
         let services = [(explanation.service.clone(), Arc::clone(service))].into();
@@ -194,14 +194,13 @@ fn explanation(explained: Explained, config: &Config, mode: &Mode) -> Value {
 
 impl InForce {
     /// How much of a Service is in force, in words, and a problem if the kernel refused it.
-    fn words(self) -> (String, Option<Finding>) {
+    fn words(self, service: &ServiceName) -> (String, Option<Finding>) {
         match self {
             InForce::All => ("yes, the kernel has acknowledged all of it".to_owned(), None),
             InForce::NotYet => ("not yet: a change waits to be programmed".to_owned(), None),
             InForce::Refused(reason) => {
                 let problem = format!("The kernel refused the Service: {reason}.");
-                let fix = "It is tried again and again; what it had before stays in force. The log has the details.";
-                (format!("no: {reason}"), Some(Finding { problem, fix: fix.to_owned() }))
+                (format!("no: {reason}"), Some(Finding { problem, fix: retried(service) }))
             }
         }
     }

@@ -155,7 +155,8 @@ impl Service {
         self.status.connections(self.name, |counts| counts.evicted += 1);
         let Limits { service, socket, peer, silent } = self.limits;
         self.warn(&format_args!(
-            "many connections to {}: closing idle ones (limits: {peer} from an address, {socket} to a socket, {service} in all; {silent} that have sent nothing)",
+            "too many connections to {}: closing the longest idle ones (limits: {peer} per client address, {socket} per listening \
+             socket, {service} in total, and {silent} that have sent no request)",
             self.name,
         ));
     }

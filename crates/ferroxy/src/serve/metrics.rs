@@ -144,7 +144,7 @@ fn connections(page: &mut Exposition, counts: &Counts) {
             page.sample(name, &[("server", server)], of(connections));
         }
     };
-    let help = "Open connections of our HTTP servers.";
+    let help = "Open connections to the agent's HTTP servers.";
     write(Kind::Gauge, "ferroxy_http_connections", help, |it| it.open as u64);
     let help = "Connections closed to make room for new ones, the idlest first.";
     write(Kind::Counter, "ferroxy_http_connections_evicted_total", help, |it| it.evicted);
@@ -154,18 +154,19 @@ fn connections(page: &mut Exposition, counts: &Counts) {
 
 fn ours(page: &mut Exposition, now: &Now) {
     let counts = &now.counts;
-    let help = "Repairs of rules that something else had changed.";
+    let help = "Repairs of rules that another program had changed.";
     page.single(Kind::Counter, "ferroxy_drift_repairs_total", help, counts.drift_repairs);
     let help = "Services waiting to be programmed.";
     page.single(Kind::Gauge, "ferroxy_queue_length", help, now.progress.waiting);
     let help = "Large Services that are being programmed in portions.";
     page.single(Kind::Gauge, "ferroxy_large_services", help, now.progress.large);
     let inputs = now.inputs;
-    let help = "Events that wait for the agent.";
+    let help = "Changes of objects that wait in the input queue.";
     page.single(Kind::Gauge, "ferroxy_input_queue_events", help, inputs.events);
     let help = "Memory that waiting events take, about.";
     page.single(Kind::Gauge, "ferroxy_input_queue_bytes", help, inputs.bytes);
-    let help = "Whether the source waits until the agent has taken events.";
+    let help =
+        "Whether the input queue is full: reading from the API server or the manifests waits for the agent.";
     page.single(Kind::Gauge, "ferroxy_input_queue_full", help, u8::from(inputs.is_full));
     let refused = now.refused.len();
     page.single(
@@ -176,7 +177,9 @@ fn ours(page: &mut Exposition, now: &Now) {
     );
     let left_out = now.left_out.total();
     let name = "ferroxy_services_left_out";
-    page.begin(Kind::Gauge, name, "What Services have beyond the limits of a Service, and do not get.");
+    let help =
+        "Frontends and endpoints that are not programmed because a limit is exceeded (see docs/limits.md).";
+    page.begin(Kind::Gauge, name, help);
     page.sample(name, &[("kind", "endpoints")], left_out.endpoints);
     page.sample(name, &[("kind", "frontends")], left_out.frontends);
     let durations = [
@@ -200,10 +203,10 @@ fn ours(page: &mut Exposition, now: &Now) {
     let help = "Bytes sent to program the kernel.";
     page.single(Kind::Counter, "ferroxy_kernel_bytes_total", help, counts.kernel_bytes);
     lost(page);
-    let help = "Whether the first sync is done and the source reports changes.";
+    let help = "Whether /readyz succeeds: the first sync is done, and changes are received.";
     page.single(Kind::Gauge, "ferroxy_ready", help, u8::from(now.is_ready(Moment::now())));
     let last_sign = now.source.state.last_sign.as_ref().map_or(0.0, Moment::unix_seconds);
-    let help = "Last sign of life of the source, as Unix time.";
+    let help = "Last activity of the API server's watches or of the manifest reader, as Unix time.";
     page.single(Kind::Gauge, "ferroxy_source_last_activity_timestamp_seconds", help, last_sign);
     page.begin(Kind::Gauge, "ferroxy_build_info", "The version of Ferroxy; always 1.");
     page.sample("ferroxy_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
@@ -252,7 +255,7 @@ fn watches(page: &mut Exposition, now: &Now) {
         page.sample(name, &[("resource", watch.resource)], u8::from(watch.alive));
     }
     let name = "ferroxy_watch_last_activity_timestamp_seconds";
-    page.begin(Kind::Gauge, name, "Last event or sign of life on the watch of this resource, as Unix time.");
+    page.begin(Kind::Gauge, name, "Last activity on the watch of this resource, as Unix time.");
     for watch in watches {
         let last = watch.last_activity.as_ref().map_or(0.0, Moment::unix_seconds);
         page.sample(name, &[("resource", watch.resource)], last);

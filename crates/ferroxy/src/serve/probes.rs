@@ -77,24 +77,24 @@ impl Probes {
         let figures = self.figures.get().map(|ask| (ask.0)()).unwrap_or_default();
         let now = self.now();
         let name = "ferroxy_probed_endpoints";
-        page.begin(Kind::Gauge, name, "Endpoints that are probed, by what the probes say.");
+        page.begin(Kind::Gauge, name, "Probed endpoints, by verdict.");
         page.sample(name, &[("verdict", "down")], now.down());
         page.sample(name, &[("verdict", "up")], now.endpoints() - now.down());
         let help = "Service ports where probes are ignored because more than half of the endpoints fail.";
         page.single(Kind::Gauge, "ferroxy_probe_ignored_ports", help, now.ignored());
         let name = "ferroxy_probe_verdicts_total";
-        page.begin(Kind::Counter, name, "Endpoints that went down or came up by their probes.");
+        page.begin(Kind::Counter, name, "Changes of verdicts of probed endpoints: to down, and to up.");
         page.sample(name, &[("verdict", "down")], now.turned_down);
         page.sample(name, &[("verdict", "up")], now.turned_up);
         let name = "ferroxy_probes_total";
         page.begin(Kind::Counter, name, "Probes sent, by result.");
         let results = [("failed", figures.failed), ("passed", figures.passed), ("unknown", figures.unknown)];
         results.iter().for_each(|(result, count)| page.sample(name, &[("result", result)], count));
-        let help = "Probes that started more than a second late, because of the limits of a node.";
+        let help = "Probes that started more than a second late, because this node limits its probes.";
         page.single(Kind::Counter, "ferroxy_probes_late_total", help, figures.late);
         let help = "Results that did not count, because this node was suspended or too busy.";
         page.single(Kind::Counter, "ferroxy_probes_uncounted_total", help, figures.uncounted);
-        let help = "Endpoints that are not probed, because there are more than a node probes.";
+        let help = "Endpoints that are not probed, because they exceed the limit of a node or a namespace.";
         page.single(Kind::Gauge, "ferroxy_probes_left_out", help, figures.left_out);
     }
 

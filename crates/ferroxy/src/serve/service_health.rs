@@ -76,7 +76,10 @@ impl Open {
         let listener = if self.sockets.len() < self.most_sockets {
             sockets::listen_exactly(address).and_then(TcpListener::from_std)
         } else {
-            let why = format!("{} are open, half of this process' limit of open files", self.most_sockets);
+            let why = format!(
+                "{} health-check node ports are open, half of this process's limit of open files; raise the limit (LimitNOFILE, ulimit -n)",
+                self.most_sockets
+            );
             Err(io::Error::other(why))
         };
         match listener {

@@ -30,23 +30,23 @@ impl Sockets {
         page.begin(
             Kind::Gauge,
             name,
-            "Whether connections of these clients are made at sockets, without NAT.",
+            "Whether connections of these clients are translated at the socket, without NAT.",
         );
         for it in &report.clients {
             page.sample(name, &[("clients", it.clients)], u8::from(it.inactive.is_none()));
         }
         let name = "ferroxy_sockets_connections_total";
-        page.begin(Kind::Counter, name, "Connections that were made at sockets, without NAT.");
+        page.begin(Kind::Counter, name, "Connections that were translated at the socket, without NAT.");
         for it in &report.clients {
             page.sample(name, &[("clients", it.clients)], it.connections);
         }
         let name = "ferroxy_sockets_elements";
-        page.begin(Kind::Gauge, name, "Elements in the maps of sockets.");
+        page.begin(Kind::Gauge, name, "Elements in the kernel's maps of accelerated sockets.");
         for (map, elements) in [("frontends", report.frontends), ("endpoints", report.endpoints)] {
             page.sample(name, &[("map", map)], elements);
         }
         let name = "ferroxy_sockets_services_left_out";
-        let help = "Services that only packets serve, because the maps of sockets have no room for them.";
+        let help = "Services that only packet rules serve, because the maps of accelerated sockets have no room for them.";
         page.single(Kind::Gauge, name, help, report.left_out.len());
     }
 
@@ -59,7 +59,7 @@ impl Sockets {
         };
         let mut text: String = report.clients.iter().map(line).collect();
         for (service, why) in report.left_out.iter().take(MOST_LISTED) {
-            text.push_str(&format!("Not at sockets: {service}: {why}\n"));
+            text.push_str(&format!("Only by packet rules: {service}: {why}\n"));
         }
         text
     }
@@ -128,7 +128,7 @@ mod tests {
         assert_eq!(
             sockets.text(),
             "Sockets of host: translated, 7 connections so far\nSockets of pods: not translated: no cgroup\n\
-             Not at sockets: default/web: no room\n"
+             Only by packet rules: default/web: no room\n"
         );
         assert_eq!(sockets.value()["clients"][1]["reason"], "no cgroup");
         assert_eq!((Sockets::default().text(), Sockets::default().value()), (String::new(), Value::Null));

@@ -219,7 +219,8 @@ impl Tally {
             .collect();
         write_rows(page, "ferroxy_endpoint", "of an endpoint of a Service port", &endpoints);
         let name = "ferroxy_traffic_left_out_series";
-        let help = "Series of Services and endpoints that are left out because there are too many.";
+        let help =
+            "Series of Services and endpoints that are not exported because of --traffic-metrics-max-series.";
         page.single(Kind::Gauge, name, help, self.left_out * SERIES_OF_ONE);
         let name = "ferroxy_traffic_flows";
         page.begin(Kind::Gauge, name, "Pairs of frontend and endpoint that are counted.");

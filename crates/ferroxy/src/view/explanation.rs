@@ -19,6 +19,14 @@ pub struct OnHost {
     pub verdicts: Option<String>,
 }
 
+/// How to go on with a Service that the kernel refused.
+pub fn retried(service: &ServiceName) -> String {
+    format!(
+        "The agent retries it, and its previous rules stay in force. See the agent's log and \
+         `ferroxy watch --service {service}`."
+    )
+}
+
 pub fn frontend_address(frontend: &Frontend) -> String {
     match (frontend.kind, frontend.address) {
         (FrontendKind::NodePort, _) | (_, None) => frontend.port.to_string(),

@@ -354,14 +354,14 @@ fn what_is_not_permitted_is_named() {
     has(&lines, "no answer ka: permission denied: `get pods/proxy` in namespace kube-system is needed");
     forbid((Kind::Secret, Verb::Get));
     let (_, lines) = fleet.lines(&["status"]);
-    has(&lines, "there is none: permission denied: `get secrets` in namespace kube-system is needed");
+    has(&lines, "no token found: permission denied: `get secrets` in namespace kube-system is needed");
     let token = fleet.folder.path().join("page-token");
     let (_, lines) = fleet.lines(&["status", "--token-file", token.to_str().unwrap()]);
     has(&lines, "nftables ok");
     fleet.server.clear_faults().unwrap();
     fleet.server.delete(Kind::Secret, "kube-system", "ferroxy-page").unwrap();
     let (_, lines) = fleet.lines(&["status"]);
-    has(&lines, "there is none: secrets \"ferroxy-page\" not found (or use --token-file)");
+    has(&lines, "no token found: secrets \"ferroxy-page\" not found (or use --token-file)");
     let none = fleet.run(&["status", "--selector=k8s-app=other"]);
     assert!(none.code == 1 && none.stderr.contains("has the labels `k8s-app=other`"), "{}", none.stderr);
 }

@@ -186,7 +186,7 @@ fn health_and_metrics_answer_among_crowds_and_floods() {
         assert!(seen[&format!("ferroxy_http_connections_evicted_total{{server=\"{server}\"}}")] > 0.0);
     }
     agent.wait_for(
-        "many connections to healthz: closing idle ones (limits: 32 from an address, 128 to a socket",
+        "too many connections to healthz: closing the longest idle ones (limits: 32 per client address, 128 per listening socket",
     );
     drop(crowds);
     let gone = || metrics(&ka)["ferroxy_http_connections{server=\"healthz\"}"] == 0.0;
@@ -220,7 +220,7 @@ fn few_descriptors_are_shared_so_that_health_answers() {
     command.args(["-c", "ulimit -n 128 && exec \"$0\" run \"$@\"", FERROXY]);
     let agent = Agent::spawn_as(&ka, command, run_arguments(&cluster.manifests(), &cluster.config()));
     agent.wait_for("in sync");
-    agent.wait_for("64 are open, half of this process' limit of open files");
+    agent.wait_for("64 health-check node ports are open, half of this process's limit of open files");
     let crowds = [HEALTHZ, METRICS, HEALTH_PORT, OTHER_HEALTH_PORT]
         .map(|address| Crowd::gather(&ka, address, many_addresses));
     answers(&ka, HEALTHZ, "/livez");

@@ -124,7 +124,7 @@ fn a_port_that_another_program_has_is_taken_once_it_is_free() {
     pod_from(&network, "ka", Protocol::Tcp, PLACES[1]);
     pod_from(&network, "ka", Protocol::Tcp, "172.18.0.2:30080");
     drop(other);
-    agent.wait_for("node port 127.0.0.1:30080/tcp is served now");
+    agent.wait_for("node port 127.0.0.1:30080/tcp is served on the loopback address now");
     pod_from(&network, "ka", Protocol::Tcp, PLACES[0]);
     assert_eq!(agent.said("is not served on the loopback address"), 1);
     agent.terminate();

@@ -281,7 +281,7 @@ fn a_udp_client_leaves_an_endpoint_that_is_down() {
     let (first, other) = if first.as_deref() == Some("b1") { (&mut b1, "b2") } else { (&mut b2, "b1") };
     drop(first.take());
     wait_until("the client has moved", DEADLINE, || ask_udp(&client).as_deref() == Some(other));
-    agent.wait_for("removed 1 stale UDP connection of default/web");
+    agent.wait_for("removed 1 stale UDP conntrack entry of default/web");
 }
 
 /// The agent has a thread that probes.

@@ -288,7 +288,8 @@ fn back(install: impl FnOnce(&Cluster, &Namespace)) {
     Agent::start_with(ka, cluster.arguments()).terminate();
     let traffic = Traffic::start(&network);
     let cleanup = clean_up(ka, &["--when-replaced"]);
-    cleanup.wait_for("waiting for the rules of kube-proxy for IPv4 and IPv6; ours stay until then");
+    cleanup
+        .wait_for("waiting for the rules of kube-proxy for IPv4 and IPv6; Ferroxy's rules stay until then");
     traffic.wait_for_more(10);
     assert!(nft(ka, &["list tables"]).contains("table ip6 ferroxy"));
     install(&cluster, ka);
@@ -338,7 +339,7 @@ fn nothing_goes_before_kube_proxy_serves() {
     cleanup.signal(rustix::process::Signal::TERM);
     let (status, log) = cleanup.wait();
     assert_eq!(status.code(), Some(1), "{log}");
-    assert!(log.contains("ours stay in force"), "{log}");
+    assert!(log.contains("Ferroxy's rules stay in force"), "{log}");
     assert!(nft(&node, &["list tables"]).contains("table ip ferroxy"));
 }
 

@@ -154,7 +154,7 @@ fn clients_leave_an_endpoint_that_is_gone_and_nobody_else_moves() {
         write(&cluster, &dns().endpoints(&[pod]), &[]);
         clients.iter().for_each(|client| client.reaches(pod));
     }
-    agent.wait_for(&format!("removed {} stale UDP connections of default/dns", WAYS.len()));
+    agent.wait_for(&format!("removed {} stale UDP conntrack entries of default/dns", WAYS.len()));
     assert_eq!(bystanders.each_ref().map(|client| client.connection_id(ka)), before);
     bystanders.iter().for_each(|client| client.reaches("b1"));
     assert_eq!(connections(ka, echo).iter().map(|entry| entry.id).collect::<Vec<_>>(), tcp_before);
@@ -253,7 +253,7 @@ fn a_restart_of_the_agent_cuts_nobody() {
         assert_eq!(client.connection_id(ka), id, "{}", client.way);
     }
     assert_eq!(
-        agent.said("removed 1 stale UDP connection of default/other (1 so far)"),
+        agent.said("removed 1 stale UDP conntrack entry of default/other (1 so far)"),
         1,
         "{}",
         agent.log()

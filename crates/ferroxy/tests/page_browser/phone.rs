@@ -92,7 +92,7 @@ fn the_verdict_of_a_trace_is_on_the_screen_of_a_phone() {
     browser.wait("document.activeElement === document.body");
     browser.wait(&within("document.querySelector('#path .verdict')"));
     trace(browser, "shop/checkout:80", "Rejected");
-    trace(browser, "10.9.9.9:1", "Left alone");
+    trace(browser, "10.9.9.9:1", "Not translated");
     // A link shows it at once, too.
     browser.go("about:blank");
     browser.go(&format!("{URL}#/trace?from=172.18.0.9&to=172.18.0.2:30871&interface=eth0"));

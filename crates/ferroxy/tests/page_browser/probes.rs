@@ -60,7 +60,7 @@ fn an_endpoint_that_fails_its_probe_is_shown_with_the_reason() {
     // All of them fail: they stay in use, and that is a problem.
     drop((b1, others));
     browser.wait_for_text("#view-service .finding", "more than half");
-    browser.wait(&format!("{FAILING}.filter(it => it.includes('it is used all the same')).length === 3"));
+    browser.wait(&format!("{FAILING}.filter(it => it.includes('still in use')).length === 3"));
     assert_eq!(browser.js(USED), 3);
     browser.close();
 }

@@ -195,7 +195,7 @@ fn a_connection_is_traced_step_by_step() {
     browser.go(&format!("{URL}#/trace?from=node&to=shop/checkout:80"));
     browser.wait_for_text("#path .verdict", "Rejected");
     browser.go(&format!("{URL}#/trace?from=node&to=10.9.9.9:1"));
-    browser.wait_for_text("#path .verdict", "Left alone");
+    browser.wait_for_text("#path .verdict", "Not translated");
     // An invalid question gets the error message of the command.
     browser.go(&format!("{URL}#/trace?from=node&to=10.96.0.80"));
     browser.wait_for_text("#path .finding", "has no port");

@@ -98,7 +98,7 @@ fn a_kernel_that_cannot_is_refused_in_one_line_and_nothing_is_changed() {
     let errors: Vec<&str> = done.stderr.lines().filter(|line| line.contains("kernel has no")).collect();
     let has_ipvs = node.run(|| ferroxy_netlink::ipvs::Connection::open().is_ok()).unwrap();
     let words = match has_ipvs {
-        true => "the kernel has no scheduler nonsense (module ip_vs_nonsense)",
+        true => "the kernel has no IPVS scheduler nonsense (module ip_vs_nonsense)",
         false => "the kernel has no IPVS (module ip_vs)",
     };
     assert!(errors.len() == 1 && errors[0].contains(words), "{done:?}");
@@ -204,7 +204,7 @@ fn a_restart_disturbs_nobody() {
     let agent = Agent::start(ka, &cluster);
     traffic.was_undisturbed();
     assert_eq!(agent.said("nothing to send"), 1, "{}", agent.log());
-    assert_eq!(agent.said("stale UDP connections"), 0, "{}", agent.log());
+    assert_eq!(agent.said("stale UDP conntrack entr"), 0, "{}", agent.log());
 }
 
 #[test]
@@ -373,7 +373,11 @@ fn a_scheduler_that_is_missing_fails_its_service_only() {
     cluster.write_service(&other.clone().scheduler("ovf"));
     let agent = Agent::start(&node, &cluster);
     agent.wait_for("cannot program Service default/other");
-    assert!(agent.log().contains("the kernel has no scheduler ovf (module ip_vs_ovf)"), "{}", agent.log());
+    assert!(
+        agent.log().contains("the kernel has no IPVS scheduler ovf (module ip_vs_ovf)"),
+        "{}",
+        agent.log()
+    );
     assert!(has(&node, "-A -t 10.96.0.80:80 -s rr") && !has(&node, "-A -t 10.96.0.81:80 -s ovf"));
     drop(hidden);
     wait_until("it is tried again", DEADLINE, || has(&node, "-A -t 10.96.0.81:80 -s ovf"));

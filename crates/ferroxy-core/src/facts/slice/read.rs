@@ -72,7 +72,7 @@ fn read_ports(ports: Vec<event::SlicePort>, notes: &mut Notes) -> Box<[SlicePort
     let mut kept = Vec::new();
     if ports.len() > MOST_PORTS {
         let reason = format!("there are {} ports, more than {MOST_PORTS}", ports.len());
-        notes.add("ports", reason, "the endpoints get no traffic for the last of them");
+        notes.add("ports", reason, "the ports beyond that are ignored");
     }
     for (i, port) in ports.into_iter().take(MOST_PORTS).enumerate() {
         let Some(port) = read_port(i, port, notes) else { continue };

@@ -73,7 +73,7 @@ impl Sockets {
         }
         self.attach()?;
         let Capacity { frontends, endpoints, .. } = room;
-        info!("the maps of sockets have room for {frontends} frontends and {endpoints} endpoints now");
+        info!("the BPF maps have room for {frontends} frontends and {endpoints} endpoints now");
         Ok(())
     }
 }

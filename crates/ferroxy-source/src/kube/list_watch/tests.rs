@@ -533,7 +533,7 @@ fn an_object_with_wrong_fields_is_a_trouble_as_long_as_it_is_there() {
     bench.lines(&[wrong.to_owned()]);
     assert_eq!(
         bench.troubles(),
-        ["Service n/a: spec: must be a mapping, but is a number; it is treated as absent"]
+        ["Service n/a: spec: must be a mapping, but is a number; the field is treated as absent"]
     );
     bench.added("a", 102);
     assert_eq!(bench.troubles(), Vec::<String>::new());

@@ -17,7 +17,7 @@ use ferroxy_core::ServiceName;
 use super::Answer;
 use reach::Reach;
 
-/// Asks the Ferroxy agents of all nodes of a cluster, with your own rights.
+/// Queries the Ferroxy agents of all nodes of a cluster, with your own permissions (RBAC).
 ///
 /// Exit codes: 0 success; 1 error, with one line on stderr; 2 the command succeeded and found a problem
 /// (a node does not answer or differs from the others, a Service does not work somewhere, a packet reaches no endpoint).

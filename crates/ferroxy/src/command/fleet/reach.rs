@@ -261,10 +261,10 @@ impl Agents {
     fn words(&self, error: &AskError) -> String {
         match (error, &self.no_token) {
             (AskError::Agent { code: 401, message }, Some(no_token)) => {
-                format!("{message}; there is none: {no_token} (or use --token-file)")
+                format!("{message}; no token found: {no_token} (or use --token-file)")
             }
             (AskError::Agent { code: 401, message }, None) => {
-                format!("{message}: the agent has another one than the Secret or --token-file")
+                format!("{message}: the agent's --page-token-file differs from the Secret or --token-file")
             }
             (AskError::Unreachable { message }, _) => {
                 format!(

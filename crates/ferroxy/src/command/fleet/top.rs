@@ -12,6 +12,7 @@ use super::nodes;
 use super::reach::{Reach, Said};
 use crate::client::rates::{Rate, rates, short};
 use crate::command::Answer;
+use crate::modes::MODES;
 use crate::output::{Paint, Table};
 use crate::progress::while_waiting;
 use crate::view::document;
@@ -154,8 +155,11 @@ impl Sum {
         if !self.not_counting.is_empty() {
             let (count, verb) =
                 (self.not_counting.len(), if self.not_counting.len() == 1 { "counts" } else { "count" });
-            let words =
-                format!("{} {verb} no traffic: start the agents with --traffic-metrics", nodes(count));
+            let words = format!(
+                "{} {verb} no traffic: start the agents with --traffic-metrics ({} mode)",
+                nodes(count),
+                MODES.counting("or"),
+            );
             text.push_str(&format!("\n{words}\n"));
         }
         for (node, reason) in &self.missing {

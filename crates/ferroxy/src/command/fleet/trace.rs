@@ -144,7 +144,7 @@ fn text(trace: &Value, paint: Paint) -> String {
         "endpoints" => paint.good(&format!("one of {} endpoints\n", endpoints.len())),
         "reject" => paint.bad("rejected: the client gets an error at once (connection refused)\n"),
         "drop" => paint.bad("dropped: the client waits until its own timeout\n"),
-        _ => paint.doubtful("left alone: no Service has this address and port\n"),
+        _ => paint.doubtful("not translated: no Service is served at this address and port on this node\n"),
     });
     let mut rows = Table::indented(2);
     for endpoint in endpoints {

@@ -3,6 +3,7 @@
 use super::layout::{LEAST_STATE, Layout, RATES, cut, wrapped};
 use super::model::{Detail, Endpoint, Model, Row};
 use crate::client::rates::short;
+use crate::modes::MODES;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Style {
@@ -34,7 +35,7 @@ const HELP: [(&str, &str); 11] = [
     ("Enter", "endpoints and problems of the Service"),
     ("Esc", "back; all Services after a search"),
     ("/", "search by namespace and name"),
-    ("s", "the next order"),
+    ("s", "change the sort order"),
     ("b", "most bytes first"),
     ("c", "most connections first"),
     ("n", "by name"),
@@ -104,8 +105,9 @@ fn notice(model: &Model) -> Line {
         return line(format!("/{} (Esc shows all)", model.search), Style::Plain);
     }
     if !model.is_counted {
-        let words = "rates are unknown: start the agent with --traffic-metrics";
-        return line(words.to_owned(), Style::Doubtful);
+        let modes = MODES.counting("or");
+        let words = format!("rates are unknown: start the agent with --traffic-metrics ({modes} mode)");
+        return line(words, Style::Doubtful);
     }
     line(String::new(), Style::Plain)
 }

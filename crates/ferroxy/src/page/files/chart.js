@@ -46,7 +46,7 @@ export class Chart {
     this.shown = all.map(point => ({ ...point, x: this.x(point.time), y: this.y(point.value) })).sort((a, b) => a.x - b.x);
     this.at = -1;
     this.tip.hidden = true;
-    this.empty.textContent = all.some(point => point.value || this.kind === 'steps') ? '' : 'Nothing in this time';
+    this.empty.textContent = all.some(point => point.value || this.kind === 'steps') ? '' : 'No data in this period';
     this.drawing.setAttribute('viewBox', `0 0 ${width} ${HEIGHT}`);
     this.drawing.setAttribute('aria-label', `${this.title}: ${summary ?? ''}, ${all.length} values`);
     this.mark = svg('g.mark');

@@ -35,8 +35,8 @@ function drawTitle() {
 export function health(status) {
   const { source, queue } = status;
   const waiting = queue.services + queue.large;
-  if (source.ended) return ['bad', 'Source ended', 'No change arrives any more'];
-  if (!source.alive) return ['bad', 'Source down', 'Rules stay as they are'];
+  if (source.ended) return ['bad', 'Watch ended', 'Changes no longer arrive: restart the agent'];
+  if (!source.alive) return ['bad', source.watches.length ? 'Watch broken' : 'Files unreadable', 'Rules stay as they are'];
   if (!status.healthy) return ['bad', 'Unhealthy', 'See the log of the agent'];
   if (status.failing.length) return ['warn', 'Retrying', `Fails: ${status.failing.map(it => it.step).join(', ')}`];
   if (!status.ready) return ['info', 'Starting', 'The first sync is not done'];
@@ -82,7 +82,7 @@ function tiles(status) {
     latency.count ? ['latency', '#/agent', 'good', 'API to kernel', seconds(latency.p50Seconds), `p99 ${seconds(latency.p99Seconds)}`, delays]
       : ['latency', '#/agent', 'good', 'Programming', seconds(programming.at(-1)), 'last change', programming],
     ['drift', '#/journal?kind=drift', lastDrift && now() - lastDrift.date < 300_000 ? 'warn' : 'good', 'Drift repairs', count(status.driftRepairs),
-      lastDrift ? ['last ', ago(lastDrift.time), ' ago'] : 'none lately'],
+      lastDrift ? ['last ', ago(lastDrift.time), ' ago'] : 'none recently'],
   ];
 }
 

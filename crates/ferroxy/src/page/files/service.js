@@ -131,7 +131,7 @@ function facts() {
     row?.type,
     loaded.programmed && `Programmed in the kernel: ${loaded.programmed}`,
     loaded.probe && `Probe: ${loaded.probe}`,
-    loaded.verdictsUnknown && `Which endpoints fail the probe is not known: ${loaded.verdictsUnknown}`,
+    loaded.verdictsUnknown && `Results of the probe are not known: ${loaded.verdictsUnknown}`,
     ...loaded.traits.map(it => `${it.name}: ${it.value}`),
   ];
   return el('p.facts', items.filter(Boolean).map(it => el('span', it)));
@@ -145,12 +145,12 @@ const invalid = diagnostics => (diagnostics.length ? el('div.finding', icon('ale
 
 function counting() {
   return el('p.note.off', { id: 'not-counted', hidden: true }, 'Traffic is not counted. Start the agent with ', el('code', '--traffic-metrics'),
-    ' in a mode that counts, and live rates appear here.');
+    ' in nftables, userspace or winuserspace mode to see live rates here.');
 }
 
 function portCard(port, number) {
   const title = `${port.port}/${port.protocol}`;
-  const parts = [port.name, port.family, `target ${port.targetPort}`, port.affinitySeconds && `clients stick for ${seconds(port.affinitySeconds)}`];
+  const parts = [port.name, port.family, `target ${port.targetPort}`, port.affinitySeconds && `session affinity ${seconds(port.affinitySeconds)}`];
   const order = it => (it.usedForCluster || it.usedForLocal ? 0 : 1);
   const endpoints = [...port.endpoints].sort((a, b) => order(a) - order(b));
   const limit = limits.get(number) ?? FEW;
@@ -193,7 +193,7 @@ function endpoint(it, port) {
 /// Why it is not used; and what its probe says, even if it is.
 function why({ reason, down }) {
   if (!down) return reason ? el('p.why', reason) : null;
-  return el('p.why', el('span', reason ?? `fails its probe: ${down.fault}`, ', for ', ago(down.since), reason ? '' : '; it is used all the same'));
+  return el('p.why', el('span', reason ?? `fails its probe: ${down.fault}`, ', for ', ago(down.since), reason ? '' : '; still in use'));
 }
 
 /// The connections between frontends and endpoints, drawn between the two columns.
@@ -240,6 +240,6 @@ function drawJournal() {
   const text = entries.map(entry => entry.number).join();
   if (journal.dataset.now === text && journal.firstChild) return;
   journal.dataset.now = text;
-  fill(journal, el('header', el('h2', 'What changed lately'), el('p.dim', el('a', { href: `#/journal?q=${encodeURIComponent(name)}` }, 'in the journal'))),
+  fill(journal, el('header', el('h2', 'Recent changes'), el('p.dim', el('a', { href: `#/journal?q=${encodeURIComponent(name)}` }, 'in the journal'))),
     entries.length ? entryRows(entries) : el('p.dim', 'Nothing since the agent started, as far as the journal goes back.'));
 }

@@ -11,7 +11,7 @@ const VERDICTS = {
   endpoints: ['good', 'check'],
   reject: ['bad', 'cross', 'Rejected', 'The client gets an error at once (connection refused).'],
   drop: ['bad', 'cross', 'Dropped', 'The client waits until its own timeout.'],
-  pass: ['idle', 'minus', 'Left alone', 'No Service has this address and port: the packet goes on as it is.'],
+  pass: ['idle', 'minus', 'Not translated', 'No Service is served at this address and port on this node: the packet goes on unchanged.'],
 };
 
 let from, to, device, names, result, answer, path;
@@ -129,7 +129,7 @@ function draw(trace) {
     named() ? el('p', el('a', { href: link(named()) }, `Service ${named()}`)) : null));
   fill(path, el('ol.path', { 'aria-label': 'Path of the packet' },
     el('li.step.begin', el('span.dot', { 'aria-hidden': 'true' }, icon('right')), el('div', el('p.effect', 'Packet'), el('p', el('code', about)))),
-    steps.length ? steps : el('li.step', el('span.dot'), el('div', el('p.dim', 'No rule of ours concerns it.'))),
+    steps.length ? steps : el('li.step', el('span.dot'), el('div', el('p.dim', 'No rule of Ferroxy matches this packet.'))),
     el('li', { class: `step last ${level}` }, el('span.dot', { 'aria-hidden': 'true' }, icon(sign)), el('p.effect', title))),
   el('p.dim.command', 'The same in a terminal: ', copyable(command())));
 }
