@@ -1,6 +1,6 @@
 //! The counters of an engine, for readers that are created before the engine runs; and how to stop the engine.
 
-use std::net::SocketAddr;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
@@ -33,10 +33,10 @@ impl Meter {
 }
 
 impl Ejects for Meter {
-    fn pardon(&self, endpoint: SocketAddr) {
+    fn pardon(&self, ip: IpAddr, port: Option<u16>) {
         // Without an engine, nothing is ejected.
         let engine = self.engine().upgrade();
-        engine.iter().for_each(|engine| engine.pardon(endpoint));
+        engine.iter().for_each(|engine| engine.pardon(ip, port));
     }
 }
 

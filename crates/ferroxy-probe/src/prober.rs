@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
-use std::net::SocketAddr;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -26,8 +26,9 @@ pub struct Hooks {
     pub begin: Box<dyn Fn() + Send + Sync>,
     /// A verdict changed. Returns false if the agent has ended.
     pub deliver: Box<dyn Fn(Verdict) -> bool + Send + Sync>,
-    /// A probe of this endpoint passed, whether or not the verdict changes.
-    pub passed: Box<dyn Fn(SocketAddr) + Send + Sync>,
+    /// A probe of the endpoint at this address and port passed, whether or not the verdict changes. Without a port, the probe
+    /// has a port of its own and speaks for all endpoints at the address.
+    pub passed: Box<dyn Fn(IpAddr, Option<u16>) + Send + Sync>,
     /// Whether a Service is known to have no traffic on this node.
     pub is_idle: Box<dyn Fn(&ServiceName) -> bool + Send + Sync>,
 }
@@ -167,8 +168,8 @@ impl Probes {
         let now = Instant::now();
         // Ended probes come first: a verdict about an endpoint that is removed now is useless, but harmless.
         for (id, outcome) in ended {
-            if let (Outcome::Passed, Some(target)) = (outcome, self.scheduler.target(id)) {
-                (self.hooks.passed)(target.address);
+            if let (Outcome::Passed, Some((ip, port))) = (outcome, self.scheduler.endpoint(id)) {
+                (self.hooks.passed)(ip, port);
             }
             let is_idle = |service: &ServiceName| (self.hooks.is_idle)(service);
             let verdict = self.scheduler.ended(id, outcome, is_idle, now, seconds_since_1970());

@@ -10,6 +10,7 @@ mod lines;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -215,9 +216,12 @@ impl Scheduler {
         turned
     }
 
-    /// The endpoint of a probe; `None` if it has been removed meanwhile.
-    pub fn target(&self, id: u64) -> Option<Target> {
-        self.entries.get(&id).map(|entry| entry.target)
+    /// The address and port of the endpoint of a probe, without a port if the probe has a port of its own. `None` if the
+    /// endpoint has been removed meanwhile.
+    pub fn endpoint(&self, id: u64) -> Option<(IpAddr, Option<u16>)> {
+        let Entry { target, probe, .. } = self.entries.get(&id)?;
+        let port = probe.port.is_none().then(|| target.address.port());
+        Some((target.address.ip(), port))
     }
 
     /// When to call `start` at the latest: a probe is due, or one should have ended. `None`: not before something

@@ -48,7 +48,7 @@ fn it_runs_while_a_service_asks_and_tells_what_changed() {
     let mut prober = Prober::new(Hooks {
         begin: Box::new(move || _ = count.fetch_add(1, Ordering::Relaxed)),
         deliver: Box::new(move |verdict: Verdict| verdicts.send(verdict).is_ok()),
-        passed: Box::new(move |endpoint| _ = passes.send(endpoint)),
+        passed: Box::new(move |ip, port| _ = passes.send((ip, port))),
         is_idle: Box::new(|_| false),
     });
     let figures = prober.figures();
@@ -63,7 +63,7 @@ fn it_runs_while_a_service_asks_and_tells_what_changed() {
     assert!(prober.is_running());
     wait_until("a probe", || figures().passed > 3);
     assert!(
-        passed.iter().take(3).all(|endpoint| endpoint == address),
+        passed.iter().take(3).all(|endpoint| endpoint == (address.ip(), Some(address.port()))),
         "each pass is reported, not only changes"
     );
     assert_eq!(figures().endpoints, 1);

@@ -2,7 +2,7 @@
 //! pools, and without taking the lock that a change holds.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -44,17 +44,22 @@ impl Ejected {
         self.count.store(pools.by_address.len(), Relaxed);
     }
 
-    /// Ends the ejection of this endpoint in all pools.
-    pub fn pardon(&self, address: SocketAddr) {
+    /// Ends the ejection of the endpoint at this port in all pools, or, without a port, of all endpoints at this address.
+    pub fn pardon(&self, ip: IpAddr, port: Option<u16>) {
         if self.count.load(Relaxed) == 0 {
             return;
         }
         let mut pools = self.pools();
-        let of_address = pools.by_address.remove(&address);
+        let addresses: Vec<SocketAddr> = match port {
+            Some(port) => vec![SocketAddr::new(ip, port)],
+            None => pools.by_address.keys().filter(|address| address.ip() == ip).copied().collect(),
+        };
+        let removed = addresses.into_iter().filter_map(|it| Some((it, pools.by_address.remove(&it)?)));
+        let removed: Vec<(SocketAddr, Vec<Weak<Pool>>)> = removed.collect();
         self.count.store(pools.by_address.len(), Relaxed);
         drop(pools);
-        for pool in of_address.iter().flatten().filter_map(Weak::upgrade) {
-            pool.pardon(address);
+        for (address, pools) in removed {
+            pools.iter().filter_map(Weak::upgrade).for_each(|pool| pool.pardon(address));
         }
     }
 
@@ -95,11 +100,25 @@ mod tests {
             eject(&ejected, pool, address(1));
             eject(&ejected, pool, address(2));
         }
-        ejected.pardon(address(3));
-        ejected.pardon(address(1));
+        ejected.pardon(address(3).ip(), Some(80));
+        ejected.pardon(address(1).ip(), Some(80));
+        ejected.pardon(address(2).ip(), Some(81));
         for pool in [&web, &api] {
             assert!(!pool.is_ejected(address(1)) && pool.is_ejected(address(2)));
         }
+    }
+
+    #[test]
+    fn a_probe_of_a_port_of_its_own_speaks_for_all_ports_of_the_pod() {
+        let ejected = Ejected::default();
+        let other_port = SocketAddr::new(address(1).ip(), 8080);
+        let web = pool("web", (0..8).map(address).chain([other_port]));
+        for address in [address(1), address(2), other_port] {
+            eject(&ejected, &web, address);
+        }
+        ejected.pardon(address(1).ip(), None);
+        let still = [address(1), address(2), other_port].map(|it| web.is_ejected(it));
+        assert_eq!(still, [false, true, false]);
     }
 
     #[test]

@@ -6,7 +6,7 @@ pub mod sockets;
 pub mod traffic;
 
 use std::fmt::Debug;
-use std::net::SocketAddr;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -88,8 +88,9 @@ pub trait HandsOver {
 
 /// Endpoints whose connections fail are left out for a while.
 pub trait Ejects: Debug + Send + Sync {
-    /// A probe of this endpoint passed: it is used again. Called from the prober's thread, which must not wait.
-    fn pardon(&self, endpoint: SocketAddr);
+    /// A probe of this endpoint passed: it is used again. Without a port, the probe has a port of its own and speaks for all ports
+    /// of the address. Called from the prober's thread, which must not wait.
+    fn pardon(&self, ip: IpAddr, port: Option<u16>);
 }
 
 /// Services are programmed as rules, which can be counted.

@@ -343,3 +343,19 @@ fn what_a_node_probes_has_a_limit_and_whoever_waits_comes_in() {
     let figures = bench.scheduler.figures();
     assert_eq!((figures.endpoints, figures.left_out), (10_000, 3_000), "others took the places");
 }
+
+#[test]
+fn a_probe_with_a_port_of_its_own_speaks_for_every_port_of_the_pod() {
+    let now = Instant::now();
+    for (own_port, port) in [(None, Some(80)), (Some(9_000), None)] {
+        let mut wanted = probing(5, 1..2, 1).unwrap();
+        wanted.probe = Arc::new(Probe { port: own_port, ..(*wanted.probe).clone() });
+        let mut scheduler = Scheduler::new(7);
+        scheduler.replace(&web(), Some(wanted), now);
+        let attempts = scheduler.start(now + Duration::from_secs(10));
+        let endpoints: Vec<_> = attempts.iter().map(|attempt| scheduler.endpoint(attempt.id)).collect();
+        assert_eq!(endpoints, [Some((target(1).address.ip(), port))]);
+        scheduler.replace(&web(), None, now + Duration::from_secs(10));
+        assert_eq!(scheduler.endpoint(attempts[0].id), None, "the endpoint has gone");
+    }
+}

@@ -9,7 +9,7 @@ mod listeners;
 mod open;
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
@@ -74,9 +74,10 @@ impl Engine {
         lock(&self.control).apply(change)
     }
 
-    /// A successful probe from elsewhere ends the ejection of this endpoint in all pools. Never waits for a change.
-    pub fn pardon(&self, endpoint: SocketAddr) {
-        self.shared.ejected.pardon(endpoint);
+    /// A successful probe from elsewhere ends the ejection of this endpoint in all pools: of the one at this port, or, without
+    /// a port, of all ports of this address. Never waits for a change.
+    pub fn pardon(&self, ip: IpAddr, port: Option<u16>) {
+        self.shared.ejected.pardon(ip, port);
     }
 
     pub fn counters(&self) -> Counters {

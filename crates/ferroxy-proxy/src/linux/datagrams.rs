@@ -159,14 +159,24 @@ pub fn send(
     from: Option<IpAddr>,
     datagrams: &[&[u8]],
 ) -> io::Result<usize> {
-    match send_runs(socket, to, from, datagrams, SEGMENTS) {
-        // The device or the path cannot carry segments.
-        Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EMSGSIZE | libc::EIO)) => {
-            send_runs(socket, to, from, datagrams, 1)
+    let (mut sent, mut longest) = (0, SEGMENTS);
+    while sent < datagrams.len() {
+        match send_runs(socket, to, from, &datagrams[sent..], longest) {
+            Ok(more) => sent += more,
+            // The device or the path cannot carry segments of this size. Earlier runs may have passed: theirs were smaller.
+            Err(error) if longest > 1 && is_about_segments(&error) => longest = 1,
+            Err(error) if sent == 0 => return Err(error),
+            Err(_) => break,
         }
-        other => other,
     }
+    Ok(sent)
 }
+
+fn is_about_segments(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EMSGSIZE | libc::EIO))
+}
+
+/// Sends runs of at most `longest` datagrams. After an error, returns the number of datagrams that were sent before it, if any.
 
 fn send_runs(
     socket: &impl AsFd,
@@ -286,5 +296,48 @@ unsafe impl Send for Batch {}
 impl std::fmt::Debug for Batch {
     fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         to.debug_struct("Batch").field("received", &self.received).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+    use std::process::Command;
+    use std::time::Duration;
+
+    use ferroxy_lab::{Capability, Namespace, require};
+
+    use super::*;
+
+    /// The kernel sends the first run and refuses the second, whose segments are larger than the MTU.
+    #[test]
+    fn runs_that_a_small_mtu_refuses_are_sent_one_by_one() {
+        if !require(&[Capability::NetworkNamespaces]) {
+            return;
+        }
+        let namespace = Namespace::new("small-mtu").unwrap();
+        let through = |address: &str| {
+            let set_mtu = Command::new("ip").args(["link", "set", "lo", "mtu", "1280", "up"]).status();
+            assert!(set_mtu.unwrap().success());
+            let (sender, receiver) = (UdpSocket::bind(address).unwrap(), UdpSocket::bind(address).unwrap());
+            sender.connect(receiver.local_addr().unwrap()).unwrap();
+            receiver.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+            let sizes = [100, 100, 100, 1_390, 1_390, 1_390, 50, 1_400, 1_400];
+            let datagrams: Vec<Vec<u8>> =
+                (0u8..).zip(sizes).map(|(number, size)| vec![number; size]).collect();
+            let slices: Vec<&[u8]> = datagrams.iter().map(Vec::as_slice).collect();
+            let sent = send(&sender, None, None, &slices).unwrap();
+            let mut buffer = [0; 65_536];
+            let received: Vec<Vec<u8>> = (0..sent)
+                .map(|_| {
+                    let length = receiver.recv(&mut buffer).unwrap();
+                    buffer[..length].to_vec()
+                })
+                .collect();
+            (sent == sizes.len(), received == datagrams)
+        };
+        for address in ["127.0.0.1:0", "[::1]:0"] {
+            assert_eq!(namespace.run(|| through(address)).unwrap(), (true, true), "{address}");
+        }
     }
 }

@@ -24,9 +24,9 @@ fn a_refused_dial_goes_to_the_next_endpoint_and_ejects_the_first() {
     assert_eq!((counters.failed_dials, counters.retries, counters.ejections), (5, 5, 1));
     assert!(counters.endpoints[&closed.address].ejected);
     assert_eq!(counters.connections, 40);
-    proxy.engine.pardon(server.address);
+    proxy.engine.pardon(server.address.ip(), Some(server.address.port()));
     assert!(proxy.counters().endpoints[&closed.address].ejected, "another endpoint's probe does not help");
-    proxy.engine.pardon(closed.address);
+    proxy.engine.pardon(closed.address.ip(), Some(closed.address.port()));
     assert!(!proxy.counters().endpoints[&closed.address].ejected, "a passed probe ends it before its time");
 }
 

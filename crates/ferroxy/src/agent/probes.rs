@@ -44,7 +44,7 @@ pub fn prober(inputs: Sender, status: &Arc<Status>, ejects: Option<Box<dyn Eject
         deliver: Box::new(move |verdict| {
             inputs.send_now(Input::Events(vec![Event::Verdict(verdict)])).is_ok()
         }),
-        passed: Box::new(move |endpoint| ejects.iter().for_each(|it| it.pardon(endpoint))),
+        passed: Box::new(move |ip, port| ejects.iter().for_each(|it| it.pardon(ip, port))),
         is_idle: Box::new(move |service| shared.idle.is_idle(service, Instant::now())),
     });
     status.probes.ask(prober.figures());
