@@ -33,6 +33,10 @@ impl<K: Hash + Eq + Clone, V> Lru<K, V> {
         self.places.len()
     }
 
+    pub fn keys(&self) -> impl Iterator<Item = &K> {
+        self.places.keys()
+    }
+
     /// The value, without counting as use.
     pub fn peek(&self, key: &K) -> Option<&V> {
         let place = self.places.get(key)?;

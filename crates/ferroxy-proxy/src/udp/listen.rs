@@ -189,7 +189,8 @@ fn with_sessions<T>(shared: &Shared, change: impl FnOnce(&mut Sessions<Open>) ->
         change(sessions.get_or_insert_with(|| {
             let limits = shared.settings.udp;
             let threads = shared.threads.max(1);
-            Sessions::new(limits.sessions / threads, limits.sessions_per_source.div_ceil(threads))
+            // All sessions of a socket are on its thread. Divided by the threads, the limit would be too low for a source.
+            Sessions::new(limits.sessions / threads, limits.sessions_per_source)
         }))
     })
 }

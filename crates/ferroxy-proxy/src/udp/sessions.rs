@@ -1,6 +1,6 @@
 //! The sessions of one thread, bounded in total and for each source. Pure: evicted sessions are returned.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 
 use crate::pick::lru::Lru;
@@ -16,14 +16,14 @@ pub struct SessionKey {
 #[derive(Debug)]
 pub struct Sessions<V> {
     all: Lru<SessionKey, V>,
-    /// The sessions of each source, in the order they were opened.
-    sources: HashMap<IpAddr, VecDeque<SessionKey>>,
+    /// The sessions of each source, in the order of their last use.
+    sources: HashMap<IpAddr, Lru<SessionKey, ()>>,
     per_source: usize,
 }
 
 impl<V> Sessions<V> {
     pub fn new(total: usize, per_source: usize) -> Sessions<V> {
-        Sessions { all: Lru::new(total), sources: HashMap::new(), per_source: per_source.max(1) }
+        Sessions { all: Lru::new(total), sources: HashMap::new(), per_source }
     }
 
     #[cfg(test)]
@@ -32,6 +32,9 @@ impl<V> Sessions<V> {
     }
 
     pub fn touch(&mut self, key: &SessionKey) -> Option<&V> {
+        if let Some(of_source) = self.sources.get_mut(&key.client.ip()) {
+            of_source.touch(key);
+        }
         self.all.touch(key).map(|value| &*value)
     }
 
@@ -39,14 +42,14 @@ impl<V> Sessions<V> {
         self.all.peek(key)
     }
 
-    /// Adds a session whose key is new. Returns the evicted sessions: the source's oldest if it has too many, and the
-    /// one that was idle for the longest time if there are too many altogether.
+    /// Adds a session whose key is new. Returns the evicted sessions: the session that was idle for the longest time, of the
+    /// same source if it has too many, and of all if there are too many altogether.
     pub fn insert(&mut self, key: SessionKey, value: V) -> Vec<V> {
         let mut gone = Vec::new();
-        let of_source = self.sources.entry(key.client.ip()).or_default();
-        let oldest = if of_source.len() >= self.per_source { of_source.front().cloned() } else { None };
-        gone.extend(oldest.and_then(|oldest| self.remove(&oldest)));
-        self.sources.entry(key.client.ip()).or_default().push_back(key.clone());
+        let of_source = self.sources.entry(key.client.ip()).or_insert_with(|| Lru::new(self.per_source));
+        if let Some((idle, ())) = of_source.insert(key.clone(), ()) {
+            gone.extend(self.all.remove(&idle));
+        }
         if let Some((key, value)) = self.all.insert(key, value) {
             self.forget_source(&key);
             gone.push(value);
@@ -62,7 +65,7 @@ impl<V> Sessions<V> {
 
     /// Removes all sessions of a listener.
     pub fn remove_listener(&mut self, listener: u64) -> Vec<V> {
-        let keys = self.sources.values().flatten().filter(|key| key.listener == listener);
+        let keys = self.sources.values().flat_map(Lru::keys).filter(|key| key.listener == listener);
         let keys: Vec<SessionKey> = keys.cloned().collect();
         keys.iter().filter_map(|key| self.remove(key)).collect()
     }
@@ -70,11 +73,8 @@ impl<V> Sessions<V> {
     fn forget_source(&mut self, key: &SessionKey) {
         let source = key.client.ip();
         let Some(keys) = self.sources.get_mut(&source) else { return };
-        // Usually the first: sessions end in the order they began, or are evicted from the front.
-        if let Some(place) = keys.iter().position(|it| it == key) {
-            keys.remove(place);
-        }
-        if keys.is_empty() {
+        keys.remove(key);
+        if keys.len() == 0 {
             self.sources.remove(&source);
         }
     }
@@ -122,7 +122,7 @@ mod tests {
             }
             let gone = sessions.remove_listener(1);
             prop_assert_eq!(gone.len(), open.iter().filter(|it| it.listener == 1).count());
-            prop_assert!(sessions.sources.values().flatten().all(|key| key.listener == 0));
+            prop_assert!(sessions.sources.values().flat_map(Lru::keys).all(|key| key.listener == 0));
         }
     }
 
@@ -134,5 +134,16 @@ mod tests {
         assert_eq!(sessions.insert(key(2, 2), "second"), Vec::<&str>::new());
         assert_eq!(sessions.insert(key(2, 3), "third"), ["first"]);
         assert!(sessions.peek(&key(1, 1)).is_some());
+    }
+
+    /// A tunnel that is in use outlives any number of short sessions behind the same NAT.
+    #[test]
+    fn a_source_with_too_many_loses_the_session_that_is_idle() {
+        let mut sessions = Sessions::new(100, 2);
+        sessions.insert(key(2, 1), "tunnel");
+        for port in 2..20 {
+            sessions.insert(key(2, port), "short");
+            assert_eq!(sessions.touch(&key(2, 1)), Some(&"tunnel"));
+        }
     }
 }
