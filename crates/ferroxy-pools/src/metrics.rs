@@ -3,7 +3,7 @@
 use ferroxy_dataplane::{Counted, Metric};
 use ferroxy_proxy::{Counters, PoolCounters};
 
-pub const METRICS: [Metric; 12] = [
+pub const METRICS: [Metric; 15] = [
     counter("ferroxy_proxy_connections_total", "accepted", "Connections that the proxy accepted."),
     counter(
         "ferroxy_proxy_unrouted_total",
@@ -14,6 +14,11 @@ pub const METRICS: [Metric; 12] = [
         "ferroxy_proxy_accept_pauses_total",
         "pauses",
         "Pauses in accepting, for lack of descriptors or memory.",
+    ),
+    counter(
+        "ferroxy_proxy_full_total",
+        "full",
+        "Pauses in accepting, because as many connections are open as the limit of open files allows.",
     ),
     counter(
         "ferroxy_proxy_shed_total",
@@ -34,6 +39,16 @@ pub const METRICS: [Metric; 12] = [
         "refused",
         "Connections reset: no endpoint, none reachable, or a limit.",
     ),
+    counter(
+        "ferroxy_proxy_timed_out_total",
+        "timed-out",
+        "Connections that the idle timeout or the half-close timeout ended.",
+    ),
+    counter(
+        "ferroxy_proxy_dropped_datagrams_total",
+        "dropped",
+        "Datagrams that were not forwarded: no endpoint, a full socket, or a limit.",
+    ),
     counter("ferroxy_proxy_received_bytes_total", "received", "Bytes from clients to endpoints."),
     counter("ferroxy_proxy_sent_bytes_total", "sent", "Bytes from endpoints to clients."),
 ];
@@ -50,6 +65,7 @@ pub fn values(counters: &Counters) -> Vec<(&'static str, u64)> {
         ("accepted", engine.accepted),
         ("unrouted", engine.unrouted),
         ("pauses", engine.pauses),
+        ("full", engine.full),
         ("shed", engine.shed),
         ("evicted", engine.evicted_sessions),
         ("failed-dials", sum(|it| it.failed_dials)),
@@ -57,6 +73,8 @@ pub fn values(counters: &Counters) -> Vec<(&'static str, u64)> {
         ("ejections", sum(|it| it.ejections)),
         ("held", sum(|it| it.held)),
         ("refused", sum(|it| it.refused_empty + it.refused_unreachable + it.refused_limit)),
+        ("timed-out", sum(|it| it.timed_out)),
+        ("dropped", sum(|it| it.dropped_datagrams)),
         ("received", sum(|it| it.bytes_in)),
         ("sent", sum(|it| it.bytes_out)),
     ]

@@ -62,13 +62,14 @@ pub fn lines(samples: &[Sample]) -> Vec<Line> {
 
 pub fn print(samples: &[Sample]) {
     println!(
-        "{:30} {:>6} {:>12} {:>12} {:>12} {:>12} {:>12}  ahead of all",
+        "{:30} {:>6} {:>12} {:>12} {:>12} {:>12} {:>12}  ahead of both",
         "", "", "direct", "ferroxy", "haproxy", "nginx", "original"
     );
     for Line { title, unit, values, more_is_better } in lines(samples) {
         let cells = values.map(|it| it.map_or("-".to_owned(), |it| format!("{it:.2}")));
         let ours = values[1].unwrap_or(f64::NAN);
-        let is_ahead = values[2..]
+        // HAProxy and nginx are the goal. The shape of the original moves bytes in the same way, and is shown for comparison.
+        let is_ahead = values[2..4]
             .iter()
             .flatten()
             .all(|other| if more_is_better { ours >= *other } else { ours <= *other });

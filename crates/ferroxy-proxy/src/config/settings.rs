@@ -31,7 +31,7 @@ pub struct Settings {
 pub struct UdpLimits {
     /// Sessions at a time, of all pools. Beyond it, the session that has been idle for the longest time is evicted.
     pub sessions: usize,
-    /// Sessions of one source address at a time: no client can push out the sessions of all others.
+    /// Sessions of one source address at a time on each thread: no client can push out the sessions of all others.
     pub sessions_per_source: usize,
 }
 

@@ -7,7 +7,7 @@ use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 
 use super::*;
-use crate::config::{Affinity, Ejection, Policy};
+use crate::config::{Affinity, Ejection, Policy, SlowStart};
 
 const POLICIES: [Policy; 4] = [Policy::RoundRobin, Policy::Random, Policy::LeastConnections, Policy::Latency];
 
@@ -156,4 +156,18 @@ fn what_an_endpoint_counted_stays_with_the_pool() {
     assert_eq!(pool.counters().bytes_in, 12, "also what it counts afterwards");
     drop(chosen);
     assert_eq!((pool.counters().bytes_in, pool.counters().endpoints.len()), (12, 0));
+}
+
+#[test]
+fn an_endpoint_that_joins_others_starts_slowly_and_those_of_an_empty_pool_do_not() {
+    let pool = Pool::new("pool".into());
+    // So long that no share grows during the test.
+    let slow_start = Some(SlowStart { window: Duration::from_secs(100_000) });
+    let change = |endpoints| pool.change(Config { slow_start, policy: Policy::Random, ..config(&endpoints) });
+    let times = |number| (0..4_000).filter(|_| choose(&pool, client(1)) == Some(endpoint(number))).count();
+    change((0..2).collect());
+    assert!((1_600..2_400).contains(&times(1)), "nobody else could have had this traffic");
+    change((0..3).collect());
+    let (joined, before) = (times(2), times(1));
+    assert!(joined > 0 && 4 * joined < before, "{joined} of the new endpoint, {before} of another");
 }

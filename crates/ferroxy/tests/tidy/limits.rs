@@ -14,9 +14,11 @@ const SCHEDULE: &str = "crates/ferroxy-probe/src/schedule.rs";
 const LINES: &str = "crates/ferroxy-probe/src/schedule/lines.rs";
 const REPORT: &str = "crates/ferroxy/src/agent/report.rs";
 const LOG: &str = "crates/ferroxy/src/log/limit.rs";
+const ENGINE: &str = "crates/ferroxy-proxy/src/config/settings.rs";
+const POOL: &str = "crates/ferroxy-proxy/src/config/pool.rs";
 
 /// All rows, in the order of the document. Those whose number is in words or follows from another limit have an empty number.
-const ENTRIES: [Entry; 79] = [
+const ENTRIES: [Entry; 89] = [
     ("frontends of a Service:", "10,000", POLICY, "frontends: 10_000,"),
     ("endpoints of a port of a Service", "20,000", POLICY, "endpoints: 20_000,"),
     ("endpoints of a port of a Service", "65,535", POLICY, "MOST_ENDPOINTS: usize = u16::MAX as usize;"),
@@ -261,6 +263,16 @@ const ENTRIES: [Entry; 79] = [
         "PAUSE: Duration = Duration::from_millis(100);",
     ),
     ("agents in one network namespace", "", "", ""),
+    ("TCP connections at a time", "512", ENGINE, "spare_descriptors: 512,"),
+    ("clients that wait in the kernel's queue", "4,096", ENGINE, "backlog: 4096,"),
+    ("no free descriptor or memory", "", "", ""),
+    ("dials at a time", "4,096", POOL, "dials: 4096,"),
+    ("connections that wait for an endpoint", "1,024", POOL, "held: 1024,"),
+    ("time of all dials", "10 s", POOL, "connect_budget: Duration::from_secs(10),"),
+    ("a connection with one closed direction", "300 s", POOL, "half_close: Duration::from_secs(300),"),
+    ("UDP sessions, of all Services", "16,384", ENGINE, "sessions: 16_384,"),
+    ("UDP sessions of a source address", "1,024", ENGINE, "sessions_per_source: 1024 }"),
+    ("clients with session affinity, of a pool", "65,536", POOL, "sticky_clients: 65_536 }"),
 ];
 
 /// The heading after the limits. Measurements follow.
