@@ -177,7 +177,6 @@ fn is_about_segments(error: &io::Error) -> bool {
 }
 
 /// Sends runs of at most `longest` datagrams. After an error, returns the number of datagrams that were sent before it, if any.
-
 fn send_runs(
     socket: &impl AsFd,
     to: Option<SocketAddr>,

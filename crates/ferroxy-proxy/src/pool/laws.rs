@@ -166,7 +166,7 @@ fn an_endpoint_that_joins_others_starts_slowly_and_those_of_an_empty_pool_do_not
     let change = |endpoints| pool.change(Config { slow_start, policy: Policy::Random, ..config(&endpoints) });
     let times = |number| (0..4_000).filter(|_| choose(&pool, client(1)) == Some(endpoint(number))).count();
     change((0..2).collect());
-    assert!((1_600..2_400).contains(&times(1)), "nobody else could have had this traffic");
+    assert!((1_600..2_400).contains(&times(1)), "an endpoint of an empty pool has its full share");
     change((0..3).collect());
     let (joined, before) = (times(2), times(1));
     assert!(joined > 0 && 4 * joined < before, "{joined} of the new endpoint, {before} of another");

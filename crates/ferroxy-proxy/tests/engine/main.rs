@@ -18,3 +18,4 @@ mod hand_over;
 mod idle;
 mod peers;
 mod pools;
+mod vanishing;

@@ -272,7 +272,15 @@ const ENTRIES: [Entry; 89] = [
     ("a connection with one closed direction", "300 s", POOL, "half_close: Duration::from_secs(300),"),
     ("UDP sessions, of all Services", "16,384", ENGINE, "sessions: 16_384,"),
     ("UDP sessions of a source address", "1,024", ENGINE, "sessions_per_source: 1024 }"),
-    ("clients with session affinity, of a pool", "65,536", POOL, "sticky_clients: 65_536 }"),
+    ("session affinity: clients of a pool", "65,536", POOL, "sticky_clients: 65_536 }"),
+];
+
+/// The files with the names of metrics.
+const METRICS: [&str; 4] = [
+    "crates/ferroxy/src/serve/metrics.rs",
+    "crates/ferroxy/src/serve/probes.rs",
+    "crates/ferroxy/src/serve/traffic.rs",
+    "crates/ferroxy-pools/src/metrics.rs",
 ];
 
 /// The heading after the limits. Measurements follow.
@@ -310,9 +318,7 @@ pub fn findings<'c>(path: &str, text: &str, code: impl Fn(&str) -> Option<&'c st
         }
         for metric in last.split('`').filter(|word| word.starts_with("ferroxy_")) {
             let name = metric.split('{').next().unwrap_or_default();
-            let written = ["metrics.rs", "probes.rs", "traffic.rs"];
-            let mut pages =
-                written.iter().filter_map(|file| code(&format!("crates/ferroxy/src/serve/{file}")));
+            let mut pages = METRICS.iter().filter_map(|file| code(file));
             if !pages.any(|page| page.contains(&format!("\"{name}\""))) {
                 say(format!("{name} is no metric"));
             }
