@@ -265,7 +265,7 @@ const ENTRIES: [Entry; 89] = [
     ("agents in one network namespace", "", "", ""),
     ("TCP connections at a time", "512", ENGINE, "spare_descriptors: 512,"),
     ("clients that wait in the kernel's queue", "4,096", ENGINE, "backlog: 4096,"),
-    ("no free descriptor or memory", "", "", ""),
+    ("a client that arrives while", "", "", ""),
     ("dials at a time", "4,096", POOL, "dials: 4096,"),
     ("connections that wait for an endpoint", "1,024", POOL, "held: 1024,"),
     ("time of all dials", "10 s", POOL, "connect_budget: Duration::from_secs(10),"),
